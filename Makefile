@@ -1,0 +1,62 @@
+# Every target sets itself up from a bare checkout: plain Python 3.11+, pip and make are enough.
+PYTHON    ?= python3
+TORCH     := torch==2.13.0
+TORCH_PIP ?=
+VENV      := .venv
+BIN       := $(VENV)/bin
+OUT       ?= joma-out
+JOBS      ?= 2
+
+.PHONY: setup run test lint types unit docs smoke bench dist lock clean
+.DEFAULT_GOAL := run
+
+setup: $(VENV)/.ready
+
+# torch goes first and alone, so that no dependency can pick another build of it; the lock holds the rest, hashed.
+$(VENV)/.ready: requirements/lock.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "joma needs Python 3.11 or newer; set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIP) $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: setup
+	$(BIN)/joma verify --scale quick --out $(OUT)
+
+test: setup lint types unit docs smoke
+	@echo "make test: all passed"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+
+docs: setup
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
+
+# The command line as a user meets it: a list, one study, its report, an export.
+smoke: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/smoke.sh
+
+bench: setup
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script --record || exit 1; done
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	@ls dist
+
+# For maintainers, with uv installed: resolve the lock anew (torch stays out, see above).
+lock:
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header \
+	  --override requirements/without-torch.txt --no-emit-package torch -o requirements/lock.txt
+
+clean:
+	rm -rf $(VENV) dist docs/_build $(OUT) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,25 @@
+"""joma: the theory of how Transformers learn, executable.
+
+`joma.theory` holds the closed forms, `joma.runs` the record of what happened, `joma.studies` the claims
+and their verdicts, `joma.report` the page that shows them. Submodules load when they are first named.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+__version__ = "0.1.0"
+
+_PARTS = ("data", "measure", "models", "report", "runs", "studies", "theory")
+__all__ = ["__version__", *_PARTS]  # noqa: PLE0604 - the parts are loaded by __getattr__
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _PARTS:
+        return import_module(f"joma.{name}")
+    raise AttributeError(f"module 'joma' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

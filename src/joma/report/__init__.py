@@ -1,0 +1,7 @@
+"""The ledger of all claims and their figures as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from joma.report.page import findings_json, write_report
+
+__all__ = ["findings_json", "write_report"]

@@ -1,0 +1,82 @@
+"""Small pieces of HTML: escaped text, numbers, durations, anchors, and SVG that shares a page with other SVG."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from joma.studies.verdicts import show
+
+NOTHING = '<span class="none">–</span>'
+
+
+def value(given: float | str | None) -> str:
+    """What a finding gives, escaped: a number as a reader wants it, a dash where there is none.
+
+    >>> value(4e-14), value("a < b")
+    ('4.0e-14', 'a &lt; b')
+    """
+    if given is None:
+        return NOTHING
+    return escape(given) if isinstance(given, str) else show(given)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(0.0312), duration(41.3), duration(200), duration(7260)
+    ('0.031 s', '41 s', '3 min 20 s', '2 h 1 min')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+class Anchors:
+    """Element ids that are unique on the page, close to the text they stand for.
+
+    >>> anchors = Anchors()
+    >>> anchors.take("study", "thm2"), anchors.take("study", "thm2")
+    ('study-thm2', 'study-thm2-2')
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, *words: str) -> str:
+        wanted = re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")
+        anchor, count = wanted, 1
+        while anchor in self._taken:
+            count += 1
+            anchor = f"{wanted}-{count}"
+        self._taken.add(anchor)
+        return anchor
+
+
+_TAG = re.compile(r"""<[a-zA-Z](?:"[^"]*"|'[^']*'|[^"'>])*>""")
+_ID = re.compile(r"""(\sid=["']|url\(["']?#|\s(?:xlink:)?href=["']#)""")
+_STYLE = re.compile(r"<style\b.*?</style>", re.DOTALL)
+_VIEW_BOX = re.compile(r"""\sviewBox=["'][-\d.]+[ ,]+[-\d.]+[ ,]+([\d.]+)""")
+
+
+def embed_svg(svg: str, prefix: str) -> str:
+    """The SVG with its ids, and all references to them, under `prefix--`, so that pictures do not share them.
+
+    Matplotlib names its elements alike in every picture, and a page with two of them would draw one with the
+    clip paths and markers of the other. Its <style> speaks of all elements, `*`: inline it would reach the whole
+    page, so it goes, and the page's own style says the same of figures alone. Anchors never contain `--`.
+
+    >>> embed_svg('<svg><path id="a"/><use href="#a"/></svg>', "thm2")
+    '<svg><path id="thm2--a"/><use href="#thm2--a"/></svg>'
+    """
+    return _TAG.sub(lambda tag: _ID.sub(rf"\g<1>{prefix}--", tag[0]), _STYLE.sub("", svg))
+
+
+def natural_width(svg: str) -> str:
+    """The width the picture was drawn for, as a CSS length: matplotlib's user unit is a point."""
+    found = _VIEW_BOX.search(svg)
+    return f"{float(found[1]):g}pt" if found else "100%"

@@ -1,0 +1,315 @@
+"""The ledger as one HTML file: each claim with its verdict, each study with its figures and its command.
+
+The page asks for nothing from outside: style and script are inlined, figures are inline SVG, and its
+Content-Security-Policy forbids loading anything and running any script but its own. All text that comes from
+studies is escaped. Without JavaScript the page is complete; the script adds sorting, filters and the copy buttons.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import joma
+from joma.report.markup import NOTHING, Anchors, duration, embed_svg, natural_width, value
+from joma.runs import Run, RunError
+from joma.studies.contract import SCALES, VERDICTS, Finding, Verdict
+
+if TYPE_CHECKING:
+    from joma.studies.execute import Picture, Result
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How the page speaks of a verdict. The glyph makes sure that colour is never the only sign."""
+
+    glyph: str
+    one: str
+    many: str
+    means: str
+
+
+_WORDS: dict[Verdict, _Words] = {
+    "holds": _Words("✓", "holds", "hold", "True as the source states it, within a tolerance fixed beforehand."),
+    "holds as corrected": _Words(
+        "†",
+        "holds as corrected",
+        "hold as corrected",
+        "The printed form misses the tolerance; the corrected form, given with the claim, meets it.",
+    ),
+    "only qualitative": _Words(
+        "≈",
+        "is only qualitative",
+        "are only qualitative",
+        "The effect has the right direction and exceeds its control, but not the size or form that the source gives.",
+    ),
+    "not above its control": _Words(
+        "≤",
+        "is not above its control",
+        "are not above their controls",
+        "What was measured does not exceed what the control shows.",
+    ),
+    "fails": _Words("✗", "fails", "fail", "Neither the printed form nor a correction meets the tolerance."),
+    "not run": _Words(
+        "–", "was not run", "were not run", "This machine lacks something: the reason and the command are given."
+    ),
+}
+
+_SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
+_COLUMNS = ("Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Study")
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A study on the page: its result, the anchor of its section and those of its claims."""
+
+    result: Result
+    anchor: str
+    claims: tuple[str, ...]
+
+
+def write_report(results: Sequence[Result], out: Path, *, scale: str, made: datetime | None = None) -> Path:
+    """Write `out`/report.html, whole or not at all, and return its path. `made` is the date it carries, else now."""
+    text = _page(results, scale, made or datetime.now().astimezone())
+    out.mkdir(parents=True, exist_ok=True)
+    path, part = out / "report.html", out / f".report.html.{os.getpid()}.part"
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def findings_json(results: Sequence[Result]) -> dict[str, Any]:
+    """The findings of all studies as plain JSON values, without figures."""
+    return {"studies": [result.as_json() for result in results]}
+
+
+def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
+    anchors = Anchors()
+    sections = []
+    for result in results:
+        anchor = anchors.take("study", result.study.name)
+        claims = tuple(anchors.take(anchor, finding.claim.name) for finding in result.findings)
+        sections.append(_Section(result, anchor, claims))
+    findings = [finding for result in results for finding in result.findings]
+    counts = Counter(finding.verdict for finding in findings)
+    style, script = _template("style.css"), _template("script.js")
+    figures = iter(range(1, 1 + sum(len(result.pictures) for result in results)))
+    return Template(_template("page.html")).substitute(
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        style=style,
+        script=script,
+        summary=escape(_summary(counts, sum(result.seconds for result in results))),
+        bar=_bar(counts),
+        facts=_facts(results, scale, made),
+        contents="\n".join(_contents_entry(section) for section in sections),
+        legend="\n".join(_legend_entry(verdict, counts[verdict]) for verdict in VERDICTS),
+        studies="\n".join(f'<option value="{s.anchor}">{escape(s.result.study.title)}</option>' for s in sections),
+        total=len(findings),
+        head="\n".join(f'<th scope="col" role="columnheader" data-key="{c.lower()}">{c}</th>' for c in _COLUMNS),
+        rows="\n".join(_rows(sections)),
+        sections="\n".join(_study(section, figures, anchors) for section in sections),
+        command=_command(f"joma verify --scale {scale}" if scale in SCALES else "joma verify"),
+        cite=f"joma {escape(joma.__version__)}, report of {made:%-d %B %Y}, {escape(scale)} scale",
+    )
+
+
+def _template(name: str) -> str:
+    return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")
+
+
+def _summary(counts: Counter[Verdict], seconds: float) -> str:
+    """One sentence: how many claims, how long it took, what came of them."""
+    judged = counts.total() - counts["not run"]
+    parts = [
+        f"{counts[verdict]} {words.one if counts[verdict] == 1 else words.many}"
+        for verdict, words in _WORDS.items()
+        if counts[verdict]
+    ]
+    if not judged:
+        return f"No claim was judged: {parts[0]}." if parts else "No claim was judged."
+    return f"{judged} {'claim' if judged == 1 else 'claims'} judged in {duration(seconds)}: {', '.join(parts)}."
+
+
+def _bar(counts: Counter[Verdict]) -> str:
+    parts = (f'<span class="{_css(v)}" style="flex-grow:{counts[v]}"></span>' for v in VERDICTS if counts[v])
+    return "".join(parts)
+
+
+def _facts(results: Sequence[Result], scale: str, made: datetime) -> str:
+    """When, with what and where: the versions and machines are those the runs noted down."""
+    versions, machines = [], []
+    for result in results:
+        noted = _noted(result)
+        if noted:
+            versions.append(", ".join(f"{name} {number}" for name, number in noted[0].items()))
+            machines.append(", ".join(_part(name, what) for name, what in noted[1].items() if what is not None))
+    rows = [
+        ("Made", [f"{made:%-d %B %Y, %H:%M} {made:%Z}".strip()]),
+        ("joma", [joma.__version__]),
+        ("Scale", [_SCALE.get(scale, scale)]),
+        ("Machine", list(dict.fromkeys(machines))),
+        ("Versions", list(dict.fromkeys(versions))),
+    ]
+    shown = ((name, "".join(f"<dd>{escape(text)}</dd>" for text in texts)) for name, texts in rows if texts)
+    return "\n".join(f"<div><dt>{name}</dt>{texts}</div>" for name, texts in shown)
+
+
+def _part(name: str, what: object) -> str:
+    return f"{what} cores" if name == "cores" else str(what)
+
+
+def _noted(result: Result) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Versions and machine of a run; None where the record is gone: a page can be made without it."""
+    if result.run is None:
+        return None
+    try:
+        with Run.open(result.run) as run:
+            return dict(run.versions), dict(run.machine)
+    except RunError:
+        return None
+
+
+def _contents_entry(section: _Section) -> str:
+    verdicts = Counter(finding.verdict for finding in section.result.findings)
+    marks = "".join(f'<span class="{_css(v)}">{_WORDS[v].glyph}{verdicts[v]}</span>' for v in VERDICTS if verdicts[v])
+    title = escape(section.result.study.title)
+    return f'<li><a href="#{section.anchor}">{title}</a> <span class="marks" aria-hidden="true">{marks}</span></li>'
+
+
+def _legend_entry(verdict: Verdict, count: int) -> str:
+    # The script enables the buttons: without it they are only a legend.
+    return (
+        f'<li><button type="button" class="chip {_css(verdict)}" data-verdict="{verdict}" aria-pressed="false" disabled>'
+        f"{_mark(verdict)} <span class=\"count\">{count}</span></button> <span>{_WORDS[verdict].means}</span></li>"
+    )
+
+
+def _mark(verdict: Verdict) -> str:
+    return f'<span class="glyph" aria-hidden="true">{_WORDS[verdict].glyph}</span> <span class="word">{verdict}</span>'
+
+
+def _css(verdict: Verdict) -> str:
+    return "v-" + verdict.replace(" ", "-")
+
+
+def _rows(sections: Iterable[_Section]) -> Iterable[str]:
+    for place, section in enumerate(sections):
+        for finding, anchor in zip(section.result.findings, section.claims, strict=True):
+            yield _row(finding, anchor, section, place)
+
+
+def _row(finding: Finding, anchor: str, section: _Section, place: int) -> str:
+    """One claim in the table. `data-sort` is what a column sorts by where that is not its text."""
+    claim, study = finding.claim, section.result.study
+    corrected = f'<p class="corrected">{escape(claim.corrected)}</p>' if claim.corrected else ""
+    cells = [
+        _cell("Claim", f"<p>{escape(claim.says)}</p>{corrected}"),
+        _cell("Measured", value(_measured(finding)[0]), _number(finding.measured)),
+        _cell("Control", value(finding.control), _number(finding.control)),
+        _cell("Tolerance", value(finding.tolerance), _number(finding.tolerance)),
+        _cell("Verdict", f'<span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span>',
+              VERDICTS.index(finding.verdict)),
+        _cell("Study", f'<a href="#{section.anchor}">{escape(study.name)}</a>', place),
+    ]  # fmt: skip
+    source = f'<th scope="row" role="rowheader" data-label="Source"><a href="#{anchor}">{escape(claim.source)}</a></th>'
+    opening = f'<tr role="row" data-verdict="{finding.verdict}" data-study="{section.anchor}"'
+    return f'{opening} data-also="{escape(claim.name)} {escape(study.title)}">\n{source}\n{"\n".join(cells)}\n</tr>'
+
+
+def _cell(label: str, content: str, sort: float | None = None) -> str:
+    key = "" if sort is None else f' data-sort="{sort!r}"'
+    empty = ' class="empty"' if content == NOTHING else ""
+    return f'<td role="cell" data-label="{label}"{key}{empty}>{content}</td>'
+
+
+def _number(given: float | str | None) -> float | None:
+    return None if given is None or isinstance(given, str) else float(given)
+
+
+def _measured(finding: Finding) -> tuple[float | str, str | None]:
+    """What was measured; of a claim that was not run, the reason and, apart from it, the command."""
+    if finding.verdict != "not run" or not isinstance(finding.measured, str):
+        return finding.measured, None
+    reason, _, command = finding.measured.partition("; run it with: ")
+    return reason, command or None
+
+
+def _study(section: _Section, figures: Iterable[int], anchors: Anchors) -> str:
+    result, study = section.result, section.result.study
+    claims = (_claim(f, anchor) for f, anchor in zip(result.findings, section.claims, strict=True))
+    pictures = (
+        _figure(picture, number, anchors.take("figure", study.name, picture.name))
+        for picture, number in zip(result.pictures, figures, strict=False)
+    )
+    elsewhere = {command for f in result.findings if (command := _measured(f)[1])}
+    commands = sorted(elsewhere) if result.run is None and elsewhere else [result.command]
+    parts = [
+        f'<section class="study" id="{section.anchor}" aria-labelledby="{section.anchor}--title">',
+        f'<p class="eyebrow">{escape(study.name)}</p>',
+        f'<h2 id="{section.anchor}--title">{escape(study.title)}</h2>',
+        f'<p class="about">{escape(study.about)}</p>' if study.about else "",
+        *claims,
+        *pictures,
+        f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>',
+        *map(_command, commands),
+        _details(result),
+        "</section>",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _claim(finding: Finding, anchor: str) -> str:
+    claim = finding.claim
+    measured = _measured(finding)[0]
+    given: list[tuple[str, float | str | None]]
+    if finding.verdict == "not run":
+        given = [("Reason", measured)]
+    else:
+        given = [("Expected", finding.expected)]
+        if set(finding.residuals) == {"printed", "corrected"}:
+            given += [("Printed off by", finding.residuals["printed"])]
+            given += [("Corrected off by", finding.residuals["corrected"])]
+        given += [("Measured", measured), ("Control", finding.control), ("Tolerance", finding.tolerance)]
+    listed = "".join(f"<div><dt>{k}</dt><dd>{value(v)}</dd></div>" for k, v in given if v is not None)
+    corrected = f'<p class="corrected">{escape(claim.corrected)}</p>' if claim.corrected else ""
+    return (
+        f'<article class="claim {_css(finding.verdict)}" id="{anchor}" aria-labelledby="{anchor}--title">\n'
+        f'<h3 id="{anchor}--title">{escape(claim.source)} <span class="name">{escape(claim.name)}</span>'
+        f' <span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span></h3>\n'
+        f'<p class="says">{escape(claim.says)}</p>{corrected}\n<dl>{listed}</dl>\n</article>'
+    )
+
+
+def _figure(picture: Picture, number: int, anchor: str) -> str:
+    width = natural_width(picture.svg)
+    return (
+        f'<figure id="{anchor}"><div class="picture" style="--drawn:{width}">{embed_svg(picture.svg, anchor)}</div>\n'
+        f"<figcaption><b>Figure {number}.</b> {escape(picture.caption)}</figcaption></figure>"
+    )
+
+
+def _command(command: str) -> str:
+    return f'<div class="command"><pre><code>{escape(command)}</code></pre></div>'
+
+
+def _details(result: Result) -> str:
+    given = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in result.config.items()}
+    if result.run:
+        given |= {"time": duration(result.seconds), "record": result.run.name}
+    given["study version"] = str(result.study.version)
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in given.items())
+    return f"<details><summary>Configuration and record</summary><dl>{rows}</dl></details>"

@@ -1,0 +1,10 @@
+"""The record of what happened: one SQLite file a run, crash-safe, resumable, exportable."""
+
+from __future__ import annotations
+
+from joma.runs.errors import RunError
+from joma.runs.export import export
+from joma.runs.store import Run
+from joma.runs.values import plain_config
+
+__all__ = ["Run", "RunError", "export", "plain_config"]

@@ -1,0 +1,54 @@
+"""The one exception of `joma.runs`, and how SQLite's own errors become it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class RunError(Exception):
+    """Something about a run is wrong; the message is one sentence with the path and what would be right."""
+
+
+_SENTENCES = {
+    sqlite3.SQLITE_NOTADB: "is not a joma run: it is no SQLite file, or its beginning is damaged",
+    sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy or run it again",
+    sqlite3.SQLITE_FULL: (
+        "could not grow, the disk is full; everything recorded so far is safe, and once there is room "
+        "the run resumes with Run.open(path, write=True)"
+    ),
+    sqlite3.SQLITE_BUSY: "stayed locked by another program; close that program or try again",
+    sqlite3.SQLITE_READONLY: "cannot be written; check the permissions of the file and of its folder",
+    sqlite3.SQLITE_PERM: "cannot be opened; check the permissions of the file and of its folder",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the permissions of the file and of its folder",
+    sqlite3.SQLITE_IOERR: (
+        "could not be read or written, the disk reports an error; what was recorded before stays recorded, "
+        "and the run resumes with Run.open(path, write=True) once the disk works"
+    ),
+}
+
+
+@contextmanager
+def sqlite_errors_explained(path: Path) -> Iterator[None]:
+    """Inside this block every sqlite3 error becomes a RunError that says what is wrong with `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RunError(f"{path} {_sentence(error)}") from error
+
+
+def primary_code(error: sqlite3.Error) -> int | None:
+    """SQLite's result code without its extension; None for errors that Python itself raised."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else int(code) & 0xFF
+
+
+def _sentence(error: sqlite3.Error) -> str:
+    code = primary_code(error)
+    if code in _SENTENCES:
+        return _SENTENCES[code]
+    if isinstance(error, sqlite3.OperationalError) and "no such" in str(error):
+        return f"is damaged: it has the mark of a joma run but {error}"
+    return f"could not be used: {error}"

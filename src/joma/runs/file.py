@@ -1,0 +1,189 @@
+"""The SQLite file of a run: how it is made, recognised, opened, and left behind as a single file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
+
+APPLICATION_ID = 0x6A6F6D61  # "joma"
+SCHEMA = 1
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE entries (
+    series INTEGER NOT NULL REFERENCES series (id),
+    step INTEGER NOT NULL,
+    dtype TEXT NOT NULL,
+    shape TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (series, step)
+);
+"""
+
+_NETWORK_DRIVES = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "gpfs", "beegfs", "ceph"}
+_NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
+_PATIENCE = 20.0  # seconds to wait for another connection's short lock
+
+
+def create(path: Path, meta: dict[str, str]) -> None:
+    """A new run file with its tables and `meta`, complete or not there at all. Call it with the lock held."""
+    unfinished = path.with_name(f".{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        with sqlite_errors_explained(path):
+            connection = sqlite3.connect(unfinished, isolation_level=None)
+            try:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+                connection.executescript(_TABLES)
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+            finally:
+                connection.close()
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def must_be_a_file(path: Path) -> None:
+    """Refuse what cannot be a run before SQLite looks at it."""
+    # Only stat: opening and closing the file ourselves would drop the locks SQLite holds on it in this process.
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path} does not exist; Run.create makes a new run") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be looked at ({error.strerror}); check the name and its folder") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise RunError(f"{path} is a folder or a device, not a run; a run is a plain file")
+    if found.st_size == 0:
+        raise RunError(f"{path} is empty, not a run; delete it and run again")
+    if not os.access(path, os.R_OK):
+        raise RunError(f"{path} cannot be read; check its permissions")
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """A connection that may write. Call it with the lock held.
+
+    WAL with synchronous=NORMAL: a commit survives the death of the process, costs no fsync, and readers are never
+    in the way. Power loss can take the last commits, never the consistency. WAL needs memory shared between all
+    who open the file; on network drives there is none, so the rollback journal is used there.
+    """
+    must_be_a_file(path)
+    with sqlite_errors_explained(path):
+        connection = _connect(path, "mode=rw")
+        try:
+            _must_be_a_run(connection, path)
+            if not on_network_drive(path):
+                with suppress(sqlite3.OperationalError):  # impossible here: the rollback journal stays
+                    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("PRAGMA synchronous = NORMAL")
+            _must_accept_writing(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write; it sees what is committed, also while another process writes."""
+    must_be_a_file(path)
+    with sqlite_errors_explained(path):
+        connection = _connect(path, "mode=ro")
+        try:
+            _must_be_a_run(connection, path)
+            return connection
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        return _open_where_nothing_can_be_made(path)
+
+
+def leave_single_file(connection: sqlite3.Connection) -> None:
+    """Move everything into the one file and leave WAL mode, so that a read-only folder can serve it later.
+
+    A reader that is open prevents this; then the next writer, or SQLite itself, does it.
+    """
+    connection.execute("PRAGMA busy_timeout = 0")
+    with suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE * 1000)}")
+
+
+def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether the file system below `path` is known to be shared between machines; False where nobody can tell."""
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    place = os.path.realpath(path)
+    kind, longest = "", -1
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ").rstrip("/")
+        if (place == point or place.startswith(point + "/")) and len(point) >= longest:
+            kind, longest = fields[2], len(point)
+    return kind in _NETWORK_DRIVES
+
+
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    # Threads may share a run: `Run` itself lets one at a time through.
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{options}",
+        uri=True,
+        isolation_level=None,
+        timeout=_PATIENCE,
+        check_same_thread=False,
+    )
+
+
+def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
+    def pragma(name: str) -> int:
+        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    if pragma("application_id") != APPLICATION_ID:
+        raise RunError(f"{path} is an SQLite file, but not a joma run")
+    schema = pragma("user_version")
+    if schema > SCHEMA:
+        raise RunError(
+            f"{path} was written by a newer joma (format {schema}; this one reads up to {SCHEMA}); upgrade joma"
+        )
+    # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
+    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
+    if schema < 1 or (not any(b.exists() for b in beside) and path.stat().st_size % pragma("page_size")):
+        raise RunError(f"{path} is damaged or cut off; restore it from a copy or run it again")
+    connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
+    connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
+
+
+def _must_accept_writing(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ROLLBACK")
+
+
+def _open_where_nothing_can_be_made(path: Path) -> sqlite3.Connection:
+    """A file in WAL mode needs helper files; where none can be made, it is read as something that never changes."""
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size > 0:
+        raise RunError(f"{path} was interrupted and its folder is read-only; copy it with {log.name} and open the copy")
+    connection = _connect(path, "mode=ro&immutable=1")
+    try:
+        _must_be_a_run(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,87 @@
+"""One writer a run: a lock that vanishes with the process that holds it.
+
+The lock is an advisory `flock` on a file beside the run, `NAME.lock`. It cannot be on the run itself: closing
+any descriptor of an SQLite file drops the POSIX locks SQLite holds on it. Readers never look at it. A killed
+writer leaves the file but not the lock, so nothing is ever stale. Runs are written on Linux and macOS.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakSet
+
+from joma.runs.errors import RunError
+
+_held: WeakSet[WriterLock] = WeakSet()
+
+
+class WriterLock:
+    """Holds the right to write `path` until `release`, or until the process ends in whatever way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(path.name + ".lock")
+        self._descriptor: int | None = None
+        # Whoever releases deletes the file, so a lock may land on a file that is just gone: then try the new one.
+        while self._descriptor is None:
+            self._descriptor = _locked(self.path, path)
+        _held.add(self)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):  # a file that stays is harmless: only the lock on it counts
+                self.path.unlink()  # while still locked, or it could be the next writer's file
+            self.forget()
+
+    def __del__(self) -> None:
+        self.release()  # a run that was dropped without close must not stay locked
+
+    def forget(self) -> None:
+        """Close this process's handle and leave the file alone."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _locked(lock: Path, run: Path) -> int | None:
+    import fcntl  # here, so that runs can at least be read where there is none
+
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise RunError(f"{run} cannot be written: {lock.name} beside it cannot be made ({error.strerror})") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(lock, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+            return descriptor
+    except BlockingIOError:
+        writer = os.read(descriptor, 20).decode(errors="replace") or "unknown"
+        os.close(descriptor)
+        raise RunError(
+            f"{run} is being written already (by process {writer}); wait for it, or read with Run.open(path)"
+        ) from None
+    except OSError as error:
+        os.close(descriptor)
+        raise RunError(f"{run} cannot be locked ({error.strerror}); record runs in a folder on a local disk") from error
+    os.close(descriptor)
+    return None
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _forget_all() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+# A forked child (a data loader's worker, say) shares the lock and would keep it alive after its parent's death.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

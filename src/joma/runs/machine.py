@@ -1,0 +1,69 @@
+"""Where numbers come from: the versions and the machine that a run notes down. No host name, no user name."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import joma
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, joma, numpy, torch and SQLite; torch is looked up, not imported.
+
+    >>> sorted(versions())
+    ['joma', 'numpy', 'python', 'sqlite', 'torch']
+    """
+    return {
+        "python": platform.python_version(),
+        "joma": joma.__version__,
+        "numpy": _installed("numpy"),
+        "torch": _installed("torch"),
+        "sqlite": sqlite3.sqlite_version,
+    }
+
+
+def machine() -> dict[str, str | int | None]:
+    """Platform, processor, cores this process may use, and the CUDA device, if torch is loaded and sees one.
+
+    >>> sorted(machine())
+    ['cores', 'cpu', 'gpu', 'platform']
+    """
+    return {"platform": platform.platform(), "cpu": _cpu(), "cores": _cores(), "gpu": _gpu()}
+
+
+def _installed(package: str) -> str:
+    module = sys.modules.get(package)
+    if module is not None and hasattr(module, "__version__"):
+        return str(module.__version__)  # what runs, also when it was not installed as a package
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpu() -> str | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return str(torch.cuda.get_device_name())

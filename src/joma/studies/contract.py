@@ -1,0 +1,131 @@
+"""The words every study uses: Claim, Finding, Study.
+
+A study runs (writing to a Run), judges (Run -> findings) and draws (Run -> figures). Judging and drawing read
+what the run recorded and compute nothing else, so a stored run can be judged and drawn again at any time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from joma.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Verdict = Literal["holds", "holds as corrected", "only qualitative", "not above its control", "fails", "not run"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+SCALES = ("quick", "paper")
+
+Progress = Callable[[float, str], None]
+"""Called by a running study with the share done (0 to 1) and a few words on what comes next."""
+
+_SOURCE = re.compile(
+    r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG) "
+    r"((Thm|Lemma|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
+)
+
+
+def silent(share: float, doing: str) -> None:
+    """A `Progress` that nobody watches."""
+
+
+class NotRun(Exception):
+    """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere."""
+
+    def __init__(self, reason: str, command: str) -> None:
+        super().__init__(f"{reason}; run it with: {command}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a source in our words, with its one place and, where it needs one, its correction."""
+
+    name: str
+    source: str
+    says: str
+    corrected: str | None = None
+    empirical: bool = False
+    """Empirical claims, as opposed to mathematical ones, cannot be found without a control."""
+
+    def __post_init__(self) -> None:
+        if not _SOURCE.fullmatch(self.source):
+            raise ValueError(f"claim {self.name!r}: source must be one place like 'JoMA Thm 1', got {self.source!r}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a study found about a claim. Built by the rules in `joma.studies.verdicts`, from recorded numbers."""
+
+    claim: Claim
+    expected: str
+    measured: float | str
+    tolerance: float | None
+    verdict: Verdict
+    control: float | str | None = None
+    residuals: Mapping[str, float] = field(default_factory=dict)
+    """Where a printed and a corrected form compete: how far each is from the truth."""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"{self.claim.name}: verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        if self.measured == "":
+            raise ValueError(f"{self.claim.name}: a finding needs what was measured")
+        if self.claim.empirical and self.control is None and self.verdict != "not run":
+            raise ValueError(f"{self.claim.name}: an empirical claim needs its control")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "claim": self.claim.name,
+            "source": self.claim.source,
+            "says": self.claim.says,
+            "corrected": self.claim.corrected,
+            "expected": self.expected,
+            "measured": self.measured,
+            "control": self.control,
+            "tolerance": self.tolerance,
+            "verdict": self.verdict,
+            "residuals": dict(self.residuals),
+        }
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its caption; `name` becomes its file name."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Study:
+    """What tests claims. `quick` and `paper` are two instances of one frozen config dataclass.
+
+    Raise `version` whenever `run` would record something else for the same config: stored runs are then run again.
+    """
+
+    name: str
+    title: str
+    version: int
+    claims: tuple[Claim, ...]
+    quick: Any
+    paper: Any
+    run: Callable[[Any, Run, Progress], None]
+    judge: Callable[[Run], list[Finding]]
+    draw: Callable[[Run], list[Drawing]]
+    about: str = ""
+    """One paragraph for the report: what is computed and how the verdict comes about."""
+
+    def __post_init__(self) -> None:
+        if type(self.quick) is not type(self.paper) or not dataclasses.is_dataclass(self.quick):
+            raise ValueError(f"study {self.name!r}: quick and paper must be instances of one dataclass")
+
+    def preset(self, scale: str) -> Any:
+        if scale not in SCALES:
+            raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+        return self.quick if scale == "quick" else self.paper

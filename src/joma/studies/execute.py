@@ -1,0 +1,156 @@
+"""Carrying a study out: run it (or take up its stored run), judge, draw."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from joma.runs import Run, RunError
+from joma.studies.contract import Finding, NotRun, Progress, Study, silent
+from joma.studies.drawing import house_style, to_svg
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure: its name, its caption, and the picture itself as SVG text."""
+
+    name: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that a report says about one study."""
+
+    study: Study
+    config: dict[str, Any]
+    seconds: float
+    """What running it took, when it ran: a stored run keeps its own time."""
+    findings: list[Finding]
+    pictures: list[Picture]
+    command: str
+    """The command line that repeats it."""
+    run: Path | None
+    """The record; None if the study was not run."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.study.name,
+            "title": self.study.title,
+            "seconds": round(self.seconds, 3),
+            "findings": [finding.as_json() for finding in self.findings],
+        }
+
+
+def execute(
+    study: Study,
+    config: Any,
+    folder: Path,
+    *,
+    fresh: bool = False,
+    progress: Progress = silent,
+    pictures: bool = True,
+) -> Result:
+    """Run `study` with `config`, keeping its record under `folder`, and judge and draw what was recorded.
+
+    A finished record of the same config and version is not run again, an unfinished one is taken up where it
+    stopped; `fresh` throws either away first.
+    """
+    plain = plain_config(config)
+    path = run_path(study, plain, folder)
+    if fresh:
+        path.unlink(missing_ok=True)
+    try:
+        run = _run(study, config, plain, path, progress)
+    except NotRun as reason:
+        findings = [Finding(c, "a run", str(reason), None, "not run") for c in study.claims]
+        path.unlink(missing_ok=True)
+        return Result(study, plain, 0.0, findings, [], command_line(study, plain), None)
+    with run:
+        progress(1.0, "judging and drawing")
+        findings = judge(study, run)
+        drawn = draw(study, run) if pictures else []
+        return Result(study, plain, float(run.value("seconds")), findings, drawn, command_line(study, plain), path)
+
+
+def judge(study: Study, run: Run) -> list[Finding]:
+    """The findings of a recorded run: one for each claim of the study, in the study's order."""
+    by_claim = {finding.claim.name: finding for finding in study.judge(run)}
+    wanted = [claim.name for claim in study.claims]
+    if set(by_claim) != set(wanted):
+        raise RuntimeError(f"study {study.name!r} judged {sorted(by_claim)}, but claims {sorted(wanted)}")
+    return [by_claim[name] for name in wanted]
+
+
+def draw(study: Study, run: Run) -> list[Picture]:
+    """The figures of a recorded run as SVG; none where matplotlib is not installed (the extra `viz`)."""
+    if find_spec("matplotlib") is None:
+        return []
+    with house_style():
+        return [Picture(d.name, d.caption, to_svg(d.figure, title=d.caption)) for d in study.draw(run)]
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """A config dataclass as the JSON that a run stores."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def run_path(study: Study, config: dict[str, Any], folder: Path) -> Path:
+    """Where the record of this study, version and config lives: the name changes when any of them does."""
+    identity = json.dumps({"version": study.version, "config": config}, sort_keys=True)
+    return folder / "runs" / f"{study.name}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}.sqlite"
+
+
+def command_line(study: Study, config: dict[str, Any]) -> str:
+    """The shortest command that repeats a run: a preset if it is one, else `joma run` with what differs."""
+    for scale in ("quick", "paper"):
+        if config == plain_config(study.preset(scale)):
+            return f"joma verify {study.name}" + ("" if scale == "quick" else f" --scale {scale}")
+    quick = plain_config(study.quick)
+    options = [_option(key, value) for key, value in config.items() if value != quick[key]]
+    return " ".join(["joma run", study.name, *options])
+
+
+def _option(key: str, value: Any) -> str:
+    name = "--" + key.replace("_", "-")
+    if isinstance(value, bool):
+        return name if value else "--no-" + key.replace("_", "-")
+    values = value if isinstance(value, list) else [value]
+    return " ".join([name, *(shlex.quote(str(v)) for v in values)])
+
+
+def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress: Progress) -> Run:
+    """The finished run, opened for reading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        run = Run.open(path)
+        if run.status == "finished":
+            return run
+        run.close()
+        run = Run.open(path, write=True)
+    else:
+        run = Run.create(path, study=study.name, config=plain, version=study.version)
+    with run:
+        start = perf_counter()
+        try:
+            study.run(config, run, progress)
+        except (NotRun, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            run.fail(f"{type(error).__name__}: {error}")
+            raise
+        run.keep("seconds", lambda: perf_counter() - start)
+        run.finish()
+    try:
+        return Run.open(path)
+    except RunError as error:  # pragma: no cover - the file was ours a moment ago
+        raise RuntimeError(f"the record of {study.name} vanished: {error}") from error

@@ -1,0 +1,113 @@
+"""How numbers become verdicts. Every verdict in the ledger comes out of one of these rules."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from joma.studies.contract import Claim, Finding, Verdict
+
+
+def by_residual(
+    claim: Claim,
+    *,
+    tolerance: float,
+    expected: str,
+    printed: float | None = None,
+    corrected: float | None = None,
+    control: float | str | None = None,
+) -> Finding:
+    """Exact statements: how far is the printed form from the truth, how far the corrected one?
+
+    The printed form within tolerance holds; failing that, the corrected one within tolerance holds as corrected;
+    failing both, the claim fails. A claim that was never corrected has only `printed`.
+    """
+    if (corrected is None) != (claim.corrected is None):
+        raise ValueError(f"{claim.name}: a corrected residual and a corrected form come together")
+    if printed is None and corrected is None:
+        raise ValueError(f"{claim.name}: no residual was given")
+    verdict: Verdict = "fails"
+    if printed is not None and abs(printed) <= tolerance:
+        verdict = "holds"
+    elif corrected is not None and abs(corrected) <= tolerance:
+        verdict = "holds as corrected"
+    residuals = {k: float(v) for k, v in (("printed", printed), ("corrected", corrected)) if v is not None}
+    measured: float | str
+    measured = (
+        ", ".join(f"{k} off by {show(v)}" for k, v in residuals.items())
+        if corrected is not None
+        else float(printed or 0.0)
+    )
+    return Finding(claim, expected, measured, tolerance, verdict, control, residuals)
+
+
+def by_number(
+    claim: Claim, *, measured: float, expected: float, tolerance: float, control: float | str | None = None
+) -> Finding:
+    """A constant of the source: measured within tolerance of expected, or not."""
+    verdict: Verdict = "holds" if abs(measured - expected) <= tolerance else "fails"
+    return Finding(claim, show(expected), float(measured), tolerance, verdict, control)
+
+
+def by_test(
+    claim: Claim,
+    *,
+    measured: float | str,
+    expected: str,
+    as_printed: bool,
+    as_corrected: bool | None = None,
+    in_direction: bool = False,
+    tolerance: float | None = None,
+    control: float | str | None = None,
+    residuals: dict[str, float] | None = None,
+) -> Finding:
+    """Statements that are no residual (an ordering, a sign, an existence): did each form pass its test?
+
+    The tests are computed from recorded numbers by the caller; `measured` shows those numbers. A claim whose
+    quantity is missed but whose direction is seen (`in_direction`) is only qualitative.
+    """
+    if (as_corrected is None) != (claim.corrected is None):
+        raise ValueError(f"{claim.name}: a corrected form and its test come together")
+    verdict: Verdict = "only qualitative" if in_direction else "fails"
+    if as_printed:
+        verdict = "holds"
+    elif as_corrected:
+        verdict = "holds as corrected"
+    return Finding(claim, expected, measured, tolerance, verdict, control, residuals or {})
+
+
+def by_effect(
+    claim: Claim,
+    *,
+    measured: float,
+    control: float,
+    margin: float,
+    expected: str,
+    quantitative: bool = True,
+    shown: str | None = None,
+    control_shown: str | None = None,
+) -> Finding:
+    """Empirical effects: does the effect exceed its control by `margin`?
+
+    If not, it is not above its control. If so, but the source's quantity is missed (`quantitative` is false),
+    it is only qualitative. `shown` and `control_shown` replace the bare numbers where a reader wants intervals.
+    """
+    verdict: Verdict
+    if not isfinite(measured) or measured <= control + margin:
+        verdict = "not above its control"
+    else:
+        verdict = "holds" if quantitative else "only qualitative"
+    return Finding(
+        claim,
+        expected,
+        float(measured) if shown is None else shown,
+        margin,
+        verdict,
+        float(control) if control_shown is None else control_shown,
+    )
+
+
+def show(number: float) -> str:
+    """A number as a reader wants it: 0.36, 4e-14, 12.6."""
+    if number == 0 or 1e-3 <= abs(number) < 1e5:
+        return f"{number:.4g}"
+    return f"{number:.1e}".replace("e-0", "e-").replace("e+0", "e+")

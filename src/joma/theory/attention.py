@@ -1,0 +1,100 @@
+"""The attention kinds of eq. 1: b = sigma(z) o x / A, with its pull-back (db/dz)^T."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, real, whole
+
+Kind = Literal["linear", "exp", "softmax"]
+Sigma = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How logits z and token frequencies x become attention b.
+
+    linear: b = (z/T) o x / A        exp: b = exp(z/T) o x / A        softmax: b = exp(z/T) o x / sum(exp(z/T) o x)
+
+    `norm` is the constant A of the first two; softmax makes its own. Any other pointwise sigma can be given as
+    a function in place of the name (it then carries its own temperature).
+
+    >>> Attention("softmax").weights(torch.zeros(2), torch.tensor([1.0, 3.0]))
+    tensor([0.2500, 0.7500])
+    """
+
+    kind: Kind | Sigma = "exp"
+    temperature: float = 1.0
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
+            raise ValueError(f"attention must be 'linear', 'exp', 'softmax' or a function, got {self.kind!r}")
+        for name in ("temperature", "norm"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+        if self.kind == "softmax" and self.norm != 1.0:
+            raise ValueError(f"softmax makes its own normaliser; norm must stay 1, got {self.norm!r}")
+        if callable(self.kind) and self.temperature != 1.0:
+            raise ValueError("a sigma given as a function carries its own temperature; leave temperature at 1")
+
+    def weights(self, z: Tensor, x: Tensor) -> Tensor:
+        """b of eq. 1. z and x broadcast, tokens last."""
+        if self.kind == "softmax":
+            # log x turns frequencies into logits: stable for large z, and x = 0 simply drops out
+            return torch.softmax(z / self.temperature + x.log(), dim=-1)
+        return self._sigma(z) * x / self.norm
+
+    def pull_back(self, z: Tensor, x: Tensor, b: Tensor, upstream: Tensor) -> Tensor:
+        """(db/dz)^T upstream, given b = weights(z, x)."""
+        if self.kind == "softmax":
+            return b * (upstream - (b * upstream).sum(-1, keepdim=True)) / self.temperature
+        if self.kind == "exp":
+            return b * upstream / self.temperature
+        if self.kind == "linear":
+            return (x * upstream / (self.norm * self.temperature)).expand_as(b)
+        return derivative(self._sigma, z) * x * upstream / self.norm
+
+    def _sigma(self, z: Tensor) -> Tensor:
+        if callable(self.kind):
+            return self.kind(z)
+        return z / self.temperature if self.kind == "linear" else (z / self.temperature).exp()
+
+
+def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """f'(at) of a pointwise function, by autograd; differentiable again."""
+    with torch.enable_grad():
+        inner = at if at.requires_grad else at.detach().requires_grad_()
+        outer = function(inner)
+        if not outer.requires_grad:  # a constant function
+            return torch.zeros_like(at)
+        (slope,) = torch.autograd.grad(outer.sum(), inner, create_graph=at.requires_grad)
+    return slope
+
+
+def entropy(p: Number, *, dim: int = -1) -> Tensor:
+    """-sum p ln p in nats, with 0 ln 0 = 0.
+
+    >>> entropy([0.5, 0.5, 0.0])
+    tensor(0.6931, dtype=torch.float64)
+    """
+    probability = real(p, "p")
+    if (probability < 0).any():
+        raise ValueError(f"p must not be negative, got {probability.min().item():g}")
+    terms: Tensor = torch.special.entr(probability)
+    return terms.sum(dim)
+
+
+def random_orthonormal(width: int, count: int, *, generator: torch.Generator) -> Tensor:
+    """`count` orthonormal columns in `width` dimensions: the embeddings that Theorem 1 asks for. (width, count)."""
+    if whole(count, "count", 1) > whole(width, "width", 1):
+        raise ValueError(f"{count} orthonormal vectors do not fit into {width} dimensions")
+    q: Tensor
+    q, r = torch.linalg.qr(torch.randn(width, count, generator=generator, dtype=torch.float64))
+    return q * r.diagonal().sign()

@@ -1,0 +1,326 @@
+"""HBLT, the hierarchical binary latent tree (Theorem 5, eq. 8, Lemmas 8 and 9): which tokens appear together.
+
+The root y_0 is a class label with D values and stands at height L, the depth of the tree. Its children, the binary
+latents y_1, stand at height L - 1, the tokens at height 0; y = 1 means that a token appears. A child copies its
+parent with probability (1 + rho)/2, so along a path the uncertainties multiply: M(rho_1) M(rho_2) = M(rho_1 rho_2).
+
+Two tokens whose lowest common ancestor is a binary latent at height H, so H <= L - 1, co-occur with probability
+
+    P[y_l = 1 | y_m = 1] = (1 + rho^2H - 2 R) / (2 (1 - R)),    R = rho^(L-1) rho_0 = 1 - 2 P[y_m = 1].
+
+The paper states rho_0 = sum_k p0(k) P[y_1 = 0 | k]; its proof needs, and the truth is, sum_k p0(k) (2 P[y_1 = 0 | k] - 1).
+Pairs that only meet in the root obey another formula (`root_cooccurrence`), and eq. 8 has a first-order term.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, at_least_dims, real, together, whole, within
+
+Count = int | Sequence[int] | Tensor
+"""A whole number, or several of them: depths and heights."""
+
+MOST_STATES = 2**22
+"""What `enumerate_tree` is willing to write down: 32 MiB of float64."""
+
+
+def transition(rho: Number) -> Tensor:
+    """M(rho) of Definition 1: P[child | parent], rows the child's value, columns the parent's. Shape (..., 2, 2).
+
+        M = (1 1^T + rho e e^T) / 2,  e = (1, -1)
+
+    Symmetric and stochastic; M(a) M(b) = M(a b), so these matrices commute (Lemma 8).
+
+    >>> transition(0.5)
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]], dtype=torch.float64)
+    """
+    correlation = within(rho, "rho", -1, 1)
+    sign = torch.tensor([[1, -1], [-1, 1]], dtype=correlation.dtype, device=correlation.device)
+    return (1 + correlation[..., None, None] * sign) / 2
+
+
+def marginal(rho: Number) -> Tensor:
+    """p(rho) of Definition 1: (P[y = 0], P[y = 1]) = (1 + rho, 1 - rho)/2. Shape (..., 2).
+
+    M(a) p(b) = p(a b). Eq. 103 writes M where this vector is meant.
+
+    >>> marginal(0.5)
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    return transition(rho)[..., 0]
+
+
+def root_rho(p0: Number, p_zero: Number) -> Tensor:
+    """rho_0 = sum_k p0(k) (2 P[y_1 = 0 | k] - 1), the uncertainty of the root as Theorem 5 needs it.
+
+    p0: (..., classes) class probabilities; p_zero: (..., classes) P[y_1 = 0 | y_0 = k]. Returns (...).
+
+    >>> root_rho([0.5, 0.5], [1.0, 0.5])
+    tensor(0.5000, dtype=torch.float64)
+    """
+    prior, zero = _by_class(p0, p_zero=within(p_zero, "p_zero", 0, 1))
+    return (prior * (2 * zero - 1)).sum(-1)
+
+
+def printed_root_rho(p0: Number, p_zero: Number) -> Tensor:
+    """rho_0 as Theorem 5 states it, sum_k p0(k) P[y_1 = 0 | k]: not the correlation that the formula needs.
+
+    Kept to measure by how much it misses; use `root_rho`.
+
+    >>> printed_root_rho([0.5, 0.5], [1.0, 0.5])
+    tensor(0.7500, dtype=torch.float64)
+    """
+    prior, zero = _by_class(p0, p_zero=within(p_zero, "p_zero", 0, 1))
+    return (prior * zero).sum(-1)
+
+
+def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Tensor:
+    """P[y_l = 1 | y_m = 1] of Theorem 5, for two tokens with a common latent ancestor at height H = `ancestor`.
+
+        (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
+
+    The right-hand form is the one computed: nothing cancels in it when R is near 1. Only even powers of rho meet H,
+    so co-occurrence falls with H whatever the sign of rho, and does not fall at all for |rho| = 1.
+
+    rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
+    `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
+
+    >>> cooccurrence(0.9, 0.8, depth=4, ancestor=[0, 1, 2, 3])
+    tensor([1.0000, 0.7721, 0.5874, 0.4379], dtype=torch.float64)
+    """
+    heights = _counts(ancestor, "ancestor", 0)
+    r, r0, levels, height = together(
+        rho=within(rho, "rho", -1, 1),
+        rho0=within(rho0, "rho0", -1, 1),
+        depth=_counts(depth, "depth", 1),
+        ancestor=heights,
+    )
+    levels, height = levels.to(r.device), height.to(r.device)
+    if (height >= levels).any():
+        deep, high = (x[height >= levels].flatten()[0].item() for x in (levels, height))
+        raise ValueError(
+            f"ancestor must be at most depth - 1 = {deep - 1}, got {high}: "
+            "tokens that only meet in the root follow root_cooccurrence"
+        )
+    absent = 1 - r ** (levels - 1) * r0  # 2 P[y_m = 1]
+    if (absent <= 0).any():
+        raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears, nothing can be given it")
+    return 1 - (1 - r ** (2 * height)) / (2 * absent)
+
+
+def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_b: Number) -> Tensor:
+    """P[y_l = 1 | y_m = 1] for tokens whose only common ancestor is the root: l is below its child a, m below b.
+
+        (1 + R^2 E[tau_a tau_b] - R E[tau_a] - R E[tau_b]) / (2 (1 - R E[tau_b])),    R = rho^(L-1), E over p0
+
+    Theorem 5 does not cover these pairs: given the class, a and b are independent, and no edge joins them.
+
+    rho: (...); depth: a whole number or (...); p0, tau_a, tau_b: (..., classes), tau = 2 P[. = 0 | y_0 = k] - 1.
+    Returns (...). A token m that never appears is refused.
+
+    >>> root_cooccurrence(0.9, 3, [0.5, 0.5], [0.8, -0.4], [0.6, -0.6])
+    tensor(0.5169, dtype=torch.float64)
+    """
+    prior, a, b = _by_class(p0, tau_a=within(tau_a, "tau_a", -1, 1), tau_b=within(tau_b, "tau_b", -1, 1))
+    r, levels = together(rho=within(rho, "rho", -1, 1), depth=_counts(depth, "depth", 1))
+    path = r ** (levels.to(r.device) - 1)
+    mean_a, mean_b, mean_ab = ((prior * x).sum(-1) for x in (a, b, a * b))
+    path, mean_a, mean_b, mean_ab = together(rho=path, tau_a=mean_a, tau_b=mean_b, p0=mean_ab)
+    appears = 1 - path * mean_b  # 2 P[y_m = 1]
+    if (appears <= 0).any():
+        raise ValueError(
+            "rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears, nothing can be given it"
+        )
+    return (1 + path**2 * mean_ab - path * (mean_a + mean_b)) / (2 * appears)
+
+
+def shallow_limit(depth: Count, ancestor: Count, *, root_slope: Number = 1.0) -> Tensor:
+    """Where co-occurrence goes as eps -> 0 with rho = 1 - eps and rho_0 = 1 - k eps: 1 - H / (L - 1 + k).
+
+    `root_slope` is k >= 0. The paper's eq. 8 is k = 1: 1 - H/L. If rho_0 stays below 1 (k = inf), every pair
+    co-occurs with certainty in the limit, however high its ancestor: the fall with H needs the root to saturate too.
+
+    >>> shallow_limit(5, [1, 2, 4])
+    tensor([0.8000, 0.6000, 0.2000], dtype=torch.float64)
+    """
+    slope = real(root_slope, "root_slope", finite=False)
+    levels, height, slope = together(
+        depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0), root_slope=slope
+    )
+    if (height >= levels).any():
+        raise ValueError("ancestor must be at most depth - 1: Theorem 5 says nothing of the root")
+    if (slope < 0).any() or ((levels == 1) & (slope == 0)).any():
+        raise ValueError("root_slope must not be negative, nor 0 at depth 1: the token would never appear")
+    return 1 - height.to(slope) / (levels.to(slope) - 1 + slope)
+
+
+def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Tensor:
+    """Eq. 8 for rho = rho_0 = 1 - eps: 1 - H/L + eps H (2H - L) / (2L) + O(eps^2).
+
+    The paper prints `order` 0 and calls its remainder O(eps^2); it is O(eps) unless L = 2H. All arguments broadcast.
+
+    >>> expansion(0.01, depth=5, ancestor=1)
+    tensor(0.7970, dtype=torch.float64)
+    """
+    if order not in (0, 1):
+        raise ValueError(f"order must be 0 (as printed) or 1, got {order!r}")
+    small, levels, height = together(
+        eps=within(eps, "eps", 0, 1), depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0)
+    )
+    limit = shallow_limit(levels, height).to(small)
+    if order == 0:
+        return limit.expand(small.shape)
+    slope = height * (2 * height - levels) / (2 * levels)
+    return limit + small * slope.to(small)
+
+
+class Enumeration(NamedTuple):
+    """The exact distribution of the tokens of a small tree, every latent summed over."""
+
+    joint: Tensor
+    """(..., 2, ..., 2): the probability of each pattern of tokens, one axis a token, left to right."""
+    both: Tensor
+    """(..., tokens, tokens): P[y_l = 1, y_m = 1]; on the diagonal P[y_l = 1]."""
+    ancestor: Tensor
+    """(tokens, tokens): the height of the lowest common ancestor; the depth of the tree where that is the root."""
+
+    @property
+    def conditional(self) -> Tensor:
+        """(..., tokens, tokens): P[y_l = 1 | y_m = 1], l the row; NaN where m never appears."""
+        return self.both / self.both.diagonal(dim1=-2, dim2=-1)[..., None, :]
+
+
+def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: Number, p_zero: Number) -> Enumeration:
+    """The joint distribution of all tokens of a small HBLT, by summing over all latents: the oracle of this module.
+
+    depth: L. branching: children of each node, one number or one for each level from the root down.
+    rho: a number, or (..., edges) with one for each edge below the root's children, from the top down and from left
+    to right. p0: (..., classes). p_zero: (classes,) P[y_1 = 0 | y_0 = k] for all of the root's children, or
+    (..., children, classes) with one row for each. Refuses what needs more than 2^22 states.
+
+    >>> tree = enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3])
+    >>> tree.ancestor[0]
+    tensor([0, 1, 2, 2])
+    >>> tree.conditional[0]
+    tensor([1.0000, 0.8841, 0.5341, 0.5341], dtype=torch.float64)
+    """
+    widths = _widths(depth, branching)
+    prior, zero = _root_tables(p0, p_zero, children=widths[0])
+    edges = _edges(rho, sum(widths[1:])).to(prior)
+    batch = torch.broadcast_shapes(prior.shape[:-1], zero.shape[:-2], edges.shape[:-1])
+    states = prod(batch) * prior.shape[-1] * 2 ** widths[-1]
+    if states > MOST_STATES:
+        raise ValueError(f"the tree has {widths[-1]} tokens, {states:.3g} states in all; at most 2^22 are enumerated")
+    # tables[i] is P[tokens below node i | y_i], (..., 2, patterns); a token's own table is certain of itself.
+    tables = [torch.eye(2, dtype=prior.dtype, device=prior.device)] * widths[-1]
+    levels = edges.split(widths[1:], dim=-1)
+    for width, level in zip(reversed(widths[:-1]), reversed(levels), strict=True):
+        steps = transition(level).unbind(-3)
+        seen = [step.mT @ table for step, table in zip(steps, tables, strict=True)]
+        tables = [_product(group) for group in _groups(seen, width)]
+    given_class = torch.stack([zero, 1 - zero], dim=-1).unbind(-3)  # children x (..., classes, 2)
+    patterns = _product([given @ table for given, table in zip(given_class, tables, strict=True)])
+    joint = (prior[..., None, :] @ patterns)[..., 0, :].expand(*batch, -1)
+    joint = joint.reshape(*batch, *[2] * widths[-1])
+    return Enumeration(joint, _both_present(joint, widths[-1]), _meeting_heights(widths).to(prior.device))
+
+
+def _counts(value: Count, name: str, low: int) -> Tensor:
+    """Whole numbers of at least `low`, as an integer tensor."""
+    tensor = torch.as_tensor(value)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if (tensor < low).any():
+        raise ValueError(f"{name} must be at least {low}, got {tensor.min().item()}")
+    return tensor
+
+
+def _by_class(p0: Number, **tables: Tensor) -> tuple[Tensor, ...]:
+    """p0 and what is known of each class, all (..., classes); p0 must be a distribution."""
+    prior = at_least_dims(within(p0, "p0", 0, 1), "p0", 1, "(..., classes)")
+    tolerance = torch.finfo(prior.dtype).eps ** 0.5  # what is left after a user's own normalisation
+    if ((prior.sum(-1) - 1).abs() > tolerance).any():
+        raise ValueError(f"p0 must sum to 1 over classes, got {prior.sum(-1).flatten()[0].item():g}")
+    for name, table in tables.items():
+        if table.shape[-1:] != prior.shape[-1:]:
+            raise ValueError(f"{name} must have shape (..., {prior.shape[-1]}) like p0, got {tuple(table.shape)}")
+    return together(p0=prior, **tables)
+
+
+def _widths(depth: int, branching: int | Sequence[int]) -> list[int]:
+    """Nodes on each level, from the root's children to the tokens."""
+    levels = whole(depth, "depth", 1)
+    children = [branching] * levels if isinstance(branching, int) else list(branching)
+    if len(children) != levels:
+        raise ValueError(f"branching must be a number or one for each of the {levels} levels, got {len(children)}")
+    factors = [whole(count, "branching", 1) for count in children]
+    return [prod(factors[: i + 1]) for i in range(levels)]
+
+
+def _root_tables(p0: Number, p_zero: Number, children: int) -> tuple[Tensor, Tensor]:
+    """p0 as (..., classes) and P[y_1 = 0 | k] as (..., children, classes)."""
+    zero = within(p_zero, "p_zero", 0, 1)
+    zero = zero.expand(children, -1) if zero.ndim == 1 else zero
+    (prior,) = _by_class(p0)
+    if zero.ndim < 2 or zero.shape[-2:] != (children, prior.shape[-1]):
+        wanted = f"({prior.shape[-1]},) or (..., {children}, {prior.shape[-1]})"
+        raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
+    return prior, zero
+
+
+def _edges(rho: Number, count: int) -> Tensor:
+    """One uncertainty for each edge, (..., edges)."""
+    given = within(rho, "rho", -1, 1)
+    given = given.expand(count) if given.ndim == 0 else given
+    if given.shape[-1] != count:
+        raise ValueError(
+            f"rho must be a number or have shape (..., {count}), one for each edge, got {tuple(given.shape)}"
+        )
+    return given
+
+
+def _groups(nodes: list[Tensor], parents: int) -> list[list[Tensor]]:
+    """The children of each parent, left to right."""
+    size = len(nodes) // parents
+    return [nodes[i * size : (i + 1) * size] for i in range(parents)]
+
+
+def _product(tables: list[Tensor]) -> Tensor:
+    """P[tokens of all subtrees | parent] from each subtree's: independent given the parent."""
+    joint = tables[0]
+    for table in tables[1:]:
+        joint = (joint[..., :, None] * table[..., None, :]).flatten(-2)
+    return joint
+
+
+def _both_present(joint: Tensor, tokens: int) -> Tensor:
+    """P[y_l = 1, y_m = 1] for all pairs of tokens."""
+    rows = []
+    for first in range(-tokens, 0):
+        present = joint.select(first, 1)
+        row = []
+        for second in range(-tokens, 0):
+            # Selecting `first` removed its axis, so the axes to its left now count one less from the end.
+            axis = second if second > first else second + 1
+            chosen = present if second == first else present.select(axis, 1)
+            row.append(chosen.flatten(joint.ndim - tokens).sum(-1))
+        rows.append(torch.stack(row, -1))
+    return torch.stack(rows, -2)
+
+
+def _meeting_heights(widths: list[int]) -> Tensor:
+    """The height of the lowest common ancestor of every pair of tokens."""
+    node = torch.arange(widths[-1])
+    height = torch.zeros(widths[-1], widths[-1], dtype=torch.int64)
+    for lower, upper in pairwise(reversed(widths)):
+        height += node[:, None] != node  # they had not met below this level
+        node = node // (lower // upper)
+    return height + (node[:, None] != node).long()

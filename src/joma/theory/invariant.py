@@ -1,0 +1,208 @@
+"""Theorem 1: what attention logits z and MLP weights V = U_C^T W conserve together.
+
+Under gradient flow, with kappa = eta_z / eta_w and S = sum_k v_k o v_k, token by token,
+
+    exp attention     z   - kappa/(2T) S = c           linear attention   z^2 - kappa S = c
+    any pointwise sigma     int sigma/sigma' dz - kappa/2 S = c
+
+The paper prints these for kappa = T = 1. Needed: orthonormal embeddings, and z and W trained on the same samples.
+Not needed: a stationary g (Assumption 1), a linear phi, K = 1, a zero start.
+
+Softmax attention conserves nothing of the kind. Exactly,  T z'/kappa = sum_k v_k o v_k' - bbar N' - Cov(s, b)
+with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k). `softmax_estimate` offers what is published
+(bbar frozen, Cov dropped), two better estimates and the identity itself.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, at_least_dims, positive, real
+from joma.theory.attention import Attention, Sigma, derivative
+
+Estimate = Literal["published", "integrated", "self-consistent", "identity"]
+
+
+def first_integral(
+    z: Number,
+    v: Number,
+    *,
+    kind: str | Sigma = "exp",
+    kappa: Number = 1.0,
+    temperature: Number = 1.0,
+) -> Tensor:
+    """The constant c of Theorem 1 for one query. z: (..., tokens); v: (..., tokens, nodes). Returns (..., tokens).
+
+    kind "exp": z - kappa/(2T) sum_k v_k^2. kind "linear": z^2 - kappa sum_k v_k^2 (the temperature drops out, so
+    only 1 is accepted). A function sigma: int_0^z sigma/sigma' - kappa/2 sum_k v_k^2, the integral by quadrature,
+    so sigma' must not vanish between 0 and z.
+
+    >>> first_integral([0.5, 0.0], [[1.0], [2.0]])
+    tensor([ 0., -2.], dtype=torch.float64)
+    """
+    logits, weights = _logits_and_weights(z, v)
+    squares = positive(kappa, "kappa") * weights.square().sum(-1)
+    heat = positive(temperature, "temperature")
+    if kind == "exp":
+        return logits - squares / (2 * heat)
+    if (heat != 1).any():
+        raise ValueError(
+            "temperature belongs to kind='exp'; linear attention does not feel it, a sigma carries its own"
+        )
+    if kind == "linear":
+        return logits.square() - squares
+    if not callable(kind):
+        hint = "; softmax conserves nothing, see softmax_estimate" if kind == "softmax" else ""
+        raise ValueError(f"kind must be 'exp', 'linear' or a function, got {kind!r}{hint}")
+    return _primitive(kind, logits) - squares / 2
+
+
+def first_integral_over_queries(
+    z: Number,
+    v: Number,
+    *,
+    kind: Literal["exp", "linear"] = "exp",
+    kappa: Number = 1.0,
+    temperature: Number = 1.0,
+    probability: Number | None = None,
+) -> Tensor:
+    """What several queries that share W conserve: only the SUM of their logits is tied to V.
+
+    exp: sum_m z_m - kappa/(2T) S; linear: sum_m z_m^2 - kappa S. z: (..., queries, tokens), v: (..., tokens, nodes).
+    With eq. 2 as written (each z_m' averaged over its own samples) the sum is weighted by `probability` p_m
+    (queries,). A single z_m is no function of V. Returns (..., tokens).
+    """
+    logits = at_least_dims(real(z, "z"), "z", 2, "(..., queries, tokens)")
+    weight = torch.ones(logits.shape[-2]) if probability is None else real(probability, "probability")
+    if weight.shape != logits.shape[-2:-1]:
+        raise ValueError(f"probability must have shape ({logits.shape[-2]},), got {tuple(weight.shape)}")
+    powers = {"exp": logits, "linear": logits.square()}
+    if kind not in powers:
+        raise ValueError(f"kind must be 'exp' or 'linear', got {kind!r}")
+    mixed = (weight.to(logits)[:, None] * powers[kind]).sum(-2)
+    nothing = torch.zeros_like(mixed)
+    return mixed + first_integral(nothing, v, kind=kind, kappa=kappa, temperature=temperature)
+
+
+def sgd_drift(
+    z: Number,
+    v: Number,
+    *,
+    kind: Literal["exp", "linear"] = "exp",
+    kappa: Number = 1.0,
+    temperature: Number = 1.0,
+) -> Tensor:
+    """How far plain SGD takes `first_integral` from its start: exact, for any batches and any step size.
+
+        exp:    -kappa/(2T) sum_steps sum_k (dv_k)^2           linear:   sum_steps [ (dz)^2 - kappa sum_k (dv_k)^2 ]
+
+    A sum of squares of steps, so first order in the rate at fixed training time; under exp its sign is fixed: z lags.
+    Momentum keeps the order, Adam and weight decay break the invariant outright.
+    z: (..., steps, tokens), v: (..., steps, tokens, nodes), the recorded path. Returns (..., steps, tokens), 0 first.
+    """
+    logits, weights = _logits_and_weights(z, v, steps=True)
+    moved = positive(kappa, "kappa") * weights.diff(dim=-3).square().sum(-1)
+    if kind == "exp":
+        step = -moved / (2 * positive(temperature, "temperature"))
+    elif kind == "linear":
+        step = logits.diff(dim=-2).square() - moved
+    else:
+        raise ValueError(f"kind must be 'exp' or 'linear', got {kind!r}")
+    return torch.cat([torch.zeros_like(logits[..., :1, :]), step.cumsum(-2)], dim=-2)
+
+
+def softmax_estimate(
+    v: Number,
+    *,
+    method: Estimate = "self-consistent",
+    z0: Number = 0.0,
+    x: Number | None = None,
+    mean_attention: Number | None = None,
+    covariance: Number | None = None,
+    kappa: Number = 1.0,
+    temperature: Number = 1.0,
+) -> Tensor:
+    """Softmax logits z(t) reconstructed from the MLP weights: v (..., steps, tokens, nodes) -> (..., steps, tokens).
+
+    published        z0 + kappa/(2T) sum_k [v_k^2 - |v_k|^2 bbar] minus its start, bbar = `mean_attention` of t = 0,
+                     (..., tokens). Points the right way and is several times too long late in training.
+    integrated       sums kappa/T [sum_k v_k o dv_k - bbar(t) sum_k v_k . dv_k] with the true bbar(t),
+                     `mean_attention` (..., steps, tokens).
+    self-consistent  the same with bbar(t) rebuilt from the estimate itself, bbar = mean_i softmax(log x_i + z/T):
+                     needs only `x` (..., samples, tokens). Recommended.
+    identity         integrated, minus kappa/T times `covariance` (..., steps, tokens), which is eta_w Cov(s, b) of
+                     each step: exact for SGD, to rounding.
+
+    Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step.
+    The mean of z over tokens never changes under softmax, so the estimates keep that of z0.
+    """
+    weights = at_least_dims(real(v, "v"), "v", 3, "(..., steps, tokens, nodes)")
+    gain = positive(kappa, "kappa") / positive(temperature, "temperature")
+    start = real(z0, "z0")
+    _only_needed(method, x=x, mean_attention=mean_attention, covariance=covariance)
+    if method == "published":
+        bbar = real(mean_attention if mean_attention is not None else 0.0, "mean_attention")[..., None, :]
+        squares = weights.square().sum(-1)
+        form = gain * (squares - squares.sum(-1, keepdim=True) * bbar) / 2
+        return start[..., None, :] + form - form[..., :1, :] if start.ndim else start + form - form[..., :1, :]
+    here, move = weights[..., :-1, :, :], weights.diff(dim=-3)
+    pull = (here * move).sum(-1)  # sum_k v_k o dv_k, (..., steps - 1, tokens)
+    if method == "self-consistent":
+        return _self_consistent(pull, gain, start, real(x if x is not None else 0.0, "x"), temperature)
+    bbar = real(mean_attention if mean_attention is not None else 0.0, "mean_attention")[..., :-1, :]
+    step = pull - bbar * pull.sum(-1, keepdim=True)
+    if covariance is not None:
+        step = step - real(covariance, "covariance")[..., :-1, :]
+    first = (torch.zeros_like(pull[..., 0, :]) + start)[..., None, :]
+    return torch.cat([first, first + (gain * step).cumsum(-2)], dim=-2)
+
+
+def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, temperature: Number) -> Tensor:
+    attention = Attention("softmax", temperature=float(torch.as_tensor(temperature)))
+    z = torch.zeros_like(pull[..., 0, :]) + start
+    path = [z]
+    for step in pull.unbind(-2):
+        bbar = attention.weights(z[..., None, :], x).mean(-2)
+        z = z + gain * (step - bbar * step.sum(-1, keepdim=True))
+        path.append(z)
+    return torch.stack(path, dim=-2)
+
+
+def _only_needed(method: str, **given: Number | None) -> None:
+    """Every method gets the arguments it uses, and no other: none is silently ignored."""
+    needs = {
+        "published": {"mean_attention"},
+        "integrated": {"mean_attention"},
+        "self-consistent": {"x"},
+        "identity": {"mean_attention", "covariance"},
+    }
+    if method not in needs:
+        raise ValueError(f"method must be one of {', '.join(needs)}, got {method!r}")
+    for name, value in given.items():
+        if name in needs[method] and value is None:
+            raise ValueError(f"method {method!r} needs {name}")
+        if name not in needs[method] and value is not None:
+            raise ValueError(f"method {method!r} does not use {name}")
+
+
+def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
+    """int_0^z sigma/sigma' by Gauss-Legendre: exact to rounding for the smooth sigma this is meant for."""
+    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.legendre.leggauss(40))
+    at = z[..., None] * (nodes + 1) / 2
+    slope = derivative(sigma, at)
+    if (slope == 0).any():
+        raise ValueError("kind: sigma' vanishes between 0 and z, so the first integral does not exist there")
+    return (sigma(at) / slope * weights).sum(-1) * z / 2
+
+
+def _logits_and_weights(z: Number, v: Number, *, steps: bool = False) -> tuple[Tensor, Tensor]:
+    lead = "steps, " if steps else ""
+    logits = at_least_dims(real(z, "z"), "z", 1 + steps, f"(..., {lead}tokens)")
+    weights = at_least_dims(real(v, "v"), "v", 2 + steps, f"(..., {lead}tokens, nodes)")
+    if logits.shape[-1 - steps :] != weights.shape[-2 - steps : -1]:
+        raise ValueError(f"z {tuple(logits.shape)} and v {tuple(weights.shape)} disagree on their {lead}tokens")
+    return logits, weights

@@ -1,0 +1,199 @@
+"""Theorem 2: a linear MLP under attention that was integrated out.
+
+With phi = identity the saliency Delta = E[g x] is constant and every token moves on its own. Under exp
+attention, z = z0 + kappa (v^2 - v0^2) / 2 by Theorem 1, so
+
+    v' = Delta exp(z) / A        (eq. 3, 20; A the constant `norm`, kappa = eta_z / eta_w)
+
+and erf(v sqrt(kappa/2)) grows linearly in time. The paper prints erf(v/2); the invariant is erf(v/sqrt 2).
+Whoever reaches erf = 1 first blows up in finite time, and everyone else stops where they are: winner take all.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, at_least_dims, positive, real, times, together
+
+
+def trajectory(
+    delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Tensor:
+    """v(t) of Theorem 2: v' = delta exp(z0 + kappa (v^2 - v0^2)/2) / norm from v0, in closed form.
+
+        v = sqrt(2/kappa) erfinv( erf(v0 sqrt(kappa/2)) + sqrt(2 kappa/pi) delta e^c t / norm ),  c = z0 - kappa v0^2/2
+
+    delta: (..., tokens) saliency; v0, z0, kappa, norm broadcast against it; t: (steps,).
+    Returns (..., steps, tokens), +-inf from a token's `blow_up_time` on, so that a plot simply stops there.
+    Differentiable in every argument. Near the blow-up the distance to erf = 1 is carried itself, not subtracted
+    from 1, so the growth stays accurate to the last representable time before it.
+
+    >>> trajectory([1.0, 0.5], [0.0, 1.0])
+    tensor([[0.0000, 0.0000],
+            [1.2755, 0.5229]], dtype=torch.float64)
+    """
+    token = _Token.of(delta, v0, z0, kappa, norm)
+    reached = times(t).to(token.speed)[:, None] * token.speed[..., None, :]  # (..., steps, tokens)
+    above = (torch.erfc(token.start)[..., None, :] - reached) / 2  # P(u > v) of a standard normal
+    below = (torch.erfc(-token.start)[..., None, :] + reached) / 2
+    blown = above <= 0
+    # The smaller tail is the accurate one; the other branch gets a harmless 1/2, so that its gradient is no NaN.
+    low = below <= 0.5
+    u = torch.where(
+        low,
+        torch.special.ndtri(torch.where(low, below, 0.5)),
+        -torch.special.ndtri(torch.where(low | blown, 0.5, above)),
+    )
+    v = token.sign[..., None, :] * torch.where(blown, torch.inf, u / token.kappa.sqrt()[..., None, :])
+    # A token without speed stays, but its derivative with respect to delta does not vanish: keep the first order.
+    still = (token.speed == 0)[..., None, :]
+    return torch.where(still, token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :], v)
+
+
+def blow_up_time(
+    delta: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Tensor:
+    """When each token's v reaches infinity: t* = (1 - sgn(delta) erf(v0 sqrt(kappa/2))) norm / (rate |delta| e^c).
+
+    rate = sqrt(2 kappa/pi), c = z0 - kappa v0^2/2. The winner is the token with the smallest t*: the one with the
+    largest |delta| only if all start alike. Shape (..., tokens); inf where delta = 0.
+
+    >>> blow_up_time([1.0, 0.6], z0=[0.0, 2.0])
+    tensor([1.2533, 0.2827], dtype=torch.float64)
+    """
+    token = _Token.of(delta, v0, z0, kappa, norm)
+    return torch.erfc(token.start) / token.speed
+
+
+def limits(delta: Number, *, kappa: Number = 1.0) -> Tensor:
+    """Where every token stands at the winner's blow-up, from a zero start: sqrt(2/kappa) erfinv(delta / max|delta|).
+
+    The winner (every token that shares the largest |delta|) is at +-inf, the losers stay finite.
+    delta: (..., tokens), not all zero. Same shape back.
+
+    >>> limits([2.0, -1.0, 0.0])
+    tensor([    inf, -0.6745,  0.0000], dtype=torch.float64)
+    """
+    saliency = at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)")
+    largest = saliency.abs().amax(dim=-1, keepdim=True)
+    if (largest == 0).any():
+        raise ValueError("delta must not be all zero: without saliency nothing moves and nobody wins")
+    return (2 / positive(kappa, "kappa")).sqrt() * torch.erfinv(saliency / largest)
+
+
+def row_trajectory(
+    delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Tensor:
+    """V(t) with K > 1 nodes: V' = diag(exp(z0 + kappa/2 (|v_l|^2 - |v_l0|^2))) delta / norm, row by row.
+
+    The exponent is the ROW SUM of V o V (the talk's diag(exp(V o V / 2) 1) sums after the exponential: another
+    equation). A row only moves along its own delta_l, so with n = |delta_l|, d = delta_l / n, alpha = v_l0 . d
+
+        v_l(t) = v_l0 + (s_l(t) - alpha) d,      s_l = `trajectory` of saliency n from alpha.
+
+    From a zero start V = diag(s/n) delta, so rank V = rank delta at every t > 0: "V becomes low rank" is true of
+    the stable rank only. delta, v0: (..., tokens, nodes); z0: (..., tokens). Returns (..., steps, tokens, nodes).
+    """
+    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
+    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
+    length, direction, along = _row_geometry(saliency, start)
+    s = trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
+    return _move_rows(start, direction, along, s)
+
+
+class Motion(NamedTuple):
+    """Trajectories of the MLP weights and of the attention logits, each (..., steps, tokens[, nodes])."""
+
+    v: Tensor
+    z: Tensor
+
+
+def linear_attention_trajectory(
+    delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Motion:
+    """The same block under LINEAR attention: v' = delta z / norm, z' = kappa delta v / norm. No blow-up.
+
+        v = v0 cosh(w t) + z0/sqrt(kappa) sinh(w t),   z = z0 cosh(w t) + sqrt(kappa) v0 sinh(w t),   w = sqrt(kappa) delta / norm
+
+    From v0 = z0 = 0 nothing ever moves: Theorem 1 is then true and empty. Shapes as in `trajectory`.
+    """  # noqa: E501
+    saliency = at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)")
+    root = positive(kappa, "kappa").sqrt()
+    rate, v, z, root = together(
+        delta=root * saliency / positive(norm, "norm"), v0=real(v0, "v0"), z0=real(z0, "z0"), kappa=root
+    )
+    angle = times(t).to(rate)[:, None] * rate[..., None, :]
+    v, z, root = v[..., None, :], z[..., None, :], root[..., None, :]
+    return Motion(v * angle.cosh() + z / root * angle.sinh(), z * angle.cosh() + root * v * angle.sinh())
+
+
+def linear_attention_row_trajectory(
+    delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Motion:
+    """Linear attention with K > 1 nodes: rows move along their own delta, s = alpha cosh + z0/sqrt(kappa) sinh.
+
+    Shapes as in `row_trajectory`; z is (..., steps, tokens).
+    """
+    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
+    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
+    length, direction, along = _row_geometry(saliency, start)
+    s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
+    return Motion(_move_rows(start, direction, along, s), z)
+
+
+def winner_growth(tau: Number) -> Tensor:
+    """How slowly the winner goes to infinity: v ~ sqrt(W0(2 / (pi (1 - tau)^2))), tau = t/t*, from a zero start.
+
+    W0 is Lambert's function: only the square root of a logarithm. Relative error 0.015 at tau = 0.99 and
+    falling; an asymptote, so meant for tau near 1 (`trajectory` is exact everywhere).
+    """
+    fraction = real(tau, "tau")
+    if ((fraction < 0) | (fraction >= 1)).any():
+        raise ValueError(f"tau must lie in [0, 1), got {fraction.max().item():g}")
+    argument = 2 / (pi * (1 - fraction) ** 2)
+    w = torch.log1p(argument)
+    for _ in range(40):  # Newton on w e^w = argument, in logarithms: monotone, a handful of steps suffices
+        w = w - (w + w.log() - argument.log()) * w / (1 + w)
+    return w.sqrt()
+
+
+class _Token(NamedTuple):
+    """What moves one token: its sign, its start and its speed, in units where the boundary is erfc = 0."""
+
+    sign: Tensor
+    start: Tensor  # sgn(delta) v0 sqrt(kappa / 2)
+    speed: Tensor  # of erf(v sqrt(kappa / 2)), >= 0
+    kappa: Tensor
+    v0: Tensor
+    push: Tensor  # v' at t = 0
+
+    @classmethod
+    def of(cls, delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> _Token:
+        d, v, z, k, a = together(
+            delta=at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)"),
+            v0=real(v0, "v0"),
+            z0=real(z0, "z0"),
+            kappa=positive(kappa, "kappa"),
+            norm=positive(norm, "norm"),
+        )
+        sign = torch.where(d < 0, -1.0, 1.0).to(d)
+        speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
+        return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+
+
+def _row_geometry(saliency: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """|delta_l|, the unit vector along it (zero for a zero row) and the start's component on it."""
+    length = torch.linalg.vector_norm(saliency, dim=-1)
+    direction = saliency / torch.where(length > 0, length, 1.0)[..., None]
+    return length, direction, (start * direction).sum(-1)
+
+
+def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Tensor:
+    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are."""
+    step = (s - along[..., None, :])[..., None]
+    d = direction[..., None, :, :]
+    return start[..., None, :, :] + torch.where(d == 0, 0.0, step * torch.where(d == 0, 1.0, d))

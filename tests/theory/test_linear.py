@@ -1,0 +1,135 @@
+"""Theorem 2 in closed form against an ODE solver that knows nothing of it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.theory import linear
+from joma.theory.flow import integrate
+
+TOL = 1e-10
+seeds = st.integers(0, 2**31 - 1)
+
+
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def solve_exp(delta, v0, z0, kappa, norm, t):
+    """The flow of v and z together, one row of nodes a token."""
+
+    def field(time, y):
+        v, z = y[..., :-1], y[..., -1:]
+        dv = delta * z.exp() / norm
+        return torch.cat([dv, kappa * (v * dv).sum(-1, keepdim=True)], -1)
+
+    return integrate(field, torch.cat([v0, z0[..., None]], -1), t)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.floats(0.2, 4.0), st.floats(0.3, 3.0), st.floats(0.1, 0.99))
+def test_trajectory_follows_the_flow(seed, kappa, norm, share):
+    delta, v0, z0 = draw(seed, 3, 5)
+    end = share * linear.blow_up_time(delta, v0=v0, z0=z0, kappa=kappa, norm=norm).min()
+    t = torch.linspace(0, 1, 5, dtype=torch.float64) * end
+    flow = solve_exp(delta[:, None], v0[:, None], z0, kappa, norm, t)[..., 0]
+    closed = linear.trajectory(delta, t, v0=v0, z0=z0, kappa=kappa, norm=norm)
+    torch.testing.assert_close(closed, flow, rtol=TOL, atol=TOL)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, st.floats(0.2, 4.0), st.floats(0.1, 0.95))
+def test_rows_follow_the_flow(seed, kappa, share):
+    delta, v0 = draw(seed, 2, 4, 3)
+    z0 = draw(seed + 1, 4)
+    along = (v0 * delta).sum(-1) / delta.norm(dim=-1)
+    end = share * linear.blow_up_time(delta.norm(dim=-1), v0=along, z0=z0, kappa=kappa).min()
+    t = torch.linspace(0, 1, 4, dtype=torch.float64) * end
+    flow = solve_exp(delta, v0, z0, kappa, 1.0, t)[..., :-1]
+    closed = linear.row_trajectory(delta, t, v0=v0, z0=z0, kappa=kappa)
+    torch.testing.assert_close(closed, flow, rtol=TOL, atol=TOL)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, st.floats(0.2, 4.0), st.floats(0.5, 2.0))
+def test_linear_attention_follows_the_flow(seed, kappa, norm):
+    delta, v0 = draw(seed, 2, 4, 3)
+    z0 = draw(seed + 1, 4)
+    t = torch.linspace(0, 2, 4, dtype=torch.float64)
+
+    def field(time, y):
+        v, z = y[..., :-1], y[..., -1:]
+        return torch.cat([delta * z / norm, kappa * (delta * v).sum(-1, keepdim=True) / norm], -1)
+
+    flow = integrate(field, torch.cat([v0, z0[:, None]], -1), t)
+    v, z = linear.linear_attention_row_trajectory(delta, t, v0=v0, z0=z0, kappa=kappa, norm=norm)
+    torch.testing.assert_close(v, flow[..., :-1], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(z, flow[..., -1], rtol=1e-9, atol=1e-9)
+
+
+def test_a_token_is_infinite_from_its_blow_up_on_and_the_losers_stop_there():
+    delta = torch.tensor([1.0, -0.7, 0.2, 0.0], dtype=torch.float64)
+    end = linear.blow_up_time(delta)
+    assert end[3] == torch.inf
+    just_before, at, after = linear.trajectory(delta, [end[0] * (1 - 1e-12), end[0], end[1] * 1.01])
+    assert just_before.isfinite().all()
+    assert at[0] == torch.inf
+    torch.testing.assert_close(at[1:], linear.limits(delta)[1:], rtol=TOL, atol=TOL)
+    assert after[1] == -torch.inf
+    assert after[3] == 0
+
+
+def test_winner_depends_on_the_start():
+    end = linear.blow_up_time([1.0, 0.6], z0=[0.0, 2.0])
+    torch.testing.assert_close(end, torch.tensor([1.2533, 0.2827], dtype=torch.float64), rtol=0, atol=1e-4)
+
+
+def test_deep_in_the_opposite_tail_nothing_is_lost():
+    t = [1.0, 10.0]
+    closed = linear.trajectory([1.0], t, v0=-7.5)
+    flow = integrate(lambda time, v: torch.exp((v**2 - 7.5**2) / 2), torch.tensor([-7.5]), t, rtol=1e-12)
+    torch.testing.assert_close(closed, flow, rtol=1e-9, atol=1e-9)
+
+
+def test_winner_growth_is_an_asymptote():
+    gap = torch.tensor([1e-2, 1e-5, 1e-10], dtype=torch.float64)
+    exact = linear.trajectory([1.0], (torch.pi / 2) ** 0.5 * (1 - gap))[:, 0]
+    error = (linear.winner_growth(1 - gap) / exact - 1).abs()
+    assert (error.diff() < 0).all()
+    assert error[0] < 0.016
+    assert error[2] < 6e-4
+
+
+def test_batches_and_gradients():
+    delta = draw(0, 2, 3, 4).requires_grad_()
+    v0 = (0.3 * draw(1, 4)).requires_grad_()
+    t = torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True)
+    assert linear.trajectory(delta, t, v0=v0).shape == (2, 3, 2, 4)
+    assert torch.autograd.gradcheck(lambda d, t, v: linear.trajectory(d, t, v0=v, kappa=1.7), (delta, t, v0))
+    still = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda d: linear.trajectory(d, [0.5], z0=0.3), (still,))
+
+
+def test_float32_stays_float32():
+    assert linear.trajectory(torch.ones(3), torch.tensor([0.1])).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: linear.trajectory([1.0, float("nan")], [0.1]), "delta contains NaN"),
+        (lambda: linear.trajectory(1.0, [0.1]), "delta must have shape"),
+        (lambda: linear.trajectory([1.0], [-0.1]), "t must not be negative"),
+        (lambda: linear.trajectory([1.0], [[0.1]]), "t must be a number or have shape"),
+        (lambda: linear.trajectory([1.0, 2.0], [0.1], v0=[1.0, 2.0, 3.0]), "shapes do not fit together"),
+        (lambda: linear.trajectory([1.0], [0.1], kappa=0.0), "kappa must be positive"),
+        (lambda: linear.blow_up_time([1.0], norm=-1.0), "norm must be positive"),
+        (lambda: linear.limits([0.0, 0.0]), "delta must not be all zero"),
+        (lambda: linear.row_trajectory([1.0], [0.1]), r"delta must have shape \(..., tokens, nodes\)"),
+        (lambda: linear.winner_growth([1.0]), r"tau must lie in \[0, 1\)"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
