@@ -12,7 +12,7 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 _PARTS = ("data", "measure", "models", "report", "runs", "studies", "theory")
-__all__ = ["__version__", *_PARTS]  # noqa: PLE0604 - the parts are loaded by __getattr__
+__all__ = ["__version__", *_PARTS]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -11,12 +11,13 @@ import json
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import joma
 from joma.report.markup import NOTHING, Anchors, duration, embed_svg, natural_width, value
 from joma.runs import Run, RunError
-from joma.studies.contract import SCALES, VERDICTS, Finding, Verdict
+from joma.studies.contract import SCALES, VERDICTS, Claim, Finding, Verdict
+from joma.studies.verdicts import show
 
 if TYPE_CHECKING:
     from joma.studies.execute import Picture, Result
@@ -107,7 +109,7 @@ def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
     findings = [finding for result in results for finding in result.findings]
     counts = Counter(finding.verdict for finding in findings)
     style, script = _template("style.css"), _template("script.js")
-    figures = iter(range(1, 1 + sum(len(result.pictures) for result in results)))
+    figures = count(1)
     return Template(_template("page.html")).substitute(
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         style=style,
@@ -123,7 +125,7 @@ def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
         rows="\n".join(_rows(sections)),
         sections="\n".join(_study(section, figures, anchors) for section in sections),
         command=_command(f"joma verify --scale {scale}" if scale in SCALES else "joma verify"),
-        cite=f"joma {escape(joma.__version__)}, report of {made:%-d %B %Y}, {escape(scale)} scale",
+        cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, {escape(scale)} scale",
     )
 
 
@@ -158,7 +160,7 @@ def _facts(results: Sequence[Result], scale: str, made: datetime) -> str:
             versions.append(", ".join(f"{name} {number}" for name, number in noted[0].items()))
             machines.append(", ".join(_part(name, what) for name, what in noted[1].items() if what is not None))
     rows = [
-        ("Made", [f"{made:%-d %B %Y, %H:%M} {made:%Z}".strip()]),
+        ("Made", [f"{made.day} {made:%B %Y, %H:%M %Z}".strip()]),
         ("joma", [joma.__version__]),
         ("Scale", [_SCALE.get(scale, scale)]),
         ("Machine", list(dict.fromkeys(machines))),
@@ -190,12 +192,13 @@ def _contents_entry(section: _Section) -> str:
     return f'<li><a href="#{section.anchor}">{title}</a> <span class="marks" aria-hidden="true">{marks}</span></li>'
 
 
-def _legend_entry(verdict: Verdict, count: int) -> str:
+def _legend_entry(verdict: Verdict, claims: int) -> str:
     # The script enables the buttons: without it they are only a legend.
-    return (
-        f'<li><button type="button" class="chip {_css(verdict)}" data-verdict="{verdict}" aria-pressed="false" disabled>'
-        f"{_mark(verdict)} <span class=\"count\">{count}</span></button> <span>{_WORDS[verdict].means}</span></li>"
+    button = (
+        f'<button type="button" class="chip {_css(verdict)}" data-verdict="{verdict}" aria-pressed="false" disabled>'
     )
+    chip = f'{button}{_mark(verdict)} <span class="count">{claims}</span></button>'
+    return f"<li>{chip} <span>{_WORDS[verdict].means}</span></li>"
 
 
 def _mark(verdict: Verdict) -> str:
@@ -215,9 +218,8 @@ def _rows(sections: Iterable[_Section]) -> Iterable[str]:
 def _row(finding: Finding, anchor: str, section: _Section, place: int) -> str:
     """One claim in the table. `data-sort` is what a column sorts by where that is not its text."""
     claim, study = finding.claim, section.result.study
-    corrected = f'<p class="corrected">{escape(claim.corrected)}</p>' if claim.corrected else ""
     cells = [
-        _cell("Claim", f"<p>{escape(claim.says)}</p>{corrected}"),
+        _cell("Claim", f'<p class="says">{escape(claim.says)}</p>{_correction(claim)}'),
         _cell("Measured", value(_measured(finding)[0]), _number(finding.measured)),
         _cell("Control", value(finding.control), _number(finding.control)),
         _cell("Tolerance", value(finding.tolerance), _number(finding.tolerance)),
@@ -227,11 +229,16 @@ def _row(finding: Finding, anchor: str, section: _Section, place: int) -> str:
     ]  # fmt: skip
     source = f'<th scope="row" role="rowheader" data-label="Source"><a href="#{anchor}">{escape(claim.source)}</a></th>'
     opening = f'<tr role="row" data-verdict="{finding.verdict}" data-study="{section.anchor}"'
-    return f'{opening} data-also="{escape(claim.name)} {escape(study.title)}">\n{source}\n{"\n".join(cells)}\n</tr>'
+    also = f'data-also="{escape(claim.name)} {escape(study.title)}"'  # found by the search, not shown
+    return "\n".join([f"{opening} {also}>", source, *cells, "</tr>"])
+
+
+def _correction(claim: Claim) -> str:
+    return f' <p class="corrected"><i>Corrected:</i> {escape(claim.corrected)}</p>' if claim.corrected else ""
 
 
 def _cell(label: str, content: str, sort: float | None = None) -> str:
-    key = "" if sort is None else f' data-sort="{sort!r}"'
+    key = "" if sort is None else f' data-sort="{sort!r}"'.replace("inf", "Infinity")  # as the script spells it
     empty = ' class="empty"' if content == NOTHING else ""
     return f'<td role="cell" data-label="{label}"{key}{empty}>{content}</td>'
 
@@ -248,7 +255,7 @@ def _measured(finding: Finding) -> tuple[float | str, str | None]:
     return reason, command or None
 
 
-def _study(section: _Section, figures: Iterable[int], anchors: Anchors) -> str:
+def _study(section: _Section, figures: Iterator[int], anchors: Anchors) -> str:
     result, study = section.result, section.result.study
     claims = (_claim(f, anchor) for f, anchor in zip(result.findings, section.claims, strict=True))
     pictures = (
@@ -279,18 +286,19 @@ def _claim(finding: Finding, anchor: str) -> str:
     if finding.verdict == "not run":
         given = [("Reason", measured)]
     else:
-        given = [("Expected", finding.expected)]
-        if set(finding.residuals) == {"printed", "corrected"}:
-            given += [("Printed off by", finding.residuals["printed"])]
-            given += [("Corrected off by", finding.residuals["corrected"])]
-        given += [("Measured", measured), ("Control", finding.control), ("Tolerance", finding.tolerance)]
+        given = [("Expected", finding.expected), ("Measured", measured)]
+        if len(finding.residuals) > 1:  # one alone is what was measured
+            residuals = {f"{name.capitalize()} off by": off for name, off in finding.residuals.items()}
+            if measured == ", ".join(f"{name} off by {show(off)}" for name, off in finding.residuals.items()):
+                given.pop()  # a rule put the residuals into words: once is enough
+            given += residuals.items()
+        given += [("Control", finding.control), ("Tolerance", finding.tolerance)]
     listed = "".join(f"<div><dt>{k}</dt><dd>{value(v)}</dd></div>" for k, v in given if v is not None)
-    corrected = f'<p class="corrected">{escape(claim.corrected)}</p>' if claim.corrected else ""
     return (
         f'<article class="claim {_css(finding.verdict)}" id="{anchor}" aria-labelledby="{anchor}--title">\n'
         f'<h3 id="{anchor}--title">{escape(claim.source)} <span class="name">{escape(claim.name)}</span>'
         f' <span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span></h3>\n'
-        f'<p class="says">{escape(claim.says)}</p>{corrected}\n<dl>{listed}</dl>\n</article>'
+        f'<p class="says">{escape(claim.says)}</p>{_correction(claim)}\n<dl>{listed}</dl>\n</article>'
     )
 
 

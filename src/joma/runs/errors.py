@@ -37,6 +37,8 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise RunError(f"{path} {_sentence(error)}") from error
+    except UnicodeDecodeError as error:  # SQLite quotes damaged text in its own message, and Python cannot read it
+        raise RunError(f"{path} {_SENTENCES[sqlite3.SQLITE_CORRUPT]}") from error
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
@@ -49,6 +51,4 @@ def _sentence(error: sqlite3.Error) -> str:
     code = primary_code(error)
     if code in _SENTENCES:
         return _SENTENCES[code]
-    if isinstance(error, sqlite3.OperationalError) and "no such" in str(error):
-        return f"is damaged: it has the mark of a joma run but {error}"
-    return f"could not be used: {error}"
+    return f"is damaged: it has the mark of a joma run, but {error}"  # our queries are fixed, so the file is wrong

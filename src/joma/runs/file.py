@@ -14,7 +14,7 @@ APPLICATION_ID = 0x6A6F6D61  # "joma"
 SCHEMA = 1
 
 _TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE entries (
     series INTEGER NOT NULL REFERENCES series (id),
@@ -32,8 +32,8 @@ _NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
 _PATIENCE = 20.0  # seconds to wait for another connection's short lock
 
 
-def create(path: Path, meta: dict[str, str]) -> None:
-    """A new run file with its tables and `meta`, complete or not there at all. Call it with the lock held."""
+def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
+    """A new run file with its tables and rows of `meta`, complete or not there at all. Call it with the lock held."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)
     try:
@@ -43,7 +43,7 @@ def create(path: Path, meta: dict[str, str]) -> None:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
                 connection.executescript(_TABLES)
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+                connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", meta)
             finally:
                 connection.close()
         os.replace(unfinished, path)
@@ -62,8 +62,8 @@ def must_be_a_file(path: Path) -> None:
         raise RunError(f"{path} cannot be looked at ({error.strerror}); check the name and its folder") from error
     if not stat.S_ISREG(found.st_mode):
         raise RunError(f"{path} is a folder or a device, not a run; a run is a plain file")
-    if found.st_size == 0:
-        raise RunError(f"{path} is empty, not a run; delete it and run again")
+    if found.st_size < 512:  # the smallest page of SQLite
+        raise RunError(f"{path} is empty or cut off ({found.st_size} bytes), not a run; delete it and run again")
     if not os.access(path, os.R_OK):
         raise RunError(f"{path} cannot be read; check its permissions")
 

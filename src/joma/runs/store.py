@@ -19,7 +19,7 @@ from joma.runs import file
 from joma.runs.errors import RunError, sqlite_errors_explained
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
-from joma.runs.values import Packed, pack, plain_config, unpack
+from joma.runs.values import Packed, checksum_of, pack, plain_config, unpack
 
 Status = Literal["running", "finished", "failed"]
 
@@ -94,7 +94,7 @@ class Run:
         with _locked_for_writing(place) as lock:
             if place.exists():
                 raise RunError(f"{place} exists already; open it with Run.open or choose another name")
-            file.create(place, {key: json.dumps(value) for key, value in meta.items()})
+            file.create(place, [_meta_row(key, value) for key, value in meta.items()])
             return cls(place, file.open_to_write(place), lock)
 
     @classmethod
@@ -167,7 +167,10 @@ class Run:
 
     def names(self) -> list[str]:
         """All series, in the order in which they were first recorded."""
-        return [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
+        names = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
+        if not all(isinstance(name, str) for name in names):
+            raise RunError(f"{self.path} is damaged: a series has lost its name")
+        return names
 
     def __contains__(self, name: object) -> bool:
         return bool(self._rows("SELECT 1 FROM series WHERE name = ?", name)) if isinstance(name, str) else False
@@ -240,16 +243,15 @@ class Run:
         return f"Run({str(self.path)!r}, study={self.study!r})"
 
     def _meta(self, key: str) -> Any:
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
-        try:
-            return json.loads(rows[0][0])
-        except (IndexError, ValueError):
-            raise RunError(f"{self.path} is damaged: its {key} cannot be read") from None
+        rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
+        if len(rows) != 1 or rows[0][1] != checksum_of(key, rows[0][0]):
+            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
+        return json.loads(rows[0][0])
 
     def _set_status(self, status: Status, reason: str | None) -> None:
         with self._transaction() as connection:
-            pairs = [(json.dumps(status), "status"), (json.dumps(reason), "reason")]
-            connection.executemany("UPDATE meta SET value = ? WHERE key = ?", pairs)
+            rows = [_meta_row("status", status), _meta_row("reason", reason)]
+            connection.executemany("REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     @contextmanager
     def _usable(self) -> Iterator[sqlite3.Connection]:
@@ -308,6 +310,8 @@ class Run:
 
     def _no_series(self, name: str) -> Any:
         names = self.names()
+        if name in names:
+            raise RunError(f"{self.path} is damaged: series {name!r} has lost its steps")
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "nothing yet"
         raise RunError(f"{self.path} has no series {name!r}; it has {known}")
 
@@ -340,6 +344,11 @@ def _locked_for_writing(path: Path) -> Iterator[WriterLock]:
     except BaseException:
         lock.release()
         raise
+
+
+def _meta_row(key: str, value: object) -> tuple[str, str, int]:
+    text = json.dumps(value)
+    return key, text, checksum_of(key, text)
 
 
 def _valid_name(name: object, what: str = "a series") -> str:

@@ -31,19 +31,24 @@ def pack(value: Any, name: str, step: int) -> Packed:
     array = _as_array(value, name)
     data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     dtype, shape = array.dtype.name, ",".join(map(str, array.shape))
-    return Packed(dtype, shape, _checksum(name, step, dtype, shape, data), data)
+    return Packed(dtype, shape, checksum_of(name, step, dtype, shape, data=data), data)
 
 
 def unpack(packed: Packed, name: str, step: int) -> np.ndarray:
     """The array again, in this machine's byte order, with memory of its own."""
     dtype, shape, checksum, data = packed
     try:
-        if dtype not in DTYPES or checksum != _checksum(name, step, dtype, shape, data):
+        if dtype not in DTYPES or checksum != checksum_of(name, step, dtype, shape, data=data):
             raise ValueError
         sizes = tuple(int(size) for size in shape.split(",")) if shape else ()
         return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(sizes).astype(dtype)
     except (AttributeError, TypeError, ValueError):  # whatever damage has made of the columns
         raise RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded") from None
+
+
+def checksum_of(*words: object, data: bytes = b"") -> int:
+    """CRC-32 of a row: SQLite trusts the disk, a record should not."""
+    return zlib.crc32(data, zlib.crc32("|".join(map(str, words)).encode()))
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +88,6 @@ def _plain(value: Any, place: str) -> Any:
     raise RunError(
         f"{place} must be made of numbers, strings, booleans, None, lists and mappings, got {type(value).__name__}"
     )
-
-
-def _checksum(name: str, step: int, dtype: str, shape: str, data: bytes) -> int:
-    return zlib.crc32(data, zlib.crc32(f"{name}|{step}|{dtype}|{shape}".encode()))
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:

@@ -7,8 +7,10 @@ what the run recorded and compute nothing else, so a stored run can be judged an
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -28,6 +30,13 @@ _SOURCE = re.compile(
     r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG) "
     r"((Thm|Lemma|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
 )
+
+
+def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
+    """How many findings came out how, in words: [("holds", "3 hold"), ("fails", "1 fails")]; absent ones left out."""
+    counts = Counter(finding.verdict for finding in findings)
+    plural = {"holds": "hold", "holds as corrected": "hold as corrected", "fails": "fail"}
+    return [(v, f"{n} {plural.get(v, v) if n > 1 else v}") for v in VERDICTS if (n := counts[v])]
 
 
 def silent(share: float, doing: str) -> None:
@@ -100,6 +109,23 @@ class Drawing:
     name: str
     caption: str
     figure: Figure
+
+
+def check_config(config: Any) -> None:
+    """Refuse sizes below one, negative seeds and numbers that are not finite, by the option's name.
+
+    A config checks what only it knows in its own `__post_init__`.
+    """
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if value == ():
+            raise ValueError(f"{entry.name} must not be empty")
+        for number in value if isinstance(value, tuple) else (value,):
+            least = 0 if entry.name == "seed" else 1
+            if isinstance(number, int) and not isinstance(number, bool) and number < least:
+                raise ValueError(f"{entry.name} must be at least {least}, got {number}")
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{entry.name} must be finite, got {number}")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from joma.runs import Run, RunError
-from joma.studies.contract import Finding, NotRun, Progress, Study, silent
+from joma.runs import Run
+from joma.studies import load, names
+from joma.studies.contract import Finding, NotRun, Progress, Study, check_config, silent
 from joma.studies.drawing import house_style, to_svg
 
 
@@ -40,14 +41,17 @@ class Result:
     """The command line that repeats it."""
     run: Path | None
     """The record; None if the study was not run."""
+    error: str | None = None
+    """What broke, in one line; a broken study has no findings."""
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        whole = {
             "name": self.study.name,
             "title": self.study.title,
             "seconds": round(self.seconds, 3),
             "findings": [finding.as_json() for finding in self.findings],
         }
+        return whole | {"error": self.error} if self.error else whole
 
 
 def execute(
@@ -64,6 +68,7 @@ def execute(
     A finished record of the same config and version is not run again, an unfinished one is taken up where it
     stopped; `fresh` throws either away first.
     """
+    check_config(config)
     plain = plain_config(config)
     path = run_path(study, plain, folder)
     if fresh:
@@ -71,14 +76,47 @@ def execute(
     try:
         run = _run(study, config, plain, path, progress)
     except NotRun as reason:
-        findings = [Finding(c, "a run", str(reason), None, "not run") for c in study.claims]
         path.unlink(missing_ok=True)
-        return Result(study, plain, 0.0, findings, [], command_line(study, plain), None)
+        return _not_run(study, plain, reason)
     with run:
         progress(1.0, "judging and drawing")
         findings = judge(study, run)
         drawn = draw(study, run) if pictures else []
         return Result(study, plain, float(run.value("seconds")), findings, drawn, command_line(study, plain), path)
+
+
+def broken(study: Study, config: Any, error: Exception) -> Result:
+    """The result of a study that raised `error`: no findings, but a line that says why."""
+    plain = plain_config(config)
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Result(study, plain, 0.0, [], [], command_line(study, plain), None, reason)
+
+
+def stored_results(folder: Path) -> list[Result]:
+    """Judge and draw the newest finished run of every study under `folder`; studies without one are not run."""
+    newest: dict[str, tuple[str, Path]] = {}
+    for path in sorted((folder / "runs").glob("*.sqlite")):
+        with Run.open(path) as run:
+            known = run.study in names() and run.version == load(run.study).version
+            if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
+                newest[run.study] = (run.created, path)
+    return [_stored(load(name), newest[name][1] if name in newest else None, folder) for name in names()]
+
+
+def _stored(study: Study, path: Path | None, folder: Path) -> Result:
+    if path is None:
+        command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
+        return _not_run(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
+    with Run.open(path) as run:
+        command = command_line(study, run.config)
+        return Result(
+            study, run.config, float(run.value("seconds")), judge(study, run), draw(study, run), command, path
+        )
+
+
+def _not_run(study: Study, config: dict[str, Any], reason: NotRun) -> Result:
+    findings = [Finding(c, "a run", str(reason), None, "not run") for c in study.claims]
+    return Result(study, config, 0.0, findings, [], command_line(study, config), None)
 
 
 def judge(study: Study, run: Run) -> list[Finding]:
@@ -150,7 +188,4 @@ def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress:
             raise
         run.keep("seconds", lambda: perf_counter() - start)
         run.finish()
-    try:
-        return Run.open(path)
-    except RunError as error:  # pragma: no cover - the file was ours a moment ago
-        raise RuntimeError(f"the record of {study.name} vanished: {error}") from error
+    return Run.open(path)

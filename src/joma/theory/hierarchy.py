@@ -87,39 +87,28 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
 
         (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
 
-    The right-hand form is the one computed: nothing cancels in it when R is near 1. Only even powers of rho meet H,
-    so co-occurrence falls with H whatever the sign of rho, and does not fall at all for |rho| = 1.
+    Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho, and does not fall at all
+    for |rho| = 1.
 
     rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
     `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
 
     >>> cooccurrence(0.9, 0.8, depth=4, ancestor=[0, 1, 2, 3])
-    tensor([1.0000, 0.7721, 0.5874, 0.4379], dtype=torch.float64)
+    tensor([1.0000, 0.7721, 0.5875, 0.4379], dtype=torch.float64)
     """
-    heights = _counts(ancestor, "ancestor", 0)
-    r, r0, levels, height = together(
-        rho=within(rho, "rho", -1, 1),
-        rho0=within(rho0, "rho0", -1, 1),
-        depth=_counts(depth, "depth", 1),
-        ancestor=heights,
-    )
-    levels, height = levels.to(r.device), height.to(r.device)
-    if (height >= levels).any():
-        deep, high = (x[height >= levels].flatten()[0].item() for x in (levels, height))
-        raise ValueError(
-            f"ancestor must be at most depth - 1 = {deep - 1}, got {high}: "
-            "tokens that only meet in the root follow root_cooccurrence"
-        )
-    absent = 1 - r ** (levels - 1) * r0  # 2 P[y_m = 1]
-    if (absent <= 0).any():
+    r, r0 = together(rho=within(rho, "rho", -1, 1), rho0=within(rho0, "rho0", -1, 1))
+    levels, height = _levels(depth, ancestor, like=r)
+    r, r0, levels, height = together(rho=r, rho0=r0, depth=levels, ancestor=height)
+    appears = 1 - r ** (levels - 1) * r0  # 2 P[y_m = 1]
+    if (appears <= 0).any():
         raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears, nothing can be given it")
-    return 1 - (1 - r ** (2 * height)) / (2 * absent)
+    return 1 - (1 - r ** (2 * height)) / (2 * appears)
 
 
 def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_b: Number) -> Tensor:
     """P[y_l = 1 | y_m = 1] for tokens whose only common ancestor is the root: l is below its child a, m below b.
 
-        (1 + R^2 E[tau_a tau_b] - R E[tau_a] - R E[tau_b]) / (2 (1 - R E[tau_b])),    R = rho^(L-1), E over p0
+        E[(1 - R tau_a) (1 - R tau_b)] / (2 (1 - R E[tau_b])),    R = rho^(L-1), E over the classes with p0
 
     Theorem 5 does not cover these pairs: given the class, a and b are independent, and no edge joins them.
 
@@ -127,19 +116,20 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     Returns (...). A token m that never appears is refused.
 
     >>> root_cooccurrence(0.9, 3, [0.5, 0.5], [0.8, -0.4], [0.6, -0.6])
-    tensor(0.5169, dtype=torch.float64)
+    tensor(0.5371, dtype=torch.float64)
     """
     prior, a, b = _by_class(p0, tau_a=within(tau_a, "tau_a", -1, 1), tau_b=within(tau_b, "tau_b", -1, 1))
-    r, levels = together(rho=within(rho, "rho", -1, 1), depth=_counts(depth, "depth", 1))
-    path = r ** (levels.to(r.device) - 1)
-    mean_a, mean_b, mean_ab = ((prior * x).sum(-1) for x in (a, b, a * b))
-    path, mean_a, mean_b, mean_ab = together(rho=path, tau_a=mean_a, tau_b=mean_b, p0=mean_ab)
-    appears = 1 - path * mean_b  # 2 P[y_m = 1]
+    r = within(rho, "rho", -1, 1)
+    r, levels = together(rho=r, depth=_counts(depth, "depth", 1).to(r))
+    path = r ** (levels - 1)
+    path, prior, a, b = together(rho=path[..., None] if path.ndim else path, p0=prior, tau_a=a, tau_b=b)
+    l_appears, m_appears = 1 - path * a, 1 - path * b  # 2 P[. = 1 | y_0 = k]
+    appears = (prior * m_appears).sum(-1)
     if (appears <= 0).any():
         raise ValueError(
             "rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears, nothing can be given it"
         )
-    return (1 + path**2 * mean_ab - path * (mean_a + mean_b)) / (2 * appears)
+    return (prior * l_appears * m_appears).sum(-1) / (2 * appears)
 
 
 def shallow_limit(depth: Count, ancestor: Count, *, root_slope: Number = 1.0) -> Tensor:
@@ -152,14 +142,11 @@ def shallow_limit(depth: Count, ancestor: Count, *, root_slope: Number = 1.0) ->
     tensor([0.8000, 0.6000, 0.2000], dtype=torch.float64)
     """
     slope = real(root_slope, "root_slope", finite=False)
-    levels, height, slope = together(
-        depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0), root_slope=slope
-    )
-    if (height >= levels).any():
-        raise ValueError("ancestor must be at most depth - 1: Theorem 5 says nothing of the root")
+    levels, height = _levels(depth, ancestor, like=slope)
+    levels, height, slope = together(depth=levels, ancestor=height, root_slope=slope)
     if (slope < 0).any() or ((levels == 1) & (slope == 0)).any():
         raise ValueError("root_slope must not be negative, nor 0 at depth 1: the token would never appear")
-    return 1 - height.to(slope) / (levels.to(slope) - 1 + slope)
+    return 1 - height / (levels - 1 + slope)
 
 
 def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Tensor:
@@ -172,14 +159,11 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
     """
     if order not in (0, 1):
         raise ValueError(f"order must be 0 (as printed) or 1, got {order!r}")
-    small, levels, height = together(
-        eps=within(eps, "eps", 0, 1), depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0)
-    )
-    limit = shallow_limit(levels, height).to(small)
-    if order == 0:
-        return limit.expand(small.shape)
-    slope = height * (2 * height - levels) / (2 * levels)
-    return limit + small * slope.to(small)
+    small = within(eps, "eps", 0, 1)
+    levels, height = _levels(depth, ancestor, like=small)
+    small, levels, height = together(eps=small, depth=levels, ancestor=height)
+    first_order = height * (2 * height - levels) / (2 * levels)
+    return 1 - height / levels + order * small * first_order
 
 
 class Enumeration(NamedTuple):
@@ -210,27 +194,28 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     >>> tree.ancestor[0]
     tensor([0, 1, 2, 2])
     >>> tree.conditional[0]
-    tensor([1.0000, 0.8841, 0.5341, 0.5341], dtype=torch.float64)
+    tensor([1.0000, 0.8841, 0.5878, 0.5878], dtype=torch.float64)
     """
     widths = _widths(depth, branching)
     prior, zero = _root_tables(p0, p_zero, children=widths[0])
-    edges = _edges(rho, sum(widths[1:])).to(prior)
-    batch = torch.broadcast_shapes(prior.shape[:-1], zero.shape[:-2], edges.shape[:-1])
-    states = prod(batch) * prior.shape[-1] * 2 ** widths[-1]
+    edges = _edges(rho, sum(widths[1:]), like=prior)
+    like = together(p0=prior[..., 0], p_zero=zero[..., 0, 0], rho=edges.sum(-1))[0]  # the batch of trees
+    prior, zero, edges = prior.to(like), zero.to(like), edges.to(like)
+    states = like.numel() * prior.shape[-1] * 2 ** widths[-1]
     if states > MOST_STATES:
         raise ValueError(f"the tree has {widths[-1]} tokens, {states:.3g} states in all; at most 2^22 are enumerated")
     # tables[i] is P[tokens below node i | y_i], (..., 2, patterns); a token's own table is certain of itself.
-    tables = [torch.eye(2, dtype=prior.dtype, device=prior.device)] * widths[-1]
-    levels = edges.split(widths[1:], dim=-1)
-    for width, level in zip(reversed(widths[:-1]), reversed(levels), strict=True):
-        steps = transition(level).unbind(-3)
-        seen = [step.mT @ table for step, table in zip(steps, tables, strict=True)]
-        tables = [_product(group) for group in _groups(seen, width)]
+    tables = [torch.eye(2, dtype=like.dtype, device=like.device)] * widths[-1]
+    steps = list(transition(edges).unbind(-3))
+    for parents in reversed(widths[:-1]):
+        steps, last = steps[: -len(tables)], steps[-len(tables) :]
+        seen = [step.mT @ table for step, table in zip(last, tables, strict=True)]
+        tables = [_product(group) for group in _groups(seen, parents)]
     given_class = torch.stack([zero, 1 - zero], dim=-1).unbind(-3)  # children x (..., classes, 2)
     patterns = _product([given @ table for given, table in zip(given_class, tables, strict=True)])
-    joint = (prior[..., None, :] @ patterns)[..., 0, :].expand(*batch, -1)
-    joint = joint.reshape(*batch, *[2] * widths[-1])
-    return Enumeration(joint, _both_present(joint, widths[-1]), _meeting_heights(widths).to(prior.device))
+    joint = (prior[..., None, :] @ patterns)[..., 0, :].expand(*like.shape, -1)
+    joint = joint.reshape(*like.shape, *[2] * widths[-1])
+    return Enumeration(joint, _both_present(joint, widths[-1]), _meeting_heights(widths).to(like.device))
 
 
 def _counts(value: Count, name: str, low: int) -> Tensor:
@@ -241,6 +226,20 @@ def _counts(value: Count, name: str, low: int) -> Tensor:
     if (tensor < low).any():
         raise ValueError(f"{name} must be at least {low}, got {tensor.min().item()}")
     return tensor
+
+
+def _levels(depth: Count, ancestor: Count, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    """L and H, checked and broadcast, in the dtype and on the device of `like`: they are powers of it."""
+    levels, height = together(
+        depth=_counts(depth, "depth", 1).to(like.device), ancestor=_counts(ancestor, "ancestor", 0).to(like.device)
+    )
+    if (height >= levels).any():
+        deep, high = (x[height >= levels][0].item() for x in (levels, height))
+        raise ValueError(
+            f"ancestor must be at most depth - 1 = {deep - 1:g}, got {high}: "
+            "tokens that only meet in the root follow root_cooccurrence"
+        )
+    return levels.to(like), height.to(like)
 
 
 def _by_class(p0: Number, **tables: Tensor) -> tuple[Tensor, ...]:
@@ -276,10 +275,10 @@ def _root_tables(p0: Number, p_zero: Number, children: int) -> tuple[Tensor, Ten
     return prior, zero
 
 
-def _edges(rho: Number, count: int) -> Tensor:
-    """One uncertainty for each edge, (..., edges)."""
+def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
+    """One uncertainty for each edge, (..., edges); a plain number takes the dtype of `like`."""
     given = within(rho, "rho", -1, 1)
-    given = given.expand(count) if given.ndim == 0 else given
+    given = given.to(like).expand(count) if given.ndim == 0 else given
     if given.shape[-1] != count:
         raise ValueError(
             f"rho must be a number or have shape (..., {count}), one for each edge, got {tuple(given.shape)}"

@@ -1,0 +1,256 @@
+"""Files that are no runs, damaged runs, and folders in which little is allowed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joma.runs import Run, RunError, file
+
+VALUES = np.random.default_rng(0).standard_normal((30, 40, 8))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.joma"
+
+
+def finished(path: Path) -> bytes:
+    with Run.create(path, study="demo", config={"lr": 0.1}) as run:
+        for step, value in enumerate(VALUES):
+            run.append("x", step, value)
+        run.finish()
+    return path.read_bytes()
+
+
+def foreign(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (a)")
+    connection.close()
+
+
+def newer(path: Path) -> None:
+    finished(path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+
+
+def without_tables(path: Path) -> None:
+    foreign(path)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA application_id = {file.APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def without_config(path: Path) -> None:
+    finished(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("DELETE FROM meta WHERE key = 'config'")
+    connection.close()
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "does not exist; Run.create makes a new run"),
+        (Path.mkdir, "is a folder or a device, not a run; a run is a plain file"),
+        (Path.touch, r"is empty or cut off \(0 bytes\), not a run; delete it and run again"),
+        (lambda path: path.write_text("hello " * 500), "is not a joma run"),
+        (foreign, "is an SQLite file, but not a joma run"),
+        (newer, r"was written by a newer joma \(format 9; this one reads up to 1\); upgrade joma"),
+        (without_tables, "is damaged: it has the mark of a joma run, but no such table"),
+        (without_config, "is damaged: its config cannot be read"),
+        (lambda path: path.write_bytes(finished(path)[:50]), r"is empty or cut off \(50 bytes\), not a run"),
+        (lambda path: path.write_bytes(finished(path)[:20_480]), "is damaged or cut off"),
+        (lambda path: path.write_bytes(finished(path)[:-100]), "is damaged or cut off"),
+    ],
+    ids=["missing", "folder", "empty", "text", "foreign", "newer", "tables", "config", "header", "pages", "tail"],
+)
+def test_what_is_no_run_gets_one_sentence(path: Path, make, sentence: str, write: bool) -> None:  # type: ignore[no-untyped-def]
+    make(path)
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(RunError, match=f"^{path} {sentence}") as caught:
+        Run.open(path, write=write)
+    assert "\n" not in str(caught.value)
+    assert sorted(path.parent.iterdir()) == before  # no lock, no log is left beside it
+
+
+def test_a_folder_that_is_a_file_or_has_too_long_a_name(path: Path) -> None:
+    path.touch()
+    for bad in (path / "b.joma", path.parent / ("x" * 300)):
+        with pytest.raises(RunError, match=r"cannot be|does not exist"):
+            Run.open(bad)
+        with pytest.raises(RunError, match="cannot be"):
+            Run.create(bad, study="demo", config={})
+
+
+def test_create_makes_folders_and_refuses_what_exists(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a run?#%20 100%.joma"
+    finished(path)
+    with pytest.raises(RunError, match=r"exists already; open it with Run\.open or choose another name"):
+        Run.create(path, study="demo", config={})
+    with Run.open(path) as run:
+        assert np.array_equal(run.array("x"), VALUES)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_damage_is_noticed_or_harmless(path: Path) -> None:
+    """Whatever bytes change: a RunError, or the numbers that were recorded. Never others, never another exception."""
+    good, dice, noticed = finished(path), random.Random(0), 0
+    for _ in range(150):
+        bad = bytearray(good)
+        place = dice.choice([dice.randrange(len(bad)), dice.randrange(12_288)])  # headers and tables sit in front
+        for offset in range(place, min(place + dice.choice([1, 8, 500]), len(bad))):
+            bad[offset] = dice.randrange(256)
+        path.write_bytes(bytes(bad))
+        try:
+            with Run.open(path) as run:
+                for name in run.names():
+                    for step in run.steps(name).tolist():
+                        assert np.array_equal(run.at(name, step), VALUES[step])
+        except RunError:
+            noticed += 1
+    assert noticed > 40
+
+
+def test_a_full_disk_loses_nothing_and_resumes(path: Path) -> None:
+    run = Run.create(path, study="demo", config={})
+    assert run._connection is not None
+    run._connection.execute("PRAGMA max_page_count = 20")  # SQLite then answers as on a full disk
+    with pytest.raises(RunError, match=r"disk is full; everything recorded so far is safe, .* resumes"):  # noqa: PT012
+        for step, value in enumerate(VALUES):
+            run.record(step, {"x": value, "done": step})
+    recorded = run.array("done")
+    run.close()
+    assert 0 < len(recorded) < 30
+    with Run.open(path, write=True) as run:
+        assert np.array_equal(run.array("x"), VALUES[: len(recorded)])
+        for step in range(len(recorded), 30):
+            run.append("x", step, VALUES[step])
+        assert np.array_equal(run.array("x"), VALUES)
+
+
+def test_an_array_too_large_for_a_row_is_refused(path: Path) -> None:
+    with Run.create(path, study="demo", config={}) as run:
+        assert run._connection is not None
+        run._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
+        with pytest.raises(RunError, match=r"'x' has 8,000 bytes, at most 4,000 fit; record it in parts"):
+            run.append("x", 0, np.zeros(1000))
+
+
+def journal_mode(run: Run) -> str:
+    assert run._connection is not None
+    return str(run._connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+def test_wal_only_where_it_is_safe(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Run.create(path, study="demo", config={}) as run:
+        assert journal_mode(run) == "wal"
+    monkeypatch.setattr(file, "on_network_drive", lambda path: True)
+    with Run.open(path, write=True) as run, Run.open(path) as reader:
+        assert journal_mode(run) == "delete"
+        run.append("x", 0, 1.0)
+        assert reader.array("x").tolist() == [1.0]
+        assert not path.with_name("a.joma-wal").exists()
+
+
+def test_network_drives_are_recognised(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/vda / ext4 rw 0 0\nserver:/export /net nfs4 rw 0 0\n/dev/vdb /net/local ext4 rw 0 0\n"
+        "//host/share /my\\040drive cifs rw 0 0\nodd\n"
+    )
+    for place, expected in [
+        ("/home/a.joma", False),
+        ("/net/a.joma", True),
+        ("/network/a.joma", False),
+        ("/net/local/a.joma", False),
+        ("/my drive/a.joma", True),
+    ]:
+        assert file.on_network_drive(Path(place), mounts) is expected, place
+    assert file.on_network_drive(tmp_path, tmp_path / "no such file") is False
+
+
+def test_finishing_leaves_one_file_also_under_a_reader(path: Path) -> None:
+    run = Run.create(path, study="demo", config={})
+    run.append("x", 0, 1.0)
+    with Run.open(path) as reader:
+        assert reader.value("x") == 1.0
+        run.finish()
+        assert reader.status == "finished"
+    run.close()
+    assert list(path.parent.iterdir()) == [path]
+
+
+READ_AS_NOBODY = """
+import fcntl, os, sys  # all of it now: the libraries may be closed to others
+from joma.runs import Run, RunError
+path, write = sys.argv[1], sys.argv[2] == "write"
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)  # nothing is read-only to root
+try:
+    with Run.open(path, write=write) as run:
+        print(run.status, run.array("x").sum())
+except RunError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def read_only(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """A function that opens a run in its read-only folder, as a user who may not write, and returns what was said."""
+
+    def read(path: Path, mode: str = "read") -> str:
+        for folder in [path.parent, *path.parent.parents]:
+            if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tmp_path.parent.parent):
+                folder.chmod(0o755)
+        path.parent.chmod(0o555)
+        command = [sys.executable, "-c", READ_AS_NOBODY, str(path), mode]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        finally:
+            path.parent.chmod(0o755)
+
+    return read
+
+
+def test_a_finished_run_is_readable_in_a_read_only_folder(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+    finished(path)
+    assert read_only(path) == f"finished {VALUES.sum()}"
+
+
+def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+    finished(path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert not path.with_name("a.joma-wal").exists()
+    assert read_only(path) == f"finished {VALUES.sum()}"
+
+
+def test_an_interrupted_run_in_a_read_only_folder_hides_nothing(path: Path, tmp_path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("x", 0, 1.0)
+        copy = tmp_path / "copy" / "a.joma"
+        copy.parent.mkdir()
+        for ending in ("", "-wal"):
+            shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    assert "was interrupted and its folder is read-only; copy it with a.joma-wal" in read_only(copy)
+
+
+def test_writing_where_it_is_forbidden_is_one_sentence(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+    Run.create(path, study="demo", config={}).close()
+    said = read_only(path, "write")
+    assert said.startswith(f"{path} cannot be written: a.joma.lock beside it cannot be made")
+    assert "\n" not in said
