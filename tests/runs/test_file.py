@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,9 @@ def without_config(path: Path) -> None:
     ],
     ids=["missing", "folder", "empty", "text", "foreign", "newer", "tables", "config", "header", "pages", "tail"],
 )
-def test_what_is_no_run_gets_one_sentence(path: Path, make, sentence: str, write: bool) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_no_run_gets_one_sentence(
+    path: Path, make: Callable[[Path], object], sentence: str, write: bool
+) -> None:
     make(path)
     before = sorted(path.parent.iterdir())
     with pytest.raises(RunError, match=f"^{path} {sentence}") as caught:
@@ -193,7 +196,7 @@ def test_finishing_leaves_one_file_also_under_a_reader(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-READ_AS_NOBODY = """
+OPEN_AS_NOBODY = """
 import fcntl, os, sys  # all of it now: the libraries may be closed to others
 from joma.runs import Run, RunError
 path, write = sys.argv[1], sys.argv[2] == "write"
@@ -207,50 +210,43 @@ except RunError as error:
 """
 
 
-@pytest.fixture
-def read_only(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """A function that opens a run in its read-only folder, as a user who may not write, and returns what was said."""
-
-    def read(path: Path, mode: str = "read") -> str:
-        for folder in [path.parent, *path.parent.parents]:
-            if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tmp_path.parent.parent):
-                folder.chmod(0o755)
-        path.parent.chmod(0o555)
-        command = [sys.executable, "-c", READ_AS_NOBODY, str(path), mode]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        finally:
-            path.parent.chmod(0o755)
-
-    return read
+def opened_in_a_read_only_folder(path: Path, mode: str = "read") -> str:
+    """What is said when a copy of the run, with its log if it has one, is opened by a user who may not write there."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        for file_of_run in path.parent.glob(f"{path.name}*"):
+            if not file_of_run.name.endswith(("-shm", ".lock")):
+                shutil.copy(file_of_run, folder)
+        folder.chmod(0o555)
+        command = [sys.executable, "-c", OPEN_AS_NOBODY, str(folder / path.name), mode]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        folder.chmod(0o755)
+    return said
 
 
-def test_a_finished_run_is_readable_in_a_read_only_folder(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+def test_a_finished_run_is_readable_in_a_read_only_folder(path: Path) -> None:
     finished(path)
-    assert read_only(path) == f"finished {VALUES.sum()}"
+    assert opened_in_a_read_only_folder(path) == f"finished {VALUES.sum()}"
 
 
-def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path) -> None:
     finished(path)
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    assert not path.with_name("a.joma-wal").exists()
-    assert read_only(path) == f"finished {VALUES.sum()}"
+    assert list(path.parent.iterdir()) == [path]
+    assert opened_in_a_read_only_folder(path) == f"finished {VALUES.sum()}"
 
 
-def test_an_interrupted_run_in_a_read_only_folder_hides_nothing(path: Path, tmp_path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupted_run_in_a_read_only_folder_hides_nothing(path: Path) -> None:
     with Run.create(path, study="demo", config={}) as run:
         run.append("x", 0, 1.0)
-        copy = tmp_path / "copy" / "a.joma"
-        copy.parent.mkdir()
-        for ending in ("", "-wal"):
-            shutil.copy(f"{path}{ending}", f"{copy}{ending}")
-    assert "was interrupted and its folder is read-only; copy it with a.joma-wal" in read_only(copy)
+        said = opened_in_a_read_only_folder(path)
+    assert "was interrupted and its folder is read-only; copy it with a.joma-wal" in said
 
 
-def test_writing_where_it_is_forbidden_is_one_sentence(path: Path, read_only) -> None:  # type: ignore[no-untyped-def]
+def test_writing_where_it_is_forbidden_is_one_sentence(path: Path) -> None:
     Run.create(path, study="demo", config={}).close()
-    said = read_only(path, "write")
-    assert said.startswith(f"{path} cannot be written: a.joma.lock beside it cannot be made")
+    said = opened_in_a_read_only_folder(path, "write")
+    assert "a.joma cannot be written: a.joma.lock beside it cannot be made" in said
     assert "\n" not in said

@@ -53,6 +53,7 @@ def test_a_finished_run_is_readable_and_final(path: Path) -> None:
     with pytest.raises(RunError, match="finished, nothing can be added"):
         Run.open(path, write=True)
     assert [file.name for file in path.parent.iterdir()] == ["a.joma"]
+    assert path.read_bytes()[18:20] == b"\x01\x01"  # SQLite's mark for "no WAL": readable in a read-only folder
 
 
 def test_an_exception_marks_the_run_failed_and_an_interrupt_does_not(path: Path) -> None:
@@ -177,29 +178,29 @@ def test_an_unknown_step_names_the_last(path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a\nb", "\0", "\ud800", 3, None])
 def test_bad_names(path: Path, name: object) -> None:
     with create(path) as run, pytest.raises(RunError, match="printable, non-empty name"):
-        run.append(name, 0, 1.0)  # type: ignore[arg-type]
+        run.append(name, 0, 1.0)
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, True, "1", None, 2**63])
 def test_bad_steps(path: Path, step: object) -> None:
     with create(path) as run, pytest.raises(RunError, match="step must"):
-        run.append("x", step, 1.0)  # type: ignore[arg-type]
+        run.append("x", step, 1.0)
 
 
 def test_numpy_steps_are_steps(path: Path) -> None:
     with create(path) as run:
-        run.append("x", np.int32(2), 1.0)  # type: ignore[arg-type]
+        run.append("x", np.int32(2), 1.0)
         assert run.last_step("x") == 2
 
 
 @pytest.mark.parametrize(
     "arguments",
     [{"study": ""}, {"version": 1.5}, {"seed": "0"}, {"config": [1]}, {"config": {"x": object()}}],
-    ids=str,
+    ids=["study", "version", "seed", "no mapping", "no JSON"],
 )
 def test_a_refused_creation_leaves_nothing(path: Path, arguments: dict[str, object]) -> None:
     with pytest.raises(RunError):
-        Run.create(path, **({"study": "demo", "config": {}} | arguments))  # type: ignore[arg-type]
+        Run.create(path, **({"study": "demo", "config": {}} | arguments))
     assert list(path.parent.iterdir()) == []
 
 

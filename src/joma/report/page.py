@@ -43,26 +43,26 @@ class _Words:
 
 
 _WORDS: dict[Verdict, _Words] = {
-    "holds": _Words("✓", "holds", "hold", "True as the source states it, within a tolerance fixed beforehand."),
+    "holds": _Words("✓", "holds", "hold", "True as the source states it, by a test and a tolerance fixed beforehand."),
     "holds as corrected": _Words(
         "†",
         "holds as corrected",
         "hold as corrected",
-        "The printed form misses the tolerance; the corrected form, given with the claim, meets it.",
+        "The printed form fails its test; the corrected form, given with the claim, passes.",
     ),
     "only qualitative": _Words(
         "≈",
         "is only qualitative",
         "are only qualitative",
-        "The effect has the right direction and exceeds its control, but not the size or form that the source gives.",
+        "The direction is right; the size or the form that the source gives is not.",
     ),
     "not above its control": _Words(
         "≤",
         "is not above its control",
         "are not above their controls",
-        "What was measured does not exceed what the control shows.",
+        "What was measured does not exceed its control by the margin fixed beforehand.",
     ),
-    "fails": _Words("✗", "fails", "fail", "Neither the printed form nor a correction meets the tolerance."),
+    "fails": _Words("✗", "fails", "fail", "No form of the claim, printed or corrected, passes its test."),
     "not run": _Words(
         "–", "was not run", "were not run", "This machine lacks something: the reason and the command are given."
     ),
@@ -125,7 +125,7 @@ def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
         rows="\n".join(_rows(sections)),
         sections="\n".join(_study(section, figures, anchors) for section in sections),
         command=_command(f"joma verify --scale {scale}" if scale in SCALES else "joma verify"),
-        cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, {escape(scale)} scale",
+        cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, scale: {escape(scale)}",
     )
 
 
@@ -210,12 +210,12 @@ def _css(verdict: Verdict) -> str:
 
 
 def _rows(sections: Iterable[_Section]) -> Iterable[str]:
-    for place, section in enumerate(sections):
+    for order, section in enumerate(sections):
         for finding, anchor in zip(section.result.findings, section.claims, strict=True):
-            yield _row(finding, anchor, section, place)
+            yield _row(finding, anchor, section, order)
 
 
-def _row(finding: Finding, anchor: str, section: _Section, place: int) -> str:
+def _row(finding: Finding, anchor: str, section: _Section, order: int) -> str:
     """One claim in the table. `data-sort` is what a column sorts by where that is not its text."""
     claim, study = finding.claim, section.result.study
     cells = [
@@ -225,9 +225,13 @@ def _row(finding: Finding, anchor: str, section: _Section, place: int) -> str:
         _cell("Tolerance", value(finding.tolerance), _number(finding.tolerance)),
         _cell("Verdict", f'<span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span>',
               VERDICTS.index(finding.verdict)),
-        _cell("Study", f'<a href="#{section.anchor}">{escape(study.name)}</a>', place),
+        _cell("Study", f'<a href="#{section.anchor}">{escape(study.name)}</a>', order),
     ]  # fmt: skip
-    source = f'<th scope="row" role="rowheader" data-label="Source"><a href="#{anchor}">{escape(claim.source)}</a></th>'
+    work, kind, number = claim.source.rsplit(" ", 2)
+    place = (
+        f'{escape(work)} <span class="place">{escape(kind)} {escape(number)}</span>'  # never "Thm" without its number
+    )
+    source = f'<th scope="row" role="rowheader" data-label="Source"><a href="#{anchor}">{place}</a></th>'
     opening = f'<tr role="row" data-verdict="{finding.verdict}" data-study="{section.anchor}"'
     also = f'data-also="{escape(claim.name)} {escape(study.title)}"'  # found by the search, not shown
     return "\n".join([f"{opening} {also}>", source, *cells, "</tr>"])

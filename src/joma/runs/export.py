@@ -17,6 +17,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,7 +65,8 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # not there: it was never made, or it has become `place`
+            unfinished.unlink()
     return place
 
 

@@ -13,19 +13,23 @@ from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 APPLICATION_ID = 0x6A6F6D61  # "joma"
 SCHEMA = 1
 
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE entries (
-    series INTEGER NOT NULL REFERENCES series (id),
-    step INTEGER NOT NULL,
-    dtype TEXT NOT NULL,
-    shape TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (series, step)
-);
-"""
+_BEGINNING = (
+    "PRAGMA journal_mode = OFF",  # nobody sees the file before it is complete, so nothing is ever rolled back
+    "BEGIN",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA}",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
+    "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE entries (
+        series INTEGER NOT NULL REFERENCES series (id),
+        step INTEGER NOT NULL,
+        dtype TEXT NOT NULL,
+        shape TEXT NOT NULL,
+        checksum INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (series, step)
+    )""",
+)
 
 _NETWORK_DRIVES = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "gpfs", "beegfs", "ceph"}
 _NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
@@ -40,10 +44,10 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
         with sqlite_errors_explained(path):
             connection = sqlite3.connect(unfinished, isolation_level=None)
             try:
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA}")
-                connection.executescript(_TABLES)
+                for statement in _BEGINNING:
+                    connection.execute(statement)
                 connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", meta)
+                connection.execute("COMMIT")
             finally:
                 connection.close()
         os.replace(unfinished, path)

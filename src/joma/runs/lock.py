@@ -34,9 +34,6 @@ class WriterLock:
                 self.path.unlink()  # while still locked, or it could be the next writer's file
             self.forget()
 
-    def __del__(self) -> None:
-        self.release()  # a run that was dropped without close must not stay locked
-
     def forget(self) -> None:
         """Close this process's handle and leave the file alone."""
         if self._descriptor is not None:

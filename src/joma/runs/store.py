@@ -114,7 +114,7 @@ class Run:
                     raise RunError(f"{place} is finished, nothing can be added; read it, or create a new run")
                 run._set_status("running", None)
             except BaseException:
-                run._disconnect()
+                run.close()
                 raise
             return run
 
@@ -238,6 +238,10 @@ class Run:
             with suppress(RunError):  # the first error is the one to show
                 self.fail(f"{type(error).__name__}: {error}")
         self.close()
+
+    def __del__(self) -> None:
+        with suppress(RunError):  # a run that was dropped without close must not stay locked
+            self.close()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, study={self.study!r})"

@@ -1,0 +1,30 @@
+"""Keeping what a benchmark measured: results/bench_NAME.json with machine, versions and commit."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from joma.runs.machine import machine, versions
+
+ROOT = Path(__file__).parents[1]
+
+
+def record(name: str, rows: list[dict[str, object]]) -> None:
+    """Write the rows when the script was called with --record."""
+    if "--record" not in sys.argv[1:]:
+        return
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    record = {
+        "benchmark": name,
+        "command": f"python benchmarks/bench_{name}.py --record",
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit or None,
+        "machine": machine(),
+        "versions": versions(),
+        "rows": rows,
+    }
+    path = ROOT / "results" / f"bench_{name}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"recorded: {path.relative_to(ROOT)}")
