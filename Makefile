@@ -13,11 +13,14 @@ JOBS      ?= 2
 setup: $(VENV)/.ready
 
 # torch goes first and alone, so that no dependency can pick another build of it; the lock holds the rest, hashed.
-$(VENV)/.ready: requirements/lock.txt pyproject.toml
+$(VENV)/.ready: requirements/lock.txt requirements/triton.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "joma needs Python 3.11 or newer; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIP) $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
+	@# A CUDA build of torch brings its own triton, which must stay; a CPU build has none, and the kernel tests want one.
+	@$(BIN)/python -c 'import triton' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/triton.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -56,7 +59,9 @@ dist: setup
 # For maintainers, with uv installed: resolve the lock anew (torch stays out, see above).
 lock:
 	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header \
-	  --override requirements/without-torch.txt --no-emit-package torch -o requirements/lock.txt
+	  --override requirements/without-torch.txt --no-emit-package torch --no-emit-package triton -o requirements/lock.txt
+	echo "triton>=3.5; sys_platform == 'linux'" | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-header \
+	  -o requirements/triton.txt
 
 clean:
 	rm -rf $(VENV) dist docs/_build $(OUT) .pytest_cache .mypy_cache .ruff_cache
