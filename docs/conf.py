@@ -1,10 +1,10 @@
 """Sphinx configuration: furo, MyST with LaTeX maths, API pages from the docstrings."""
 
-from importlib.metadata import version
+from importlib import metadata
 
 project = "joma"
 author = "The joma developers"
-release = version("joma")
+release = metadata.version("joma")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3

@@ -20,10 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joma.theory._arguments import together
+
 LARGEST = 35.0  # of |mu| and |v0|: beyond it exp(v^2/2) leaves the range of float64
 
-_CHUNK = 4096  # elements a chunk: with 16 nodes each, the temporaries stay in the second-level cache
-_MOST_STEPS = 60  # Newton needs under ten; this only bounds the loop
+Rule = tuple[Tensor, Tensor]
+"""Nodes (nodes, 1) and weights (nodes,) of a quadrature on [0, 1]."""
+
+_CHUNK = 8192  # elements a chunk: with 16 nodes each, the temporaries stay in the second-level cache
+_MOST_STEPS = 60  # about ten are needed at most; this only bounds the loop
 
 
 def relative_depth(mu: Tensor, t: Tensor, v0: Tensor) -> Tensor:
@@ -40,17 +45,22 @@ def position(mu: Tensor, v0: Tensor, depth: Tensor) -> Tensor:
 
 def excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
     """R at mu - v = remaining (mu - v0), where share = 1 - remaining is given by itself so that neither cancels."""
-    mu, v0, remaining, share = torch.broadcast_tensors(mu, v0, remaining, share)
+    mu, v0, remaining, share = together(mu=mu, v0=v0, remaining=remaining, share=share)
+    if mu.numel() == 0:
+        return torch.zeros_like(mu)
+    rule = _gauss_legendre(_node_count(float(((mu - v0) * share).detach().abs().max())), mu)
     flat = [x.reshape(-1) for x in (mu, v0, remaining, share)]
-    x, weight = _gauss_legendre(_node_count(float(((mu - v0) * share).abs().max()) if mu.numel() else 0.0), mu)
-    pieces = [_excess(*chunk, x, weight) for chunk in zip(*(y.split(_CHUNK) for y in flat), strict=True)]
+    pieces = [_excess(*(x[i : i + _CHUNK] for x in flat), rule=rule) for i in range(0, mu.numel(), _CHUNK)]
     return torch.cat(pieces).view(mu.shape)
 
 
-def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """One chunk. The difference of exponentials is taken as it stands: what cancels in it near u = mu is below
-    rounding error of e^(-mu^2/2), and a depth is never better known than that.
-    """  # noqa: D205, D209
+def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: Rule) -> Tensor:
+    """R of one chunk, (elements,).
+
+    The difference of exponentials is taken as it stands: what cancels in it near u = mu is below the rounding error
+    of e^(-mu^2/2), and no depth is known better than that.
+    """
+    x, weight = rule
     left = torch.addcmul(remaining, share, 1 - x)  # (mu - u)/(mu - v0), (nodes, elements)
     u = torch.addcmul(v0, (mu - v0) * share, x)
     return share * (weight @ ((torch.exp(-u * u / 2) - torch.exp(-mu * mu / 2)) / left))
@@ -62,7 +72,7 @@ def _node_count(distance: float) -> int:
 
 
 @lru_cache(maxsize=16)
-def _rule(nodes: int) -> tuple[Tensor, Tensor]:
+def _rule(nodes: int) -> Rule:
     """Gauss-Legendre on [0, 1] by Newton's iteration on the Legendre polynomial."""
     index = torch.arange(nodes, dtype=torch.float64)
     x = torch.cos(pi * (index + 0.75) / (nodes + 0.5))
@@ -76,7 +86,7 @@ def _rule(nodes: int) -> tuple[Tensor, Tensor]:
     return (1 - x) / 2, 1 / ((1 - x * x) * slope**2)
 
 
-def _gauss_legendre(nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def _gauss_legendre(nodes: int, like: Tensor) -> Rule:
     x, weight = _rule(nodes)
     return x.to(like.device)[:, None], weight.to(like.device)
 
@@ -87,7 +97,8 @@ class _Depth(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mu: Tensor, t: Tensor, v0: Tensor) -> Tensor:
         flip = torch.where(mu < 0, -1.0, 1.0).to(mu)
-        depth = _solve(*torch.broadcast_tensors(flip * mu, flip * v0), t)
+        target, start = together(mu=flip * mu, v0=flip * v0)
+        depth = _solve(target, start, t)
         ctx.save_for_backward(mu, t, v0, depth)
         return depth
 
@@ -131,17 +142,17 @@ def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
     before[far] = torch.log((mu - v0)[far] / (mu - pivot)[far])
     arrival[far] = _time_outside(mu[far], v0[far], before[far])
     depth = before + _solve_inside(mu, pivot, (t - arrival).clamp(min=0.0))
-    mu, v0, t, pivot, arrival = torch.broadcast_tensors(mu, v0, t, pivot, arrival)
+    mu, v0, t, pivot, arrival = together(mu=mu, v0=v0, t=t, pivot=pivot, arrival=arrival)
     early = (t > 0) & (t < arrival)
     depth[early] = _solve_outside(mu[early], t[early], v0[early], pivot[early])
     return torch.where(t > 0, depth, 0.0)
 
 
 def _solve_inside(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
-    """Newton from the tangents of t(L) at L = 0 and L = infinity.
+    """Newton's iteration from the tangents of t(L) at L = 0 and L = infinity.
 
-    For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it
-    quadratically; for the other starts that a pivot leaves, the slope hardly changes along the way.
+    For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it;
+    for the other starts that a pivot leaves, the slope hardly changes along the way.
     """
     last = excess(mu, v0, torch.zeros_like(mu), torch.ones_like(mu))
     slowest = torch.where(v0 < 0, 0.0, torch.minimum(mu, v0))
@@ -154,25 +165,28 @@ def _solve_inside(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
         answer = depth.view(-1)
         rule = _gauss_legendre(_node_count(float((mu - v0).abs().max())), mu)
         mu, v0, t = (x.expand(depth.shape).reshape(-1) for x in (mu, v0, t))
-        for chunk in todo.split(_CHUNK):
-            answer[chunk] = _newton(mu[chunk], t[chunk], v0[chunk], answer[chunk], rule)
+        for i in range(0, len(todo), _CHUNK):
+            chunk = todo[i : i + _CHUNK]
+            answer[chunk] = _climb(mu[chunk], t[chunk], v0[chunk], answer[chunk], rule)
     return depth
 
 
-def _newton(mu: Tensor, t: Tensor, v0: Tensor, depth: Tensor, rule: tuple[Tensor, Tensor]) -> Tensor:
-    """L <- L + (t - t(L)) exp(v^2/2), dropping the elements that have arrived."""
+def _climb(mu: Tensor, t: Tensor, v0: Tensor, depth: Tensor, rule: Rule) -> Tensor:
+    """L <- L + (t - t(L)) exp(v^2/2) with Halley's correction, dropping the elements that have arrived."""
     answer = depth.clone()
     alive = torch.arange(len(depth), device=depth.device)
     for _ in range(_MOST_STEPS):
         time = torch.exp(-mu * mu / 2) * depth
-        time += _excess(mu, v0, torch.exp(-depth), -torch.expm1(-depth), *rule)
-        step = (t - time) * torch.exp(position(mu, v0, depth) ** 2 / 2)
+        time += _excess(mu, v0, torch.exp(-depth), -torch.expm1(-depth), rule=rule)
+        v = position(mu, v0, depth)
+        step = (t - time) * torch.exp(v * v / 2)
+        step /= (1 - step * v * (mu - v) / 2).clamp(min=0.5)  # t'' = -v (mu - v) t', known as well
         depth = (depth + step).clamp(min=0.0)
         answer[alive] = depth
-        # The next error is about mu^2/8 times the square of this step: no need to look at it.
-        moving = step.abs() * mu.clamp(min=1) > 1e-8
-        if not moving.any():
-            return answer
+        # Cubic: the next error is below the cube of this, so that there is no need to look at it.
+        moving = step.abs() * (1 + mu * mu) > 1e-5
+        if not bool(moving.any()):
+            break
         alive, mu, t, v0, depth = (y[moving] for y in (alive, mu, t, v0, depth))
     return answer
 

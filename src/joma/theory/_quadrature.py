@@ -30,7 +30,7 @@ class _Primitive(torch.autograd.Function):
         ctx.save_for_backward(s)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (s,) = ctx.saved_tensors
         return grad * ctx.slope(s), None, None
 
@@ -103,9 +103,10 @@ def bell_tail(x: Tensor) -> Tensor:
 
 def bell_excess(x: Tensor) -> Tensor:
     """E[(z - x)_+] of a standard normal, x >= 0. Written with the scaled erfc: loses only a factor x^2 of precision."""
-    return bell(x) * (1 - x * sqrt(pi / 2) * torch.special.erfcx(x / sqrt(2))).clamp(min=0)
+    mills: Tensor = sqrt(pi / 2) * torch.special.erfcx(x / sqrt(2))
+    return bell(x) * (1 - x * mills).clamp(min=0)
 
 
 def sphere_area(dimension: int) -> float:
     """Surface of the unit sphere in `dimension` dimensions: 2, 2 pi, 4 pi, ..."""
-    return 2 * pi ** (dimension / 2) / math.gamma(dimension / 2)
+    return 2 * math.pow(pi, dimension / 2) / math.gamma(dimension / 2)

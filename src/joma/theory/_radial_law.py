@@ -125,4 +125,5 @@ def normal(count: int, dimension: int, generator: torch.Generator | None) -> Ten
 def directions(count: int, dimension: int, generator: torch.Generator | None) -> Tensor:
     """Uniform on the sphere."""
     gauss = normal(count, dimension, generator)
-    return gauss / gauss.norm(dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(gauss, dim=-1, keepdim=True)
+    return gauss / length

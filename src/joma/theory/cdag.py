@@ -73,7 +73,7 @@ def correlation(x: Number, y: Number, *, normalised: bool = False) -> Tensor:
 
 
 def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
-    """The three correlations of Theorem 1, (..., 3): corr(za, delta), corr(zb, f) and |corr(za, zb)|.
+    """The three correlations of Theorem 1, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
 
     The theorem asks that all be positive.
 

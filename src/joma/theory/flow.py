@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +76,13 @@ class Block:
     per_query: bool = False
 
     def __post_init__(self) -> None:
+        if self.x.ndim < 2 or 0 in self.x.shape or not self.x.is_floating_point():
+            raise ValueError(
+                f"x must be floating and have shape (..., samples, tokens), got {self.x.dtype} {tuple(self.x.shape)}"
+            )
+        real(self.x, "x")
+        if self.attention.kind == "softmax" and not ((self.x >= 0).all() and (self.x.sum(-1) > 0).all()):
+            raise ValueError("x must hold frequencies under softmax attention: none negative, no sample empty")
         samples, tokens = self.x.shape[-2:]
         if self.query.shape != (samples,):
             raise ValueError(f"query must have shape ({samples},), one a sample of x, got {tuple(self.query.shape)}")
@@ -84,10 +92,9 @@ class Block:
             raise ValueError(
                 f"queries must have shape ({self.tokens.shape[0]}, queries), got {tuple(self.queries.shape)}"
             )
-        if int(self.query.min()) < 0 or int(self.query.max()) >= self.queries.shape[1]:
-            raise ValueError(
-                f"query must index one of {self.queries.shape[1]} queries, got up to {int(self.query.max())}"
-            )
+        low, high = int(self.query.min()), int(self.query.max())
+        if low < 0 or high >= self.queries.shape[1]:
+            raise ValueError(f"query must index one of {self.queries.shape[1]} queries, got {low} to {high}")
         for name in ("rate_w", "rate_z"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
@@ -95,6 +102,8 @@ class Block:
     @property
     def kappa(self) -> float:
         """eta_z / eta_w, the factor that Theorem 1 needs and does not print."""
+        if self.rate_w == 0:
+            raise ValueError("kappa = rate_z / rate_w needs a positive rate_w, got 0")
         return self.rate_z / self.rate_w
 
     def attend(self, z: Tensor) -> Tensor:
@@ -111,18 +120,30 @@ class Block:
 
     def velocity(self, w: Tensor, z: Tensor, time: float = 0.0) -> State:
         """The right-hand side of eq. 2 for w (..., width, nodes) and z (..., queries, tokens)."""
-        b = self.attend(z)
+        logits = z[..., self.query, :]
+        b = self.attention.weights(logits, self.x)
         f = self._features(b)
         before = f @ w
         h = self.activation(before)
-        push = self.backprop(h, time) * derivative(self.activation, before)  # g o h'
+        g = self.backprop(h, time)
+        if g.shape[-2:] != h.shape[-2:]:  # a broadcast g would be another block, silently
+            raise ValueError(f"backprop must return (samples, nodes) = {tuple(h.shape[-2:])}, got {tuple(g.shape)}")
+        push = g * derivative(self.activation, before)  # g o h'
         upstream = push @ (w.mT @ self.tokens)  # U_C^T W (g o h'), (..., samples, tokens)
-        pulled = self.attention.pull_back(z[..., self.query, :], self.x, b, upstream)
-        mean = self._membership(pulled)  # (queries, samples)
-        return State(self.rate_w * (f.mT @ push) / push.shape[-2], self.rate_z * (mean @ pulled))
+        pulled = self.attention.pull_back(logits, self.x, b, upstream)
+        return State(self.rate_w * (f.mT @ push) / push.shape[-2], self.rate_z * (self._mean_by_query @ pulled))
 
     def solve(self, w0: Tensor, z0: Tensor, t: Number, *, rtol: float = 1e-12, atol: float = 1e-13) -> State:
-        """W(t) and z(t) along the flow: (steps, width, nodes) and (steps, queries, tokens), from w0, z0 at t = 0."""
+        """W(t) and z(t) along the flow: (steps, *w0.shape) and (steps, *z0.shape), from w0, z0 at t = 0.
+
+        w0 (..., width, nodes) and z0 (..., queries, tokens) may carry the same leading dimensions: blocks that share
+        x and flow side by side, in one call. A kink of the activation costs the adaptive solver many small steps.
+        """
+        if w0.ndim < 2 or w0.shape[-2] != self.tokens.shape[0]:
+            raise ValueError(f"w0 must have shape (..., {self.tokens.shape[0]}, nodes), got {tuple(w0.shape)}")
+        wanted = (*w0.shape[:-2], self.queries.shape[1], self.tokens.shape[1])
+        if tuple(z0.shape) != wanted:
+            raise ValueError(f"z0 must have shape {wanted}, got {tuple(z0.shape)}")
         split = w0.numel()
 
         def field(time: float, y: Tensor) -> Tensor:
@@ -135,11 +156,16 @@ class Block:
 
     def _features(self, b: Tensor) -> Tensor:
         f = b @ self.tokens.mT
-        return f + self.queries.mT[self.query] if self.residual else f
+        return f + self._residual_stream if self.residual else f
 
-    def _membership(self, like: Tensor) -> Tensor:
+    @cached_property
+    def _residual_stream(self) -> Tensor:
+        return self.queries.mT[self.query]  # (samples, width)
+
+    @cached_property
+    def _mean_by_query(self) -> Tensor:
         """Row m averages over the samples of query m (`per_query`) or over all samples with those of m marked."""
-        member = torch.nn.functional.one_hot(self.query, self.queries.shape[1]).mT.to(like)
+        member = torch.nn.functional.one_hot(self.query, self.queries.shape[1]).mT.to(self.x)
         count = member.sum(1, keepdim=True).clamp(min=1) if self.per_query else member.shape[1]
         return member / count
 
@@ -152,10 +178,13 @@ def integrate(
     rtol: float = 1e-12,
     atol: float = 1e-13,
     method: Method = "DOP853",
+    max_evaluations: int = 200_000,
 ) -> Tensor:
     """y(t) of y' = field(time, y), y(0) = y0, in float64 by an adaptive solver: the reference that closed forms meet.
 
-    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape). Use "Radau" where the flow is stiff.
+    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape) on y0's device. Use "Radau" where the flow is
+    stiff. A flow that blows up before the last time, or that needs more than `max_evaluations` of the field,
+    raises ValueError: the usual causes of the latter are a field that jumps, and one that is computed in float32.
 
     >>> integrate(lambda time, y: -y, torch.tensor([1.0]), [0.0, 1.0])
     tensor([[1.0000],
@@ -164,18 +193,32 @@ def integrate(
     from scipy.integrate import solve_ivp
 
     at = times(t).double()
-    if at.numel() == 0 or (at.diff() < 0).any():
+    if at.numel() == 0 or (at.diff() <= 0).any():
         raise ValueError("t must hold at least one time, in increasing order")
-    start = real(y0, "y0").double()
+    start = real(y0, "y0").double().detach()
+    end = float(at[-1])
+    calls = 0
+
+    def slope(time: float, y: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > max_evaluations:
+            raise ValueError(
+                f"the flow took {max_evaluations} evaluations to get to t = {time:g} of {end:g}: "
+                "the field is not smooth enough"
+            )
+        moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
+        return moving.detach().reshape(-1).cpu().numpy()
+
     solution = solve_ivp(
-        lambda time, y: field(time, torch.from_numpy(y).view(start.shape)).reshape(-1).numpy(),
-        (0.0, max(float(at[-1]), 1e-300)),
-        start.reshape(-1).numpy(),
+        slope,
+        (0.0, max(end, 1e-300)),
+        start.reshape(-1).cpu().numpy(),
         method=method,
-        t_eval=at.numpy(),
+        t_eval=at.cpu().numpy(),
         rtol=rtol,
         atol=atol,
     )
     if not solution.success:
-        raise ValueError(f"the flow could not be followed to t = {float(at[-1]):g}: {solution.message}")
-    return torch.from_numpy(solution.y.T.copy()).view(-1, *start.shape)
+        raise ValueError(f"the flow could not be followed to t = {end:g}: {solution.message}")
+    return torch.from_numpy(solution.y.T.copy()).to(start.device).view(-1, *start.shape)

@@ -88,7 +88,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
         (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
 
     Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho, and does not fall at all
-    for |rho| = 1.
+    for rho = +-1.
 
     rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
     `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
@@ -186,8 +186,8 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     """The joint distribution of all tokens of a small HBLT, by summing over all latents: the oracle of this module.
 
     depth: L. branching: children of each node, one number or one for each level from the root down.
-    rho: a number, or (..., edges) with one for each edge below the root's children, from the top down and from left
-    to right. p0: (..., classes). p_zero: (classes,) P[y_1 = 0 | y_0 = k] for all of the root's children, or
+    rho: a number, (..., 1), or (..., edges) with one for each edge below the root's children, from the top down and
+    from left to right. p0: (..., classes). p_zero: (classes,) P[y_1 = 0 | y_0 = k] for all of the root's children, or
     (..., children, classes) with one row for each. Refuses what needs more than 2^22 states.
 
     >>> tree = enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3])
@@ -278,10 +278,11 @@ def _root_tables(p0: Number, p_zero: Number, children: int) -> tuple[Tensor, Ten
 def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
     """One uncertainty for each edge, (..., edges); a plain number takes the dtype of `like`."""
     given = within(rho, "rho", -1, 1)
-    given = given.to(like).expand(count) if given.ndim == 0 else given
+    given = given.to(like)[None] if given.ndim == 0 else given
+    given = given.expand(*given.shape[:-1], count) if given.shape[-1] == 1 else given
     if given.shape[-1] != count:
         raise ValueError(
-            f"rho must be a number or have shape (..., {count}), one for each edge, got {tuple(given.shape)}"
+            f"rho must be a number, (..., 1) or (..., {count}), one for each edge, got {tuple(given.shape)}"
         )
     return given
 
@@ -310,7 +311,7 @@ def _both_present(joint: Tensor, tokens: int) -> Tensor:
             # Selecting `first` removed its axis, so the axes to its left now count one less from the end.
             axis = second if second > first else second + 1
             chosen = present if second == first else present.select(axis, 1)
-            row.append(chosen.flatten(joint.ndim - tokens).sum(-1))
+            row.append(chosen.reshape(*joint.shape[:-tokens], -1).sum(-1))
         rows.append(torch.stack(row, -1))
     return torch.stack(rows, -2)
 

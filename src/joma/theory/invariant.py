@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, positive, real
+from joma.theory._arguments import Number, at_least_dims, positive, real, together, within
 from joma.theory.attention import Attention, Sigma, derivative
 
 Estimate = Literal["published", "integrated", "self-consistent", "identity"]
@@ -39,7 +39,7 @@ def first_integral(
 
     kind "exp": z - kappa/(2T) sum_k v_k^2. kind "linear": z^2 - kappa sum_k v_k^2 (the temperature drops out, so
     only 1 is accepted). A function sigma: int_0^z sigma/sigma' - kappa/2 sum_k v_k^2, the integral by quadrature,
-    so sigma' must not vanish between 0 and z.
+    so sigma/sigma' must be smooth between 0 and z. kappa and temperature broadcast against z.
 
     >>> first_integral([0.5, 0.0], [[1.0], [2.0]])
     tensor([ 0., -2.], dtype=torch.float64)
@@ -49,10 +49,7 @@ def first_integral(
     heat = positive(temperature, "temperature")
     if kind == "exp":
         return logits - squares / (2 * heat)
-    if (heat != 1).any():
-        raise ValueError(
-            "temperature belongs to kind='exp'; linear attention does not feel it, a sigma carries its own"
-        )
+    _needs_no_temperature(heat)
     if kind == "linear":
         return logits.square() - squares
     if not callable(kind):
@@ -65,27 +62,30 @@ def first_integral_over_queries(
     z: Number,
     v: Number,
     *,
-    kind: Literal["exp", "linear"] = "exp",
+    kind: str | Sigma = "exp",
     kappa: Number = 1.0,
     temperature: Number = 1.0,
     probability: Number | None = None,
 ) -> Tensor:
     """What several queries that share W conserve: only the SUM of their logits is tied to V.
 
-    exp: sum_m z_m - kappa/(2T) S; linear: sum_m z_m^2 - kappa S. z: (..., queries, tokens), v: (..., tokens, nodes).
+    exp: sum_m z_m - kappa/(2T) S; linear: sum_m z_m^2 - kappa S; kinds as in `first_integral`.
     With eq. 2 as written (each z_m' averaged over its own samples) the sum is weighted by `probability` p_m
-    (queries,). A single z_m is no function of V. Returns (..., tokens).
+    (queries,). A single z_m is no function of V. z: (..., queries, tokens), v: (..., tokens, nodes). Returns
+    (..., tokens).
+
+    >>> first_integral_over_queries([[0.5, 0.0], [1.5, 1.0]], [[1.0], [2.0]])
+    tensor([ 1.5000, -1.0000], dtype=torch.float64)
     """
     logits = at_least_dims(real(z, "z"), "z", 2, "(..., queries, tokens)")
-    weight = torch.ones(logits.shape[-2]) if probability is None else real(probability, "probability")
-    if weight.shape != logits.shape[-2:-1]:
-        raise ValueError(f"probability must have shape ({logits.shape[-2]},), got {tuple(weight.shape)}")
-    powers = {"exp": logits, "linear": logits.square()}
-    if kind not in powers:
-        raise ValueError(f"kind must be 'exp' or 'linear', got {kind!r}")
-    mixed = (weight.to(logits)[:, None] * powers[kind]).sum(-2)
-    nothing = torch.zeros_like(mixed)
-    return mixed + first_integral(nothing, v, kind=kind, kappa=kappa, temperature=temperature)
+    queries, tokens = logits.shape[-2:]
+    weight = torch.ones(queries) if probability is None else within(probability, "probability", 0.0, 1.0)
+    if weight.shape != (queries,):
+        raise ValueError(f"probability must have shape ({queries},), got {tuple(weight.shape)}")
+    # c of a query whose V is zero is the part that z alone holds; c at z = 0 is the part that V alone holds.
+    alone = first_integral(logits, logits.new_zeros(tokens, 1), kind=kind, kappa=kappa, temperature=temperature)
+    shared = first_integral(logits.new_zeros(tokens), v, kind=kind, kappa=kappa, temperature=temperature)
+    return (weight.to(logits)[:, None] * alone).sum(-2) + shared
 
 
 def sgd_drift(
@@ -106,9 +106,11 @@ def sgd_drift(
     """
     logits, weights = _logits_and_weights(z, v, steps=True)
     moved = positive(kappa, "kappa") * weights.diff(dim=-3).square().sum(-1)
+    heat = positive(temperature, "temperature")
     if kind == "exp":
-        step = -moved / (2 * positive(temperature, "temperature"))
+        step = -moved / (2 * heat)
     elif kind == "linear":
+        _needs_no_temperature(heat)
         step = logits.diff(dim=-2).square() - moved
     else:
         raise ValueError(f"kind must be 'exp' or 'linear', got {kind!r}")
@@ -141,29 +143,35 @@ def softmax_estimate(
     The mean of z over tokens never changes under softmax, so the estimates keep that of z0.
     """
     weights = at_least_dims(real(v, "v"), "v", 3, "(..., steps, tokens, nodes)")
+    given = _only_needed(method, x=x, mean_attention=mean_attention, covariance=covariance)
     gain = positive(kappa, "kappa") / positive(temperature, "temperature")
-    start = real(z0, "z0")
-    _only_needed(method, x=x, mean_attention=mean_attention, covariance=covariance)
+    path = weights[..., 0]  # stands for the shape (..., steps, tokens)
+    start = _filling(path[..., 0, :], "z0", real(z0, "z0"))
     if method == "published":
-        bbar = real(mean_attention if mean_attention is not None else 0.0, "mean_attention")[..., None, :]
+        bbar = _filling(path[..., 0, :], "mean_attention", given["mean_attention"])[..., None, :]
         squares = weights.square().sum(-1)
         form = gain * (squares - squares.sum(-1, keepdim=True) * bbar) / 2
-        return start[..., None, :] + form - form[..., :1, :] if start.ndim else start + form - form[..., :1, :]
-    here, move = weights[..., :-1, :, :], weights.diff(dim=-3)
-    pull = (here * move).sum(-1)  # sum_k v_k o dv_k, (..., steps - 1, tokens)
+        return start[..., None, :] + form - form[..., :1, :]
+    pull = (weights[..., :-1, :, :] * weights.diff(dim=-3)).sum(-1)  # sum_k v_k o dv_k, (..., steps - 1, tokens)
     if method == "self-consistent":
-        return _self_consistent(pull, gain, start, real(x if x is not None else 0.0, "x"), temperature)
-    bbar = real(mean_attention if mean_attention is not None else 0.0, "mean_attention")[..., :-1, :]
+        return _self_consistent(pull, gain, start, given["x"], temperature)
+    bbar = _filling(path, "mean_attention", given["mean_attention"])[..., :-1, :]
     step = pull - bbar * pull.sum(-1, keepdim=True)
-    if covariance is not None:
-        step = step - real(covariance, "covariance")[..., :-1, :]
-    first = (torch.zeros_like(pull[..., 0, :]) + start)[..., None, :]
-    return torch.cat([first, first + (gain * step).cumsum(-2)], dim=-2)
+    if method == "identity":
+        step = step - _filling(path, "covariance", given["covariance"])[..., :-1, :]
+    return torch.cat([start[..., None, :], start[..., None, :] + (gain * step).cumsum(-2)], dim=-2)
 
 
 def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, temperature: Number) -> Tensor:
-    attention = Attention("softmax", temperature=float(torch.as_tensor(temperature)))
-    z = torch.zeros_like(pull[..., 0, :]) + start
+    heat = torch.as_tensor(temperature)
+    if heat.ndim:
+        raise ValueError(f"temperature must be one number for method 'self-consistent', got shape {tuple(heat.shape)}")
+    if x.ndim < 2 or x.shape[-1] != pull.shape[-1]:
+        raise ValueError(f"x must have shape (..., samples, {pull.shape[-1]}), got {tuple(x.shape)}")
+    if (x < 0).any() or (x.sum(-1) == 0).any():
+        raise ValueError("x must hold frequencies: none negative, no sample empty")
+    attention = Attention("softmax", temperature=float(heat))
+    z = start
     path = [z]
     for step in pull.unbind(-2):
         bbar = attention.weights(z[..., None, :], x).mean(-2)
@@ -172,7 +180,7 @@ def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, tempe
     return torch.stack(path, dim=-2)
 
 
-def _only_needed(method: str, **given: Number | None) -> None:
+def _only_needed(method: str, **given: Number | None) -> dict[str, Tensor]:
     """Every method gets the arguments it uses, and no other: none is silently ignored."""
     needs = {
         "published": {"mean_attention"},
@@ -187,16 +195,39 @@ def _only_needed(method: str, **given: Number | None) -> None:
             raise ValueError(f"method {method!r} needs {name}")
         if name not in needs[method] and value is not None:
             raise ValueError(f"method {method!r} does not use {name}")
+    return {name: real(value, name) for name, value in given.items() if value is not None}
+
+
+def _filling(like: Tensor, name: str, value: Tensor) -> Tensor:
+    """`value` expanded to the shape of `like`; what would need more room than that has another meaning."""
+    try:
+        return (value if value.ndim else value.to(like)).expand_as(like)
+    except RuntimeError:
+        raise ValueError(f"{name} must fit the shape {tuple(like.shape)}, got {tuple(value.shape)}") from None
+
+
+def _needs_no_temperature(heat: Tensor) -> None:
+    if (heat != 1).any():
+        raise ValueError("temperature belongs to 'exp'; linear attention does not feel it, a sigma carries its own")
 
 
 def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
     """int_0^z sigma/sigma' by Gauss-Legendre: exact to rounding for the smooth sigma this is meant for."""
-    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.legendre.leggauss(40))
+    fine, coarse = (_legendre(sigma, z, nodes) for nodes in (40, 30))
+    # Where sigma' vanishes on the way the integral diverges, and no two rules agree on its value.
+    known = (fine - coarse).abs() <= torch.finfo(z.dtype).eps ** 0.5 * (1 + fine.abs())
+    if not known.all():
+        at = z[~known].flatten()[0].item()
+        raise ValueError(
+            f"kind: sigma/sigma' cannot be integrated from 0 to z = {at:g}; does sigma' vanish on the way?"
+        )
+    return fine
+
+
+def _legendre(sigma: Sigma, z: Tensor, count: int) -> Tensor:
+    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.legendre.leggauss(count))
     at = z[..., None] * (nodes + 1) / 2
-    slope = derivative(sigma, at)
-    if (slope == 0).any():
-        raise ValueError("kind: sigma' vanishes between 0 and z, so the first integral does not exist there")
-    return (sigma(at) / slope * weights).sum(-1) * z / 2
+    return (sigma(at) / derivative(sigma, at) * weights).sum(-1) * z / 2
 
 
 def _logits_and_weights(z: Number, v: Number, *, steps: bool = False) -> tuple[Tensor, Tensor]:
@@ -205,4 +236,5 @@ def _logits_and_weights(z: Number, v: Number, *, steps: bool = False) -> tuple[T
     weights = at_least_dims(real(v, "v"), "v", 2 + steps, f"(..., {lead}tokens, nodes)")
     if logits.shape[-1 - steps :] != weights.shape[-2 - steps : -1]:
         raise ValueError(f"z {tuple(logits.shape)} and v {tuple(weights.shape)} disagree on their {lead}tokens")
+    together(z=logits, v=weights[..., 0])  # leading dimensions broadcast, or get their sentence
     return logits, weights

@@ -69,7 +69,8 @@ class Gaussian(RadialLaw):
         return bell_excess(x / self.scale) * self.scale
 
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
-        return self.scale * torch.linalg.vector_norm(normal(count, self.dimension, generator), dim=-1)
+        lengths: Tensor = torch.linalg.vector_norm(normal(count, self.dimension, generator), dim=-1)
+        return self.scale * lengths
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class Ball(RadialLaw):
 
     p_n(s) = p_n(0) (1 - s^2/R^2)^((n-1)/2),   theta2(s) = p_n(0) R^2/(n+1) (1 - s^2/R^2)^((n+1)/2)
 
-    >>> Ball(3, 2.0).density([0.0, 1.0, 2.0])
-    tensor([0.3750, 0.2812, 0.0000], dtype=torch.float64)
+    >>> Ball(3, 2.0).density([0.0, 1.2, 2.0])
+    tensor([0.3750, 0.2400, 0.0000], dtype=torch.float64)
     """
 
     dimension: int
@@ -144,8 +145,8 @@ class StudentT(RadialLaw):
 
     def radial(self, r: Number) -> Tensor:
         n, nu = self.dimension, self.nu
-        constant = math.exp(lgamma((nu + n) / 2) - lgamma(nu / 2)) / (nu * pi) ** (n / 2)
-        return constant * torch.pow(1 + real(r, "r") ** 2 / nu, -(nu + n) / 2)
+        constant = math.exp(lgamma((nu + n) / 2) - lgamma(nu / 2) - n / 2 * log(nu * pi))
+        return constant * (1 + real(r, "r") ** 2 / nu) ** (-(nu + n) / 2)
 
     def _density(self, s: Tensor) -> Tensor:
         return sine_norm(self.nu - 1) / sqrt(self.nu) * (1 + s**2 / self.nu) ** (-(self.nu + 1) / 2)
@@ -175,8 +176,8 @@ class StudentT(RadialLaw):
         if not odd:
             return radii
         # One coordinate too many was drawn: leave it out.
-        kept = directions(count, self.dimension + 1, generator)[:, 1:]
-        return radii * torch.linalg.vector_norm(kept, dim=-1)
+        kept: Tensor = torch.linalg.vector_norm(directions(count, self.dimension + 1, generator)[:, 1:], dim=-1)
+        return radii * kept
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,15 @@ class RadialDensity(RadialLaw):
             scale = float(r[(mass * r / w).argmax()])
         return scale, float(mass.sum())
 
+    @cached_property
+    def _rule(self) -> tuple[Tensor, Tensor]:
+        """Nodes and weights for l, without those so far out that the profile has underflowed to zero."""
+        if self.radius < inf:
+            return half_line(1.0, 1.0)  # as a share of the room that is left
+        l, w = half_line(inf, self._shells[0])
+        last = int(self.profile(l).nonzero().max())
+        return l[: last + 1], w[: last + 1]
+
     def _raw(self, r: Tensor, power: float) -> Tensor:
         """r^power profile(r), with 0 where the profile is 0 even if the power overflows."""
         value = real(self.profile(r), "profile(r)")
@@ -276,11 +286,10 @@ class RadialDensity(RadialLaw):
     def _over_shells(self, x: Tensor, kernel: Callable[[Tensor], Tensor], power: float) -> Tensor:
         """int of p_0(r) r^power kernel(angle) dl over l > 0, where r = sqrt(x^2 + l^2) and cos(angle) = x/r."""
         x = x[..., None]
-        if self.radius == inf:
-            l, w = (each.to(x) for each in half_line(inf, self._shells[0]))
-        else:
-            end = ((self.radius - x) * (self.radius + x)).clamp(min=0).sqrt()
-            l, w = (each.to(x) * end for each in half_line(1.0, 1.0))
+        l, w = (each.to(x) for each in self._rule)
+        if self.radius < inf:
+            room = ((self.radius - x) * (self.radius + x)).clamp(min=0).sqrt()
+            l, w = l * room, w * room
         shells = self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x))
         return (w * shells).sum(-1) / self._shells[1]
 

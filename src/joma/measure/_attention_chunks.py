@@ -1,0 +1,67 @@
+"""The path that runs anywhere: a few queries at a time, recomputed in the backward pass instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.measure._attention_problem import Problem
+
+_ELEMENTS = 1 << 22  # logits at a time: 16 MiB in float32
+_TENSORS = ("q", "k", "v", "bias", "sinks")
+
+Path = Callable[[Problem], tuple[Tensor, ...]]
+
+
+def chunked(problem: Problem) -> tuple[Tensor, ...]:
+    """All rows of `problem`, chunk by chunk, with gradients if any input wants them."""
+    return recomputed(_forward, problem) if problem.differentiable else _forward(problem)
+
+
+def recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
+    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
+    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *(getattr(problem, name) for name in _TENSORS))
+    return outputs
+
+
+def _forward(problem: Problem) -> tuple[Tensor, ...]:
+    parts = [problem.rows(start, stop) for start, stop in _chunks(problem)]
+    return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+
+
+def _chunks(problem: Problem) -> Iterator[tuple[int, int]]:
+    per_query = problem.q.shape[0] * problem.q.shape[1] * max(problem.keys, 1)
+    size = max(1, _ELEMENTS // per_query)
+    for start in range(0, problem.queries, size):
+        yield start, min(start + size, problem.queries)
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.problem = problem
+        return forward(
+            replace(problem, **{n: t if t is None else t.detach() for n, t in zip(_TENSORS, tensors, strict=True)})
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        problem: Problem = ctx.problem
+        wanted = [n for n in _TENSORS if (t := getattr(problem, n)) is not None and t.requires_grad]
+        leaves = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
+        total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+        with torch.enable_grad():
+            for start, stop in _chunks(problem):
+                rows = replace(problem, **leaves).rows(start, stop)
+                # Some numbers of some chunks are constants: the first key's mass where the window hides it.
+                pairs = [(r, g[:, :, start:stop]) for r, g in zip(rows, upstream, strict=True) if r.requires_grad]
+                outputs, weights = zip(*pairs, strict=True)
+                grads = torch.autograd.grad(outputs, list(leaves.values()), weights, allow_unused=True)
+                for name, grad in zip(wanted, grads, strict=True):
+                    if grad is not None:
+                        total[name] += grad
+        return None, None, *(total.get(name) for name in _TENSORS)

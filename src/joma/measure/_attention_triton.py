@@ -1,0 +1,270 @@
+"""The path for CUDA: one pass over the keys, online in m, l and a, in base 2.
+
+Per block of queries, for each block of keys, with t = s log2(e) - m and p = 2^t (m the running row maximum):
+
+    m' = max(m, max s),   l' = alpha l + sum p,   a' = alpha (a + l (m - m')) + sum p t,   alpha = 2^(m - m')
+
+and at the end entropy = ln 2 (log2 l - a/l), the sum of two numbers that are never negative. Masked logits are a
+large finite number: a row that meets its first real key scales what it gathered before by alpha = 0, so no branch
+is needed. The first key's and the own key's logits are two dot products a query, outside the loop.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from joma.measure._attention_problem import Problem
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+_MASKED = tl.constexpr(-1.0e30)
+_EMPTY = tl.constexpr(-1.0e29)  # a row maximum below this has met no key
+
+# fmt: off
+
+
+@triton.jit
+def _capped(s, scale2, softcap2, SOFTCAP: tl.constexpr):
+    """Scaled (and soft-capped) logits in base 2."""
+    s = s * scale2
+    if SOFTCAP:
+        x = s / softcap2 * 2.0 * _LOG2E  # tanh(y) = 1 - 2/(e^2y + 1)
+        s = softcap2 * (1.0 - 2.0 / (tl.exp2(x) + 1.0))
+    return s
+
+
+@triton.jit
+def _walk(
+    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, low, high, keys,
+    stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
+    PAD: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take in the keys low..high; MASK says whether any of them may be masked by position or range."""
+    d = tl.arange(0, WIDTH)
+    for start in tl.range(low, high, BN):
+        n = start + tl.arange(0, BN)
+        k_ptr = k_base + n[None, :] * stride_kn + d[:, None] * stride_kd
+        k = tl.load(k_ptr, mask=n[None, :] < keys, other=0.0) if MASK else tl.load(k_ptr)
+        s = tl.dot(q, k, input_precision=PRECISION)
+        plain: tl.constexpr = not (SOFTCAP or BIAS or PAD or MASK)
+        if plain:
+            m_new = tl.maximum(m, tl.max(s, 1) * scale2)
+            t = s * scale2 - m_new[:, None]
+        else:
+            s = _capped(s, scale2, softcap2, SOFTCAP)
+            if BIAS:
+                b = tl.load(
+                    bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=n[None, :] < keys, other=0.0
+                )
+                s += b.to(tl.float32) * _LOG2E
+            if MASK:
+                keep = n[None, :] < keys
+                if CAUSAL:
+                    keep = keep & (n[None, :] <= own[:, None])
+                if WINDOW:
+                    keep = keep & (own[:, None] - n[None, :] < window) & (n[None, :] - own[:, None] < window)
+                s = tl.where(keep, s, _MASKED)
+            if PAD:
+                real = tl.load(pad_base + n * stride_pn, mask=n < keys, other=0)
+                s = tl.where(real[None, :] != 0, s, _MASKED)
+            m_new = tl.maximum(m, tl.max(s, 1))
+            t = s - m_new[:, None]
+        p = tl.exp2(t)
+        alpha = tl.exp2(m - m_new)
+        a = alpha * (a + l * (m - m_new)) + tl.sum(p * t, 1)
+        l = alpha * l + tl.sum(p, 1)
+        if OUTPUT:
+            e = tl.arange(0, VWIDTH)
+            v_ptr = v_base + n[:, None] * stride_vn + e[None, :] * stride_vd
+            v = tl.load(v_ptr, mask=n[:, None] < keys, other=0.0) if MASK else tl.load(v_ptr)
+            acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)
+        m = m_new
+    return m, l, a, acc
+
+
+@triton.jit
+def _one_logit(
+    q, k_ptr, k_mask, bias_ptr, pad_ptr, scale2, softcap2,
+    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, PAD: tl.constexpr,
+):
+    """The logit of one key a query (base 2); masked where `k_mask` is false or the key is padding."""
+    k = tl.load(k_ptr, mask=k_mask[:, None], other=0.0)
+    s = _capped(tl.sum(q.to(tl.float32) * k.to(tl.float32), 1), scale2, softcap2, SOFTCAP)
+    if BIAS:
+        s += tl.load(bias_ptr, mask=k_mask, other=0.0).to(tl.float32) * _LOG2E
+    keep = k_mask
+    if PAD:
+        keep = keep & (tl.load(pad_ptr, mask=k_mask, other=0) != 0)
+    return tl.where(keep, s, _MASKED)
+
+
+@triton.jit
+def _attention(
+    Q, K, V, Bias, Sinks, Pad, Entropy, Lse, Max, SinkMass, SelfMass, Out,
+    stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, stride_bb, stride_bh, stride_bm, stride_bn, stride_pb, stride_pn,
+    stride_ob, stride_oh, stride_om, stride_od,
+    heads, group, queries, keys, offset, window, scale2, softcap2,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr,
+    PAD: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+):
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the longest rows start first
+    batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    rows = block * BM + tl.arange(0, BM)
+    own = rows + offset
+    alive = rows < queries
+    d = tl.arange(0, WIDTH)
+    q_base = Q + batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
+    k_base = K + batch.to(tl.int64) * stride_kb + (head // group).to(tl.int64) * stride_kh
+    v_base = V + batch.to(tl.int64) * stride_vb + (head // group).to(tl.int64) * stride_vh
+    bias_base = Bias + batch.to(tl.int64) * stride_bb + head.to(tl.int64) * stride_bh
+    pad_base = Pad + batch.to(tl.int64) * stride_pb
+    q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=alive[:, None], other=0.0)
+
+    # Keys that some row sees: low..high. Keys that every row sees: full_low..full_high, in whole blocks.
+    first_own, last_own = block * BM + offset, tl.minimum(block * BM + BM, queries) - 1 + offset
+    low, high = 0, keys
+    full_high = keys
+    full_low = 0
+    if CAUSAL:
+        high = tl.minimum(high, last_own + 1)
+        full_high = tl.minimum(full_high, first_own + 1)
+    if WINDOW:
+        low = tl.maximum(0, first_own - window + 1) // BN * BN
+        high = tl.minimum(high, last_own + window)
+        full_low = tl.maximum(0, last_own - window + 1)
+        full_high = tl.minimum(full_high, first_own + window)
+    full_low = tl.minimum((full_low + BN - 1) // BN * BN, (high + BN - 1) // BN * BN)
+    full_high = tl.maximum(full_high // BN * BN, full_low)
+
+    m = tl.full([BM], _MASKED, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    a = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, VWIDTH], tl.float32)
+    if WINDOW:
+        m, l, a, acc = _walk(
+            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, low, tl.minimum(full_low, high), keys,
+            stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+            True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+        )
+    m, l, a, acc = _walk(
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, full_low, full_high, keys,
+        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+        False, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+    )
+    m, l, a, acc = _walk(
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, full_high, high, keys,
+        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+        True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+    )
+
+    empty = m <= _EMPTY
+    m = tl.where(empty, 0.0, m)
+    l = tl.where(empty, 0.0, l)
+    total = l
+    if SINKS:
+        total += tl.exp2(tl.load(Sinks + head).to(tl.float32) * _LOG2E - m)
+    safe = tl.where(total == 0, 1.0, total)
+    log_total = tl.log2(safe)
+    entropy = tl.where(empty, 0.0, tl.maximum((l * log_total - a) / safe * _LN2, 0.0))  # rounding may leave -1e-7
+    lse2 = m + log_total
+    nowhere = float("-inf")
+    out = (batch * heads + head).to(tl.int64) * queries + rows
+    tl.store(Entropy + out, entropy, mask=alive)
+    tl.store(Lse + out, tl.where(total == 0, nowhere, lse2 * _LN2), mask=alive)
+    tl.store(Max + out, tl.where(empty, nowhere, m * _LN2), mask=alive)
+
+    seen = alive
+    if WINDOW:
+        seen = seen & (own < window) & (-own < window)
+    s = _one_logit(
+        q, k_base + rows[:, None] * 0 + d[None, :] * stride_kd, seen, bias_base + rows * stride_bm,
+        pad_base + rows * 0, scale2, softcap2, SOFTCAP, BIAS, PAD,
+    )
+    tl.store(SinkMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0)), mask=alive)
+    seen = alive & (own >= 0) & (own < keys)
+    s = _one_logit(
+        q, k_base + own[:, None] * stride_kn + d[None, :] * stride_kd, seen,
+        bias_base + rows * stride_bm + own * stride_bn, pad_base + own * stride_pn,
+        scale2, softcap2, SOFTCAP, BIAS, PAD,
+    )
+    tl.store(SelfMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0)), mask=alive)
+    if OUTPUT:
+        e = tl.arange(0, VWIDTH)
+        o_base = Out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
+        o_ptr = o_base + rows[:, None] * stride_om + e[None, :] * stride_od
+        acc = tl.where(empty[:, None], 0.0, acc / safe[:, None])
+        tl.store(o_ptr, acc.to(Out.dtype.element_ty), mask=alive[:, None])
+
+# fmt: on
+
+_WIDTHS = (16, 32, 64, 128, 256)
+
+
+def covers(problem: Problem) -> bool:
+    """Whether the kernel can take this problem; `chunked` takes all of them."""
+    widths = [problem.q.shape[3]] + ([] if problem.v is None else [problem.v.shape[3]])
+    kinds = {t.dtype for t in (problem.q, problem.k, problem.v) if t is not None}
+    exact = kinds <= {torch.float32} or kinds <= {torch.bfloat16} or kinds <= {torch.float16}
+    return problem.scale > 0 and problem.keys > 0 and exact and all(width in _WIDTHS for width in widths)
+
+
+def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) -> tuple[Tensor, ...]:
+    """The six statistics and, if v was given, the output. `blocks`: queries, keys, warps, stages."""
+    q, k = problem.q, problem.k
+    batch, heads, queries, width = q.shape
+    output = problem.v is not None
+    v = problem.v if problem.v is not None else k
+    entropy, lse, top, first, own = q.new_empty(5, batch, heads, queries, dtype=torch.float32).unbind(0)
+    out = v.new_empty(batch, heads, queries, v.shape[3]) if output else entropy[..., None]
+    # What is absent gets a stand-in that the kernel, compiled without it, never reads.
+    bias = problem.bias if problem.bias is not None else entropy[..., None]
+    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
+    sinks = problem.sinks if problem.sinks is not None else entropy
+    rows, columns, warps, stages = blocks or _blocks(problem)
+    grid = (triton.cdiv(queries, rows), batch * heads)
+    _attention[grid](
+        *(q, k, v, bias, sinks, padding, entropy, lse, top, first, own, out),
+        *q.stride(),
+        *k.stride(),
+        *v.stride(),
+        *bias.stride(),
+        *padding.stride(),
+        *out.stride(),
+        *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
+        problem.scale * _LOG2E.value,
+        (problem.softcap or 1.0) * _LOG2E.value,
+        CAUSAL=problem.causal,
+        WINDOW=problem.window is not None,
+        SOFTCAP=problem.softcap is not None,
+        BIAS=problem.bias is not None,
+        SINKS=problem.sinks is not None,
+        PAD=problem.key_padding is not None,
+        OUTPUT=output,
+        WIDTH=width,
+        VWIDTH=v.shape[3] if output else 16,
+        BM=rows,
+        BN=columns,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",  # TF32 would cost float32 inputs 1e-3 nats
+        num_warps=warps,
+        num_stages=stages,
+    )
+    stats = (entropy, lse, top, first, own, torch.where(top == -torch.inf, 0.0, entropy.exp()))
+    return (*stats, out) if output else stats
+
+
+def _blocks(problem: Problem) -> tuple[int, int, int, int]:
+    """The fastest of 24 shapes tried on an H200 at head widths 64 and 128; float32 has no tensor cores to feed."""
+    width = problem.q.shape[3]
+    if problem.q.dtype == torch.float32:
+        return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2)
+    if width > 128:
+        return (64, 32, 4, 2)
+    long = problem.v is None and width == 128 and problem.queries >= 4096
+    return (128, 128, 4, 2) if long else (64, 64, 4, 3)

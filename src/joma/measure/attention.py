@@ -1,0 +1,117 @@
+"""What attention does to every query, without ever forming the queries x keys matrix.
+
+For each query with logits s_j (scaled, soft-capped, biased, masked) and p = softmax(s):
+
+    entropy = -sum_j p_j ln p_j     lse = ln sum_j e^{s_j}     max_logit = max_j s_j
+    sink_mass = p of the first key  self_mass = p of the query's own key  effective_keys = e^entropy
+
+Entropy is computed as ln l - a/l with l = sum e^{s-m}, a = sum (s-m) e^{s-m}, m the running maximum: both terms are
+never negative, so neither is their sum, and no digits cancel on sharp rows.
+
+Three paths give the same numbers: a Triton kernel (CUDA), chunks of queries (anywhere, differentiable in q, k, bias
+and sinks), and a float64 oracle that forms the matrix (`attention_stats_reference`, for tests).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from torch import Tensor
+
+from joma.measure._attention_chunks import chunked, recomputed
+from joma.measure._attention_problem import Problem
+
+
+class AttentionStats(NamedTuple):
+    """One number a query, each (batch, heads, queries), float32 (float64 for float64 inputs).
+
+    A row whose keys are all masked has entropy 0, masses 0, effective_keys 0, lse and max_logit -inf.
+    """
+
+    entropy: Tensor
+    lse: Tensor
+    max_logit: Tensor
+    sink_mass: Tensor
+    self_mass: Tensor
+    effective_keys: Tensor
+
+
+def attention_stats(
+    q: Tensor,
+    k: Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    key_padding: Tensor | None = None,
+) -> AttentionStats:
+    """Entropy, log-sum-exp, largest logit and masses of every query's attention. Never a queries x keys tensor.
+
+    q (batch, heads, queries, width), k (batch, kv_heads, keys, width), heads a multiple of kv_heads. `causal` aligns
+    the last query with the last key, so that queries may be fewer than keys (decoding). `scale` is 1/sqrt(width).
+    `window=n` keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it).
+    `softcap=c` replaces logits by c tanh(s/c), before the bias. `bias` broadcasts to (batch, heads, queries, keys);
+    ALiBi is (1, heads, 1, keys). `sinks` (heads,) are learned logits that join the denominator and nothing else:
+    masses and entropy then count the real keys only, and the masses sum to less than 1. `key_padding` (batch, keys)
+    is True for real keys.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 3, 4)
+    >>> attention_stats(q, q).effective_keys
+    tensor([[[1., 2., 3.]]])
+    """
+    problem = Problem.of(q, k, None, causal, scale, window, bias, softcap, sinks, key_padding)
+    return AttentionStats(*_solve(problem)[:6])
+
+
+def attention_with_stats(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    key_padding: Tensor | None = None,
+) -> tuple[Tensor, AttentionStats]:
+    """The attention output (batch, heads, queries, value width, dtype of v) and its statistics, from one pass.
+
+    v (batch, kv_heads, keys, value width); everything else as in `attention_stats`. Fully masked rows output 0.
+    """
+    problem = Problem.of(q, k, v, causal, scale, window, bias, softcap, sinks, key_padding)
+    *stats, output = _solve(problem)
+    return output, AttentionStats(*stats)
+
+
+def attention_stats_reference(
+    q: Tensor,
+    k: Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    key_padding: Tensor | None = None,
+) -> AttentionStats:
+    """The same in float64 with the whole matrix: slow, large, and what the other paths are measured against."""
+    doubled = None if bias is None else bias.double()
+    problem = Problem.of(q.double(), k.double(), None, causal, scale, window, doubled, softcap, sinks, key_padding)
+    return AttentionStats(*problem.rows(0, problem.queries)[:6])
+
+
+def _solve(problem: Problem) -> tuple[Tensor, ...]:
+    if problem.q.is_cuda and find_spec("triton") is not None:
+        from joma.measure._attention_triton import covers, launch
+
+        if covers(problem):
+            return recomputed(launch, problem) if problem.differentiable else launch(problem)
+    return chunked(problem)

@@ -1,0 +1,91 @@
+"""Random blocks for the studies on Theorem 1. Activations and gradients differ along leading dimensions, in one flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import cos
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.theory.attention import random_orthonormal
+from joma.theory.flow import Activation, Backprop, Block, State, cross_entropy_gradient, identity
+
+SMOOTH: dict[str, Activation] = {"identity": identity, "SiLU": torch.nn.functional.silu, "tanh": torch.tanh}
+GRADIENTS = ("constant", "cross-entropy", "changing in time")
+
+
+def draw_block(
+    *, tokens: int, nodes: int, samples: int, generator: torch.Generator, queries: int = 1, **options: Any
+) -> Block:
+    """A block of random data, embeddings and gradients; `options` go to `Block`.
+
+    Its w has shape (..., 3, width, nodes): one member for each of GRADIENTS. Several queries get unequal shares of
+    the samples. One spare dimension of the embedding space belongs to nobody.
+    """
+    embeddings = random_orthonormal(tokens + queries + 1, tokens + queries, generator=generator)
+    x = torch.rand(samples, tokens, generator=generator, dtype=torch.float64)
+    share = torch.linspace(0, 1, samples + 1, dtype=torch.float64)[:-1]
+    return Block(
+        x / x.sum(-1, keepdim=True),
+        (queries * share**2).long(),
+        embeddings[:, :tokens],
+        embeddings[:, tokens:],
+        three_gradients(samples, nodes, generator),
+        **options,
+    )
+
+
+def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int, scale: float = 0.5) -> State:
+    """A random w (*lead, 3, width, nodes) and z (*lead, 3, queries, tokens)."""
+    (width, tokens), queries = block.tokens.shape, block.queries.shape[1]
+    w = scale * normal(*lead, len(GRADIENTS), width, nodes, generator=generator)
+    return State(w, scale * normal(*lead, len(GRADIENTS), queries, tokens, generator=generator))
+
+
+def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
+    """g for hidden nodes (..., 3, samples, nodes), in the order of GRADIENTS."""
+    fixed = normal(samples, nodes, generator=generator)
+    from_loss = cross_entropy_gradient(torch.randint(nodes + 1, (samples,), generator=generator))
+    phase = torch.arange(nodes, dtype=torch.float64)
+
+    def gradient(h: Tensor, time: float) -> Tensor:
+        # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
+        logits = torch.nn.functional.pad(h[..., 1, :, :], (0, 1))
+        learnt = from_loss(logits, time)[..., :-1]
+        changing = fixed * torch.cos(3 * time + phase) + cos(5 * time)
+        return torch.stack([fixed.expand_as(learnt), learnt, changing.expand_as(learnt)], -3)
+
+    return gradient
+
+
+def side_by_side(functions: Sequence[Activation], dim: int) -> Activation:
+    """The pointwise function that applies the i-th of `functions` to the i-th slice along `dim`."""
+    return lambda x: torch.stack([f(part) for f, part in zip(functions, x.unbind(dim), strict=True)], dim)
+
+
+def normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def moments(horizon: float, steps: int) -> Tensor:
+    """`steps` times from 0 to `horizon`."""
+    return torch.linspace(0, horizon, steps, dtype=torch.float64)
+
+
+def pack(z: Tensor, v: Tensor) -> Tensor:
+    """z (..., tokens) and v (..., tokens, nodes) of one query in one array, (..., tokens, 1 + nodes)."""
+    return torch.cat([z[..., None], v], -1)
+
+
+def unpack(path: Any) -> tuple[Tensor, Tensor]:
+    """z and v of a recorded `pack`."""
+    both = torch.as_tensor(path)
+    return both[..., 0], both[..., 1:]
+
+
+def drift(c: Tensor) -> float:
+    """How far what should be constant along the first dimension moves from its start, at most."""
+    return float((c - c[0]).abs().max())

@@ -1,0 +1,246 @@
+"""Lemma 4 and Theorem 3: where the node stops, and how it moves nearby. See `joma.theory.isotropic`.
+
+Two clusters: weight a_+ > 0 at xbar_+, m = |xbar_+|, and weight -a_- < 0 at the origin. phi is a ReLU unless there are
+slopes to choose.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import pi
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, positive, real, together
+from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, theta_derivatives, thetas
+from joma.theory.radial import RadialLaw
+
+Side = Literal[1, -1]
+"""sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?"""
+
+
+class CriticalRay(NamedTuple):
+    """The ratio a_-/a_+ that m asks for, and the two signed distances on the ray; NaN where there is none."""
+
+    ratio: Tensor
+    rho_plus: Tensor
+    rho_minus: Tensor
+
+
+def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
+    """Lemma 4, corrected: v = side |v| xbar_+/m stands still iff, with rho_+ - rho_- = side m fixed by the data,
+
+        theta1(rho_+)/theta1(rho_-) = F(rho_+)/F(rho_-) = a_-/a_+          (eq. 56, at rho = r/|v|)
+
+    One unknown, two equations: solutions lie on a curve in (m, a_-/a_+), and each is a ray, since |v| drops out
+    (xi = rho_- |v|). F/theta1 must take one value twice. For a log-concave p_n (Gaussian, ball, exp-radial) it is
+    increasing and there is no critical point at all; for power tails it falls, then rises, and every m has one.
+    (The Laplace law in one dimension sits in between: F/theta1 is constant below 0, so that for a_-/a_+ = e^(rate m)
+    every rho_+ <= 0 will do. A single answer would be arbitrary; it gets NaN too.)
+
+    m: any shape, positive. Not differentiable.
+
+    >>> from joma.theory.radial import Gaussian, StudentT
+    >>> critical_rays([1.0, 8.0], StudentT(4, 3.0)).ratio
+    tensor([  2.5295, 149.6061], dtype=torch.float64)
+    >>> critical_rays(1.0, Gaussian(4)).ratio
+    tensor(nan, dtype=torch.float64)
+    """
+    gap, towards = positive(m, "m").detach(), _side(side)
+    bottom = _flattest(law)
+    if bottom is None:
+        nowhere = torch.full_like(gap, torch.nan)
+        return CriticalRay(nowhere, nowhere, nowhere)
+    # The two distances lie on either side of the bottom of F/theta1, so the lower one is within m below it.
+    low, high = bottom - gap, torch.full_like(gap, bottom)
+    for _ in range(60):
+        middle = (low + high) / 2
+        falling = law.residual_life(middle + gap) < law.residual_life(middle)
+        low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
+    lower = (low + high) / 2
+    plus, minus = (lower + gap, lower) if towards > 0 else (lower, lower + gap)
+    return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
+
+
+def crossing_value(law: RadialLaw) -> Tensor:
+    """p_n(0) theta2(0), which eq. 58 compares with 1/4: at or above it F/theta1 does not rise at 0, so rays exist.
+
+    Sufficient, not necessary: the Student-t with nu = 3 has 0.203 and critical rays. The Gaussian has 1/(2 pi).
+    """
+    zero = torch.zeros((), dtype=torch.float64)
+    return law.density(zero) * law.theta2(zero)
+
+
+class CriticalPoint(NamedTuple):
+    """|mu| and xi of a critical point, and its signed distances to the two clusters; NaN where there is none."""
+
+    norm: Tensor
+    xi: Tensor
+    rho_plus: Tensor
+    rho_minus: Tensor
+
+
+def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, decay: Number) -> CriticalPoint:
+    """With weight decay the rays give way to an isolated, stable point mu = |mu| xbar_+/m: this one.
+
+    On the circle v = cos(alpha) xbar_+/m, xi = sin(alpha) the objective J has its maximum where the flow is radial;
+    decay only sets the distance, |(mu, xi)| = J_max/decay. It exists for every law, wherever J is positive somewhere;
+    elsewhere everything decays to zero and the answer is NaN. All arguments broadcast; not differentiable.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1).norm
+    tensor(16.1992, dtype=torch.float64)
+    """
+    gap, plus, minus, shrink = together(
+        m=positive(m, "m").detach(),
+        a_plus=positive(a_plus, "a_plus").detach(),
+        a_minus=positive(a_minus, "a_minus").detach(),
+        decay=positive(decay, "decay").detach(),
+    )
+    circle = _Circle(gap[..., None], plus[..., None], minus[..., None], law)
+    angles = torch.linspace(-pi / 2, pi / 2, 1001, dtype=torch.float64)[1:-1].to(gap)
+    best = circle.height(angles).argmax(-1, keepdim=True).clamp(1, len(angles) - 2)
+    low, high = angles[best - 1], angles[best + 1]
+    for _ in range(60):
+        middle = (low + high) / 2
+        rising = circle.slope(middle) > 0
+        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
+    angle = (low + high) / 2
+    height = circle.height(angle)
+    length = torch.where(height > 0, height / shrink[..., None], torch.nan)[..., 0]
+    angle = angle[..., 0]
+    rho = torch.tan(angle) + 0 * length
+    return CriticalPoint(length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho)
+
+
+class Linearisation(NamedTuple):
+    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...)."""
+
+    C: Tensor
+    beta1: Tensor
+    beta2: Tensor
+
+
+def linearisation(
+    mu: Number,
+    xi: Number,
+    centre: Number,
+    a_plus: Number,
+    a_minus: Number,
+    law: RadialLaw,
+    *,
+    decay: Number = 0.0,
+    slopes: Slopes = RELU,
+) -> Linearisation:
+    """Theorem 3, corrected, at a critical weight mu = +-|mu| xbar_+/m (xbar_- = 0), with s = sgn(mu . xbar_+):
+
+        beta1 = s a_+ m theta1(rho_+)/|mu|      beta2 |mu|^2 = decay - rho_-^2 D/|mu| - beta1
+        D = a_+ theta1'(rho_+) - a_- theta1'(rho_-)
+
+    C has the eigenvalue beta1 across mu and decay - rho_-^2 D/|mu| along it. The remainder is an additive vector of
+    order |v - mu|^2, and xi does not wait: see `hessian` for (v, xi) together. Refuses a mu where v' is not zero.
+
+    mu, centre: (..., d); xi, a_plus, a_minus, decay: (...).
+    """
+    point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law)
+    shrink = real(decay, "decay").to(point.mu)
+    first, second = thetas(point.rho, law, slopes=slopes)
+    pull = point.side * point.m * point.plus * first[..., 0]
+    push = point.plus * second[..., 0] - point.minus * second[..., 1]
+    moving = (pull + push - shrink * point.length).abs() > torch.finfo(pull.dtype).eps ** 0.5 * pull.abs()
+    if moving.any():
+        raise ValueError("mu is not a critical point: v' does not vanish there")
+    bend = theta_derivatives(point.rho, law, slopes=slopes).first
+    spread = point.plus * bend[..., 0] - point.minus * bend[..., 1]
+    beta1 = pull / point.length
+    beta2 = (shrink - point.rho[..., 1] ** 2 * spread / point.length - beta1) / point.length**2
+    return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
+
+
+def rank_one(mu: Tensor, beta1: Tensor, beta2: Tensor) -> Tensor:
+    """beta1 I + beta2 mu mu^T."""
+    identity = torch.eye(mu.shape[-1]).to(mu)
+    return beta1[..., None, None] * identity + beta2[..., None, None] * mu[..., :, None] * mu[..., None, :]
+
+
+class TwoClusters(NamedTuple):
+    """A weight parallel to xbar_+ and what it sees, checked."""
+
+    mu: Tensor  # (..., d)
+    xi: Tensor
+    length: Tensor  # |mu|
+    m: Tensor
+    side: Tensor
+    plus: Tensor
+    minus: Tensor
+    rho: Tensor  # (..., 2): at xbar_+, at 0
+
+    @classmethod
+    def of(cls, mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: RadialLaw) -> TwoClusters:
+        vector, middle = together(mu=in_dimension(mu, "mu", law), centre=real(centre, "centre"))
+        length, direction = direction_of(vector, "mu")
+        m, towards = direction_of(middle, "centre")
+        cosine = (direction * towards).sum(-1)
+        if (cosine.abs() < 1 - 1e-6).any():
+            raise ValueError("mu must be parallel to centre, as every critical point is")
+        bias, length, m, side, plus, minus = together(
+            xi=real(xi, "xi"),
+            mu=length,
+            centre=m,
+            side=cosine.sign(),
+            a_plus=positive(a_plus, "a_plus"),
+            a_minus=positive(a_minus, "a_minus"),
+        )
+        lower = bias / length
+        return cls(vector, bias, length, m, side, plus, minus, torch.stack([lower + side * m, lower], -1))
+
+
+class _Circle(NamedTuple):
+    """J and its slope on the unit half-circle v = cos(alpha) xbar_+/m, xi = sin(alpha), |alpha| < pi/2."""
+
+    m: Tensor
+    plus: Tensor
+    minus: Tensor
+    law: RadialLaw
+
+    def height(self, alpha: Tensor) -> Tensor:
+        rho = torch.tan(alpha)
+        return torch.cos(alpha) * (self.plus * self.law.F(rho + self.m) - self.minus * self.law.F(rho))
+
+    def slope(self, alpha: Tensor) -> Tensor:
+        rho = torch.tan(alpha)
+        active = self.plus * self.law.theta1(rho + self.m)
+        along = self.m * active + self.plus * self.law.theta2(rho + self.m) - self.minus * self.law.theta2(rho)
+        bias = active - self.minus * self.law.theta1(rho)
+        return bias * torch.cos(alpha) - along * torch.sin(alpha)
+
+
+@lru_cache(maxsize=64)
+def _flattest(law: RadialLaw) -> float | None:
+    """Where F/theta1 stops falling and starts to rise; None if it never falls.
+
+    (F/theta1)' = 1 - F p_n/theta1^2, so it falls where F p_n > theta1^2.
+    """
+
+    def falls(s: Tensor) -> Tensor:
+        return law.F(s) * law.density(s) > (1 + 1e-9) * law.theta1(s) ** 2
+
+    ladder = law.mean_distance * torch.logspace(-3, 3, 241, dtype=torch.float64)
+    grid = torch.cat([-ladder.flip(0), torch.zeros(1, dtype=torch.float64), ladder])
+    falling = falls(grid).nonzero()
+    if not len(falling):
+        return None
+    last = int(falling.max())
+    low, high = grid[last], grid[last + 1]
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falls(middle) else (low, middle)
+    return float((low + high) / 2)
+
+
+def _side(side: Side) -> Side:
+    if side not in (1, -1):
+        raise ValueError(f"side must be 1 or -1, got {side!r}")
+    return side

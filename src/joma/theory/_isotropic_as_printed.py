@@ -1,0 +1,148 @@
+"""The equations of Lemmas 1-5 and Theorem 3 as the paper prints them, so that their residuals can be measured.
+
+All of them take r = v . xbar + xi where the distance rho = r/|v| is meant; they agree with the truth at |v| = 1 only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from math import pi
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, positive, real, whole
+from joma.theory._critical import (
+    CriticalPoint,
+    Linearisation,
+    TwoClusters,
+    critical_rays,
+    crossing_value,
+    rank_one,
+)
+from joma.theory._mixture import (
+    RELU,
+    HyperplaneMean,
+    Node,
+    Slopes,
+    Thetas,
+    Velocity,
+    hyperplane,
+    smooth_thetas,
+    thetas,
+)
+from joma.theory._quadrature import half_line
+from joma.theory.radial import RadialLaw
+
+
+def printed_hyperplane_mean(
+    v: Number,
+    xi: Number,
+    centre: Number,
+    law: RadialLaw,
+    *,
+    psi: Callable[[Tensor], Tensor] | None = None,
+    basis: Tensor | None = None,
+) -> HyperplaneMean:
+    """Eq. 23: theta1(r)/|v| and theta1(r) xbar/|v| + theta2(r) v_R/|v|^3. Arguments as in `hyperplane_mean`."""
+    direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
+    first, second = thetas(r, law) if psi is None else smooth_thetas(r, 1.0, law, psi)
+    pull = (first / length)[..., None] * middle
+    return HyperplaneMean(first / length, pull + (second / length**2)[..., None] * direction)
+
+
+def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
+    """Eq. 36: p_n(s) from p_0, with its double factorials; n >= 2. This one is right.
+
+    Quadrature in l, so relative accuracy about 1e-13 for a law that is smooth in r.
+    """
+    n = whole(law.dimension, "the law's dimension", 2)
+    distance = real(s, "s")[..., None]
+    end = law.radius if law.radius == math.inf else 1.0
+    l, w = (each.to(distance) for each in half_line(end, law.mean_distance))
+    if end == 1.0:
+        room = (law.radius**2 - distance**2).clamp(min=0).sqrt()
+        l, w = l * room, w * room
+    density = law.radial(torch.hypot(distance, l))
+    integral = (w * density * torch.where(density > 0, l, 1.0) ** (n - 2)).sum(-1)  # far out the power overflows
+    if n % 2 == 0:
+        constant = math.pow(2, n / 2) * math.pow(pi, n / 2 - 1) / math.prod(range(n - 3, 1, -2))
+    else:
+        constant = 2 * math.pow(pi, (n - 1) / 2) / math.factorial((n - 3) // 2)
+    return constant * integral
+
+
+def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw) -> Velocity:
+    """Eq. 42-43, 50: v' = sum a theta1(r) xbar/|v| + sum a theta2(r) v/|v|^3, xi' = sum a theta1(r)/|v|, for a ReLU."""
+    node = Node.of(v, xi, centres, weights, law)
+    length = node.length[..., None]
+    first, second = thetas(node.rho * length, law)
+    pull = ((node.weights * first)[..., None] * node.centres).sum(-2) / length
+    push = (node.weights * second).sum(-1, keepdim=True) * node.direction / length**2
+    return Velocity(pull + push, (node.weights * first).sum(-1) / node.length)
+
+
+def printed_growth(
+    v: Number, xi: Number, xi_velocity: Number, centres: Number, weights: Number, law: RadialLaw
+) -> Tensor:
+    """v . v' as eq. 53 has it: sum_j a_j F(r_j)/|v| - xi xi'. The truth is |v| sum_j a_j F(rho_j) - xi xi'."""
+    node = Node.of(v, xi, centres, weights, law)
+    gain = (node.weights * law.F(node.rho * node.length[..., None])).sum(-1) / node.length
+    return gain - node.xi * real(xi_velocity, "xi_velocity")
+
+
+def printed_theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+    """Eq. 61: (c_- + c_+) p_n and -(c_- + c_+) s p_n. The sum should be the difference c_+ - c_-."""
+    density = sum(slopes) * law.density(s)
+    return Thetas(density, -real(s, "s") * density)
+
+
+def printed_critical_point(m: Number, gap: Number, law: RadialLaw) -> CriticalPoint:
+    """Eq. 56 with r_+ - r_- = |v| m left free: any gap > 0 is met by |v| = gap/m. The distances returned are r_+-."""
+    separation = positive(m, "m")
+    ray = critical_rays(gap, law)
+    return CriticalPoint(real(gap, "gap") / separation, ray.rho_minus, ray.rho_plus, ray.rho_minus)
+
+
+def printed_existence(law: RadialLaw) -> Tensor:
+    """Eq. 58: is p_n(0) theta2(0) >= 1/4 (to rounding)? Sufficient for critical points, not necessary."""
+    return crossing_value(law) >= 0.25 * (1 - 1e-12)
+
+
+def theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
+    """Eq. 69 corrected: d/dv_j [theta2(r) v_i/|v|^p] with r = v . centre + xi. (..., d, d), rows i.
+
+    {[theta2'(r) xbar_j |v|^2 - p v_j theta2(r)] v_i + theta2(r) |v|^2 delta_ij} / |v|^(p+2)
+    """
+    return _theta2_jacobian(v, xi, centre, law, power, printed=False)
+
+
+def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
+    """Eq. 69: the scalar |v| stands where the vector v belongs; here it is added to every component."""
+    return _theta2_jacobian(v, xi, centre, law, power, printed=True)
+
+
+def printed_linearisation(
+    mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: RadialLaw
+) -> Linearisation:
+    """Eq. 72-74: beta1 = s a_+ m theta1(r_+)/|mu|^2, beta2 = s a_+ m (xi theta1'(r_+) - 2 theta1(r_+))/|mu|^4.
+
+    They linearise the printed velocity at its own critical points (`printed_critical_point`), not the true one.
+    """
+    point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law)
+    r_plus = point.rho[..., 0] * point.length
+    scale = point.side * point.plus * point.m
+    beta1 = scale * law.theta1(r_plus) / point.length**2
+    beta2 = scale * (point.xi * law.density(r_plus) - 2 * law.theta1(r_plus)) / point.length**4
+    return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
+
+
+def _theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, power: float, *, printed: bool) -> Tensor:
+    direction, length, r, middle = hyperplane(v, xi, centre, law, None)
+    vector = direction * length[..., None]
+    second, bend = law.theta2(r)[..., None], -(r * law.density(r))[..., None]
+    row = bend * middle * length[..., None] ** 2 - power * vector * second  # (..., j)
+    column = length[..., None].expand_as(vector) if printed else vector  # (..., i)
+    diagonal = torch.diag_embed((second * length[..., None] ** 2).expand_as(vector))
+    return (column[..., :, None] * row[..., None, :] + diagonal) / length[..., None, None] ** (power + 2)

@@ -1,0 +1,269 @@
+"""Lemmas 1, 2, 3 and 5: one node with bias xi, fed by a mixture of isotropic clusters. See `joma.theory.isotropic`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.theory._arguments import Number, at_least_dims, positive, real, together
+from joma.theory.radial import RadialLaw
+
+Slopes = tuple[float, float]
+"""(c_-, c_+) of a homogeneous activation phi(x) = c_- x for x < 0, c_+ x for x > 0: ReLU (0, 1), |x| (-1, 1)."""
+RELU: Slopes = (0.0, 1.0)
+
+
+class Thetas(NamedTuple):
+    """E[psi] and the length of E[x' psi], each of the shape of the distance."""
+
+    first: Tensor
+    second: Tensor
+
+
+def thetas(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+    """E[phi'(u + s)] and E[u phi'(u + s)] for a homogeneous phi, at signed distance s (any shape).
+
+        first = c_- + (c_+ - c_-) theta1(s)      second = (c_+ - c_-) theta2(s)
+
+    >>> from joma.theory.radial import Gaussian
+    >>> thetas(0.0, Gaussian(3), slopes=(-1.0, 1.0))  # |x|
+    Thetas(first=tensor(0., dtype=torch.float64), second=tensor(0.7979, dtype=torch.float64))
+    """
+    low, high = _pair(slopes)
+    return Thetas(low + (high - low) * law.theta1(s), (high - low) * law.theta2(s))
+
+
+def theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+    """Lemma 5, corrected: ((c_+ - c_-) p_n(s), -(c_+ - c_-) s p_n(s)). Eq. 61 prints the sum of the slopes.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> theta_derivatives(0.0, Gaussian(3), slopes=(1.0, 1.0)).first  # a linear node has constant thetas
+    tensor(0., dtype=torch.float64)
+    """
+    low, high = _pair(slopes)
+    density = law.density(s)
+    return Thetas((high - low) * density, -(high - low) * real(s, "s") * density)
+
+
+def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
+    """Lemma 3: F(s) = second + s first = E[phi(u + s)], so that F' = first (`thetas`). Any shape.
+
+    Increasing only where phi' >= 0, and F(-inf) = 0 only for a ReLU.
+    """
+    low, high = _pair(slopes)
+    return low * real(s, "s") + (high - low) * law.F(s)
+
+
+def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], Tensor]) -> Thetas:
+    """E[psi(a u + r)] and E[u psi(a u + r)] for a smooth psi, by quadrature: r (...), a > 0 (...).
+
+    For a step both depend on r/a alone; a smooth psi keeps a dependence on a = |v| of its own, which eq. 23 denies.
+    Relative error about 1e-12 for a sigmoid with a E|u| up to 10; psi must be smooth (a jump costs 1e-3).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> smooth_thetas(0.0, [1.0, 2.0], Gaussian(3), torch.sigmoid).second
+    tensor([0.2066, 0.3029], dtype=torch.float64)
+    """
+    distance, slope = together(r=real(r, "r"), a=positive(a, "a"))
+    u, w = (each.to(distance) for each in law.half_rule)
+    above = psi(slope[..., None] * u + distance[..., None])
+    below = psi(-slope[..., None] * u + distance[..., None])
+    return Thetas((w * (above + below)).sum(-1), (w * u * (above - below)).sum(-1))
+
+
+class HyperplaneMean(NamedTuple):
+    """E[psi(v . x + xi)] (...) and E[x psi(v . x + xi)] (..., d)."""
+
+    mean: Tensor
+    vector: Tensor
+
+
+def hyperplane_mean(
+    v: Number,
+    xi: Number,
+    centre: Number,
+    law: RadialLaw,
+    *,
+    psi: Callable[[Tensor], Tensor] | None = None,
+    basis: Tensor | None = None,
+) -> HyperplaneMean:
+    """Lemma 1, corrected: x = centre + x', x' isotropic in span(basis), psi a step (the default) or smooth.
+
+        E[psi] = Th1      E[x psi] = Th1 centre + Th2 v_R/|v_R|      v_R = R R^T v,   r = v . centre + xi
+
+    Step: Th1 = theta1(rho), Th2 = theta2(rho), rho = r/|v_R|. Smooth: `smooth_thetas` at (r, |v_R|). The printed eq. 23
+    has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only.
+
+    v, centre: (..., d); xi: (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left
+    out). v_R must not vanish.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).vector
+    tensor([0.3989, 0.5000], dtype=torch.float64)
+    """
+    direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
+    values = thetas(r / length, law) if psi is None else smooth_thetas(r, length, law, psi)
+    return HyperplaneMean(values.first, values.first[..., None] * middle + values.second[..., None] * direction)
+
+
+class Velocity(NamedTuple):
+    """v' (..., d) and xi' (...)."""
+
+    v: Tensor
+    xi: Tensor
+
+
+def velocity(
+    v: Number,
+    xi: Number,
+    centres: Number,
+    weights: Number,
+    law: RadialLaw,
+    *,
+    decay: Number = 0.0,
+    slopes: Slopes = RELU,
+) -> Velocity:
+    """Lemma 2, corrected: the gradient flow of one node on a mixture of clusters, with weight decay if wanted.
+
+        v' = sum_j a_j th1(rho_j) xbar_j + (sum_j a_j th2(rho_j)) v/|v| - decay v      rho_j = (v . xbar_j + xi)/|v|
+        xi' = sum_j a_j th1(rho_j) - decay xi
+
+    Without decay it depends on the direction of (v, xi) alone: every critical point is a whole ray.
+    v: (..., d), not zero; xi: (...); centres: (..., clusters, d); weights a_j: (..., clusters), of either sign.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    Velocity(v=tensor([0.6844, 0.0000], dtype=torch.float64), xi=tensor(0.3413, dtype=torch.float64))
+    """
+    node = Node.of(v, xi, centres, weights, law)
+    shrink = real(decay, "decay").to(node.v)
+    first, second = thetas(node.rho, law, slopes=slopes)
+    pull = ((node.weights * first)[..., None] * node.centres).sum(-2)
+    push = (node.weights * second).sum(-1)[..., None] * node.direction
+    return Velocity(
+        pull + push - shrink[..., None] * node.v,
+        (node.weights * first).sum(-1) - shrink * node.xi,
+    )
+
+
+def objective(
+    v: Number,
+    xi: Number,
+    centres: Number,
+    weights: Number,
+    law: RadialLaw,
+    *,
+    decay: Number = 0.0,
+    slopes: Slopes = RELU,
+) -> Tensor:
+    """What `velocity` climbs: J = sum_j a_j E[phi(v . x + xi)] - decay (|v|^2 + xi^2)/2. Shape (...).
+
+    Without decay J = |v| sum_j a_j F(rho_j), homogeneous of degree one, so v . v' + xi xi' = J by Euler: this is
+    eq. 53 corrected, and why sum_j a_j F(rho_j) = 0 at every stationary point (eq. 54).
+    """
+    node = Node.of(v, xi, centres, weights, law)
+    gain = node.length * (node.weights * excess(node.rho, law, slopes=slopes)).sum(-1)
+    return gain - real(decay, "decay") * (node.length**2 + node.xi**2) / 2
+
+
+def hessian(
+    v: Number,
+    xi: Number,
+    centres: Number,
+    weights: Number,
+    law: RadialLaw,
+    *,
+    decay: Number = 0.0,
+    slopes: Slopes = RELU,
+) -> Tensor:
+    """The Jacobian of `velocity` in (v, xi), at any point: (..., d + 1, d + 1), symmetric.
+
+        H = (c_+ - c_-)/|v| sum_j a_j { p_n(rho_j) y_j y_j^T + theta2(rho_j) diag(I - vhat vhat^T, 0) } - decay I
+        y_j = (xbar_j - rho_j vhat, 1)
+
+    Without decay H (v, xi) = 0: nothing holds a point of a critical ray in place along the ray.
+    """
+    node = Node.of(v, xi, centres, weights, law)
+    low, high = _pair(slopes)
+    scale = (high - low) / node.length
+    offset = node.centres - node.rho[..., None] * node.direction[..., None, :]
+    y = torch.cat([offset, torch.ones_like(node.rho)[..., None]], -1)  # (..., clusters, d + 1)
+    bend = torch.einsum("...c,...ci,...cj->...ij", node.weights * law.density(node.rho), y, y)
+    along = torch.cat([node.direction, torch.zeros_like(node.length)[..., None]], -1)
+    identity = torch.eye(along.shape[-1]).to(along)
+    across = identity.clone()
+    across[-1, -1] = 0  # the bias has no direction to turn
+    turn = (node.weights * law.theta2(node.rho)).sum(-1)[..., None, None]
+    matrix = bend + turn * (across - along[..., :, None] * along[..., None, :])
+    return scale[..., None, None] * matrix - real(decay, "decay").to(along)[..., None, None] * identity
+
+
+class Node(NamedTuple):
+    """A node and the clusters it sees, checked and broadcast."""
+
+    v: Tensor  # (..., d)
+    xi: Tensor  # (...)
+    length: Tensor  # |v|, (...)
+    direction: Tensor  # v/|v|, (..., d)
+    rho: Tensor  # signed distances, (..., clusters)
+    centres: Tensor  # (..., clusters, d)
+    weights: Tensor  # (..., clusters)
+
+    @classmethod
+    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw) -> Node:
+        vector = in_dimension(v, "v", law)
+        middles = at_least_dims(real(centres, "centres"), "centres", 2, "(..., clusters, d)")
+        if middles.shape[-1] != vector.shape[-1]:
+            raise ValueError(f"centres must end in dimension {vector.shape[-1]}, got {tuple(middles.shape)}")
+        weight = at_least_dims(real(weights, "weights"), "weights", 1, "(..., clusters)")
+        if weight.shape[-1] != middles.shape[-2]:
+            raise ValueError(f"weights must be one a cluster: {middles.shape[-2]} of them, got {weight.shape[-1]}")
+        length, direction = direction_of(vector, "v")
+        bias, length = together(xi=real(xi, "xi"), v=length)
+        rho = (middles * direction[..., None, :]).sum(-1) + (bias / length)[..., None]
+        return cls(vector, bias, length, direction, rho, middles, weight)
+
+
+def hyperplane(
+    v: Number, xi: Number, centre: Number, law: RadialLaw, basis: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v_R/|v_R| (..., d), |v_R| (...), r = v . centre + xi (...), and the centre: what both forms of Lemma 1 need."""
+    vector, middle = together(v=real(v, "v"), centre=real(centre, "centre"))
+    inside = in_dimension(vector, "v", law) if basis is None else _project(vector, basis, law)
+    length, direction = direction_of(inside, "v" if basis is None else "the part of v in span(basis)")
+    r, length = together(xi=(vector * middle).sum(-1) + real(xi, "xi"), v=length)
+    return direction, length, r, middle
+
+
+def in_dimension(v: Number, name: str, law: RadialLaw) -> Tensor:
+    """A vector of the law's space."""
+    vector = at_least_dims(real(v, name), name, 1, "(..., d)")
+    if vector.shape[-1] != law.dimension:
+        raise ValueError(f"{name} must end in the law's dimension {law.dimension}, got {tuple(vector.shape)}")
+    return vector
+
+
+def direction_of(vector: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Length (...) and unit vector (..., d); the lemmas say nothing about a vector of length zero."""
+    length = torch.linalg.vector_norm(vector, dim=-1)
+    if (length == 0).any():
+        raise ValueError(f"{name} must not be zero: there is no hyperplane without a direction")
+    return length, vector / length[..., None]
+
+
+def _project(vector: Tensor, basis: Tensor, law: RadialLaw) -> Tensor:
+    if basis.shape != (vector.shape[-1], law.dimension):
+        raise ValueError(f"basis must be ({vector.shape[-1]}, {law.dimension}), got {tuple(basis.shape)}")
+    frame = real(basis, "basis").to(vector)
+    if not torch.allclose(frame.mT @ frame, torch.eye(law.dimension).to(frame), atol=1e-5):
+        raise ValueError("basis must have orthonormal columns")
+    return vector @ frame @ frame.mT
+
+
+def _pair(slopes: Slopes) -> Slopes:
+    if len(slopes) != 2 or not all(abs(slope) < float("inf") for slope in slopes):
+        raise ValueError(f"slopes must be two finite numbers (c_-, c_+), got {slopes!r}")
+    return slopes

@@ -1,0 +1,56 @@
+"""What several tests share: the Triton interpreter, and a small synthetic study whose number is 1 if all is well."""
+
+import os
+
+# Triton decides when a kernel is defined whether to compile or to interpret it: say so before anything imports it.
+if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from dataclasses import dataclass
+
+import pytest
+
+from joma.studies import Claim, Drawing, NotRun, Study
+from joma.studies.drawing import panels
+from joma.studies.verdicts import by_residual
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+    error: float = 0.0
+    fail_at: str = ""
+
+
+CLAIM = Claim("all-ones", "JoMA Thm 1", "Every entry is 1.")
+
+
+@pytest.fixture
+def toy():
+    """The study, and a list of what its `run` computed."""
+    computed = []
+
+    def run(config, run, progress):
+        def one(name):
+            if config.fail_at == name:
+                raise (
+                    NotRun("it needs a GPU", "joma verify toy --device cuda") if name == "gpu" else RuntimeError("boom")
+                )
+            computed.append(name)
+            return [1.0 + config.error] * config.size
+
+        for name in ("first", "second", "gpu"):
+            progress(0.5, name)
+            run.keep(name, lambda name=name: one(name))
+
+    def judge(run):
+        worst = max(abs(run.value(name) - 1).max() for name in ("first", "second"))
+        return [by_residual(CLAIM, printed=float(worst), tolerance=1e-6, expected="1 everywhere")]
+
+    def draw(run):
+        figure, (axis,) = panels()
+        axis.plot(run.value("first"))
+        return [Drawing("toy", "Ones.", figure)]
+
+    study = Study("toy", "A toy", 1, (CLAIM,), Config(), Config(size=30), run, judge, draw)
+    return study, computed

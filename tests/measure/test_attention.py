@@ -1,0 +1,191 @@
+"""Attention statistics: chunks and kernel against the float64 matrix, on every kind of mask.
+
+On a CPU the kernel runs under Triton's interpreter, in float32 (its bf16 product is wrong there). With
+JOMA_TEST_DEVICE=cuda the same tests run compiled, in bf16 too.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.measure import _attention_chunks as chunks
+from joma.measure._attention_problem import Problem
+from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
+
+DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+DTYPES = [torch.float32] if DEVICE == "cpu" else [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 2e-3}
+
+MASKS = {
+    "causal": {},
+    "all keys": {"causal": False},
+    "window": {"window": 7},
+    "window both ways": {"window": 5, "causal": False},
+    "soft cap": {"softcap": 4.0},
+    "alibi": {"bias": (1, 4, 1, 37)},
+    "full bias": {"bias": (2, 4, 37, 37)},
+    "sinks": {"sinks": True},
+    "padding": {"key_padding": True},
+    "everything": {"window": 9, "softcap": 6.0, "bias": (1, 4, 1, 37), "sinks": True, "key_padding": True},
+    "own scale": {"scale": 0.3},
+}
+
+
+def draw(seed, heads=4, kv_heads=2, queries=37, keys=37, width=16, dtype=torch.float32, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(2, heads, queries, width, generator=generator) * spread
+    k, v = torch.randn(2, 2, kv_heads, keys, width, generator=generator)
+    return tuple(tensor.to(DEVICE, dtype) for tensor in (q, k, v))
+
+
+def options(given, seed=0, heads=4, keys=37):
+    """Turn the shapes and flags of MASKS into tensors."""
+    generator = torch.Generator().manual_seed(seed)
+    made = dict(given)
+    if "bias" in made:
+        made["bias"] = torch.randn(made["bias"], generator=generator).to(DEVICE)
+    if "sinks" in made:
+        made["sinks"] = torch.randn(heads, generator=generator).to(DEVICE)
+    if "key_padding" in made:
+        real = torch.rand(2, keys, generator=generator) > 0.4
+        real[0, :10] = False  # the first queries of this sample see nothing at all
+        made["key_padding"] = real.to(DEVICE)
+    return made
+
+
+def close(got: AttentionStats, want: AttentionStats, tolerance):
+    for name, a, b in zip(got._fields, got, want, strict=True):
+        scale = max(1.0, b[b.isfinite()].abs().max().item()) if name == "effective_keys" else 1.0
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(
+            a.double(), b, rtol=1e-5, atol=tolerance * scale, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def kernel(q, k, v=None, **given):
+    from joma.measure._attention_triton import covers, launch
+
+    order = ("causal", "scale", "window", "bias", "softcap", "sinks", "key_padding")
+    problem = Problem.of(q, k, v, *({"causal": True, **given}.get(name) for name in order))
+    assert covers(problem)
+    return launch(problem, (16, 16, 4, 2) if DEVICE == "cpu" else None)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chunks_agree_with_the_matrix(mask, dtype, monkeypatch):
+    monkeypatch.setattr(chunks, "_ELEMENTS", 2 * 4 * 37 * 5)  # five queries at a time
+    q, k, _ = draw(0, dtype=dtype)
+    given = options(MASKS[mask])
+    problem_stats = attention_stats(q, k, **given)
+    close(problem_stats, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernel_agrees_with_the_matrix(mask, dtype):
+    pytest.importorskip("triton", reason="Triton is not installed here")
+    q, k, v = draw(1, dtype=dtype)
+    given = options(MASKS[mask])
+    *stats, output = kernel(q, k, v, **given)
+    close(AttentionStats(*stats), attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+    close(AttentionStats(*kernel(q, k, **given)), attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+    double = {n: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for n, t in given.items()}
+    exact, _ = attention_with_stats(q.double(), k.double(), v.double(), **double)
+    torch.testing.assert_close(output.double(), exact, rtol=0, atol=1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 10**6), st.integers(1, 40), st.integers(0, 30), st.booleans(), st.none() | st.integers(1, 45),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1.0, 16.0]),
+)  # fmt: skip
+def test_kernel_on_any_shape(seed, queries, more, causal, window, heads, spread):
+    pytest.importorskip("triton", reason="Triton is not installed here")
+    q, k, _ = draw(seed, *heads, queries, queries + more, spread=spread)
+    stats = AttentionStats(*kernel(q, k, causal=causal, window=window))
+    close(stats, attention_stats_reference(q, k, causal=causal, window=window), 5e-5)
+    assert (stats.entropy >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sharp_rows_have_no_negative_entropy(dtype):
+    q, k, _ = draw(3, queries=60, keys=60, dtype=dtype, spread=16.0)
+    stats = attention_stats(q, k)
+    assert (stats.entropy >= 0).all()
+    close(stats, attention_stats_reference(q, k), TOLERANCE[dtype])
+
+
+def test_decoding_is_the_end_of_the_whole():
+    q, k, _ = draw(4)
+    whole, end = attention_stats(q, k, window=20), attention_stats(q[:, :, -3:], k, window=20)
+    for a, b in zip(end, whole, strict=True):
+        torch.testing.assert_close(a, b[:, :, -3:], rtol=1e-6, atol=1e-6)
+
+
+def test_rows_that_see_nothing_follow_the_rule():
+    q, k, v = draw(5)
+    nothing = torch.zeros(2, 37, dtype=torch.bool, device=DEVICE)
+    output, stats = attention_with_stats(q, k, v, key_padding=nothing)
+    for name, value in zip(stats._fields, stats, strict=True):
+        assert (value == (-torch.inf if name in ("lse", "max_logit") else 0)).all(), name
+    assert (output == 0).all()
+
+
+def test_output_is_attention():
+    q, k, v = draw(6)
+    output, _ = attention_with_stats(q, k, v)
+    wide_k, wide_v = (t.repeat_interleave(2, dim=1) for t in (k, v))
+    torch.testing.assert_close(
+        output,
+        torch.nn.functional.scaled_dot_product_attention(q, wide_k, wide_v, is_causal=True),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_gradients_flow_through_the_chunks(monkeypatch):
+    monkeypatch.setattr(chunks, "_ELEMENTS", 2 * 2 * 6 * 4)
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 2, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(2, 1, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(2, 1, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(1, 2, 1, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    sinks = torch.randn(2, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def outputs(q, k, v, bias, sinks):
+        output, stats = attention_with_stats(q, k, v, bias=bias, sinks=sinks, softcap=3.0, window=4)
+        return output, stats.entropy, stats.lse, stats.sink_mass, stats.self_mass
+
+    assert torch.autograd.gradcheck(outputs, (q, k, v, bias, sinks))
+
+
+def test_memory_is_linear_in_the_length():
+    """A million keys and a few queries: the matrix of all heads at once would not be made, the rows are."""
+    q, k, _ = draw(7, heads=1, kv_heads=1, queries=2, keys=300_000)
+    assert attention_stats(q[:1], k[:1]).entropy.shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"q": torch.zeros(2, 3, 4)}, "q and k must be"),
+        ({"q": torch.zeros(1, 3, 4, 8)}, "heads must be a multiple of kv_heads"),
+        ({"q": torch.zeros(1, 2, 4, 9)}, "disagree on batch or width"),
+        ({"q": torch.zeros(1, 2, 0, 8)}, "must not be empty"),
+        ({"q": torch.zeros(1, 2, 6, 8)}, "causal attention aligns"),
+        ({"window": 0}, "window must be at least 1"),
+        ({"softcap": -1.0}, "softcap must be positive"),
+        ({"scale": float("nan")}, "scale is NaN"),
+        ({"sinks": torch.zeros(3)}, "sinks must have shape"),
+        ({"key_padding": torch.zeros(1, 5)}, "key_padding must be bool"),
+        ({"bias": torch.zeros(1, 2, 3, 5)}, "bias must broadcast to"),
+    ],
+)
+def test_bad_input_gets_one_sentence(change, sentence):
+    arguments = {"q": torch.zeros(1, 2, 4, 8), "k": torch.zeros(1, 2, 5, 8), **change}
+    with pytest.raises(ValueError, match=sentence):
+        attention_stats(arguments.pop("q"), arguments.pop("k"), **arguments)

@@ -1,0 +1,96 @@
+"""Carrying a study out: resume, judge again, not run, broken."""
+
+import dataclasses
+
+import pytest
+
+from joma.runs import Run
+from joma.studies.execute import broken, command_line, execute, plain_config, run_path
+
+
+def test_a_finished_run_is_judged_again_and_never_run_again(toy, tmp_path):
+    study, computed = toy
+    first = execute(study, study.quick, tmp_path)
+    again = execute(study, study.quick, tmp_path)
+    assert computed == ["first", "second", "gpu"]
+    assert first.findings == again.findings
+    assert first.seconds == again.seconds
+    assert [f.verdict for f in again.findings] == ["holds"]
+    assert again.pictures[0].svg.startswith("<svg")
+    assert "currentColor" in again.pictures[0].svg
+    execute(study, study.quick, tmp_path, fresh=True)
+    assert len(computed) == 6
+
+
+def test_another_config_or_version_is_another_run(toy, tmp_path):
+    study, computed = toy
+    execute(study, study.quick, tmp_path)
+    execute(study, study.paper, tmp_path)
+    execute(dataclasses.replace(study, version=2), study.quick, tmp_path)
+    assert len(computed) == 9
+
+
+def test_a_run_that_broke_goes_on_where_it_stopped(toy, tmp_path):
+    study, computed = toy
+    config = dataclasses.replace(study.quick, fail_at="second")
+    with pytest.raises(RuntimeError, match="boom"):
+        execute(study, config, tmp_path)
+    path = run_path(study, plain_config(config), tmp_path)
+    with Run.open(path) as run:
+        assert run.status == "failed"
+        assert "boom" in run.reason
+
+    def finish(config, run, progress):
+        for name in ("first", "second", "gpu"):
+            run.keep(name, lambda name=name: computed.append("resumed " + name) or [1.0])
+
+    result = execute(dataclasses.replace(study, run=finish), config, tmp_path)
+    assert computed == ["first", "resumed second", "resumed gpu"]
+    assert result.findings[0].verdict == "holds"
+
+
+def test_what_cannot_run_says_why_and_how(toy, tmp_path):
+    study, _ = toy
+    result = execute(study, dataclasses.replace(study.quick, fail_at="gpu"), tmp_path)
+    (finding,) = result.findings
+    assert finding.verdict == "not run"
+    assert finding.measured == "it needs a GPU; run it with: joma verify toy --device cuda"
+    assert result.run is None
+
+
+def test_the_verdict_follows_the_number(toy, tmp_path):
+    study, _ = toy
+    result = execute(study, dataclasses.replace(study.quick, error=1e-3), tmp_path)
+    assert [f.verdict for f in result.findings] == ["fails"]
+
+
+def test_a_broken_study_has_one_line(toy):
+    study, _ = toy
+    result = broken(study, study.quick, RuntimeError("line one\nline two"))
+    assert result.error == "RuntimeError: line one"
+    assert result.as_json()["error"] == result.error
+
+
+def test_the_command_that_repeats_it(toy):
+    study, _ = toy
+    assert command_line(study, plain_config(study.quick)) == "joma verify toy"
+    assert command_line(study, plain_config(study.paper)) == "joma verify toy --scale paper"
+    other = dataclasses.replace(study.quick, size=7, fail_at="a b")
+    assert command_line(study, plain_config(other)) == "joma run toy --size 7 --fail-at 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"size": 0}, "size must be at least 1, got 0"), ({"error": float("nan")}, "error must be finite, got nan")],
+)
+def test_an_impossible_config_is_refused(toy, tmp_path, change, sentence):
+    study, _ = toy
+    with pytest.raises(ValueError, match=sentence):
+        execute(study, dataclasses.replace(study.quick, **change), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_judging_must_cover_every_claim(toy, tmp_path):
+    study, _ = toy
+    with pytest.raises(RuntimeError, match="judged"):
+        execute(dataclasses.replace(study, judge=lambda run: []), study.quick, tmp_path)

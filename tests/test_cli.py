@@ -1,0 +1,119 @@
+"""The command line, in process where that is enough and as a real command where it matters."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from joma import studies
+from joma.cli import main
+
+
+@pytest.fixture
+def with_toy(toy, monkeypatch):
+    study, _ = toy
+    real = studies.load
+    monkeypatch.setitem(studies._FILES, "toy", "toy")
+    monkeypatch.setattr(studies, "load", lambda name: study if name == "toy" else real(name))
+    return study
+
+
+def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
+    target = tmp_path / "findings.json"
+    assert main(["verify", "toy", "--out", str(tmp_path / "out"), "--json", str(target)]) == 0
+    (study,) = json.loads(target.read_text())["studies"]
+    assert study["name"] == "toy"
+    assert study["seconds"] >= 0
+    (finding,) = study["findings"]
+    assert finding["verdict"] == "holds"
+    assert set(finding) >= {
+        "claim", "source", "says", "corrected", "expected", "measured", "control", "tolerance", "verdict",
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "1 claims: 1 holds" in out
+    assert out.rstrip().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_json_on_standard_output_is_json_alone(with_toy, tmp_path, capsys):
+    assert main(["verify", "toy", "--out", str(tmp_path), "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["studies"][0]["name"] == "toy"
+    assert "report:" in captured.err
+
+
+def test_one_broken_study_does_not_hide_the_others(with_toy, tmp_path, capsys):
+    assert main(["run", "toy", "--fail-at", "second", "--out", str(tmp_path)]) == 1
+    assert "broke: RuntimeError: boom" in capsys.readouterr().out
+
+
+def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
+    assert main(["run", "toy", "--fail-at", "gpu", "--out", str(tmp_path)]) == 0
+    assert "not run" in capsys.readouterr().out
+
+
+def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
+    for arguments, hint in ((["--sice", "3"], "--size"), (["--size", "three"], "--size")):
+        with pytest.raises(SystemExit) as exit:
+            main(["run", "toy", *arguments])
+        assert exit.value.code == 2
+        assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "thm22"], "did you mean 'thm2'?"),
+        (["run", "toy", "--size", "0"], "size must be at least 1"),
+        (["report", "/nowhere"], "holds no runs"),
+        (["export", "/nowhere.sqlite", "--to", "csv"], "/nowhere.sqlite"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("joma: ")
+    assert error.count("\n") == 1
+    assert sentence in error
+
+
+def test_out_must_be_a_folder(with_toy, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["verify", "toy", "--out", str(tmp_path / "file")]) == 2
+    assert "--out must be a folder" in capsys.readouterr().err
+
+
+def test_list_names_every_study_and_claim(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["studies"]
+    assert [s["name"] for s in listed] == list(studies.names())
+    names = [c["name"] for s in listed for c in s["claims"]]
+    assert len(names) >= 40
+    assert all(len({c["name"] for c in s["claims"]}) == len(s["claims"]) for s in listed)
+
+
+def test_help_is_instant_and_loads_no_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "joma.cli", "--help"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "| torch" not in loaded
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "joma.cli", "--help"], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+def test_a_bare_machine_can_run_studies(tmp_path):
+    """`python -m joma.studies` must not import what a GPU machine may lack."""
+    script = (
+        "import sys, runpy\n"
+        "for name in ('tyro', 'rich', 'matplotlib', 'pyarrow'): sys.modules[name] = None\n"
+        f"sys.argv = ['joma.studies', 'cdag-angles', '--out', {str(tmp_path)!r}]\n"
+        "runpy.run_module('joma.studies', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "findings.json").read_text())["studies"][0]["name"] == "cdag-angles"
