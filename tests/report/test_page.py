@@ -141,6 +141,12 @@ def test_a_study_that_was_not_run_gives_reason_and_command(html: str) -> None:
     assert "run it with" not in html
 
 
+def test_a_study_that_broke_says_so(results: list[Result], tmp_path: Path) -> None:
+    broken = dataclasses.replace(results[0], findings=[], pictures=[], run=None, error="RuntimeError: <boom>")
+    html = write_report([broken], tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
+    assert "This study broke: RuntimeError: &lt;boom&gt;" in html
+
+
 def test_residuals_are_shown_once(html: str) -> None:
     section = html[html.index('id="study-near-two"') : html.index('id="study-near-eq58"')]
     assert "<dt>Printed off by</dt><dd>0.2648</dd>" in section

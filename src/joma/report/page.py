@@ -273,6 +273,7 @@ def _study(section: _Section, figures: Iterator[int], anchors: Anchors) -> str:
         f'<p class="eyebrow">{escape(study.name)}</p>',
         f'<h2 id="{section.anchor}--title">{escape(study.title)}</h2>',
         f'<p class="about">{escape(study.about)}</p>' if study.about else "",
+        f'<p class="verdict v-fails">This study broke: {escape(result.error)}</p>' if result.error else "",
         *claims,
         *pictures,
         f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>',

@@ -37,7 +37,7 @@ def draw_block(
     )
 
 
-def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int, scale: float = 0.5) -> State:
+def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int, scale: float = 0.4) -> State:
     """A random w (*lead, 3, width, nodes) and z (*lead, 3, queries, tokens)."""
     (width, tokens), queries = block.tokens.shape, block.queries.shape[1]
     w = scale * normal(*lead, len(GRADIENTS), width, nodes, generator=generator)
@@ -46,7 +46,7 @@ def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int,
 
 def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
     """g for hidden nodes (..., 3, samples, nodes), in the order of GRADIENTS."""
-    fixed = normal(samples, nodes, generator=generator)
+    fixed = 0.4 * normal(samples, nodes, generator=generator)
     from_loss = cross_entropy_gradient(torch.randint(nodes + 1, (samples,), generator=generator))
     phase = torch.arange(nodes, dtype=torch.float64)
 
@@ -54,7 +54,7 @@ def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Bac
         # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
         logits = torch.nn.functional.pad(h[..., 1, :, :], (0, 1))
         learnt = from_loss(logits, time)[..., :-1]
-        changing = fixed * torch.cos(3 * time + phase) + cos(5 * time)
+        changing = fixed * torch.cos(3 * time + phase) + cos(5 * time) / 4
         return torch.stack([fixed.expand_as(learnt), learnt, changing.expand_as(learnt)], -3)
 
     return gradient

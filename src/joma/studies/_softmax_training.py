@@ -159,10 +159,10 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
     Velocities are relative errors (steps, draws), logits (draws, steps, tokens); κ = T = 1.
     """
     block, w0, z0 = _single_blocks(draws, torch.Generator().manual_seed(seed))
-    sizes = (w0.numel(), z0.numel(), z0.numel())
+    sizes = [w0.numel(), z0.numel(), z0.numel()]
 
     def unpack(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        w, z, estimate = y.split(sizes, -1)
+        w, z, estimate = torch.split(y, sizes, -1)
         return w.view(*y.shape[:-1], *w0.shape), *(part.view(*y.shape[:-1], *z0.shape) for part in (z, estimate))
 
     def field(time: float, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +190,7 @@ class _Case:
         v = length[:, None] * (self.direction + self.beside)
         return v, RHO * length - v @ self.centre
 
-    def form(self, lemma: Any, lengths: tuple[float, ...]) -> Tensor:
+    def form(self, lemma: Callable[..., isotropic.HyperplaneMean], lengths: tuple[float, ...]) -> Tensor:
         """(lengths, psis, 1 + d): the mean, then the vector."""
         v, xi = self.hyperplanes(lengths)
         cases = [lemma(v, xi, self.centre, self.law, psi=psi, basis=self.basis) for psi in PSIS]

@@ -240,7 +240,7 @@ def _train(kind: Kind, recipe: str, rate: float, data: Data, config: Config) -> 
         optimizer.zero_grad()
         likelihood = block(x, query).log_softmax(-1).take_along_dim(label[..., None], -1)
         loss = -likelihood.mean((-2, -1)).sum()  # the mean over samples; members do not touch each other
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         z.append(block.z.detach()[:, 0].clone())
         w.append(block.w.detach().clone())

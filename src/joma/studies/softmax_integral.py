@@ -148,11 +148,14 @@ def judge(run: Run) -> list[Finding]:
     error = {kind: {m: _error(run, kind, m) for m in METHODS} for kind in KINDS}
     nc = {kind: {m: _correlation(run, kind, m) for m in METHODS} for kind in KINDS}
     stranger = {kind: {m: _correlation(run, kind, m, roll=1) for m in METHODS} for kind in KINDS}
+    start, end = ([run.value(f"{k}/mean attention")[:, i] for k in KINDS] for i in (0, -1))
+    strayed = [float(np.abs(b - a).sum(-1).mean()) for a, b in zip(start, end, strict=True)]
     still = [float(relative(run.value(f"{k}/z")[:, :1], run.value(f"{k}/z"))[:, -1].mean()) for k in KINDS]
     return [
         by_test(
             PUBLISHED,
-            measured=f"relative error {_by_kind(error, 'published')}; correlation {_by_kind(nc, 'published')}",
+            measured=f"relative error {_by_kind(error, 'published', '.2g')}; correlation "
+            f"{_by_kind(nc, 'published', '.3f')}; b̄ moved by {strayed[0]:.2f} and {strayed[1]:.2f} of at most 2",
             expected=f"relative error up to {CLOSE} (at a quarter, half and end of training)",
             as_printed=all((error[k]["published"] <= CLOSE).all() for k in KINDS),
             in_direction=all(nc[k]["published"][-1] >= HIGH for k in KINDS),
@@ -199,19 +202,19 @@ def judge(run: Run) -> list[Finding]:
             expected=f"at least {HIGH} (at a quarter, half and end of training)",
             as_printed=all((nc[k]["current mean"] >= HIGH).all() for k in KINDS),
             tolerance=HIGH,
-            control=f"b̄ of the start: {_by_kind(nc, 'published')}",
+            control=f"b̄ of the start: {_by_kind(nc, 'published', '.3f')}",
         ),
         by_test(
             REBUILT,
-            measured=f"relative error {_by_kind(error, 'published')} in closed form, "
-            f"{_by_kind(error, 'self-consistent')} rebuilt; correlation {_by_kind(nc, 'self-consistent')}",
+            measured=f"relative error {_by_kind(error, 'published', '.2g')} in closed form, "
+            f"{_by_kind(error, 'self-consistent', '.2g')} rebuilt; correlation {_by_kind(nc, 'self-consistent', '.3f')}",
             expected=f"relative error up to {CLOSE} throughout, correlation 0.99 at the end",
             as_printed=all((error[k]["published"] <= CLOSE).all() for k in KINDS),
             as_corrected=all(
                 (error[k]["self-consistent"] <= CLOSE).all() and nc[k]["self-consistent"][-1] >= 0.99 for k in KINDS
             ),
             tolerance=CLOSE,
-            control=f"true b̄(t), not rebuilt: {_by_kind(error, 'integrated')}",
+            control=f"true b̄(t), not rebuilt: {_by_kind(error, 'integrated', '.2g')}",
         ),
         _condition(run, error),
         by_residual(
@@ -288,8 +291,9 @@ def _correlation(run: Run, kind: Kind, method: str, *, roll: int = 0) -> Any:
     return _three_of(run, pearson(np.roll(run.value(f"{kind}/{method}"), roll, 0), run.value(f"{kind}/z")))
 
 
-def _by_kind(table: dict[Kind, dict[str, Any]], method: str) -> str:
-    return ", ".join("/".join(f"{value:.2g}" for value in table[kind][method]) + f" ({kind})" for kind in KINDS)
+def _by_kind(table: dict[Kind, dict[str, Any]], method: str, form: str = ".2f") -> str:
+    """The three numbers of each kind of data: correlations, or relative errors with `form` = '.2g'."""
+    return ", ".join("/".join(f"{value:{form}}" for value in table[kind][method]) + f" ({kind})" for kind in KINDS)
 
 
 def _one_sample_error(run: Run, name: str) -> float:

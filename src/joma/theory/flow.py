@@ -9,7 +9,7 @@ This is gradient ascent on E[sum_k g_k h_k] with the back-propagated gradient g 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -144,15 +144,9 @@ class Block:
         wanted = (*w0.shape[:-2], self.queries.shape[1], self.tokens.shape[1])
         if tuple(z0.shape) != wanted:
             raise ValueError(f"z0 must have shape {wanted}, got {tuple(z0.shape)}")
-        split = w0.numel()
-
-        def field(time: float, y: Tensor) -> Tensor:
-            w, z = y[:split].view_as(w0), y[split:].view_as(z0)
-            dw, dz = self.velocity(w, z, time)
-            return torch.cat([dw.flatten(), dz.flatten()])
-
-        path = integrate(field, torch.cat([w0.flatten(), z0.flatten()]), t, rtol=rtol, atol=atol)
-        return State(path[:, :split].view(-1, *w0.shape), path[:, split:].view(-1, *z0.shape))
+        return State(
+            *integrate_together(lambda time, w, z: self.velocity(w, z, time), (w0, z0), t, rtol=rtol, atol=atol)
+        )
 
     def _features(self, b: Tensor) -> Tensor:
         f = b @ self.tokens.mT
@@ -222,3 +216,31 @@ def integrate(
     if not solution.success:
         raise ValueError(f"the flow could not be followed to t = {end:g}: {solution.message}")
     return torch.from_numpy(solution.y.T.copy()).to(start.device).view(-1, *start.shape)
+
+
+def integrate_together(
+    field: Callable[..., Sequence[Tensor]],
+    start: Sequence[Tensor],
+    t: Number,
+    *,
+    rtol: float = 1e-12,
+    atol: float = 1e-13,
+) -> tuple[Tensor, ...]:
+    """Several tensors of different shapes that flow as one: field(time, *parts) returns the velocity of each part.
+
+    Returns the paths of the parts, each (steps, *its own shape); see `integrate`.
+
+    >>> east, north = integrate_together(lambda time, x, y: (-y, x), (torch.ones(1), torch.zeros(1)), [torch.pi / 2])
+    >>> north
+    tensor([[1.0000]], dtype=torch.float64)
+    """
+    sizes = [part.numel() for part in start]
+
+    def parts(y: Tensor) -> tuple[Tensor, ...]:
+        pieces = y.split(sizes, -1)
+        return tuple(p.view(*y.shape[:-1], *like.shape) for p, like in zip(pieces, start, strict=True))
+
+    def flat(time: float, y: Tensor) -> Tensor:
+        return torch.cat([velocity.reshape(-1) for velocity in field(time, *parts(y))])
+
+    return parts(integrate(flat, torch.cat([part.reshape(-1) for part in start]), t, rtol=rtol, atol=atol))

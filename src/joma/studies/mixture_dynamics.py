@@ -1,0 +1,286 @@
+"""Lemmas 2, 3 and 5, eq. 42-43, 48-49, 53, 61: the flow of one node on a mixture of isotropic clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.runs import Run
+from joma.studies._isotropic import (
+    LAW_NAMES,
+    SAMPLING,
+    difference,
+    in_errors,
+    laws,
+    plain_ticks,
+    sample_mean,
+)
+from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
+from joma.studies.drawing import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, panels
+from joma.studies.verdicts import by_residual, by_test, show
+from joma.theory import isotropic
+from joma.theory.radial import Gaussian, RadialLaw
+
+LENGTHS = (0.3, 1.0, 2.5)
+CURVE = tuple(np.geomspace(0.2, 4, 60).tolist())
+SLOPES = {"ReLU": (0.0, 1.0), "leaky": (0.1, 1.0), "identity": (1.0, 1.0), "|x|": (-1.0, 1.0)}
+EXACT = 1e-11  # identities between closed forms
+DIFFERENCES = 1e-8  # closed derivatives against differences of sixth order
+
+
+@dataclass(frozen=True)
+class Config:
+    """Random clusters of either sign in the full space, and a random direction of v."""
+
+    samples: int = 200_000
+    dimension: int = 5
+    clusters: int = 3
+    seed: int = 0
+
+
+WEIGHT = Claim(
+    "mixture-weight",
+    "JoMA eq. 42",
+    "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ.",
+    "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖: only the direction of (v, ξ) counts.",
+)
+BIAS = Claim("mixture-bias", "JoMA eq. 43", "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).", "ξ′ = Σ aⱼθ₁(ρⱼ).")
+DERIVATIVE = Claim("f-derivative", "JoMA eq. 48", "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.")
+PRIMITIVE = Claim("f-primitive", "JoMA eq. 49", "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.")
+SHAPE = Claim(
+    "f-increasing",
+    "JoMA Lemma 3",
+    "F = θ₂ + rθ₁ increases for every homogeneous activation.",
+    "It increases where φ′ ≥ 0; for |x| it falls below zero distance.",
+)
+GROWTH = Claim(
+    "growth",
+    "JoMA eq. 53",
+    "‖v‖ v·v′ = Σ aⱼF(rⱼ) − ‖v‖ ξξ′.",
+    "v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ), which is E[g h].",
+)
+SLOPE = Claim(
+    "theta-slopes",
+    "JoMA eq. 61",
+    "A homogeneous φ is c₋ below and c₊ above zero, and θ₁′ = (c₋ + c₊)pₙ, θ₂′ = −(c₋ + c₊) r pₙ.",
+    "φ is c₋x below and c₊x above zero, and the factor is c₊ − c₋.",
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """The velocity by sampling and by both forms, then Lemmas 3 and 5 by differences and quadrature."""
+    run.keep("curve/lengths", lambda: np.array(CURVE))
+    for i, (name, law) in enumerate(zip(LAW_NAMES, laws(config.dimension), strict=True)):
+        progress(0.15 * i, f"sampling the {name} law")
+        _record_flow(run, name, _Case(config, law), config.samples, config.seed + i)
+        _record_lemmas(run, name, law)
+    progress(0.8, "slopes of other activations")
+    s = torch.linspace(-3, 3, 121, dtype=torch.float64)
+    run.keep("slopes/s", lambda: s)
+    for name, slopes in SLOPES.items():
+        _record_slopes(run, name, slopes, s)
+
+
+def _record_flow(run: Run, name: str, case: _Case, samples: int, seed: int) -> None:
+    run.keep(f"{name}/sampled", lambda: case.sampled(samples, seed))
+    run.keep(f"{name}/corrected", lambda: case.form(isotropic.velocity, LENGTHS))
+    run.keep(f"{name}/printed", lambda: case.form(isotropic.printed_velocity, LENGTHS))
+    run.keep(f"{name}/corrected curve", lambda: case.form(isotropic.velocity, CURVE))
+    run.keep(f"{name}/printed curve", lambda: case.form(isotropic.printed_velocity, CURVE))
+    run.keep(f"{name}/growth", case.growth)
+
+
+def _record_lemmas(run: Run, name: str, law: RadialLaw) -> None:
+    """Lemma 3 for a ReLU: F' by differences and F by quadrature, both from theta1 and theta2 alone."""
+    end = min(3.0, 0.9 * law.radius)
+    s = torch.linspace(-end, end, 61, dtype=torch.float64)
+    first, second = isotropic.thetas(s, law)
+    run.keep(f"{name}/theta1", lambda: first)
+    run.keep(f"{name}/F by differences", lambda: difference(lambda x: law.theta2(x) + x * law.theta1(x), s))
+    run.keep(f"{name}/theta2", lambda: second)
+    run.keep(f"{name}/theta2 by quadrature", lambda: law.theta2(0.0) - s * first + _integral(law, s))
+
+
+def _record_slopes(run: Run, name: str, slopes: tuple[float, float], s: Tensor) -> None:
+    """Lemma 5 for one activation: differences of E[phi'] and E[u phi'] beside both closed forms."""
+    law = Gaussian(3)
+    below, above = slopes
+    share = lambda x: below * (1 - law.theta1(x)) + above * law.theta1(x)  # E[phi'(u + s)], by its definition
+    pull = lambda x: (above - below) * law.theta2(x)
+    run.keep(f"slopes/{name}/truth", lambda: torch.stack([difference(share, s), difference(pull, s)]))
+    run.keep(f"slopes/{name}/corrected", lambda: torch.stack(isotropic.theta_derivatives(s, law, slopes=slopes)))
+    run.keep(f"slopes/{name}/printed", lambda: torch.stack(isotropic.printed_theta_derivatives(s, law, slopes=slopes)))
+    run.keep(f"slopes/{name}/F", lambda: isotropic.excess(s, law, slopes=slopes))
+
+
+def judge(run: Run) -> list[Finding]:
+    """Residuals of both forms; in standard errors where the truth was sampled."""
+    off = {
+        form: np.stack([in_errors(run.value(f"{law}/{form}"), run.value(f"{law}/sampled")) for law in LAW_NAMES])
+        for form in ("printed", "corrected")
+    }  # (laws, lengths, d + 1)
+    unit = off["printed"][:, LENGTHS.index(1.0)]
+
+    def worst(one: str, other: str) -> float:
+        return max(float(np.abs(run.value(f"{law}/{one}") - run.value(f"{law}/{other}")).max()) for law in LAW_NAMES)
+
+    growth = np.stack([run.value(f"{law}/growth") for law in LAW_NAMES])  # (laws, 3, lengths)
+    fall = {name: float(np.diff(run.value(f"slopes/{name}/F")).min()) for name in SLOPES}
+    slope = {
+        form: max(
+            float(np.abs(run.value(f"slopes/{name}/{form}") - run.value(f"slopes/{name}/truth")).max())
+            for name in SLOPES
+        )
+        for form in ("printed", "corrected")
+    }
+    return [
+        by_residual(
+            WEIGHT,
+            printed=float(off["printed"][..., :-1].max()),
+            corrected=float(off["corrected"][..., :-1].max()),
+            tolerance=SAMPLING,
+            expected="within sampling error, in standard errors",
+            control=f"at ‖v‖ = 1 the printed form is off by {show(float(unit[..., :-1].max()))}",
+        ),
+        by_residual(
+            BIAS,
+            printed=float(off["printed"][..., -1].max()),
+            corrected=float(off["corrected"][..., -1].max()),
+            tolerance=SAMPLING,
+            expected="within sampling error, in standard errors",
+            control=f"at ‖v‖ = 1 the printed form is off by {show(float(unit[..., -1].max()))}",
+        ),
+        by_residual(
+            DERIVATIVE,
+            printed=worst("F by differences", "theta1"),
+            tolerance=DIFFERENCES,
+            expected="differences of F equal to θ₁, in the scaled distance",
+        ),
+        by_residual(
+            PRIMITIVE,
+            printed=worst("theta2 by quadrature", "theta2"),
+            tolerance=EXACT,
+            expected="quadrature of θ₁ gives θ₂, in the scaled distance",
+        ),
+        by_test(
+            SHAPE,
+            measured="least step of F on a grid: " + ", ".join(f"{name} {show(least)}" for name, least in fall.items()),
+            expected="no falling step",
+            as_printed=all(least > 0 for least in fall.values()),
+            as_corrected=all((least > 0) == (SLOPES[name][0] >= 0) for name, least in fall.items()),
+        ),
+        by_residual(
+            GROWTH,
+            printed=float(np.abs(growth[:, 0] - growth[:, 2]).max()),
+            corrected=float(np.abs(growth[:, 1] - growth[:, 2]).max()),
+            tolerance=EXACT,
+            expected="equal to v·v′ of the flow",
+            control=f"at ‖v‖ = 1 the printed form is off by "
+            f"{show(float(np.abs(growth[:, 0] - growth[:, 2])[:, LENGTHS.index(1.0)].max()))}",
+        ),
+        by_residual(
+            SLOPE,
+            printed=slope["printed"],
+            corrected=slope["corrected"],
+            tolerance=DIFFERENCES,
+            expected="equal to the differences of θ₁ and θ₂",
+        ),
+    ]
+
+
+def draw(run: Run) -> list[Drawing]:
+    """The speed against the length of v, and Lemma 5 for four activations."""
+    figure, (left, right) = panels(2)
+    law, lengths = LAW_NAMES[2], run.value("curve/lengths")
+    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
+        left.plot(lengths, np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1), color=colour, label=form)
+    sampled = np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1)
+    left.plot(LENGTHS, sampled, "o", ms=5, color=GREEN, label="sampled")
+    left.set(xscale="log", yscale="log", xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="‖(v′, ξ′)‖")
+    left.set_title("Speed on Student-t clusters")
+    plain_ticks(left.xaxis, (0.3, 1, 2.5))
+    plain_ticks(left.yaxis, (0.5, 1, 2, 5, 10))
+    left.legend(loc="upper right")
+    s = run.value("slopes/s")
+    for name, colour in (("|x|", BLUE), ("leaky", ORANGE), ("identity", GREEN)):
+        right.plot(s, run.value(f"slopes/{name}/truth")[0], color=colour, lw=2.4, label=name)
+        right.plot(s, run.value(f"slopes/{name}/printed")[0], color=colour, lw=1.4, ls="--", zorder=5)
+    right.set(xlabel="signed distance ρ", ylabel="θ₁′", title="Lemma 5: solid true, dashed printed")
+    right.legend(loc="upper right")
+    caption = (
+        "Left: how fast a node moves, against its size; truly its size does not matter. Right: θ₁′ by differences and "
+        "as eq. 61 prints it, where |x| and the identity change places."
+    )
+    return [Drawing("mixture-dynamics", caption, figure)]
+
+
+class _Case:
+    """Random clusters of either sign and a random direction of (v, xi)."""
+
+    def __init__(self, config: Config, law: RadialLaw) -> None:
+        generator = torch.Generator().manual_seed(config.seed + 200)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.law = law
+        self.centres, self.weights = normal(config.clusters, config.dimension), normal(config.clusters)
+        direction = normal(config.dimension)
+        self.direction, self.bias = direction / direction.norm(), 0.3 * normal(1)
+
+    def nodes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """v (lengths, d) and xi (lengths,) of one direction."""
+        length = torch.tensor(lengths, dtype=torch.float64)
+        return length[:, None] * self.direction, length * self.bias
+
+    def form(self, velocity: Callable[..., isotropic.Velocity], lengths: tuple[float, ...]) -> Tensor:
+        """(lengths, d + 1): v' and xi'."""
+        motion = velocity(*self.nodes(lengths), self.centres, self.weights, self.law)
+        return torch.cat([motion.v, motion.xi[:, None]], -1)
+
+    def sampled(self, count: int, seed: int) -> Tensor:
+        """(2, lengths, d + 1): E[g x φ'] and E[g φ'] by sampling, and their standard errors."""
+        v, xi = self.nodes(LENGTHS)
+
+        def statistic(inner: Tensor) -> Tensor:
+            x = self.centres + inner[:, None, :]  # (samples, clusters, d)
+            pull = self.weights[:, None] * ((x @ v.mT + xi) > 0).to(x)  # (samples, clusters, lengths)
+            return torch.cat([pull.mT @ x, pull.sum(1)[..., None]], -1)
+
+        return sample_mean(statistic, self.law, count, seed)
+
+    def growth(self) -> Tensor:
+        """(3, lengths): v . v' as printed, as corrected, and of the flow itself."""
+        v, xi = self.nodes(LENGTHS)
+        setting = (self.centres, self.weights, self.law)
+        motion = isotropic.velocity(v, xi, *setting)
+        printed = isotropic.printed_growth(v, xi, motion.xi, *setting)
+        return torch.stack([printed, isotropic.objective(v, xi, *setting) - xi * motion.xi, (v * motion.v).sum(-1)])
+
+
+def _integral(law: RadialLaw, s: Tensor) -> Tensor:
+    """∫₀ˢ θ₁ by Gauss-Legendre."""
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(60))
+    return s / 2 * (law.theta1(s[:, None] * (nodes + 1) / 2) * weights).sum(-1)
+
+
+STUDY = Study(
+    name="lemma2",
+    title="Lemmas 2, 3 and 5: the flow of one node on a mixture of clusters",
+    version=1,
+    claims=(WEIGHT, BIAS, DERIVATIVE, PRIMITIVE, SHAPE, GROWTH, SLOPE),
+    quick=Config(),
+    paper=Config(samples=2_000_000, clusters=8),
+    run=run,
+    judge=judge,
+    draw=draw,
+    about=(
+        "The velocity of one ReLU node on clusters of four laws is sampled and held against eq. 42-43 as printed and "
+        "as corrected, at three lengths of v. Lemma 3 is checked by differences and quadrature of θ₁ and θ₂, Lemma 5 "
+        "by differences for ReLU, leaky ReLU, identity and |x|."
+    ),
+)
