@@ -1,6 +1,7 @@
 """Keeping what a benchmark measured: results/bench_NAME.json with machine, versions and commit."""
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -15,12 +16,12 @@ def record(name: str, rows: list[dict[str, object]]) -> None:
     """Write the rows when the script was called with --record."""
     if "--record" not in sys.argv[1:]:
         return
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = os.environ.get("JOMA_COMMIT") or _head()
     record = {
         "benchmark": name,
         "command": f"python benchmarks/bench_{name}.py --record",
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit or None,
+        "commit": commit,
         "machine": machine(),
         "versions": versions(),
         "rows": rows,
@@ -28,3 +29,12 @@ def record(name: str, rows: list[dict[str, object]]) -> None:
     path = ROOT / "results" / f"bench_{name}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"recorded: {path.relative_to(ROOT)}")
+
+
+def _head() -> str | None:
+    """The commit, where this is a git checkout; elsewhere JOMA_COMMIT can say it."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return None
+    return head or None

@@ -1,4 +1,4 @@
-"""Random blocks for the studies on Theorem 1. Activations and gradients differ along leading dimensions, in one flow."""
+"""Random blocks for the studies on Theorem 1. Activations and gradients differ along leading dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from joma.theory.attention import random_orthonormal
-from joma.theory.flow import Activation, Backprop, Block, State, cross_entropy_gradient, identity
+from joma.theory.flow import Activation, Backprop, Block, State, identity
 
 SMOOTH: dict[str, Activation] = {"identity": identity, "SiLU": torch.nn.functional.silu, "tanh": torch.tanh}
 GRADIENTS = ("constant", "cross-entropy", "changing in time")
@@ -47,14 +47,14 @@ def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int,
 def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
     """g for hidden nodes (..., 3, samples, nodes), in the order of GRADIENTS."""
     fixed = 0.4 * normal(samples, nodes, generator=generator)
-    from_loss = cross_entropy_gradient(torch.randint(nodes + 1, (samples,), generator=generator))
+    # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
+    label = torch.randint(nodes + 1, (samples,), generator=generator)
+    target = torch.nn.functional.one_hot(label, nodes + 1).double()[:, :-1]
     phase = torch.arange(nodes, dtype=torch.float64)
 
     def gradient(h: Tensor, time: float) -> Tensor:
-        # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
-        logits = torch.nn.functional.pad(h[..., 1, :, :], (0, 1))
-        learnt = from_loss(logits, time)[..., :-1]
-        changing = fixed * torch.cos(3 * time + phase) + cos(5 * time) / 4
+        learnt = target - torch.nn.functional.pad(h[..., 1, :, :], (0, 1)).softmax(-1)[..., :-1]
+        changing = fixed * torch.cos(phase + 3 * time) + cos(5 * time) / 4
         return torch.stack([fixed.expand_as(learnt), learnt, changing.expand_as(learnt)], -3)
 
     return gradient

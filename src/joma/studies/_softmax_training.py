@@ -163,7 +163,8 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
 
     def unpack(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w, z, estimate = torch.split(y, sizes, -1)
-        return w.view(*y.shape[:-1], *w0.shape), *(part.view(*y.shape[:-1], *z0.shape) for part in (z, estimate))
+        lead = y.shape[:-1]
+        return w.view(*lead, *w0.shape), z.view(*lead, *z0.shape), estimate.view(*lead, *z0.shape)
 
     def field(time: float, y: Tensor) -> Tensor:
         w, z, _ = unpack(y)
@@ -180,7 +181,6 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
     both = (pull - mean).sum(-1) - truth[..., 0]
     size = truth[..., 0].norm(dim=-1)
     return {
-        "t": t,
         "velocity, one node": one_node / size,
         "velocity, all nodes": both.norm(dim=-1) / size,
         "z": z[..., 0, :].movedim(0, 1),

@@ -91,11 +91,10 @@ class Ensemble(NamedTuple):
 
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Follow the flows of all widths and seeds at once, with and without the residual."""
-    run.keep("widths", lambda: np.array(config.widths))
     for i, residual in enumerate((True, False)):
         name = "residual" if residual else "no residual"
         progress(0.4 * i, f"flows with {name}")
-        if f"{name}/z" not in run:
+        if f"{name}/coherence" not in run:
             widths = config.widths if not residual else tuple(w for w in config.widths if w > config.tokens)
             record = _flows(config, widths, residual=residual)
             run.record(0, {f"{name}/{key}": value for key, value in record.items()})
@@ -190,7 +189,7 @@ def draw(run: Run) -> list[Drawing]:
     for axis in (left, right):
         axis.set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
         axis.minorticks_off()
-    right.legend(loc="center left", bbox_to_anchor=(0.0, 0.45), ncols=2, columnspacing=1.0)
+    right.legend(loc="center left", bbox_to_anchor=(0.0, 0.52), ncols=2, columnspacing=1.0)
     caption = (
         "Left: how far Theorem 1 drifts under random unit embeddings of several widths, one dot a seed, and what the "
         "first-order terms computed on the orthonormal flow predict. Right: the printed relation, alone and summed "
@@ -219,19 +218,22 @@ def _flows(config: Config, widths: tuple[int, ...], *, residual: bool) -> dict[s
     v, z = ensemble.tokens.mT @ end.w, end.z[:, 0]
 
     def fold(value: Tensor) -> Tensor:
-        return value.unflatten(0, (copies, config.seeds))
+        return value.view(copies, config.seeds, *value.shape[1:])
 
     drift = fold(z - v.square().sum(-1) / 2)
     gram = drawn.mT @ drawn - torch.eye(config.tokens + 1, dtype=torch.float64)
-    record = {"coherence": gram.abs().amax((-1, -2)), "z": fold(z)[:-1]}
+    coherence = gram.abs().amax((-1, -2))
     if not residual:
-        return record | {
+        return {
+            "coherence": coherence,
             "total z": fold(z.sum(-1))[:-1],
             "half |V|^2": fold(v.square().sum((-1, -2)) / 2)[:-1],
             "half |W|^2": fold(end.w.square().sum((-1, -2)) / 2)[:-1],
         }
     paths = fold(end.areas)[-1]  # of the orthonormal flow: the query is the last of its columns
-    return record | {
+    return {
+        "coherence": coherence,
+        "z": fold(z)[:-1],
         "drift": drift[:-1],
         "orthonormal drift": drift[-1],
         "path integral": fold(end.areas.diagonal(dim1=-2, dim2=-1))[:-1],
@@ -287,7 +289,7 @@ def _embeddings(width: int, seed: int, config: Config) -> Tensor:
 
 def _unit_columns(width: int, count: int, generator: torch.Generator) -> Tensor:
     u = torch.randn(width, count, generator=generator, dtype=torch.float64)
-    return u / u.norm(dim=0)
+    return torch.nn.functional.normalize(u, dim=0)
 
 
 def _width(epsilon: float, vocabulary: int) -> int:

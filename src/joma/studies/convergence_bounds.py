@@ -33,6 +33,14 @@ class Config:
     depths: int = 24
     deepest: float = 30.0
 
+    def __post_init__(self) -> None:
+        if self.targets < 2 or self.depths < 2:
+            raise ValueError("targets and depths must be 2 or more")
+        if not (0 < self.largest_mu <= 12 and self.deepest > 0.01):
+            raise ValueError(
+                f"largest_mu must lie in (0, 12] and deepest above 0.01, got {self.largest_mu:g}, {self.deepest:g}"
+            )
+
 
 LEMMA_6 = Claim("lemma-6", "JoMA Lemma 6", "(1 − exp(−y²))/y never exceeds 1/√2 for y ≥ 0.")
 STATIONARY = Claim("lemma-6-maximum", "JoMA eq. 75", "Where (1 − exp(−y²))/y is largest, exp(−y²) = 1/(2y² + 1).")
@@ -162,14 +170,15 @@ def draw(run: Run) -> list[Drawing]:
         left.plot(y, run.value(name), color=colour, label=label)
         left.axhline(bound, ls="--", lw=1, color=colour)
         left.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
-    left.set(xlabel="y", ylim=(0, 1.45), title="The lemmas (dashed: their bounds)")
+    left.set(xlabel="y", ylabel="value", ylim=(0, 1.45), title="The lemmas (dashed: their bounds)")
     left.legend(loc="upper right")
     floor = np.exp(-(mu**2) / 2)
     right.plot(mu, late - floor**2 * LATE, color=PRINTED, label="printed: F − exp(−μ²) ln 1/δ")
     right.plot(mu, late - floor * LATE, color=CORRECTED, label="corrected: F − exp(−μ²/2) ln 1/δ")
     right.axhline(BOUND_88, ls="--", lw=1, color="gray")
     right.annotate("√(π/2) + 1", (mu[-1], BOUND_88 * 1.12), ha="right", fontsize=8)
-    right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", title=f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
+    right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
+    right.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
     right.legend(loc="upper right")
     caption = (
         "Left: the functions of Lemmas 6 and 7 stay below their bounds; dots mark the true maxima. Right: the part of "
@@ -200,7 +209,7 @@ def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
     Beyond l = 45 the integrand is exp(−μ²/2) to the last digit.
     """
     nodes, weight = (torch.from_numpy(a) for a in _rule(24))
-    edges = torch.linspace(0, 1, 17, dtype=torch.float64)
+    edges = torch.linspace(0, 1, 17, dtype=torch.float64) ** 3  # dense near 0, where exp(−μ²l²/2) falls fast
     near = depth.clamp(max=45.0)
     total = torch.exp(-(mu**2) / 2) * (depth - near)
     for start, end in pairwise(edges):
@@ -233,7 +242,7 @@ def _zeta_integral(depth: Tensor, mu: Tensor) -> Tensor:
 
 def _zeta_range(depth: Tensor, mu: Tensor) -> Tensor:
     """Smallest and largest ζ(r, x) for x in (0, μ]. (2, depths, targets)."""
-    x = mu[:, None] * torch.linspace(1e-6, 1, 400, dtype=torch.float64)
+    x = mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64)
     zeta = _zeta(-torch.expm1(-depth)[..., None], x)
     return torch.stack([zeta.amin(-1), zeta.amax(-1)])
 

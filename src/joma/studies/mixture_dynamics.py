@@ -20,7 +20,7 @@ from joma.studies._isotropic import (
     sample_mean,
 )
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
-from joma.studies.drawing import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, panels
+from joma.studies.drawing import CORRECTED, GREEN, PRINTED, panels
 from joma.studies.verdicts import by_residual, by_test, show
 from joma.theory import isotropic
 from joma.theory.radial import Gaussian, RadialLaw
@@ -205,15 +205,21 @@ def draw(run: Run) -> list[Drawing]:
     plain_ticks(left.xaxis, (0.3, 1, 2.5))
     plain_ticks(left.yaxis, (0.5, 1, 2, 5, 10))
     left.legend(loc="upper right")
-    s = run.value("slopes/s")
-    for name, colour in (("|x|", BLUE), ("leaky", ORANGE), ("identity", GREEN)):
-        right.plot(s, run.value(f"slopes/{name}/truth")[0], color=colour, lw=2.4, label=name)
-        right.plot(s, run.value(f"slopes/{name}/printed")[0], color=colour, lw=1.4, ls="--", zorder=5)
-    right.set(xlabel="signed distance ρ", ylabel="θ₁′", title="Lemma 5: solid true, dashed printed")
-    right.legend(loc="upper right")
+    at, places = int(np.argmin(np.abs(run.value("slopes/s") - 0.7))), np.arange(len(SLOPES))
+    for form, marker, size, colour, label in (
+        ("truth", "o", 9, GREEN, "by differences"),
+        ("corrected", "o", 4, CORRECTED, "corrected"),
+        ("printed", "s", 4.5, PRINTED, "printed"),
+    ):
+        value = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
+        face = "none" if form == "truth" else colour
+        right.plot(places, value, marker, ms=size, mfc=face, color=colour, label=label)
+    right.set_xticks(places, list(SLOPES))
+    right.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.95), title="Lemma 5")
+    right.legend(loc="upper left", ncols=3, columnspacing=1, handletextpad=0.2, fontsize=8)
     caption = (
-        "Left: how fast a node moves, against its size; truly its size does not matter. Right: θ₁′ by differences and "
-        "as eq. 61 prints it, where |x| and the identity change places."
+        "Left: how fast a node moves, against its size; truly its size does not matter. Right: θ₁′ by differences, "
+        "as corrected and as eq. 61 prints it, where |x| and the identity change places."
     )
     return [Drawing("mixture-dynamics", caption, figure)]
 

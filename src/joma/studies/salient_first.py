@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log, pi, sqrt
+from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,16 @@ class Config:
     horizon: float = 20.0
     """Of the flow; eq. 7 then compares depths of up to exp(μ²/2) times as much."""
     steps: int = 40
-    grid: int = 41
+    grid: int = 40
     """Targets a side, up to the largest, for the search for the worst λ."""
     linear_start: float = 0.001
     """Linear attention does not move from zero."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.mu)) < 2 or min(self.mu) <= 0 or max(self.mu) > 5:
+            raise ValueError(f"mu must hold two or more different targets in (0, 5], got {self.mu}")
+        if not 0 < self.linear_start < min(LINEAR_PAIR):
+            raise ValueError(f"linear_start must lie between 0 and {min(LINEAR_PAIR):g}, got {self.linear_start:g}")
 
 
 CLOCK = Claim(
@@ -77,7 +83,7 @@ LINEAR_ZERO = Claim(
 
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Follow weights and depths by an ODE solver, and record the closed forms beside them."""
-    mu = torch.tensor(config.mu, dtype=torch.float64)
+    mu = torch.tensor(sorted(set(config.mu)), dtype=torch.float64)
     t = torch.linspace(0, config.horizon, config.steps + 1, dtype=torch.float64)
     early = torch.linspace(0, 1.0, config.steps + 1, dtype=torch.float64)
     run.keep("mu", lambda: mu)
@@ -85,7 +91,8 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     run.keep("early t", lambda: early)
     progress(0.0, "flow of the weights")
     run.keep("v", lambda: integrate(lambda time, v: (mu - v) * torch.exp(v**2 / 2), torch.zeros_like(mu), early))
-    run.keep("F of v", lambda: salience.time_to(torch.from_numpy(run.value("v").copy()) / mu, mu))
+    share = (torch.from_numpy(run.value("v").copy()) / mu).clamp(max=1.0)  # the solver may round to above μ
+    run.keep("F of v", lambda: salience.time_to(share, mu))
     progress(0.4, "flow of the depths")
     run.keep("depth", lambda: integrate(lambda time, d: torch.exp((mu * torch.expm1(-d)) ** 2 / 2), 0 * mu, t))
     run.keep("predicted ratio", lambda: _predicted_ratio(mu, t[1:]))
@@ -183,7 +190,7 @@ def draw(run: Run) -> list[Drawing]:
     left.set(
         xscale="log", yscale="log", xlabel=f"ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|", title="When is Λ small?"
     )
-    left.legend(loc="lower left")
+    left.legend(loc="lower left", bbox_to_anchor=(0.14, 0.0))
     t = run.value("curve/t")
     for name, colour, label in (
         ("exp", GREEN, "exp attention"),
@@ -220,11 +227,10 @@ def _predicted_ratio(mu: Tensor, t: Tensor) -> Tensor:
 
 def _worst_lambda(config: Config) -> dict[str, Tensor]:
     """The largest |λ| over time for each pair of targets, and the pair that has the largest."""
-    mu = torch.linspace(0, max(config.mu) + 1, config.grid, dtype=torch.float64)
+    mu = torch.linspace(0, max(config.mu) + 1, config.grid + 1, dtype=torch.float64)[1:]
     t = torch.logspace(-2, 2, 30, dtype=torch.float64)
     _, _, deviation = salience.convergence_ratio(mu[:, None], mu, t)
-    level = salience.depth(mu[1:], t)  # at μ = 0 the depth is t
-    level = torch.cat([t[:, None], level], 1).mT  # (k, steps)
+    level = salience.depth(mu, t).mT  # (k, steps)
     bounded = (deviation * level * torch.exp(-(mu[:, None] ** 2) / 2)).abs().amax(-1)
     row, column = divmod(int(bounded.argmax()), len(mu))
     return {"lambda": bounded, "lambda/at": torch.stack([mu[row], mu[column]])}
@@ -232,16 +238,17 @@ def _worst_lambda(config: Config) -> dict[str, Tensor]:
 
 def _record_thresholds(run: Run, mu: Tensor) -> None:
     """Λ at δ_k = a tenth of exp[−(√(2π) + 2) exp(...)] with the exponent of either form, and along depth."""
+    salient, other = (torch.tensor(x, dtype=torch.float64) for x in PAIR)
     for form, power in (("printed", -1.0), ("corrected", 0.5)):
         level = BOUND * torch.exp(power * mu**2) + log(10)
         run.keep(f"{form}/Lambda", partial(_deviation, mu[:, None], mu, level))
-        pair = torch.tensor(BOUND * exp(power * PAIR[1] ** 2), dtype=torch.float64)
+        pair = BOUND * torch.exp(power * other**2)
         run.keep(f"{form}/threshold of the pair", partial(float, pair))
-        run.keep(f"{form}/Lambda of the pair", partial(_deviation, *torch.tensor(PAIR), pair + log(10)))
+        run.keep(f"{form}/Lambda of the pair", partial(_deviation, salient, other, pair + log(10)))
     depth = torch.logspace(-1.5, 3, 200, dtype=torch.float64)
     run.keep("curve/depth", lambda: depth)
     for mu_j in SHOWN:
-        run.keep(f"curve/{mu_j:g}", partial(_deviation, torch.tensor(mu_j), torch.tensor(PAIR[1]), depth))
+        run.keep(f"curve/{mu_j:g}", partial(_deviation, torch.tensor(mu_j), other, depth))
 
 
 def _deviation(mu_j: Tensor, mu_k: Tensor, depth_k: Tensor) -> Tensor:
@@ -273,7 +280,7 @@ STUDY = Study(
     version=1,
     claims=(CLOCK, RATIO, LAMBDA, CONDITION, FIRST, LINEAR, LINEAR_ZERO),
     quick=Config(),
-    paper=Config(mu=(0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), horizon=100.0, steps=200, grid=161),
+    paper=Config(mu=(0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), horizon=100.0, steps=200, grid=160),
     run=run,
     judge=judge,
     draw=draw,

@@ -24,6 +24,8 @@ LAW = 0.05  # relative, for a law that holds to first order in the rate
 Kind = Literal["exp", "linear"]
 KINDS: tuple[Kind, ...] = ("exp", "linear")
 RECIPES = ("full batch", "minibatch", "momentum", "Adam", "weight decay")
+KNOWN = ("full batch", "minibatch", "weight decay")
+"""Recipes whose drift is an exact sum over steps."""
 
 
 @dataclass(frozen=True)
@@ -113,20 +115,26 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     total = len(KINDS) * len(RECIPES)
     for i, (kind, recipe) in enumerate((k, r) for k in KINDS for r in RECIPES):
         progress(i / total, f"{kind} attention, {recipe}")
-        name = f"{kind}/{recipe}"
-        if f"{name}/drift" in run:
-            continue
-        ends: dict[str, list[Tensor]] = {"drift": [], "predicted": [], "moved": []}
-        for rate in config.rates:
-            z, v = _train(kind, recipe, rate, data, config)
-            path = _invariant(z, v, kind, config)
-            predicted = _predicted(z, v, kind, recipe, rate, config)
-            ends["drift"].append(path[:, -1] - path[:, 0])
-            ends["predicted"].append(predicted[:, -1])
-            ends["moved"].append(_moved(z, kind))
-        first = {"drift path": (path - path[:, :1])[0], "predicted path": predicted[0]}  # at the smallest rate
-        stacked = {key: torch.stack(value) for key, value in ends.items()}  # (rates, members, tokens)
-        run.record(0, {f"{name}/{key}": value for key, value in (first | stacked).items()})
+        if f"{kind}/{recipe}/drift" not in run:
+            record = _train_at_all_rates(kind, recipe, data, config)
+            run.record(0, {f"{kind}/{recipe}/{name}": value for name, value in record.items()})
+
+
+def _train_at_all_rates(kind: Kind, recipe: str, data: Data, config: Config) -> dict[str, Tensor]:
+    """Drifts at the end of training, (rates, members, tokens), and over training for one member at the last rate."""
+    ends: dict[str, list[Tensor]] = {"drift": [], "predicted": [], "moved": []}
+    paths = {}
+    for rate in config.rates:
+        z, v = _train(kind, recipe, rate, data, config)
+        invariant = _invariant(z, v, kind, config)
+        paths["drift"] = invariant - invariant[:, :1]
+        if recipe in KNOWN:
+            paths["predicted"] = _predicted(z, v, kind, recipe, rate, config)
+        ends["moved"].append(_moved(z, kind))
+        for name, path in paths.items():
+            ends[name].append(path[:, -1])
+    record = {name: torch.stack(end) for name, end in ends.items() if end}
+    return record | {f"{name} path": path[0] for name, path in paths.items()}
 
 
 def judge(run: Run) -> list[Finding]:
@@ -291,9 +299,9 @@ def _moved(z: Tensor, kind: Kind) -> Tensor:
 
 
 def _relative_drift(run: Run, name: str) -> Any:
-    """|drift| over |movement|, norms over tokens, mean over members. (rates,)."""
-    drift, moved = (np.linalg.norm(run.value(f"{name}/{key}"), axis=-1) for key in ("drift", "moved"))
-    return (drift / moved).mean(-1)
+    """|drift| over |movement|, norms over all tokens of all members. (rates,)."""
+    drift, moved = (np.linalg.norm(run.value(f"{name}/{key}"), axis=(-2, -1)) for key in ("drift", "moved"))
+    return drift / moved
 
 
 def _order(rates: Any, drift: Any) -> float:

@@ -57,10 +57,11 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
     low, high = bottom - gap, torch.full_like(gap, bottom)
     for _ in range(60):
         middle = (low + high) / 2
-        falling = law.residual_life(middle + gap) < law.residual_life(middle)
+        lower, upper = law.residual_life(torch.stack([middle, middle + gap]))
+        falling = upper < lower
         low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
-    lower = (low + high) / 2
-    plus, minus = (lower + gap, lower) if towards > 0 else (lower, lower + gap)
+    near = (low + high) / 2
+    plus, minus = (near + gap, near) if towards > 0 else (near, near + gap)
     return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 def with_slope(s: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
     """value(s), with slope(s) as its derivative: for integrals, whose derivative is known in closed form."""
+    if not s.requires_grad:
+        return value(s)  # the machinery of a custom derivative costs more than most integrals
     return cast(Tensor, _Primitive.apply(s, value, slope))  # type: ignore[no-untyped-call]
 
 

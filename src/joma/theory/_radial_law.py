@@ -72,7 +72,7 @@ class RadialLaw(ABC):
         low, high = torch.full_like(share, -self.mean_distance), torch.full_like(share, self.mean_distance)
         while ((self._theta1(low) > share) | (self._theta1(high) < share)).any():
             low, high = 2 * low, 2 * high
-        for _ in range(200):
+        for _ in range(64):
             middle = (low + high) / 2
             below = self._theta1(middle) < share
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)

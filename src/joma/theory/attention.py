@@ -69,13 +69,19 @@ class Attention:
 
 def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     """f'(at) of a pointwise function, by autograd; differentiable again."""
+    return value_and_derivative(function, at)[1]
+
+
+def value_and_derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
+    """f(at) and f'(at) of a pointwise function; both carry the graph of `at` if it has one, and else none."""
+    graph = at.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
-        inner = at if at.requires_grad else at.detach().requires_grad_()
+        inner = at if graph else at.detach().requires_grad_()
         outer = function(inner)
         if not outer.requires_grad:  # a constant function
-            return torch.zeros_like(at)
-        (slope,) = torch.autograd.grad(outer.sum(), inner, create_graph=at.requires_grad)
-    return slope
+            return outer, torch.zeros_like(at)
+        (slope,) = torch.autograd.grad(outer, inner, torch.ones_like(outer), create_graph=graph, retain_graph=graph)
+    return (outer, slope) if graph else (outer.detach(), slope)
 
 
 def entropy(p: Number, *, dim: int = -1) -> Tensor:
@@ -96,5 +102,6 @@ def random_orthonormal(width: int, count: int, *, generator: torch.Generator) ->
     if whole(count, "count", 1) > whole(width, "width", 1):
         raise ValueError(f"{count} orthonormal vectors do not fit into {width} dimensions")
     q: Tensor
+    r: Tensor
     q, r = torch.linalg.qr(torch.randn(width, count, generator=generator, dtype=torch.float64))
     return q * r.diagonal().sign()

@@ -9,7 +9,8 @@ This is gradient ascent on E[sum_k g_k h_k] with the back-propagated gradient g 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from joma.theory._arguments import Number, real, times
-from joma.theory.attention import Attention, derivative
+from joma.theory.attention import Attention, value_and_derivative
 
 Activation = Callable[[Tensor], Tensor]
 Backprop = Callable[[Tensor, float], Tensor]
@@ -124,11 +125,11 @@ class Block:
         b = self.attention.weights(logits, self.x)
         f = self._features(b)
         before = f @ w
-        h = self.activation(before)
+        h, slope = value_and_derivative(self.activation, before)
         g = self.backprop(h, time)
         if g.shape[-2:] != h.shape[-2:]:  # a broadcast g would be another block, silently
             raise ValueError(f"backprop must return (samples, nodes) = {tuple(h.shape[-2:])}, got {tuple(g.shape)}")
-        push = g * derivative(self.activation, before)  # g o h'
+        push = g * slope  # g o h'
         upstream = push @ (w.mT @ self.tokens)  # U_C^T W (g o h'), (..., samples, tokens)
         pulled = self.attention.pull_back(logits, self.x, b, upstream)
         return State(self.rate_w * (f.mT @ push) / push.shape[-2], self.rate_z * (self._mean_by_query @ pulled))
@@ -144,6 +145,8 @@ class Block:
         wanted = (*w0.shape[:-2], self.queries.shape[1], self.tokens.shape[1])
         if tuple(z0.shape) != wanted:
             raise ValueError(f"z0 must have shape {wanted}, got {tuple(z0.shape)}")
+        if any(given.dtype != torch.float64 for given in (self.x, self.tokens, self.queries)):
+            raise ValueError("a flow is followed in float64: x, tokens and queries must be float64")
         return State(
             *integrate_together(lambda time, w, z: self.velocity(w, z, time), (w0, z0), t, rtol=rtol, atol=atol)
         )
@@ -204,15 +207,16 @@ def integrate(
         moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
         return moving.detach().reshape(-1).cpu().numpy()
 
-    solution = solve_ivp(
-        slope,
-        (0.0, max(end, 1e-300)),
-        start.reshape(-1).cpu().numpy(),
-        method=method,
-        t_eval=at.cpu().numpy(),
-        rtol=rtol,
-        atol=atol,
-    )
+    with _few_threads(start.numel()):
+        solution = solve_ivp(
+            slope,
+            (0.0, max(end, 1e-300)),
+            start.reshape(-1).cpu().numpy(),
+            method=method,
+            t_eval=at.cpu().numpy(),
+            rtol=rtol,
+            atol=atol,
+        )
     if not solution.success:
         raise ValueError(f"the flow could not be followed to t = {end:g}: {solution.message}")
     return torch.from_numpy(solution.y.T.copy()).to(start.device).view(-1, *start.shape)
@@ -237,10 +241,21 @@ def integrate_together(
     sizes = [part.numel() for part in start]
 
     def parts(y: Tensor) -> tuple[Tensor, ...]:
-        pieces = y.split(sizes, -1)
+        pieces = torch.split_with_sizes(y, sizes, -1)
         return tuple(p.view(*y.shape[:-1], *like.shape) for p, like in zip(pieces, start, strict=True))
 
     def flat(time: float, y: Tensor) -> Tensor:
         return torch.cat([velocity.reshape(-1) for velocity in field(time, *parts(y))])
 
     return parts(integrate(flat, torch.cat([part.reshape(-1) for part in start]), t, rtol=rtol, atol=atol))
+
+
+@contextmanager
+def _few_threads(size: int) -> Iterator[None]:
+    """One thread while a small field is evaluated thousands of times: waking others costs more than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if size < 10_000 else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -19,6 +19,7 @@ from joma.theory._critical import (
     CriticalPoint,
     CriticalRay,
     Linearisation,
+    Side,
     critical_rays,
     crossing_value,
     decayed_point,
@@ -38,6 +39,7 @@ from joma.theory._isotropic_as_printed import (
 )
 from joma.theory._mixture import (
     HyperplaneMean,
+    Slopes,
     Thetas,
     Velocity,
     excess,
@@ -55,6 +57,8 @@ __all__ = [
     "CriticalRay",
     "HyperplaneMean",
     "Linearisation",
+    "Side",
+    "Slopes",
     "Thetas",
     "Velocity",
     "critical_rays",

@@ -1,0 +1,176 @@
+"""Block Lanczos on W W^T, and the argument that turns its numbers into a bound which holds with known probability.
+
+Notation: A = W W^T on the smaller side (n), eigenvalues lambda_1 >= lambda_2 >= ... = squared singular values.
+The start block is [Gamma, start]: b fresh Gaussian columns and, in a series, earlier vectors. k steps with full
+reorthogonalisation leave orthonormal blocks Q_1 .. Q_k, the block tridiagonal T = Q^T A Q and the next block, with
+A Q = Q T + Q_{k+1} B E_k^T. The Ritz values theta_1 >= theta_2 >= ... of T never exceed the eigenvalues. How far can
+lambda_i lie above theta_i?
+
+1. The event. Let V hold the first i eigenvectors, U = Q_1's first b columns (Gamma = U R). V^T Gamma is an i x b
+   Gaussian matrix whatever A is, so sigma_min(V^T U) >= delta_i := t_i / |R|_2 except with probability f, where
+       i = 1:  t^2 = 2 (f Gamma(b/2 + 1))^(2/b),        as P[chi^2_b < t^2] <= (t^2/2)^(b/2) / Gamma(b/2 + 1);
+       i > 1:  t = (b-i+1) f^(1/(b-i+1)) / (e sqrt b),  b - i >= 4 (Halko, Martinsson & Tropp 2011, Prop. 10.4).
+2. Before the run is looked at (after Kuczynski & Wozniakowski 1992, Thm 4.2, in the sharp form that its proof gives):
+       lambda_i <= theta_i / (1 - eps_k),   eps_k = tanh^2( arcosh(1/delta_i) / (2k-1) ),
+   from the Chebyshev polynomial T_{2k-1} applied to the start. It assumes the worst spectrum: 10 times too many steps.
+3. From the run itself. An eigenvector v with eigenvalue lambda has y = Q^T v, z = Q_{k+1}^T v with
+   (lambda - T) y = E_k B^T z, so with the eigenvectors s_m of T, b_m = B E_k^T s_m (Ritz residuals), |z| <= 1,
+       U^T v = sum_m (E_1^T s_m) y_m,    y_m = (b_m . z) / (lambda - theta_m).
+   If i eigenvalues were >= a > theta_i, some unit combination of their eigenvectors would be orthogonal to the first
+   i - 1 Ritz vectors, and its image in U would be both >= delta_i and
+       <= sqrt(i) sup_{lambda >= a} |G_i(lambda)|_F,   G_i(lambda) = sum_{m >= i} (E_1^T s_m) b_m^T / (lambda - theta_m).
+   So lambda_i < a as soon as that is below delta_i. By 2 only lambda up to theta_1 / (1 - eps_k) need to be looked at,
+   on a grid: between grid points |G_i| changes at most by the step times
+   |E_1^T (lambda - T)^-1|_F |(lambda - T)^-1 E_k B^T|_F, which falls as lambda grows. For one vector and i = 1 this is
+   Hochstenbach's probabilistic bound (2013); blocks keep delta_i far above the rounding error of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import acosh, exp, lgamma, log, sqrt, tanh
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GRID = 160
+ROUNDING = 16.0
+"""|A Q - Q T - Q_{k+1} B E_k^T| in units of eps theta_1 is taken to be below this (measured: 1 to 6)."""
+
+
+class Krylov(NamedTuple):
+    """What k block steps know: T and B on the CPU in float64, the basis where the matrix is."""
+
+    steps: int
+    tridiagonal: Tensor  # (matrices, s, s)
+    residual: Tensor  # (matrices, width, width), the block B
+    basis: Tensor  # (matrices, side, s)
+
+
+class Bounds(NamedTuple):
+    """theta_i, i <= count, and how far lambda_i may lie above it, relative to theta_1: (matrices, count) each."""
+
+    squares: Tensor
+    excess: Tensor
+    coefficients: Tensor  # (matrices, s, count): the Ritz vectors in the basis
+
+
+def times(a: Tensor, x: Tensor) -> Tensor:
+    """A @ x with a row-major factor on the wide side: the transposed product is several times slower on CPUs."""
+    return a @ x if a.stride(-1) == 1 else (x.mT @ a.mT).mT
+
+
+def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
+    """Krylov spaces of (scale a)(scale a)^T from an orthonormal start, one block larger each time.
+
+    a: (matrices, side, long), side <= long. start: (matrices, side, width). scale: (matrices, 1, 1). The weights are
+    never copied: the scale is applied to the vectors in two halves, so that neither product leaves the range.
+    Ends when the next block would not fit into the space any more.
+    """
+    half = scale.sqrt()
+    width, q, basis = start.shape[-1], start, start
+    t = start.new_zeros((a.shape[0], 0, 0), dtype=torch.float64, device="cpu")
+    b = None
+    for steps in range(1, a.shape[-2] // width):
+        y = times(a.mT, q * half) * half  # (matrices, long, width)
+        z = times(a, y * half) * half
+        z = z - basis @ (basis.mT @ z)
+        diagonal = y.mT @ y
+        q, r = orthonormal(z)
+        # Twice is enough, unless the space is exhausted and the block was mostly rounding: then until it is not.
+        for _ in range(4):
+            q, again = orthonormal(q - basis @ (basis.mT @ q))
+            r = again @ r
+            if bool((again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all()):
+                break
+        small = torch.cat([diagonal, r], dim=-1).to("cpu", torch.float64)
+        t = _grow(t, b, small[..., :width])
+        b = small[..., width:]
+        yield Krylov(steps, t, b, basis)
+        basis = torch.cat([basis, q], dim=-1)
+
+
+def orthonormal(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Q and R of tall blocks. On an accelerator by Cholesky where that is safe: Householder takes longer than A z."""
+    if z.device.type == "cpu":
+        q, r = torch.linalg.qr(z)
+        return q, r
+    return by_cholesky(z)
+
+
+def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Q and R from Z^T Z = R^T R, or by Householder if the block is too close to losing rank for that."""
+    factor, info = torch.linalg.cholesky_ex(z.mT @ z)
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    if bool(((info != 0) | ~(pivots.amin(-1) > 1e-2 * pivots.amax(-1))).any()):
+        q, r = torch.linalg.qr(z)
+        return q, r
+    return torch.linalg.solve_triangular(factor, z.mT, upper=False).mT, factor.mT
+
+
+def _grow(t: Tensor, b: Tensor | None, diagonal: Tensor) -> Tensor:
+    size, width = t.shape[-1], diagonal.shape[-1]
+    grown = t.new_zeros(t.shape[0], size + width, size + width)
+    grown[:, :size, :size] = t
+    grown[:, size:, size:] = (diagonal + diagonal.mT) / 2
+    if b is not None:
+        grown[:, size:, size - width : size] = b
+        grown[:, size - width : size, size:] = b.mT
+    return grown
+
+
+def least_overlap(count: int, gaussians: int, failure: float) -> float:
+    """t_i of step 1: sigma_min of a (count x gaussians) Gaussian matrix is below it with probability <= failure."""
+    if count == 1:
+        return sqrt(2 * exp(2 / gaussians * (log(failure) + lgamma(gaussians / 2 + 1))))
+    spare = gaussians - count + 1
+    return spare * exp(log(failure) / spare - 1) / sqrt(gaussians)
+
+
+def worst_case_excess(steps: int, delta: float) -> float:
+    """lambda_i / theta_i - 1 of step 2 at most: eps_k / (1 - eps_k)."""
+    eps = tanh(acosh(1 / delta) / (2 * steps - 1)) ** 2
+    return eps / (1 - eps) if eps < 1 else float("inf")
+
+
+def certify(
+    krylov: Krylov, count: int, gaussians: int, deltas: list[Tensor], tolerance: float, rounding: float
+) -> Bounds:
+    """The tightest excess of each theta_i that step 3 proves, no finer than tolerance / 10, or that of step 2.
+
+    deltas: delta_i per matrix, count tensors of shape (matrices,). rounding: eps of the products.
+    """
+    theta, vectors = torch.linalg.eigh(krylov.tridiagonal)
+    theta, vectors = theta.flip(-1), vectors.flip(-1)
+    top = theta[:, :1].clamp_min(torch.finfo(torch.float64).tiny)
+    theta = theta / top
+    entry = vectors[:, :gaussians]  # E_1^T s_m, one a column
+    ritz_residual = krylov.residual / top[..., None] @ vectors[:, -krylov.residual.shape[-1] :]
+    excess = []
+    for i in range(count):
+        worst = torch.tensor([worst_case_excess(krylov.steps, float(d)) for d in deltas[i]], dtype=torch.float64)
+        proven = _least_excess(
+            theta[:, i:], entry[..., i:], ritz_residual[..., i:], deltas[i] / sqrt(i + 1), worst, tolerance, rounding
+        )
+        excess.append(torch.minimum(proven, theta[:, i].clamp_min(0.0) * worst))
+    return Bounds(theta[:, :count] * top, torch.stack(excess, dim=-1), vectors[..., :count])
+
+
+def _least_excess(
+    theta: Tensor, entry: Tensor, residual: Tensor, limit: Tensor, worst: Tensor, tolerance: float, rounding: float
+) -> Tensor:
+    """The least a - theta_i on the grid with |G_i| < limit from there to the end of the range; theta_1 = 1."""
+    first = tolerance / 10
+    last = torch.clamp(1 + worst - theta[:, 0], min=10 * first, max=1e6)
+    offset = first * (last / first)[:, None] ** torch.linspace(0, 1, GRID, dtype=theta.dtype)
+    resolvent = 1 / (theta[:, :1, None] + offset[..., None] - theta[:, None, :])  # (matrices, grid, s)
+    outer = (entry[:, :, None] * residual[:, None]).flatten(1, 2)  # (matrices, b * width, s)
+    size = torch.linalg.vector_norm(resolvent @ outer.mT, dim=-1)
+    reach = (resolvent.square() @ entry.square().sum(1)[..., None])[..., 0].sqrt()
+    slope = reach * (resolvent.square() @ residual.square().sum(1)[..., None])[..., 0].sqrt()
+    low = size[:, :-1] + slope[:, :-1] * offset.diff() + ROUNDING * rounding * reach[:, :-1] < limit[:, None]
+    proven = low.flip(-1).cumprod(-1).sum(-1)  # how many of the last intervals are all low
+    # Beyond the range nothing is known to be low, but by step 2 nothing is there either (unless it was cut off).
+    reached = offset.gather(-1, (GRID - 1 - proven)[:, None])[:, 0]
+    return torch.where((proven > 0) & (1 + worst - theta[:, 0] <= 1e6), reached, torch.inf)

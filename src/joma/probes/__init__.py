@@ -1,0 +1,8 @@
+"""Where we look: a measure attached to a place in a model, while the model runs as it always does."""
+
+from joma.probes._plain import collect_plain
+from joma.probes._record import Probe, ProbeError
+from joma.probes._text import attention_entropy
+from joma.probes._transformers import collect
+
+__all__ = ["Probe", "ProbeError", "attention_entropy", "collect", "collect_plain"]

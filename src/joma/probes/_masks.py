@@ -1,0 +1,125 @@
+"""What a query sees, in the words of `attention_stats`: causal, a window, padded keys, or failing that a bias.
+
+A mask is as large as the attention matrix. Where it is one of the usual ones it need not be read a second time, and a
+window lets the kernel skip what is outside it; so masks are recognised once, when the model builds them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_NOTE = "_joma_seen"  # the attribute under which a mask carries its structure through the model
+_CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)
+_SLICE = 1 << 24  # mask entries compared at a time
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The first `keys` keys, under `options` of `attention_stats`; `real` (batch, queries) is False where padded."""
+
+    keys: int
+    options: dict[str, Any] = field(default_factory=dict)
+    real: Tensor | None = None
+
+
+def structure(
+    mask: Tensor,
+    *,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    **others: Any,
+) -> Tensor:
+    """`mask` (batch, 1, queries, keys) with a note of what it consists of, as far as that can be confirmed.
+
+    The arguments are those with which transformers has masks built; `others` shape the mask too (overlays for images
+    or packed texts), which is why every guess is compared with the mask itself.
+    """
+    q_length, kv_length = mask.shape[2:]
+    padding = None
+    if attention_mask is not None and attention_mask.ndim == 2:
+        padding = attention_mask.to(mask.device, torch.bool)[:, kv_offset : kv_offset + kv_length]
+        padding = torch.nn.functional.pad(padding, (0, kv_length - padding.shape[1]))
+    last = int(q_offset) + q_length - kv_offset  # a static cache has keys beyond the last query's own
+    real = None
+    aligned = q_length <= last <= kv_length
+    if padding is not None and aligned:
+        real = padding[:, last - q_length : last]
+    note = Seen(kv_length, {}, real)
+    if aligned:
+        for options in _guesses(local_size):
+            keys = last if options["causal"] else kv_length
+            if (options["causal"] or keys == last) and _explains(options, mask, padding, keys):
+                cut = None if padding is None else padding[:, :keys]
+                note = Seen(keys, {**options, "key_padding": cut}, real)
+                break
+    setattr(mask, _NOTE, note)
+    return mask
+
+
+def seen_by(
+    name: str, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, position_bias: Tensor | None
+) -> Seen:
+    """How the attention module `name` sees its keys, given what transformers hands to its attention function."""
+    queries, keys = query.shape[2], key.shape[2]
+    if mask is None:
+        causal = causal and queries > 1  # one query, decoding, sees all keys
+        seen = Seen(min(queries, keys) if causal else keys, {"causal": causal})
+    else:
+        note: Seen | None = getattr(mask, _NOTE, None)
+        if note is None or "causal" not in note.options:
+            seen = from_mask(mask, keys, None if note is None else note.real)
+        else:
+            seen = note
+    if position_bias is not None:
+        both = position_bias[..., : seen.keys]
+        if seen.options.get("bias") is not None:
+            both = both + seen.options["bias"]
+        seen = Seen(seen.keys, {**seen.options, "bias": both}, seen.real)
+    if _CROSS.search(name):  # the padding noted is that of the keys, and here the queries are other tokens
+        seen = Seen(seen.keys, seen.options, None)
+    return seen
+
+
+def from_mask(mask: Tensor, keys: int, real: Tensor | None = None) -> Seen:
+    """A mask of unknown make: bool, True where a key is seen, or added to the logits."""
+    return Seen(keys, {"causal": False, "bias": as_bias(mask[..., :keys])}, real)
+
+
+def as_bias(mask: Tensor) -> Tensor:
+    """0 and -inf for a bool mask; for an additive one, -inf in place of the lowest numbers of its dtype."""
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
+
+
+def _guesses(local_size: int | None) -> list[dict[str, Any]]:
+    windows = [(True, local_size), (False, local_size + 1)] if local_size is not None else []
+    return [{"causal": c, "window": w} for c, w in [*windows, (True, None), (False, None)]]
+
+
+def _explains(options: dict[str, Any], mask: Tensor, padding: Tensor | None, keys: int) -> bool:
+    """Whether `options` and `padding` give exactly `mask`, compared a few queries at a time."""
+    batch, heads, queries, width = mask.shape
+    if heads != 1:
+        return False
+    key = torch.arange(width, device=mask.device)
+    inside = (key < keys)[None, None] if padding is None else (padding & (key < keys))[:, None]
+    rows = max(1, _SLICE // (batch * width))
+    for start in range(0, queries, rows):
+        own = torch.arange(start, min(start + rows, queries), device=mask.device)[:, None] + keys - queries
+        expected = torch.ones_like(own == key)
+        if options["causal"]:
+            expected &= key <= own
+        if options["window"] is not None:
+            expected &= (key - own).abs() < options["window"]
+        part = mask[:, 0, start : start + rows]
+        if not torch.equal((expected & inside).expand_as(part), part):
+            return False
+    return True

@@ -1,0 +1,167 @@
+"""Plain PyTorch modules: whatever calls scaled_dot_product_attention or nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from joma.measure.attention import attention_stats
+from joma.probes._masks import as_bias
+from joma.probes._record import Probe, ProbeError
+
+_MULTIHEAD = signature(F.multi_head_attention_forward)
+
+
+@contextmanager
+def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
+    """Collect the statistics of every attention that `model` computes inside the `with` block, by calling module.
+
+    Seen are torch.nn.functional.scaled_dot_product_attention and nn.MultiheadAttention (with what is built on it:
+    nn.Transformer and its layers). PyTorch's fused inference path for the latter is off inside the block, since
+    nothing can look into it; outputs agree within rounding. A model that writes its attention out by hand cannot be
+    seen: a forward pass without any attention call is refused with a `ProbeError` that names the model.
+
+    Queries and keys of three dimensions (batch, length, width) count as one head.
+
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> with collect_plain(layer) as probe:
+    ...     _ = layer(torch.zeros(1, 4, 8))
+    >>> probe.layers, probe.mean("effective_keys").round(decimals=6).tolist()
+    (['self_attn'], [[4.0, 4.0]])
+    """
+    probe = Probe(model, keep=keep)
+    caller: list[nn.Module] = []
+
+    def enter(module: nn.Module, inputs: Any) -> None:
+        caller.append(module)
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        caller.pop()
+
+    hooks = probe.watch(model)
+    for module in probe.names:
+        hooks.append(module.register_forward_pre_hook(enter))
+        hooks.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with _Watching(probe, caller):
+            yield probe
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Watching(TorchFunctionMode):
+    """Sees the calls of torch functions made while it is active, and lets them through unchanged."""
+
+    def __init__(self, probe: Probe, caller: list[nn.Module]) -> None:
+        super().__init__()
+        self.probe, self.caller = probe, caller
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if self.caller and self.probe.running:
+            name = self.probe.names[self.caller[-1]]
+            if func is F.scaled_dot_product_attention:
+                _dot_product(self.probe, name, *args, **options)
+            elif func is F.multi_head_attention_forward:
+                _multihead(self.probe, name, _MULTIHEAD.bind(*args, **options))
+        return func(*args, **options)
+
+
+def _dot_product(
+    probe: Probe,
+    name: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> None:
+    """One call of scaled_dot_product_attention, with its own defaults; value, dropout and gqa change no statistic."""
+    q, k = _four(query), _four(key)
+    queries, keys = q.shape[2], k.shape[2]
+    options: dict[str, Any] = {"causal": False, "scale": scale}
+    real = None
+    if is_causal and queries > keys:
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
+        options["bias"] = as_bias(seen)
+    elif is_causal:  # aligned to the first key here, to the last in `attention_stats`
+        options["causal"], k = True, k[:, :, :queries]
+    elif attn_mask is not None:
+        mask = _mask_for(query, attn_mask)
+        options["bias"] = as_bias(mask)
+        if mask.dtype == torch.bool and mask.shape[1:3] == (1, 1) and queries == keys:
+            real = mask[:, 0, 0]  # one row for all queries: padded keys, whose queries are padded too
+    _measure(probe, name, q, k, real, options)
+
+
+def _measure(probe: Probe, name: str, q: Tensor, k: Tensor, real: Tensor | None, options: dict[str, Any]) -> None:
+    with torch.no_grad():
+        probe.record(name, attention_stats(q.detach(), k.detach(), **options), real)
+
+
+def _mask_for(query: Tensor, mask: Tensor) -> Tensor:
+    """`mask`, which broadcasts to (*leading, queries, keys), with the leading dimensions of `_four(query)`."""
+    while mask.ndim < query.ndim:
+        mask = mask[None]
+    # Dimensions that are folded into the batch must be there in full; heads may stay broadcast.
+    folded = query.ndim - 3
+    return _four(mask.expand(*query.shape[:folded], *mask.shape[folded:]))
+
+
+def _four(tensor: Tensor) -> Tensor:
+    """(batch, heads, length, width) of whatever leading dimensions there are."""
+    return tensor[:, None] if tensor.ndim == 3 else tensor.flatten(0, -4)
+
+
+def _multihead(probe: Probe, name: str, bound: Any) -> None:
+    """One call of nn.MultiheadAttention: project queries and keys as it does, and measure them."""
+    bound.apply_defaults()
+    call: dict[str, Any] = bound.arguments
+    for strange in ("bias_k", "static_k"):
+        if call[strange] is not None:
+            raise ProbeError(f"{probe.model_name}: {name} uses {strange}: it cannot be measured")
+    if call["add_zero_attn"]:
+        raise ProbeError(f"{probe.model_name}: {name} uses add_zero_attn: it cannot be measured")
+    query, key, heads = call["query"], call["key"], call["num_heads"]
+    if call["use_separate_proj_weight"]:
+        weights = call["q_proj_weight"], call["k_proj_weight"]
+    else:
+        weights = call["in_proj_weight"].chunk(3)[:2]
+    biases = (None, None) if call["in_proj_bias"] is None else call["in_proj_bias"].chunk(3)[:2]
+    q, k = (
+        _heads_first(F.linear(x, weight, bias), heads)
+        for x, weight, bias in zip((query, key), weights, biases, strict=True)
+    )
+    options: dict[str, Any] = {"causal": False, "bias": None}
+    real = None
+    if (mask := call["attn_mask"]) is not None:
+        bias = as_bias(~mask if mask.dtype == torch.bool else mask)  # True means masked here
+        options["bias"] = bias.unflatten(0, (q.shape[0], -1)) if bias.ndim == 3 else bias
+    if (padding := call["key_padding_mask"]) is not None:
+        added = as_bias(~padding if padding.dtype == torch.bool else padding).view(q.shape[0], k.shape[2])
+        shown = added > -torch.inf
+        rest = torch.where(shown, added, 0.0)[:, None, None]  # an additive mask may also say "less"
+        options["bias"] = rest if options["bias"] is None else options["bias"] + rest
+        options["key_padding"] = shown
+        real = shown if query is key else None
+    _measure(probe, name, q, k, real, options)
+
+
+def _heads_first(x: Tensor, heads: int) -> Tensor:
+    """(length, batch, width) or (length, width) to (batch, heads, length, width / heads)."""
+    rows = x if x.ndim == 3 else x[:, None]
+    return rows.reshape(*rows.shape[:2], heads, -1).permute(1, 2, 0, 3)

@@ -1,0 +1,90 @@
+"""What probes hand back: the statistics of every attention call, and their running means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.measure.attention import AttentionStats
+
+
+class ProbeError(ValueError):
+    """A model that cannot be measured as it stands; the sentence names it and says why."""
+
+
+class Probe:
+    """Attention statistics of a model, by the name of the module that attends.
+
+    `stats[name]` lists one `AttentionStats` a call, each tensor (batch, heads, queries); it stays empty under
+    keep=False. `mean` averages over everything seen so far. Padded queries and queries that see no key at all count
+    in no mean. A module that several layers share appears once, with the calls of all of them.
+    """
+
+    def __init__(self, model: nn.Module, *, keep: bool) -> None:
+        self.model_name = type(model).__name__
+        self.names = {module: name or self.model_name for name, module in model.named_modules()}
+        self.stats: dict[str, list[AttentionStats]] = {}
+        self.running = False
+        self.calls = 0
+        self._calls_before = 0  # the forward pass under way
+        self._keep = keep
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the modules that attended, in the model's own order."""
+        return [name for name in self.names.values() if name in self._sums]
+
+    def mean(self, measure: str = "entropy") -> Tensor:
+        """(layers, heads), float64, on the CPU: the mean of one statistic over queries and calls.
+
+        `measure` is a field of `AttentionStats`; layers are in the order of `layers`. Where layers differ in their
+        number of heads, the heads that are not there are NaN.
+        """
+        if measure not in AttentionStats._fields:
+            raise ValueError(f"measure must be one of {', '.join(AttentionStats._fields)}, got {measure!r}")
+        if not self._sums:
+            raise ProbeError(f"{self.model_name} was not called while the probe was attached")
+        at = AttentionStats._fields.index(measure)
+        means = [(total[at] / count).double().cpu() for total, count in map(self._sums.__getitem__, self.layers)]
+        heads = max(len(row) for row in means)
+        return torch.stack([torch.cat([row, row.new_full((heads - len(row),), torch.nan)]) for row in means])
+
+    def mean_entropy(self) -> Tensor:
+        """(layers, heads): mean attention entropy in nats."""
+        return self.mean("entropy")
+
+    def record(self, name: str, stats: AttentionStats, real: Tensor | None) -> None:
+        """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
+        self.calls += 1
+        stats = AttentionStats(*(each.detach() for each in stats))
+        if self._keep:
+            self.stats.setdefault(name, []).append(stats)
+        # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
+        wide = torch.float32 if stats.entropy.device.type == "mps" else torch.float64
+        counted = stats.max_logit > -torch.inf
+        if real is not None:
+            counted = counted & real[:, None]
+        every = torch.stack([torch.where(counted, each, 0.0).sum((0, 2), dtype=wide) for each in stats])
+        count = counted.sum((0, 2)).to(wide)
+        if name in self._sums:
+            total, seen = self._sums[name]
+            every, count = total + every.to(total.device), seen + count.to(seen.device)
+        self._sums[name] = every, count
+
+    def watch(self, model: nn.Module) -> list[Any]:
+        """Hooks on the whole model. Calls count only inside its forward pass: gradient checkpointing calls attention
+        again in the backward pass. A forward pass without any call has bypassed the probe, and that is an error.
+        """
+
+        def before(module: nn.Module, inputs: Any) -> None:
+            self.running, self._calls_before = True, self.calls
+
+        def after(module: nn.Module, inputs: Any, output: Any) -> None:
+            self.running = False
+            if self.calls == self._calls_before:
+                raise ProbeError(f"{self.model_name} made no attention call that can be seen: it cannot be measured")
+
+        return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]

@@ -1,0 +1,186 @@
+"""Any transformers model, measured while it runs on fast attention.
+
+transformers looks attention functions up by name, and the functions that build masks under the same name. Both are
+registered here: a model with the attention function alone would get no mask, and causality would vanish silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.measure.attention import attention_stats, attention_with_stats
+from joma.probes._masks import seen_by, structure
+from joma.probes._record import Probe, ProbeError
+
+NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
+_ACTIVE: list[_TransformersProbe] = []
+
+
+class _TransformersProbe(Probe):
+    """A probe that also knows how its model's attention is to be computed."""
+
+    def __init__(self, model: nn.Module, *, keep: bool, single_pass: bool) -> None:
+        super().__init__(model, keep=keep)
+        self.single_pass = single_pass
+
+
+@contextmanager
+def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -> Iterator[Probe]:
+    """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
+
+        with collect(model) as probe:
+            model(**batch)
+        probe.mean_entropy()                             # (layers, heads)
+        probe.stats["model.layers.0.self_attn"][0].lse   # (batch, heads, queries)
+
+    The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
+    setting comes back afterwards. The statistics take a second pass, or, with single_pass=True, come out of the pass
+    that computes the output (for CUDA; logits then agree within rounding). Soft-capped logits and learned sinks,
+    which sdpa cannot do, always take the single pass. Dropout in training mode acts on the output as usual, and not
+    on the statistics; together with soft caps or sinks it is refused.
+
+    keep=False keeps the running means alone: memory does not grow with the number of calls. A model that does not
+    send its attention through transformers' AttentionInterface is refused by name with a `ProbeError`.
+    """
+    configs = _configs(model)
+    before = [config._attn_implementation_internal for config in configs]
+    probe = _TransformersProbe(model, keep=keep, single_pass=single_pass)
+    hooks: list[Any] = []
+    try:
+        _switch(model)
+        _ACTIVE.append(probe)
+        hooks = probe.watch(model)
+        yield probe
+    finally:
+        for hook in hooks:
+            hook.remove()
+        if probe in _ACTIVE:
+            _ACTIVE.remove(probe)
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation
+
+
+def _pretrained(model: nn.Module) -> list[Any]:
+    """The transformers models in `model`, itself included."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError:
+        raise ProbeError("transformers is not installed: pip install 'joma[hf]'") from None
+    found = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    if not found:
+        raise ProbeError(f"{type(model).__name__} is not a transformers model: use joma.probes.collect_plain")
+    return found
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every config that says which attention is used, sub-models' included, each once."""
+    queue = [module.config for module in _pretrained(model)]
+    found: dict[int, Any] = {}
+    while queue:
+        config = queue.pop()
+        if config is not None and id(config) not in found:
+            found[id(config)] = config
+            queue += [getattr(config, key, None) for key in config.sub_configs]
+    return list(found.values())
+
+
+def _switch(model: nn.Module) -> None:
+    """Make every attention of `model` call `_attention`, or refuse."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    models = _pretrained(model)
+    for each in models:
+        refusal = ProbeError(
+            f"{type(each).__name__} does not send its attention through transformers' AttentionInterface: "
+            "it cannot be measured"
+        )
+        if not each._can_set_attn_implementation():
+            raise refusal
+        try:
+            each.set_attn_implementation(NAME)
+        except (ValueError, NotImplementedError, AttributeError) as error:
+            raise refusal from error
+        if each.config._attn_implementation != NAME:
+            raise refusal
+
+
+def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """The mask sdpa would get, with a note on how it is made up."""
+    from transformers.masking_utils import sdpa_mask
+
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask if mask is None else structure(mask, **kwargs)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """What every attention layer calls in place of sdpa. query (batch, heads, queries, width)."""
+    probes = _probes_of(module)
+    name, model = probes[0].names[module], probes[0].model_name
+    for unknown in ("indices", "score_mod", "block_mask", "cache"):
+        if kwargs.get(unknown) is not None:
+            raise ProbeError(f"{model}: {name} passes {unknown!r} to its attention: it cannot be measured")
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    seen = seen_by(name, query, key, attention_mask, bool(causal), kwargs.get("position_bias"))
+    softcap, sinks = kwargs.get("softcap"), kwargs.get("s_aux")
+    options = {**seen.options, "softcap": softcap, "sinks": sinks if sinks is None else sinks.flatten()}
+    beyond_sdpa = softcap is not None or sinks is not None
+    if beyond_sdpa and dropout > 0:
+        raise ProbeError(f"{model}: {name} uses dropout with soft caps or sinks: call model.eval() before measuring")
+    listening = [probe for probe in probes if probe.running]
+    k = key[:, :, : seen.keys]
+    if beyond_sdpa or (dropout == 0 and any(probe.single_pass for probe in probes)):
+        output, stats = attention_with_stats(query, k, value[:, :, : seen.keys], scale=scaling, **options)
+        result = output.transpose(1, 2).contiguous()
+    else:
+        result = _sdpa(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+        if listening:
+            with torch.no_grad():
+                stats = attention_stats(query.detach(), k.detach(), scale=scaling, **options)
+    for probe in listening:
+        probe.record(probe.names[module], stats, seen.real)
+    return result, None
+
+
+def _sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool | None,
+    others: dict[str, Any],
+) -> Tensor:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    output, _ = sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
+    )
+    result: Tensor = output
+    return result
+
+
+def _probes_of(module: nn.Module) -> list[_TransformersProbe]:
+    """The probes attached to a model that `module` is part of: usually one."""
+    found = [probe for probe in _ACTIVE if module in probe.names]
+    if not found:
+        raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
+    return found

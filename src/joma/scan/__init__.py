@@ -1,0 +1,21 @@
+"""Measuring a series of checkpoints: readers, integrity, sweeps."""
+
+from joma.scan.errors import CheckpointError, Fault, NoneUsable
+from joma.scan.measures import MEASURES
+from joma.scan.plan import Plan, plan
+from joma.scan.series import Series, open_series
+from joma.scan.sweep import Curve, Scan, sweep
+
+__all__ = [
+    "MEASURES",
+    "CheckpointError",
+    "Curve",
+    "Fault",
+    "NoneUsable",
+    "Plan",
+    "Scan",
+    "Series",
+    "open_series",
+    "plan",
+    "sweep",
+]

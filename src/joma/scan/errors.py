@@ -1,0 +1,55 @@
+"""What can be wrong with a checkpoint, and what was found wrong with one of a series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class CheckpointError(ValueError):
+    """A checkpoint, or a series of them, cannot be used; the message is one sentence that names it.
+
+    file and tensor: the place of the damage, where it is known, so that a report can list it.
+    """
+
+    def __init__(self, sentence: str, *, file: str | None = None, tensor: str | None = None) -> None:
+        super().__init__(sentence)
+        self.file = file
+        self.tensor = tensor
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a step is left out of the curves: what is wrong, in which file, in which tensor."""
+
+    step: int
+    checkpoint: str
+    file: str | None
+    tensor: str | None
+    what: str
+
+    def __str__(self) -> str:
+        """One line; a sentence that names its file itself is not told twice where it happened."""
+        place = [word for word in (self.file, self.tensor) if word is not None and word not in self.what]
+        return f"step {self.step} ({self.checkpoint}): " + "".join(f"{word}: " for word in place) + self.what
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "checkpoint": self.checkpoint,
+            "file": self.file,
+            "tensor": self.tensor,
+            "what": self.what,
+        }
+
+
+class NoneUsable(CheckpointError):
+    """No checkpoint of a series can be used; `faults` says why, step by step."""
+
+    def __init__(self, source: str, faults: list[Fault]) -> None:
+        super().__init__(f"{source} has no usable checkpoint")
+        self.faults = faults
+
+
+class UnknownNames(CheckpointError):
+    """No tensor of a checkpoint has a name that is known, or that fits the user's pattern."""

@@ -1,0 +1,314 @@
+"""Checkpoints on the Hugging Face hub: a model and its step revisions, read by ranges.
+
+One listing a revision tells its files, their sizes and hashes. Weights in safetensors are read by byte ranges: the
+header, then the tensors that are needed, and nothing is kept on disk. Weights in torch files cannot be read in part;
+they are downloaded into a cache with a budget and compared with the hash that the hub lists. Everything goes through
+huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from joma.scan.cache import DiskCache
+from joma.scan.checkpoint import Checkpoint, Weights, choose_weights, parsed_json
+from joma.scan.errors import CheckpointError
+from joma.scan.folder import in_order, model_type, step_in
+from joma.scan.safetensors_file import SafetensorsFile
+from joma.scan.tensor_file import TensorFile
+from joma.scan.torch_file import TorchFile
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+T = TypeVar("T")
+_TRIES = 5  # in a row without a single byte
+_PAUSE = 1.0  # seconds before the second try; doubled before each further one
+_SMALL = 20_000_000  # bytes; a config or an index is far below
+# What a model needs to run besides its weights.
+_BESIDE_WEIGHTS = (".json", ".txt", ".model")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file as the hub lists it. sha256 for large files, else git's own hash of the content."""
+
+    path: str
+    size: int
+    sha256: str | None
+    blob: str
+
+
+@dataclass
+class HubModel:
+    """A model repository."""
+
+    repository: str
+    cache: DiskCache
+    api: HfApi = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            from huggingface_hub import HfApi
+        except ImportError:
+            raise CheckpointError(
+                f"{self.repository} is no local path, and reading from the hub needs huggingface_hub: "
+                "pip install 'joma[hf]'"
+            ) from None
+        self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
+
+    def places(self) -> list[HubRevision]:
+        """One place per revision whose name holds a step, ordered by step; else the main revision alone."""
+        refs = _asked(self.repository, lambda: self.api.list_repo_refs(self.repository))
+        named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}  # a branch wins over a tag
+        stepped = {name: step_in(name) for name in named}
+        found = [HubRevision(self, name, named[name], step) for name, step in stepped.items() if step is not None]
+        if found:
+            return in_order(found)
+        if "main" not in named:
+            raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
+        return [HubRevision(self, "main", named["main"], 0)]
+
+    def listing(self, commit: str) -> dict[str, Listed]:
+        """The files at the top of a revision."""
+        from huggingface_hub.hf_api import RepoFile
+
+        def ask() -> dict[str, Listed]:
+            entries = self.api.list_repo_tree(self.repository, revision=commit)
+            files = [entry for entry in entries if isinstance(entry, RepoFile)]
+            return {f.path: Listed(f.path, f.size, f.lfs.sha256 if f.lfs else None, f.blob_id) for f in files}
+
+        return _asked(self.repository, ask)
+
+    def folder_of(self, commit: str) -> Path:
+        """Where the downloads of a revision go."""
+        return self.cache.folder / self.repository.replace("/", "--") / commit
+
+    def download(self, commit: str, file: Listed) -> Path:
+        """A whole file in the cache, with the hash that the hub lists. The caller holds its space in the cache."""
+        _utils().disable_progress_bars()  # they would run through the lines of the scan
+        where = self.folder_of(commit)
+        kept = where / file.path
+        if not (kept.is_file() and kept.stat().st_size == file.size):
+            _asked(
+                f"{self.repository} {file.path}",
+                lambda: self.api.hf_hub_download(self.repository, file.path, revision=commit, local_dir=where),
+            )
+            _check_hash(kept, file, self.repository)
+        self.cache.touch(kept)
+        return kept
+
+
+@dataclass
+class HubRevision:
+    """One revision of a model. Reads are tied to its commit, so that a push in between changes nothing."""
+
+    model: HubModel
+    name: str
+    commit: str
+    step: int
+
+    def model_type(self) -> str | None:
+        if "config.json" not in self.files:
+            return None
+        return model_type(parsed_json(self._small("config.json"), f"{self.name}/config.json"))
+
+    def identity(self) -> str:
+        return self.commit
+
+    @cached_property
+    def files(self) -> dict[str, Listed]:
+        """The files of the revision; one request, made once."""
+        return self.model.listing(self.commit)
+
+    def weights(self) -> Weights:
+        """Which files hold the tensors."""
+        return choose_weights(self.files, self._small, f"{self.model.repository} {self.name}")
+
+    def open(self) -> Checkpoint:
+        weights = self.weights()
+        whole = [self.files[file] for file in weights.files if not file.endswith(".safetensors")]
+        with ExitStack() as stack:
+            if whole:
+                stack.enter_context(self._held(whole))
+            checkpoint = Checkpoint({file: self._opener(file) for file in weights.files}, weights.index)
+            checkpoint.after_close(stack.pop_all().close)
+            return checkpoint
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        names = {*self.weights().files, *(name for name in self.files if name.endswith(_BESIDE_WEIGHTS))}
+        wanted = [self.files[name] for name in names]
+        with self._held(wanted):
+            for file in wanted:
+                self.model.download(self.commit, file)
+            yield self.model.folder_of(self.commit)
+
+    def _held(self, files: list[Listed]) -> AbstractContextManager[None]:
+        where = self.model.folder_of(self.commit)
+        return self.model.cache.hold(where, sum(file.size for file in files), f"{self.model.repository} {self.name}")
+
+    def _opener(self, file: str) -> Callable[[], TensorFile]:
+        def open_it() -> TensorFile:
+            listed = self.files[file]
+            if file.endswith(".safetensors"):
+                return SafetensorsFile(self._ranges(listed))
+            return TorchFile(self.model.download(self.commit, listed))
+
+        return open_it
+
+    def _ranges(self, file: Listed) -> HubBytes:
+        from huggingface_hub import hf_hub_url
+
+        api = self.model.api
+        url = hf_hub_url(self.model.repository, file.path, revision=self.commit, endpoint=api.endpoint)
+        return HubBytes(f"{self.name}/{file.path}", url, file.size, _utils().build_hf_headers(token=api.token))
+
+    def _small(self, name: str) -> bytes:
+        file = self.files[name]
+        if file.size > _SMALL:
+            raise CheckpointError(f"{self.name}/{name} has {file.size:,} bytes, too many for JSON", file=name)
+        buffer = bytearray(file.size)
+        self._ranges(file).read_into(0, memoryview(buffer))
+        if not _hash_agrees(file, buffer):
+            raise CheckpointError(f"{self.name}/{name} does not have the hash that the hub lists", file=name)
+        return bytes(buffer)
+
+
+class HubBytes:
+    """A file on the hub, read by ranges. A dropped connection goes on where it stopped."""
+
+    def __init__(self, name: str, url: str, size: int, headers: dict[str, str]) -> None:
+        self.name = name
+        self.size = size
+        self._url = url
+        # Compressed ranges would be ranges of something else.
+        self._headers = {**headers, "accept-encoding": "identity"}
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        done, tries = 0, 0
+        while done < len(buffer):
+            before = done
+            try:
+                for chunk in self._chunks(start + done, start + len(buffer)):
+                    buffer[done : done + len(chunk)] = chunk
+                    done += len(chunk)
+            except _transport_errors() as error:
+                if tries + 1 >= _TRIES and done == before:
+                    raise CheckpointError(
+                        f"{self.name} could not be read from the hub: the connection broke {_TRIES} times "
+                        f"({type(error).__name__})",
+                        file=self.name,
+                    ) from None
+            tries = tries + 1 if done == before else 0
+            if done < len(buffer):
+                time.sleep(_PAUSE * 2**tries)
+
+    def close(self) -> None:
+        """Nothing is held open between reads."""
+
+    def _chunks(self, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes from `start` up to `stop` as they come; the stream may end early."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        headers = {**self._headers, "range": f"bytes={start}-{stop - 1}"}
+        left = stop - start
+        with _utils().http_stream_backoff(
+            "GET", self._url, headers=headers, timeout=30, base_wait_time=_PAUSE, follow_redirects=True
+        ) as response:
+            try:
+                _utils().hf_raise_for_status(response)
+            except HfHubHTTPError as error:
+                _explain(self.name, error)
+            self._check_range(response, start, stop)
+            for chunk in response.iter_bytes():
+                if len(chunk) > left:
+                    raise CheckpointError(f"{self.name}: the hub sent more bytes than asked for", file=self.name)
+                left -= len(chunk)
+                yield chunk
+
+    def _check_range(self, response: Any, start: int, stop: int) -> None:
+        whole = response.status_code == 200 and start == 0 and stop == self.size
+        wanted = f"bytes {start}-{stop - 1}/{self.size}"
+        if not whole and response.headers.get("content-range") != wanted:
+            got = response.headers.get("content-range") or f"status {response.status_code} without a range"
+            raise CheckpointError(
+                f"{self.name}: asked for {wanted}, the hub answered {got}: the file is not the one that is listed",
+                file=self.name,
+            )
+
+
+def _check_hash(path: Path, file: Listed, repository: str) -> None:
+    with path.open("rb") as stream:
+        if file.sha256 is not None:
+            right = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+        else:
+            right = _hash_agrees(file, stream.read())
+    if not right:
+        path.unlink()
+        raise CheckpointError(
+            f"{file.path} of {repository} was downloaded, but does not have the hash that the hub lists; it was "
+            "deleted",
+            file=file.path,
+        )
+
+
+def _hash_agrees(file: Listed, content: bytes | bytearray) -> bool:
+    if file.sha256 is not None:
+        return hashlib.sha256(content).hexdigest() == file.sha256
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob
+
+
+def _asked(what: str, ask: Callable[[], T]) -> T:
+    """`ask` the hub, again if the connection breaks; what it answers instead becomes one sentence."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for tries in range(_TRIES):
+        try:
+            return ask()
+        except HfHubHTTPError as error:
+            _explain(what, error)
+        except _transport_errors() as error:
+            if tries + 1 == _TRIES:
+                raise CheckpointError(
+                    f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
+                ) from None
+            time.sleep(_PAUSE * 2**tries)
+        except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a full disk
+            raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
+    raise AssertionError("the loop returns or raises")
+
+
+def _explain(what: str, error: Exception) -> NoReturn:
+    from huggingface_hub import errors
+
+    status = getattr(getattr(error, "response", None), "status_code", "no answer")
+    if isinstance(error, errors.GatedRepoError):
+        why = "needs permission of its owners, and a token of an account that has it (hf auth login)"
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        why = "is no local path and no model on the hub that your token may see"
+    elif isinstance(error, errors.RevisionNotFoundError | errors.EntryNotFoundError):
+        why = "is listed, but the hub does not have it"
+    else:
+        why = f"could not be read from the hub (status {status})"
+    raise CheckpointError(f"{what} {why}", file=what) from None
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """What the client's own HTTP library raises when a connection fails; which library depends on its version."""
+    library = import_module(type(_utils().get_session()).__module__.partition(".")[0])
+    return (library.TransportError,)
+
+
+def _utils() -> Any:
+    """The client's HTTP helpers, public but not declared as exports."""
+    return import_module("huggingface_hub.utils")

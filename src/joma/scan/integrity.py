@@ -1,0 +1,144 @@
+"""Is a step what it claims to be? Fingerprints of what was read, and rules over a whole series of them.
+
+A fingerprint has a checksum (the sum of all 64-bit words of the tensor, modulo 2^64) and a sketch (values at 1024
+places that depend on the size alone). Two tensors with equal sketches and equal checksums are taken as identical;
+between checkpoints of a training run the chance of an error is below 2^-64.
+
+Identical: a tensor equals that of another step. The earliest of its kind is kept, unless the last usable step F is
+among them, which is then kept. A tensor that is the same at all steps while others change was frozen, and says nothing.
+
+Jumps: training moves away from the first step and towards F. A contradiction is a pair of steps, s before t before F,
+where s is less than half as far from F as t is (distances between sketches; the farther one must be more than a
+twentieth of the longest way to F, so that rounding in a tensor that hardly moves is no fault). One of them is wrong:
+
+- t is off the path if it alone contradicts two or more earlier steps and nothing else is contradictory; or if, for most
+  of the steps that it contradicts, it is also farther from the first step than they are.
+- Otherwise s has jumped ahead: it holds final-era weights.
+
+F itself cannot be judged, and neither can the step before it, to which no later one can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.scan.errors import CheckpointError
+
+SAMPLES = 1024
+NEAR = 0.5  # a distance counts as a jump below this share of the distance it is compared with
+FLOOR = 0.05  # and only if that is more than this share of the longest distance to the last step
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread evenly and never align with rows
+
+
+def check_finite(w: Tensor, tensor: str, file: str | None) -> None:
+    """Refuse NaN and infinity; one pass and no memory where all is well, because only then is the sum finite."""
+    wide = torch.float32 if w.dtype.itemsize < 4 else None
+    if w.float().sum().isfinite() if w.dtype.itemsize < 2 else w.sum(dtype=wide).isfinite():
+        return
+    bad = int((~w.isfinite()).sum()) if w.dtype.itemsize >= 2 else int((~w.float().isfinite()).sum())
+    if bad:
+        raise CheckpointError(
+            f"{tensor} has {bad:,} of {w.numel():,} values that are NaN or infinite", file=file, tensor=tensor
+        )
+
+
+def sketch(w: Tensor) -> Tensor:
+    """(1024,) values of `w` at fixed places, float64 if `w` is, else float32."""
+    flat = w.reshape(-1) if w.is_contiguous() else w.contiguous().reshape(-1)
+    sample = flat[_places(flat.numel()).to(flat.device)]
+    return sample.double() if w.dtype is torch.float64 else sample.float()
+
+
+def checksum(w: Tensor) -> int:
+    """The sum of the tensor's bytes as 64-bit words, modulo 2^64 and signed.
+
+    >>> checksum(torch.tensor([1, 2, 3], dtype=torch.int64))
+    6
+    """
+    raw = w.contiguous().reshape(-1).view(torch.uint8)
+    whole = raw.numel() // 8 * 8
+    rest = torch.zeros(8, dtype=torch.uint8, device=raw.device)
+    rest[: raw.numel() - whole] = raw[whole:]
+    return int((raw[:whole].view(torch.int64).sum() + rest.view(torch.int64)[0]).item())
+
+
+def suspicions(
+    steps: Sequence[int], sketches: Mapping[str, np.ndarray], checksums: Mapping[str, np.ndarray]
+) -> list[tuple[int, str, str]]:
+    """(step, tensor, what is wrong) by the rules above.
+
+    steps: ascending. sketches, checksums: per tensor (steps, 1024) and (steps,).
+    """
+    found: list[tuple[int, str, str]] = []
+    twins = {name: _first_twins(sketches[name], checksums[name]) for name in sketches}
+    constant = {name for name, first in twins.items() if not any(first)}
+    # If nothing at all ever changes, the series is one checkpoint under many names, and nothing was frozen.
+    frozen = constant if len(constant) < len(twins) else set()
+    for name in sketches:
+        if name in frozen or len(steps) < 2:
+            continue
+        same = _identical(steps, twins[name])
+        found += [(steps[at], name, what) for at, what in same.items()]
+        left = [at for at in range(len(steps)) if at not in same]
+        jumps = _jumps([steps[at] for at in left], sketches[name][left].astype(np.float64))
+        found += [(steps[left[at]], name, what) for at, what in jumps.items()]
+    return sorted(found, key=lambda fault: fault[0])
+
+
+def _first_twins(sketches: np.ndarray, checksums: np.ndarray) -> list[int]:
+    """For each step the first step with the same fingerprint, itself if it is the first."""
+    first: dict[tuple[int, bytes], int] = {}
+    return [
+        first.setdefault((int(c), s.tobytes()), at) for at, (s, c) in enumerate(zip(sketches, checksums, strict=True))
+    ]
+
+
+def _identical(steps: Sequence[int], twins: Sequence[int]) -> dict[int, str]:
+    last = len(steps) - 1
+    found: dict[int, str] = {}
+    for at, first in enumerate(twins):
+        kept = last if twins[last] == first else first
+        if at != kept:
+            final = ", the last one" if kept == last else ""
+            found[at] = f"identical to step {steps[kept]}{final}"
+    return found
+
+
+def _jumps(steps: Sequence[int], points: np.ndarray) -> dict[int, str]:
+    """What is wrong with the steps that contradict others. points: (steps, samples)."""
+    to_first, to_last = (np.linalg.norm(points - end, axis=1) for end in (points[0], points[-1]))
+    nearer = to_last[:, None] < NEAR * to_last[None, :]  # row s, column t
+    pairs = np.triu(nearer, 1) & (to_last > FLOOR * to_last.max())
+    found: dict[int, str] = {}
+    for t in np.flatnonzero(pairs.any(0)):
+        against = np.flatnonzero(pairs[:, t])
+        alone = len(against) > 1 and pairs.any(0).sum() == 1
+        if alone or (to_first[t] >= to_first[against]).mean() > 0.5:
+            nearest = int(against[np.argmin(to_last[against])])
+            found[int(t)] = (
+                f"off the path: {_times(to_last[t], to_last[nearest])} as far from step {steps[-1]}, the last one, as "
+                f"the earlier step {steps[nearest]} is"
+            )
+    pairs[:, list(found)] = False
+    for s in np.flatnonzero(pairs.any(1)):
+        farthest = int(np.argmax(np.where(pairs[s], to_last, -1.0)))
+        found[int(s)] = (
+            f"final-era weights: the later step {steps[farthest]} is {_times(to_last[farthest], to_last[s])} as far "
+            f"from step {steps[-1]}, the last one"
+        )
+    return found
+
+
+def _times(far: float, near: float) -> str:
+    return f"{far / near:.1f} times" if far < 1e6 * near else "more than a million times"
+
+
+@lru_cache(maxsize=64)
+def _places(size: int) -> Tensor:
+    """1024 places in a tensor of `size` entries, the same in every process."""
+    return torch.tensor([((at * _GOLDEN) % 2**64) * size >> 64 for at in range(SAMPLES)], dtype=torch.int64)

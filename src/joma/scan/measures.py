@@ -1,0 +1,157 @@
+"""What a scan can measure at a checkpoint, and which of its tensors each measure needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.scan.architecture import EMBEDDING, MLP
+from joma.scan.checkpoint import Place
+from joma.scan.errors import CheckpointError
+
+TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
+_CONTEXT = 512  # tokens at a time for attention entropy, or fewer if the model reads fewer
+_QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class WeightMeasure:
+    """Numbers of one tensor at a time. Measures with the same `compute` share its result."""
+
+    group: str
+    """MLP: every group of matrices, those named by pattern included. EMBEDDING: that group alone."""
+    compute: Callable[[Tensor, torch.Generator], Any]
+    pick: Callable[[Any], list[float]]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelMeasure:
+    """Numbers of the running model. It needs a text; the MLP matrices are read for the integrity gate alone."""
+
+    group: str
+    tokens: Callable[[Place, Path], Tensor]
+    """Token ids of a text file for the model at a place; ValueError if there are too few."""
+    call: Callable[[Path, Tensor, torch.device], Tensor]
+
+
+def chosen(names: Iterable[str]) -> dict[str, WeightMeasure | ModelMeasure]:
+    """Measures by name, each once.
+
+    >>> list(chosen(["stable_rank", "coherence"]))
+    ['stable_rank', 'coherence']
+    """
+    wanted = dict.fromkeys(names)
+    for name in wanted:
+        if name not in MEASURES:
+            raise ValueError(f"--measures must be among {', '.join(MEASURES)}, got {name!r}")
+    if not wanted:
+        raise ValueError(f"--measures must name at least one of {', '.join(MEASURES)}")
+    return {name: MEASURES[name] for name in wanted}
+
+
+def _spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
+    from joma.measure.spectrum import spectrum
+
+    found = spectrum(w, tolerance=TOLERANCE, generator=generator)
+    return float(found.stable_rank), float(found.spectral_norm)
+
+
+def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
+    from joma.measure.embedding import coherence
+
+    found = coherence(vectors, quantiles=_QUANTILES, generator=generator)
+    return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
+
+
+_one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
+
+
+def _entropy(folder: Path, tokens: Tensor, device: torch.device) -> Tensor:
+    """(layers, heads): mean attention entropy in nats."""
+    from joma.probes import ProbeError, attention_entropy
+
+    with _one_model:
+        model = _loaded(folder, device)
+        try:
+            return attention_entropy(model, tokens, context=_context(model.config), device=device)
+        except ProbeError as error:
+            raise CheckpointError(str(error)) from None
+
+
+def _loaded(folder: Path, device: torch.device) -> Any:
+    transformers = _transformers()
+    dtype = "auto" if device.type == "cuda" else torch.float32
+    try:
+        return transformers.AutoModel.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    except Exception as error:  # what breaks depends on what the folder holds
+        raise CheckpointError(
+            f"{folder} cannot be loaded by transformers: {' '.join(str(error).split())[:160]}"
+        ) from None
+
+
+def _tokens(place: Place, text: Path) -> Tensor:
+    """The token ids of a text, or of a .npy file that holds them already."""
+    if text.suffix == ".npy":
+        try:
+            ids = np.load(text, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"--text {text} cannot be read: {error}") from None
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise ValueError(f"--text {text} must hold one row of token ids, got {ids.dtype} {ids.shape}")
+        tokens = torch.from_numpy(ids.astype(np.int64))
+    else:
+        try:
+            content = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--text {text} cannot be read: {error}") from None
+        tokens = torch.tensor(_tokenizer(place)(content)["input_ids"], dtype=torch.int64)
+    with place.folder() as folder:
+        context = _context(_transformers().AutoConfig.from_pretrained(folder, local_files_only=True))
+    if len(tokens) < context:
+        raise ValueError(
+            f"--text {text} has {len(tokens)} tokens, fewer than the context of {context}; give a longer one"
+        )
+    return tokens
+
+
+def _tokenizer(place: Place) -> Any:
+    with place.folder() as folder:
+        try:
+            return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # transformers raises many kinds
+            raise CheckpointError(
+                f"{place.name} has no tokenizer that transformers can load ({' '.join(str(error).split())[:80]}); "
+                "give token ids as --text FILE.npy"
+            ) from None
+
+
+def _context(config: Any) -> int:
+    longest = getattr(config, "max_position_embeddings", None)
+    return min(_CONTEXT, longest) if isinstance(longest, int) else _CONTEXT
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("entropy needs transformers: pip install 'joma[hf]'") from None
+    transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
+    return transformers
+
+
+MEASURES: Mapping[str, WeightMeasure | ModelMeasure] = {
+    "stable_rank": WeightMeasure(MLP, _spectrum, lambda found: [found[0]], ("stable rank",)),
+    "spectral_norm": WeightMeasure(MLP, _spectrum, lambda found: [found[1]], ("spectral norm",)),
+    "coherence": WeightMeasure(
+        EMBEDDING, _coherence, lambda found: found, ("mean", *(f"q{q}" for q in _QUANTILES), "random mean")
+    ),
+    "entropy": ModelMeasure(MLP, _tokens, _entropy),
+}

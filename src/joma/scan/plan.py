@@ -1,0 +1,187 @@
+"""What a sweep will read, settled by a look at a few checkpoints before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.scan.architecture import EMBEDDING, find_groups, pick_groups
+from joma.scan.checkpoint import Place
+from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
+from joma.scan.folder import LocalFolder
+from joma.scan.measures import ModelMeasure, WeightMeasure, chosen
+from joma.scan.series import Series
+
+_LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and what every checkpoint of the series must therefore hold."""
+
+    series: Series
+    measures: Mapping[str, WeightMeasure | ModelMeasure]
+    model_type: str | None
+    groups: Mapping[str, tuple[str, ...]]
+    """The tensors of every group that is measured, by layer."""
+    known: Mapping[str, tuple[str, ...]]
+    """The same for all groups that were found, measured or not."""
+    shapes: Mapping[str, tuple[int, ...]]
+    device: torch.device
+    tokens: Mapping[str, Tensor]
+    """The text, for every measure that runs the model."""
+
+    def config(self) -> dict[str, Any]:
+        """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
+        known = {group: list(names) for group, names in self.known.items()}
+        return {"source": self.series.source, "model_type": self.model_type, "groups": known}
+
+    def wanted(self) -> dict[str, str]:
+        """What a complete step has in the run: names, each with the group of tensors that it comes from."""
+        names: dict[str, str] = {}
+        for name, measure in self.measures.items():
+            if isinstance(measure, ModelMeasure):
+                names[name] = measure.group
+                continue
+            for group in self.groups:
+                if (measure.group == EMBEDDING) == (group == EMBEDDING):
+                    names[f"{name}/{group}"] = group
+        for group in self.groups:
+            names |= {f"sketch/{group}": group, f"checksum/{group}": group}
+        return names
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one checkpoint holds of what is wanted."""
+
+    place: Place
+    model_type: str | None
+    groups: dict[str, tuple[str, ...]]
+    known: dict[str, tuple[str, ...]]
+    shapes: dict[str, tuple[int, ...]]
+
+
+def plan(
+    series: Series,
+    *,
+    measures: Iterable[str] = ("stable_rank",),
+    patterns: Mapping[str, str] | None = None,
+    text: Path | None = None,
+    device: str = "cpu",
+) -> Plan:
+    """Settle what a sweep of `series` reads: the measures by name, patterns for groups of matrices, text and device.
+
+    Raises CheckpointError where architectures are mixed or the matrices cannot be found, NoneUsable where no
+    checkpoint can be opened.
+    """
+    wanted = chosen(measures)
+    worker = usable_device(device)
+    running = {name: measure for name, measure in wanted.items() if isinstance(measure, ModelMeasure)}
+    if running and text is None:
+        raise ValueError(f"{next(iter(running))} runs the model on a text: give one with --text FILE")
+    if text is not None and not running:
+        raise ValueError(f"--text is for entropy, but --measures {','.join(wanted)} does not read a text")
+    groups = list(dict.fromkeys([*(measure.group for measure in wanted.values()), *(patterns or {})]))
+    _one_model_type(series)
+    look = _agreed(series, _looks(series, groups, patterns or {}))
+    tokens = {} if text is None else {name: measure.tokens(look.place, text) for name, measure in running.items()}
+    return Plan(series, wanted, look.model_type, look.groups, look.known, look.shapes, worker, tokens)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, or one sentence."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ValueError(f"--device {name} was asked for, but torch sees {count} CUDA devices here")
+    return device
+
+
+def _one_model_type(series: Series) -> None:
+    """Local configs are cheap to read, so a folder of different models is refused before any of them is measured."""
+    first: dict[str, str] = {}
+    for place in series.places:
+        if not isinstance(place, LocalFolder):
+            continue
+        try:
+            kind = place.model_type()
+        except CheckpointError:
+            continue  # the sweep will report it with its step
+        if kind is not None:
+            first.setdefault(kind, place.name)
+    if len(first) > 1:
+        (one, at), (other, there) = list(first.items())[:2]
+        raise CheckpointError(f"{series.source} mixes architectures: {at} is {one}, {there} is {other}")
+
+
+def _looks(series: Series, groups: Sequence[str], patterns: Mapping[str, str]) -> list[_Look]:
+    """The first, last and middle checkpoints, or others in place of those that cannot be opened."""
+    places = list(series.places)
+    ends = [places[0], places[-1], places[len(places) // 2]]
+    order = list({place.step: place for place in [*ends, *places]}.values())
+    looks: list[_Look] = []
+    faults: list[Fault] = []
+    unknown: list[UnknownNames] = []
+    for place in order:
+        if len(looks) == _LOOKS:
+            break
+        try:
+            looks.append(_look(place, groups, patterns))
+        except CheckpointError as error:
+            faults.append(fault_of(place, error))
+            unknown += [error] if isinstance(error, UnknownNames) else []
+            if len(unknown) == _LOOKS:
+                break
+    if not looks and unknown:
+        raise unknown[0]
+    if not looks:
+        raise NoneUsable(series.source, sorted(faults, key=lambda fault: fault.step))
+    return looks
+
+
+def _look(place: Place, groups: Sequence[str], patterns: Mapping[str, str]) -> _Look:
+    kind = place.model_type()
+    with place.open() as checkpoint:
+        known = find_groups(checkpoint.names(), patterns)
+        found = pick_groups(known, groups, checkpoint.names(), kind)
+        shapes = {name: checkpoint.stored(name).shape for names in found.values() for name in names}
+    return _Look(place, kind, found, known, shapes)
+
+
+def _agreed(series: Series, looks: list[_Look]) -> _Look:
+    """The look that most agree with; without a majority nobody can say which checkpoint is the odd one."""
+    votes = Counter(_signature(look) for look in looks)
+    signature, count = votes.most_common(1)[0]
+    if len(votes) > 1 and count < 2:
+        one, other = looks[0], looks[1]
+        raise CheckpointError(
+            f"{series.source} mixes architectures: {_described(one)}, but {_described(other)}; scan them apart"
+        )
+    return next(look for look in looks if _signature(look) == signature)
+
+
+def _signature(look: _Look) -> str:
+    return repr((look.model_type, look.groups, look.shapes))
+
+
+def _described(look: _Look) -> str:
+    names = [name for group in look.groups.values() for name in group]
+    return f"{look.place.name} has {len(names)} matrices such as {names[0]} {look.shapes[names[0]]}"
+
+
+def fault_of(place: Place, error: CheckpointError) -> Fault:
+    """An error as what a report lists."""
+    return Fault(place.step, place.name, error.file, error.tensor, str(error))

@@ -1,0 +1,88 @@
+"""A series of checkpoints, ordered by step, from whatever the user named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from joma.scan.cache import DiskCache
+from joma.scan.checkpoint import Place
+from joma.scan.errors import CheckpointError
+from joma.scan.folder import local_places
+from joma.scan.hub import HubModel
+
+BUDGET = 20e9  # bytes of downloads to keep
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Where the checkpoints of one training run are; `source` is the user's word for it."""
+
+    source: str
+    places: tuple[Place, ...]
+
+    @property
+    def steps(self) -> list[int]:
+        return [place.step for place in self.places]
+
+    def select(self, wanted: str | Sequence[int] | None) -> Series:
+        """The steps that `wanted` names; see `steps_of` for how text names them. None: all."""
+        if wanted is None:
+            return self
+        chosen = steps_of(wanted, self.steps) if isinstance(wanted, str) else list(wanted)
+        unknown = sorted(set(chosen) - set(self.steps))
+        if unknown:
+            raise CheckpointError(f"{self.source} has no step {unknown[0]}; it has {_some(self.steps)}")
+        if not chosen:
+            raise CheckpointError(f"--steps {wanted} names none of the steps of {self.source}: {_some(self.steps)}")
+        return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
+
+
+def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
+    """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
+
+    downloads: folder for hub files that cannot be read in part, of at most `budget` bytes; made when it is needed.
+    """
+    path = Path(source).expanduser()
+    name = str(source)
+    if path.exists():
+        return Series(str(path.resolve()), tuple(local_places(path.resolve())))
+    if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
+        raise CheckpointError(f"{name} does not exist, and is no hub model either (those are named owner/model)")
+    return Series(name, tuple(HubModel(name, DiskCache(downloads, int(budget))).places()))
+
+
+def steps_of(text: str, there: Sequence[int]) -> list[int]:
+    """The steps that a text names: numbers and ranges A:B:C, separated by commas.
+
+    A:B:C are the steps of the series from A to B, B included, whose distance from A is a multiple of C; an empty
+    A or B is the first or last step, C may be left out. Single numbers are taken as they are.
+
+    >>> steps_of("0,1,1000:3000:1000", [0, 1, 2, 1000, 1500, 2000, 3000, 4000])
+    [0, 1, 1000, 2000, 3000]
+    >>> steps_of("1500:", [0, 1000, 1500, 2000])
+    [1500, 2000]
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        if not re.fullmatch(r"\s*(\d+|\d*:\d*(:\d*)?)\s*", part):
+            raise CheckpointError(f"--steps takes numbers and ranges like 0,1,1000:3000:1000, got {part!r}")
+        bounds = part.strip().split(":")
+        if len(bounds) == 1:
+            found.add(int(part))
+            continue
+        first = int(bounds[0]) if bounds[0] else min(there)
+        last = int(bounds[1]) if bounds[1] else max(there)
+        stride = int(bounds[2]) if len(bounds) == 3 and bounds[2] else 1
+        if stride == 0:
+            raise CheckpointError(f"--steps {part} has a stride of 0; it must be at least 1")
+        found |= {step for step in there if first <= step <= last and (step - first) % stride == 0}
+    return sorted(found)
+
+
+def _some(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:8]))
+    return shown if len(steps) <= 8 else f"{shown}, ... {steps[-1]} ({len(steps)} in all)"

@@ -1,0 +1,229 @@
+"""Measuring every checkpoint of a series into a run, and reading the curves back."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.runs import Run, RunError
+from joma.scan.checkpoint import Checkpoint, Place
+from joma.scan.errors import CheckpointError, Fault
+from joma.scan.integrity import check_finite, checksum, sketch, suspicions
+from joma.scan.measures import ModelMeasure, WeightMeasure
+from joma.scan.plan import Plan, fault_of
+
+Report = Callable[[str], None]
+VERSION = 1  # of what is recorded; raised when the numbers would differ
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity over the usable steps: values (steps, ...), the tensors of its rows, the names of its columns."""
+
+    tensors: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a sweep found: curves over the usable steps, and the faults of the steps that were left out."""
+
+    source: str
+    steps: list[int]
+    faults: list[Fault]
+    curves: dict[str, Curve]
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers that JSON has no word for (a head that a layer does not have) become null."""
+        curves = {
+            name: {"tensors": curve.tensors, "columns": curve.columns, "values": _plain(curve.values)}
+            for name, curve in self.curves.items()
+        }
+        left_out = [fault.as_json() for fault in self.faults]
+        return {"source": self.source, "steps": self.steps, "curves": curves, "left_out": left_out}
+
+
+def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: None) -> Scan:
+    """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
+
+    Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
+    A checkpoint with a fault is reported, left out, and tried again by the next sweep.
+    """
+    if jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {jobs}")
+    faults: list[Fault] = []
+    total = len(plan.series.places)
+    with _workers(jobs) as pool:
+        done = [(place, pool.submit(_step, plan, run, place)) for place in plan.series.places]
+        for count, (place, outcome) in enumerate(done, 1):
+            line, fault = outcome.result()
+            report(f"[{count}/{total}] step {place.step}  {line}")
+            faults += [fault] if fault else []
+    faults += _suspected(plan, run, {fault.step for fault in faults})
+    left_out = {fault.step for fault in faults}
+    steps = [place.step for place in plan.series.places if place.step not in left_out]
+    return Scan(plan.series.source, steps, sorted(faults, key=lambda fault: fault.step), _curves(plan, run, steps))
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that do not start anything new once something has gone wrong, or the user has interrupted."""
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="joma-scan")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _step(plan: Plan, run: Run, place: Place) -> tuple[str, Fault | None]:
+    """Measure one checkpoint as far as the run lacks it; the line of progress, and the fault if there is one."""
+    start = perf_counter()
+    try:
+        missing = _missing(plan, run, place)
+        if not missing:
+            return "recorded already", None
+        values = _measured(plan, place, missing)
+        if not _holds(run, "identity", place.step):
+            values["identity"] = _identity(place)
+        run.record(place.step, values)
+    except CheckpointError as error:
+        fault = fault_of(place, error)
+        return f"left out: {fault.what}", fault
+    shown = [f"{name} {_range(value)}" for name, value in values.items() if name.partition("/")[0] in plan.measures]
+    return f"{perf_counter() - start:.1f} s  {', '.join(shown)}", None
+
+
+def _missing(plan: Plan, run: Run, place: Place) -> set[str]:
+    """What the run lacks of this step. A checkpoint that was replaced since cannot be added to what was recorded."""
+    if _holds(run, "identity", place.step) and int(run.at("identity", place.step)) != _identity(place):
+        raise CheckpointError("its files have changed since it was measured; measure the series again with --fresh")
+    return {name for name in plan.wanted() if not _holds(run, name, place.step)}
+
+
+def _measured(plan: Plan, place: Place, missing: Collection[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if plan.model_type is not None and place.model_type() != plan.model_type:
+        raise CheckpointError(f"its architecture is {place.model_type()}, the series is {plan.model_type}")
+    with place.open() as checkpoint:
+        for group in plan.groups:
+            mine = {name for name in missing if plan.wanted()[name] == group}
+            if mine:
+                values |= _group(plan, checkpoint, group, mine)
+    for name, measure in plan.measures.items():
+        if isinstance(measure, ModelMeasure) and name in missing:
+            with place.folder() as folder:
+                values[name] = measure.call(folder, plan.tokens[name], plan.device)
+    return values
+
+
+def _group(plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[str]) -> dict[str, np.ndarray]:
+    """The missing numbers of one group of tensors, read one after the other."""
+    rows: dict[str, list[Any]] = {name: [] for name in missing}
+    measures = {f"{name}/{group}": measure for name, measure in plan.measures.items()}
+    for tensor in plan.groups[group]:
+        w = _read(plan, checkpoint, tensor)
+        shared: dict[Any, Any] = {}
+        for name in missing:
+            measure = measures.get(name)
+            if isinstance(measure, WeightMeasure):
+                if measure.compute not in shared:
+                    shared[measure.compute] = measure.compute(w, _generator(tensor, plan.device))
+                numbers = measure.pick(shared[measure.compute])
+                rows[name].append(numbers[0] if len(numbers) == 1 else numbers)
+            elif name.startswith("sketch/"):
+                rows[name].append(sketch(w).cpu().numpy())
+            elif name.startswith("checksum/"):
+                rows[name].append(checksum(w))
+        del w, shared  # before the next is read: memory stays near one tensor
+    return {name: np.array(row) for name, row in rows.items() if row}
+
+
+def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
+    """One tensor on the device, after checking that it is what the series holds under that name."""
+    stored, file = checkpoint.stored(tensor), checkpoint.file_of(tensor)
+    if stored.shape != plan.shapes[tensor]:
+        raise CheckpointError(
+            f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}",
+            file=file,
+            tensor=tensor,
+        )
+    if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in _FLOATS:
+        raise CheckpointError(
+            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured",
+            file=file,
+            tensor=tensor,
+        )
+    w = checkpoint.read(tensor).to(plan.device)
+    check_finite(w, tensor, file)
+    return w
+
+
+def _suspected(plan: Plan, run: Run, left_out: Collection[int]) -> list[Fault]:
+    """What the fingerprints of the whole series give away."""
+    places = {place.step: place for place in plan.series.places if place.step not in left_out}
+    steps = list(places)
+    sketches: dict[str, np.ndarray] = {}
+    checksums: dict[str, np.ndarray] = {}
+    for group, names in plan.groups.items() if steps else ():
+        sketched = np.stack([run.at(f"sketch/{group}", step) for step in steps])
+        summed = np.stack([run.at(f"checksum/{group}", step) for step in steps])
+        for at, name in enumerate(names):
+            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
+    return [
+        Fault(step, places[step].name, places[step].weights().file_of(tensor), tensor, what)
+        for step, tensor, what in suspicions(steps, sketches, checksums)
+    ]
+
+
+def _curves(plan: Plan, run: Run, steps: list[int]) -> dict[str, Curve]:
+    curves: dict[str, Curve] = {}
+    for name, group in plan.wanted().items() if steps else ():
+        measure = plan.measures.get(name.partition("/")[0])
+        if measure is None:
+            continue
+        columns = measure.columns if isinstance(measure, WeightMeasure) else ()
+        tensors = plan.groups[group] if isinstance(measure, WeightMeasure) else ()
+        curves[name] = Curve(tensors, columns, np.stack([run.at(name, step) for step in steps]))
+    return curves
+
+
+def _holds(run: Run, name: str, step: int) -> bool:
+    try:
+        run.at(name, step)
+    except RunError:
+        return False
+    return True
+
+
+def _identity(place: Place) -> int:
+    """The place's identity as a number that a run can hold."""
+    return int.from_bytes(hashlib.sha256(place.identity().encode()).digest()[:8], "little", signed=True)
+
+
+def _generator(tensor: str, device: torch.device) -> torch.Generator:
+    """A stream of its own for each tensor, so that a number does not depend on what else was measured."""
+    return torch.Generator(device).manual_seed(zlib.crc32(tensor.encode()))
+
+
+def _range(value: Any) -> str:
+    numbers = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
+    low, high = np.nanmin(numbers), np.nanmax(numbers)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _plain(values: np.ndarray) -> Any:
+    if values.ndim == 0:
+        return float(values) if np.isfinite(values) else None
+    return [_plain(value) for value in values]

@@ -1,0 +1,351 @@
+"""Theorem 1 for linear, exp and any other pointwise attention: eq. 14 and what follows from it along the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.runs import Run
+from joma.studies._blocks import (
+    GRADIENTS,
+    SMOOTH,
+    draw_block,
+    draw_start,
+    drift,
+    moments,
+    pack,
+    side_by_side,
+    three_gradients,
+    unpack,
+)
+from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
+from joma.studies.drawing import CONTROL, CORRECTED, GREEN, ORANGE, panels
+from joma.studies.verdicts import by_residual, by_test, show
+from joma.theory.attention import Attention, Sigma, derivative
+from joma.theory.flow import Block, State, integrate_together
+from joma.theory.invariant import first_integral
+
+EXACT = 1e-12  # identities at one moment
+FLOW = 1e-10  # what the solver keeps of a first integral, at rtol 1e-12
+KINK = 1e-6  # the same through the kinks of ReLU, with a fixed small step
+
+COARSE = 1e-6  # the solver's rtol for controls, which drift by far more
+
+KINDS = ("exp", "linear")
+SIGMAS: dict[str, Sigma] = {"sinh z": torch.sinh, "z³ + z": lambda z: z**3 + z}
+WRONG = {"exp": "z − Σv²", "linear": "z² − Σv²/2"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Random blocks of every activation, gradient and width, with and without the residual connection."""
+
+    tokens: int = 6
+    nodes: tuple[int, ...] = (1, 4)
+    samples: int = 16
+    horizon: float = 0.75
+    steps: int = 21
+    kink_steps: tuple[int, int] = (20, 80)
+    """Runge-Kutta steps through half the horizon of a ReLU flow: a coarse and a fine count."""
+    seed: int = 0
+
+
+EXP = Claim("exp-invariant", "JoMA Thm 1", "Exp attention keeps z = ½Σv² + c along the training flow, token by token.")
+LINEAR = Claim(
+    "linear-invariant", "JoMA Thm 1", "Linear attention keeps z² = Σv² + c along the training flow, token by token."
+)
+PULL = Claim("pull-on-logits", "JoMA eq. 14", "σ/σ′ times the velocity of z is Σ v v′, for any pointwise σ.")
+SIGMA = Claim(
+    "any-sigma", "JoMA eq. 14", "Integrated, eq. 14 gives every pointwise σ an invariant: ∫σ/σ′ dz = ½Σv² + c."
+)
+KINKS = Claim(
+    "relu", "JoMA Thm 1", "The invariants ask nothing of the activation: they hold through the kinks of ReLU."
+)
+STATIONARY = Claim(
+    "stationary-gradient",
+    "JoMA Assumption 1",
+    "Expectations of the back-propagated gradient, such as E[g x], stay constant during training.",
+    "They move, and the invariants hold all the same: z and W only have to receive the same gradient.",
+)
+RESIDUAL = Claim(
+    "residual",
+    "JoMA App. A.2",
+    "The residual connection leaves the invariants alone, because the query's embedding is orthogonal to the tokens'.",
+)
+ZERO_EXP = Claim("zero-start-exp", "JoMA Thm 1", "From w = z = 0 the constant is zero: z = ½Σv² under exp attention.")
+ZERO_LINEAR = Claim(
+    "zero-start-linear",
+    "JoMA Thm 1",
+    "From w = z = 0 linear attention learns with z² = Σv².",
+    "From w = z = 0 linear attention never moves v or z: the statement is true and empty.",
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Follow every block by an adaptive solver that knows nothing of the invariants, and record z and v."""
+    run.keep("t", lambda: moments(config.horizon, config.steps))
+    flows = _flows(config)
+    for i, (name, compute) in enumerate(flows.items()):
+        progress(i / (len(flows) + 1), name)
+        run.keep(name, compute)
+    progress(0.9, "the pull on the logits")
+    run.keep("pull", lambda: torch.stack(_pull(config)))
+    without = run.value("exp/no residual")
+    run.keep("saliency", lambda: _saliency(config, *unpack(without)))
+    run.keep("zero start/ReLU", lambda: _relu_at_zero(config))
+
+
+def _flows(config: Config) -> dict[str, Callable[[], Tensor]]:
+    """Name and computation of every recorded path of z and v, `pack`ed."""
+    flows: dict[str, Callable[[], Tensor]]
+    flows = {f"{kind}/{n} nodes": partial(_follow, config, kind, n) for kind in KINDS for n in config.nodes}
+    flows["sigma"] = partial(_follow, config, "sigma")
+    for kind in KINDS:
+        flows[f"{kind}/no residual"] = partial(_follow, config, kind, residual=False)
+        for steps in config.kink_steps:
+            flows[f"{kind}/ReLU, {steps} steps"] = partial(_through_kinks, config, kind, steps)
+    flows["exp/overlapping query"] = partial(_overlapping, config)
+    flows["exp/two gradients"] = partial(_two_gradients, config)
+    return flows
+
+
+def judge(run: Run) -> list[Finding]:
+    """Drift of each invariant from its start, the largest over tokens, activations, gradients and widths."""
+    nodes = run.config["nodes"]
+    exact = {kind: max(_drift(run, f"{kind}/{n} nodes", kind) for n in nodes) for kind in KINDS}
+    wrong = {kind: max(_wrong_drift(run, f"{kind}/{n} nodes", kind) for n in nodes) for kind in KINDS}
+    left, right = run.value("pull")
+    coarse, fine = (max(_drift(run, f"{k}/ReLU, {n} steps", k) for k in KINDS) for n in run.config["kink_steps"])
+    saliency = run.value("saliency")
+    moved = float(np.abs(saliency - saliency[0]).max() / np.abs(saliency[0]).max())
+    start_z, start_v = (part[:, 1] for part in unpack(run.value(f"exp/{nodes[-1]} nodes")))
+    constant = float(first_integral(start_z, start_v).abs().max())
+    still = max(float(part[:, 1].abs().max()) for part in unpack(run.value(f"linear/{nodes[-1]} nodes")))
+    stuck = float(np.abs(run.value("zero start/ReLU")).max())
+    return [
+        by_residual(
+            claim,
+            printed=exact[kind],
+            tolerance=FLOW,
+            expected="no drift",
+            control=f"{WRONG[kind]} drifts by {show(wrong[kind])}",
+        )
+        for claim, kind in ((EXP, "exp"), (LINEAR, "linear"))
+    ] + [
+        by_residual(PULL, printed=float(np.abs(left - right).max()), tolerance=EXACT, expected="both sides equal"),
+        by_residual(
+            SIGMA,
+            printed=_sigma_drift(run),
+            tolerance=FLOW,
+            expected="no drift for σ = sinh z and z³ + z",
+        ),
+        by_test(
+            KINKS,
+            measured=f"drift {show(fine)} with the fine step, {show(coarse)} with the coarse one",
+            expected=f"below {show(KINK)}, falling with the step",
+            as_printed=fine <= KINK and fine <= coarse / 2,
+            tolerance=KINK,
+        ),
+        by_residual(
+            STATIONARY,
+            printed=moved,
+            corrected=max(exact.values()),
+            tolerance=FLOW,
+            expected="no relative change of E[g x]; no drift of the invariant",
+            control=f"drift {show(_drift(run, 'exp/two gradients', 'exp'))} when z and W receive different gradients",
+        ),
+        by_residual(
+            RESIDUAL,
+            printed=max(*(_drift(run, f"{kind}/no residual", kind) for kind in KINDS), *exact.values()),
+            tolerance=FLOW,
+            expected="no drift with the residual connection and none without",
+            control=f"drift {show(_drift(run, 'exp/overlapping query', 'exp'))} when the query overlaps with tokens",
+        ),
+        by_test(
+            ZERO_EXP,
+            measured=f"z − ½Σv² is {show(constant)} "
+            f"while z grows to {show(float(start_z.abs().max()))}; a ReLU starts with |v′| = {show(stuck)}",
+            expected="zero while z moves",
+            as_printed=constant <= FLOW and bool((start_z[-1] > FLOW).all()),
+            tolerance=FLOW,
+        ),
+        by_test(
+            ZERO_LINEAR,
+            measured=f"v and z move by {show(still)}",
+            expected="v and z move",
+            as_printed=still > EXACT,
+            as_corrected=still <= EXACT,
+            tolerance=EXACT,
+        ),
+    ]
+
+
+def draw(run: Run) -> list[Drawing]:
+    """What the logits do against what V predicts, and the drift of right and wrong invariants."""
+    t, nodes = run.value("t"), run.config["nodes"][-1]
+    figure, (left, right) = panels(2)
+    z, v = (part[:, 0] for part in unpack(run.value(f"exp/{nodes} nodes")))  # from random starts
+    predicted = v.square().sum(-1) / 2
+    for i, (gradient, colour) in enumerate(zip(GRADIENTS, (CORRECTED, ORANGE, GREEN), strict=True)):
+        across, up = ((part - part[0])[:, :, i].flatten() for part in (predicted, z))
+        left.plot(across, up, "o", ms=2.5, mew=0, alpha=0.6, color=colour, label=f"g {gradient}")
+    ends = torch.stack([predicted - predicted[0], z - z[0]]).aminmax()
+    left.axline((0, 0), slope=1, lw=1, color="gray", zorder=0)
+    left.set(xlim=tuple(map(float, ends)), ylim=tuple(map(float, ends)))
+    left.set(
+        xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Logits follow the weights (exp)"
+    )
+    left.legend(loc="upper left", markerscale=2)
+    for kind, style in zip(KINDS, ("-", "--"), strict=True):
+        z, v = unpack(run.value(f"{kind}/{nodes} nodes"))
+        for c, colour in ((first_integral(z, v, kind=kind), CORRECTED), (_wrong(z, v, kind), CONTROL)):
+            right.plot(t[1:], (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17), color=colour, ls=style)
+        right.plot([], [], color=right.xaxis.label.get_color(), ls=style, label=f"{kind} attention")
+    right.plot([], [], color=CORRECTED, label="Theorem 1")
+    right.plot([], [], color=CONTROL, label="wrong factor")
+    right.axhline(FLOW, ls=":", lw=1, color="gray")
+    right.annotate("tolerance", (t[-1], FLOW * 1.6), fontsize=8, ha="right")
+    right.set(yscale="log", ylim=(1e-15, 1e1), xlabel="time", ylabel="largest drift", title="What is conserved")
+    right.legend(loc="center", ncols=2, bbox_to_anchor=(0.5, 0.6))
+    caption = (
+        "Left: how far each exp logit moved along the flow against what Theorem 1 predicts from V, over all tokens, "
+        "activations and times; the line is equality. Right: drift of the invariants over all activations and "
+        "gradients, beside z − Σv² (exp) and z² − Σv²/2 (linear), which have a wrong factor."
+    )
+    return [Drawing("first-integral", caption, figure)]
+
+
+def _block(config: Config, kind: str, nodes: int | None = None, *, residual: bool = True) -> tuple[Block, State]:
+    """A block and a start with one member for each smooth activation and gradient, (2, activations, gradients, ...).
+
+    The first dimension holds a random and a zero start; under "sigma" it holds the SIGMAS, from random starts.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    nodes = nodes or config.nodes[-1]
+    sigma = side_by_side(list(SIGMAS.values()), 0) if kind == "sigma" else kind
+    block = draw_block(
+        tokens=config.tokens,
+        nodes=nodes,
+        samples=config.samples,
+        generator=generator,
+        attention=Attention(sigma, norm=1 / config.tokens),  # type: ignore[arg-type]
+        activation=side_by_side(list(SMOOTH.values()), -4),
+        residual=residual,
+    )
+    start = draw_start(block, nodes, generator, 2, len(SMOOTH))
+    if kind != "sigma":
+        start.w[1], start.z[1] = 0.0, 0.0
+    return block, start
+
+
+def _follow(config: Config, kind: str, nodes: int | None = None, *, residual: bool = True) -> Tensor:
+    return _path(*_block(config, kind, nodes, residual=residual), config)
+
+
+def _path(block: Block, start: State, config: Config, *, rtol: float = 1e-12) -> Tensor:
+    w, z = block.solve(*start, moments(config.horizon, config.steps), rtol=rtol)
+    return pack(z[..., 0, :], block.project(w))
+
+
+def _relu_at_zero(config: Config) -> Tensor:
+    """v' of exp attention at w = z = 0 when the activation is ReLU, whose slope at 0 counts as 0."""
+    block, start = _block(config, "exp")
+    return block.project(replace(block, activation=torch.relu).velocity(start.w[1, 0], start.z[1, 0]).w)
+
+
+def _through_kinks(config: Config, kind: str, steps: int) -> Tensor:
+    """Classical Runge-Kutta with a fixed step: an adaptive one stalls where a sample slides along its kink."""
+    block, start = _block(config, kind)
+    block = replace(block, activation=torch.relu)
+    (w, z), h = (part[0, 0] for part in start), config.horizon / 2 / steps
+    path = [(z, w)]
+    for time in torch.arange(steps, dtype=torch.float64).mul(h).tolist():
+        k1 = block.velocity(w, z, time)
+        k2 = block.velocity(w + h / 2 * k1.w, z + h / 2 * k1.z, time + h / 2)
+        k3 = block.velocity(w + h / 2 * k2.w, z + h / 2 * k2.z, time + h / 2)
+        k4 = block.velocity(w + h * k3.w, z + h * k3.z, time + h)
+        w = w + h / 6 * (k1.w + 2 * k2.w + 2 * k3.w + k4.w)
+        z = z + h / 6 * (k1.z + 2 * k2.z + 2 * k3.z + k4.z)
+        path.append((z, w))
+    logits, weights = (torch.stack(part) for part in zip(*path, strict=True))
+    return pack(logits[..., 0, :], block.project(weights))
+
+
+def _overlapping(config: Config) -> Tensor:
+    """The control: a query whose embedding is not orthogonal to those of the tokens."""
+    block, start = _block(config, "exp")
+    towards = 0.8 * block.queries + 0.6 * block.tokens.mean(-1, keepdim=True) * config.tokens**0.5
+    return _path(replace(block, queries=towards), start, config, rtol=COARSE)
+
+
+def _two_gradients(config: Config) -> Tensor:
+    """The control: W and z each receive a gradient of their own."""
+    block, start = _block(config, "exp")
+    generator = torch.Generator().manual_seed(config.seed + 1)
+    other = replace(block, backprop=three_gradients(config.samples, start.w.shape[-1], generator))
+    w, z = integrate_together(
+        lambda time, w, z: (block.velocity(w, z, time).w, other.velocity(w, z, time).z),
+        start,
+        moments(config.horizon, config.steps),
+        rtol=COARSE,
+    )
+    return pack(z[..., 0, :], block.project(w))
+
+
+def _pull(config: Config) -> tuple[Tensor, Tensor]:
+    """Both sides of eq. 14 at a random state of every member."""
+    block, start = _block(config, "sigma")
+    sigma = side_by_side(list(SIGMAS.values()), 0)
+    velocity = block.velocity(*start)
+    left = (sigma(start.z) / derivative(sigma, start.z) * velocity.z)[..., 0, :]
+    return left, (block.project(start.w) * block.project(velocity.w)).sum(-1)
+
+
+def _saliency(config: Config, z: Tensor, v: Tensor) -> Tensor:
+    """E[g x] along the exp flow without residual, (steps, starts, activations, gradients, tokens, nodes)."""
+    block, _ = _block(config, "exp", residual=False)
+    states = zip(block.tokens @ v, z[..., None, :], moments(config.horizon, config.steps), strict=True)
+    gradients = [block.backprop(block.hidden(w, z), float(time)) for w, z, time in states]
+    return block.x.mT @ torch.stack(gradients) / config.samples
+
+
+def _drift(run: Run, name: str, kind: str | Sigma) -> float:
+    z, v = unpack(run.value(name))
+    return drift(first_integral(z, v, kind=kind))
+
+
+def _sigma_drift(run: Run) -> float:
+    z, v = unpack(run.value("sigma"))
+    return max(drift(first_integral(z[:, i], v[:, i], kind=sigma)) for i, sigma in enumerate(SIGMAS.values()))
+
+
+def _wrong(z: Tensor, v: Tensor, kind: str) -> Tensor:
+    squares = v.square().sum(-1)
+    return z - squares if kind == "exp" else z.square() - squares / 2
+
+
+def _wrong_drift(run: Run, name: str, kind: str) -> float:
+    return drift(_wrong(*unpack(run.value(name)), kind))
+
+
+STUDY = Study(
+    name="thm1",
+    title="Theorem 1: what attention and MLP conserve together",
+    version=1,
+    claims=(EXP, LINEAR, PULL, SIGMA, KINKS, STATIONARY, RESIDUAL, ZERO_EXP, ZERO_LINEAR),
+    quick=Config(),
+    paper=Config(tokens=20, nodes=(1, 4, 20), samples=64, horizon=1.5, steps=41, kink_steps=(200, 1600)),
+    run=run,
+    judge=judge,
+    draw=draw,
+    about=(
+        "One block with random data is trained by gradient flow, for linear, SiLU and tanh activations, a constant, a "
+        "cross-entropy and a time-varying gradient, one and several nodes, with and without residual connection. The "
+        "solver knows nothing of Theorem 1; what should stay constant is evaluated on the recorded z and V."
+    ),
+)

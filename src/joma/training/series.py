@@ -1,0 +1,182 @@
+"""A series of checkpoints of our own: a small GPT-NeoX trained from scratch, saved on Pythia's schedule.
+
+Public series are downloads of many gigabytes; this one is made in minutes (on a GPU) or seconds (tiny, on a CPU) and
+is laid out as transformers lays it out, one folder a step, so that whatever reads the one reads the other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SeriesConfig:
+    """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does."""
+
+    layers: int = 3
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 512
+    context: int = 64
+    batch: int = 16
+    steps: int = 300
+    rate: float = 3e-3
+    warmup: float = 0.01
+    seed: int = 0
+
+
+def checkpoint_steps(steps: int) -> list[int]:
+    """Pythia's schedule up to `steps`: 0, the powers of two up to 512, every thousandth, and the last.
+
+    >>> checkpoint_steps(2500)
+    [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 2500]
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    wanted = {0, steps, *(2**i for i in range(10)), *range(1000, steps + 1, 1000)}
+    return sorted(step for step in wanted if step <= steps)
+
+
+def train_series(
+    folder: Path,
+    text: str,
+    config: SeriesConfig,
+    *,
+    device: str = "cpu",
+    progress: Callable[[float, str], None] = lambda share, doing: None,
+    save_at: list[int] | None = None,
+) -> list[float]:
+    """Train on `text`, saving folder/step0, folder/step1, ...; returns the loss at every step.
+
+    A tokenizer is made from the text and saved with every checkpoint. No position is seen more than once an epoch;
+    batches run through the text in a fixed shuffled order. float32 weights; bf16 arithmetic on a GPU.
+    A folder that already holds the whole series of this config and text is left as it is.
+    """
+    at = checkpoint_steps(config.steps) if save_at is None else save_at
+    identity = {"config": asdict(config), "text": hash_of(text), "save_at": at}
+    done = folder / "series.json"
+    if done.exists() and (stored := json.loads(done.read_text()))["identity"] == identity:
+        losses: list[float] = stored["losses"]
+        return losses
+    folder.mkdir(parents=True, exist_ok=True)
+    done.unlink(missing_ok=True)
+    progress(0.0, "making the tokenizer")
+    tokenizer = _tokenizer(text, config.vocabulary)
+    tokens = torch.tensor(tokenizer(text)["input_ids"])
+    losses = _train(folder, tokens, tokenizer, config, device, progress, set(at))
+    done.write_text(json.dumps({"identity": identity, "losses": losses}))
+    return losses
+
+
+def hash_of(text: str) -> str:
+    """A short name for a text."""
+    from hashlib import sha256
+
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _train(
+    folder: Path,
+    tokens: Tensor,
+    tokenizer: Any,
+    config: SeriesConfig,
+    device: str,
+    progress: Callable[[float, str], None],
+    at: set[int],
+) -> list[float]:
+    model = _model(config).to(device)
+    windows = (
+        tokens[: len(tokens) // (config.context + 1) * (config.context + 1)].view(-1, config.context + 1).to(device)
+    )
+    if len(windows) < config.batch:
+        raise ValueError(f"the text gives {len(windows)} windows of {config.context} tokens, fewer than one batch")
+    order = torch.Generator().manual_seed(config.seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warm_cosine(step, config))
+    losses: list[Tensor] = []
+    queue: list[Tensor] = []
+    for step in range(config.steps + 1):
+        if step in at:
+            _save(model, tokenizer, folder / f"step{step}")
+        if step == config.steps:
+            break
+        if not queue:
+            queue = list(torch.randperm(len(windows), generator=order).split(config.batch))
+            queue = [part for part in queue if len(part) == config.batch]
+        batch = windows[queue.pop(0).to(device)]
+        with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=device != "cpu"):
+            logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if step % 50 == 0:
+            progress(step / config.steps, f"training, step {step}, loss {loss.item():.2f}")
+    return [float(loss) for loss in losses]
+
+
+def _model(config: SeriesConfig) -> Any:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    torch.manual_seed(config.seed)
+    shape = GPTNeoXConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=config.context,
+        rotary_pct=0.25,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="sdpa",
+    )
+    return GPTNeoXForCausalLM(shape)
+
+
+def _tokenizer(text: str, vocabulary: int) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if vocabulary < 260:
+        raise ValueError(f"vocabulary must be at least 260 (all bytes and a few merges), got {vocabulary}")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+
+
+def _save(model: Any, tokenizer: Any, folder: Path) -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # ours speaks for the whole
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _warm_cosine(step: int, config: SeriesConfig) -> float:
+    warm = max(1, round(config.warmup * config.steps))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, config.steps - warm)))

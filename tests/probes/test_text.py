@@ -1,0 +1,84 @@
+"""Attention entropy of a text: windows, limits, and a really trained model."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from architectures import TOKENS, build, inputs
+from llama2c import load_model, load_pieces
+
+from joma.probes import ProbeError, attention_entropy, collect
+
+
+def text(length=150):
+    return torch.randint(TOKENS, (length,), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "bert"])
+def test_windows_of_a_text_are_averaged(kind):
+    model = build(kind).train()
+    got = attention_entropy(model, text(), context=16, batch=4)
+    assert got.shape == (2, 4)
+    assert got.dtype == torch.float64
+    assert model.training
+    model.eval()
+    with torch.no_grad(), collect(model) as probe:
+        model(input_ids=text()[:144].view(9, 16))
+    torch.testing.assert_close(got, probe.mean_entropy())
+    assert torch.equal(attention_entropy(model, text()[:149], context=16, batch=4), got)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"context": 200}, "GPTNeoXForCausalLM reads at most 64 tokens at a time, context is 200"),
+        ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
+        ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
+        ({"context": 16, "tokens": text().float()}, "tokens must be one row of token ids, got torch.float32"),
+        ({"context": 16, "tokens": text() + 50}, f"token ids must be from 0 to {TOKENS - 1}"),
+    ],
+)
+def test_a_text_that_does_not_fit_gets_one_sentence(options, sentence):
+    tokens = options.pop("tokens", text(250))
+    with pytest.raises(ValueError, match=sentence):
+        attention_entropy(build("gpt_neox"), tokens, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_cuda_where_there_is_none():
+    with pytest.raises(ValueError, match="device 'cuda' was asked for, but torch sees no CUDA here"):
+        attention_entropy(build("gpt_neox"), text(), context=16, device="cuda")
+
+
+def test_models_of_two_texts_are_refused():
+    with pytest.raises(ProbeError, match="T5Model reads two texts"):
+        attention_entropy(build("t5"), text(), context=16)
+    assert inputs("t5").keys() == {"input_ids", "decoder_input_ids"}
+
+
+@pytest.fixture(scope="module")
+def stories():
+    folder = os.environ.get("JOMA_DATA")
+    if not folder or not (Path(folder) / "stories260K").is_dir():
+        pytest.skip("JOMA_DATA names no folder with stories260K")
+    return Path(folder) / "stories260K"
+
+
+def test_a_trained_model_tells_a_story_and_attends_sharply(stories):
+    model = load_model(stories / "stories260K.bin")
+    pieces = load_pieces(stories / "tok512.bin")
+    with torch.inference_mode(), collect(model, keep=False) as probe:
+        ids = model.generate(torch.tensor([[1]]), max_new_tokens=120, do_sample=False, pad_token_id=0, eos_token_id=2)
+    story = b"".join(pieces[i] for i in ids[0].tolist()[1:]).decode(errors="replace").strip()
+    assert story.startswith(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    )
+    entropy = attention_entropy(model, ids[0], context=len(ids[0]), batch=1)
+    assert entropy.shape == (5, 8)
+    # The last token was generated and never read, so the two means are of one query more and one fewer.
+    torch.testing.assert_close(entropy, probe.mean_entropy(), rtol=0.03, atol=0.02)
+    uniform = sum(math.log(i + 1) for i in range(len(ids[0]))) / len(ids[0])
+    assert entropy.max() < uniform
+    assert entropy.min() < 0.5 * uniform

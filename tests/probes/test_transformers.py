@@ -1,0 +1,275 @@
+"""Statistics collected inside transformers models, against the weights that eager attention returns."""
+
+import re
+
+import pytest
+import torch
+from architectures import BEYOND_SDPA, CAUSAL, ENCODERS, build, inputs
+from torch import nn
+
+from joma.measure.attention import AttentionStats
+from joma.probes import Probe, ProbeError, _masks, collect
+
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+
+
+def result(output):
+    return output.logits if "logits" in output else output.last_hidden_state
+
+
+def entropies(weights):
+    return [torch.special.entr(w.double()).sum(-1) for w in weights]
+
+
+@pytest.mark.parametrize("kind", [*CAUSAL, *ENCODERS])
+def test_logits_are_those_of_sdpa_and_entropies_those_of_eager(kind):
+    model, given = build(kind), inputs(kind)
+    with torch.no_grad():
+        eager = model(**given, output_attentions=True)
+        with collect(model) as probe:
+            measured = result(model(**given))
+        assert model.config._attn_implementation == "eager"
+        reference = result(eager)
+        if kind not in BEYOND_SDPA:
+            model.set_attn_implementation("sdpa")
+            assert torch.equal(measured, result(model(**given)))
+    torch.testing.assert_close(measured, reference, **CLOSE)
+    assert len(probe.layers) == len(eager.attentions) == 2
+    spread = []
+    for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
+        torch.testing.assert_close(probe.stats[name][0].entropy.double(), want, **CLOSE)
+        spread.append(float(want.std()))
+    assert max(spread) > 0.05  # entropies that differ, so that a mixed-up head or layer would show
+    torch.testing.assert_close(
+        probe.mean_entropy(), torch.stack([e.mean((0, 2)) for e in entropies(eager.attentions)]), **CLOSE
+    )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", [kind for kind in [*CAUSAL, *ENCODERS] if kind != "vit"])
+def test_padded_tokens_are_neither_keys_nor_counted_queries(kind, side, monkeypatch):
+    monkeypatch.setattr(_masks, "as_bias", lambda mask: pytest.fail("a usual mask was not recognised"))
+    model, given = build(kind), inputs(kind)
+    real = torch.ones_like(given["input_ids"], dtype=torch.bool)
+    real[0, :4] = False
+    real = real if side == "left" else real.flip(1)
+    with torch.no_grad():
+        eager = model(**given, attention_mask=real.long(), output_attentions=True)
+        with collect(model) as probe:
+            measured = result(model(**given, attention_mask=real.long()))
+    torch.testing.assert_close(measured[real], result(eager)[real], **CLOSE)
+    for row, want in enumerate(entropies(eager.attentions)):
+        by_query = want.transpose(1, 2)[real]  # (real queries, heads)
+        got = probe.stats[probe.layers[row]][0].entropy.double().transpose(1, 2)[real]
+        torch.testing.assert_close(got, by_query, **CLOSE)
+        torch.testing.assert_close(probe.mean_entropy()[row], by_query.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_a_later_token_changes_nothing_before_it(kind, single_pass):
+    model, given = build(kind), inputs(kind)
+    changed = {"input_ids": given["input_ids"].clone()}
+    changed["input_ids"][:, 8] += 1
+    seen = []
+    for each in (given, changed):
+        with torch.no_grad(), collect(model, single_pass=single_pass) as probe:
+            seen.append((model(**each).logits, [probe.stats[name][0] for name in probe.layers]))
+    (before, stats), (after, changed_stats) = seen
+    torch.testing.assert_close(before[:, :8], after[:, :8], rtol=0, atol=1e-6)
+    assert not torch.allclose(before[:, 8:], after[:, 8:])
+    for a, b in zip(stats, changed_stats, strict=True):
+        torch.testing.assert_close(a.entropy[..., :8], b.entropy[..., :8], rtol=0, atol=1e-5)
+        torch.testing.assert_close(a.lse[..., :8], b.lse[..., :8], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [*CAUSAL, "bert"])
+def test_one_pass_gives_what_two_give(kind):
+    model, given = build(kind), inputs(kind)
+    with torch.no_grad():
+        with collect(model) as two:
+            reference = result(model(**given))
+        with collect(model, single_pass=True) as one:
+            torch.testing.assert_close(result(model(**given)), reference, **CLOSE)
+    for name in AttentionStats._fields:
+        torch.testing.assert_close(one.mean(name), two.mean(name), **CLOSE)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])
+def test_decoding_token_by_token_gives_the_same_statistics(kind, static):
+    from transformers import StaticCache
+
+    model, given = build(kind), inputs(kind)
+    with torch.no_grad():
+        with collect(model) as whole:
+            model(**given)
+        cache = StaticCache(config=model.config, max_cache_len=20) if static else None
+        with collect(model) as steps:
+            for part in given["input_ids"].split([5, 1, 1, 3, 2], dim=1):
+                cache = model(input_ids=part, past_key_values=cache, use_cache=True).past_key_values
+    for name in whole.layers:
+        for field, want in zip(AttentionStats._fields, whole.stats[name][0], strict=True):
+            got = torch.cat([getattr(call, field) for call in steps.stats[name]], dim=-1)
+            if field == "sink_mass" and kind != "llama":  # a cache of a window has forgotten the first key
+                got, want = got[..., :5], want[..., :5]
+            torch.testing.assert_close(got, want, **CLOSE)
+
+
+def test_generate_is_measured_and_counts_every_token():
+    model = build("llama")
+    with torch.no_grad(), collect(model) as probe:
+        model.generate(**inputs("llama"), max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert [call.entropy.shape for call in probe.stats[probe.layers[0]]] == [(2, 4, 12), *[(2, 4, 1)] * 3]
+
+
+def test_packed_texts_and_own_masks_go_through_a_bias():
+    model, given = build("llama"), inputs("llama")
+    packed = {"position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]] * 2), "use_cache": False}
+    mask = torch.ones(12, 12, dtype=torch.bool).tril()
+    mask[9:, 2] = False
+    own = {"attention_mask": torch.where(mask, 0.0, torch.finfo(torch.float32).min).expand(2, 1, 12, 12)}
+    for more in (packed, own):
+        with torch.no_grad():
+            eager = model(**given, **more, output_attentions=True)
+            with collect(model) as probe:
+                model(**given, **more)
+        for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
+            torch.testing.assert_close(probe.stats[name][0].entropy.double(), want, **CLOSE)
+
+
+def test_encoder_decoder_with_position_bias_and_cross_attention():
+    model, given = build("t5", spread=2.0), inputs("t5")
+    real = torch.ones_like(given["input_ids"])
+    real[0, 9:] = 0
+    with torch.no_grad():
+        eager = model(**given, attention_mask=real, output_attentions=True)
+        with collect(model) as probe:
+            model(**given, attention_mask=real)
+    groups = {
+        r"encoder.*SelfAttention": (eager.encoder_attentions, real.bool()),
+        r"decoder.*SelfAttention": (eager.decoder_attentions, torch.ones_like(real).bool()),
+        r"decoder.*EncDecAttention": (eager.cross_attentions, torch.ones_like(real).bool()),
+    }
+    for pattern, (weights, counted) in groups.items():
+        rows = [i for i, name in enumerate(probe.layers) if re.match(pattern, name)]
+        for row, each in zip(rows, entropies(weights), strict=True):
+            mean = each.transpose(1, 2)[counted].mean(0)
+            torch.testing.assert_close(probe.mean_entropy()[row], mean, **CLOSE)
+
+
+def test_dropout_touches_the_output_and_not_the_statistics():
+    model, given = build("llama"), inputs("llama")
+    first = "model.layers.0.self_attn"
+    with collect(model) as calm:
+        model(**given)
+    model.train()
+    model.model.layers[0].self_attn.attention_dropout = 0.5
+    torch.manual_seed(0)
+    with collect(model, single_pass=True) as dropped:
+        logits = model(**given).logits
+    assert not torch.allclose(logits, model.eval()(**given).logits)
+    torch.testing.assert_close(dropped.stats[first][0].entropy, calm.stats[first][0].entropy)
+
+    capped = build("gemma2").train()
+    capped.model.layers[0].self_attn.attention_dropout = 0.5
+    with pytest.raises(ProbeError, match=r"Gemma2ForCausalLM: model.layers.0.self_attn uses dropout"), collect(capped):
+        capped(**given)
+
+
+def test_gradients_flow_and_checkpointing_counts_once():
+    model, given = build("llama").train(), inputs("llama")
+    model.gradient_checkpointing_enable()
+    with collect(model) as probe:
+        model(**given, labels=given["input_ids"], use_cache=False).loss.backward()
+    assert [len(calls) for calls in probe.stats.values()] == [1, 1]
+    assert not any(call.entropy.requires_grad for calls in probe.stats.values() for call in calls)
+    assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().sum() > 0
+
+
+def test_gradients_flow_through_the_single_pass():
+    model, given = build("gemma2"), inputs("gemma2")
+    with collect(model):
+        model(**given, labels=given["input_ids"]).loss.backward()
+    measured = model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+    model.zero_grad()
+    model(**given, labels=given["input_ids"]).loss.backward()
+    torch.testing.assert_close(measured, model.model.layers[0].self_attn.q_proj.weight.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_several_calls_accumulate_and_keep_false_keeps_the_means():
+    model = build("gpt_neox")
+    with torch.no_grad(), collect(model) as kept, collect(model, keep=False) as bare:
+        for seed in range(3):
+            model(**inputs("gpt_neox", seed=seed, length=5 + seed))
+    assert bare.stats == {}
+    assert torch.equal(bare.mean_entropy(), kept.mean_entropy())
+    every = torch.cat([call.entropy.transpose(1, 2).flatten(0, 1) for call in kept.stats[kept.layers[1]]])
+    torch.testing.assert_close(kept.mean_entropy()[1], every.double().mean(0))
+
+
+def test_two_models_at_once_and_a_model_inside_another_module():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = build("gpt2", attention="sdpa")
+
+        def forward(self, ids):
+            return self.inner(input_ids=ids)
+
+    wrapper, other = Wrapper(), build("opt", seed=1)
+    given = inputs("opt")
+    with torch.no_grad(), collect(wrapper) as first, collect(other) as second:
+        wrapper(given["input_ids"])
+        other(**given)
+    assert first.layers == ["inner.transformer.h.0.attn", "inner.transformer.h.1.attn"]
+    assert second.layers == ["model.decoder.layers.0.self_attn", "model.decoder.layers.1.self_attn"]
+    assert (wrapper.inner.config._attn_implementation, other.config._attn_implementation) == ("sdpa", "eager")
+
+
+def test_the_setting_comes_back_after_an_error():
+    model = build("llama", attention="sdpa")
+    with pytest.raises(RuntimeError, match="stop"), collect(model):
+        raise RuntimeError("stop")
+    assert model.config._attn_implementation == "sdpa"
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("mamba", "MambaForCausalLM made no attention call"),
+        ("falcon", "FalconForCausalLM does not send its attention through transformers' AttentionInterface"),
+    ],
+)
+def test_models_that_bypass_the_interface_are_refused_by_name(kind, sentence):
+    model = build(kind)
+    before = model.config._attn_implementation
+    with pytest.raises(ProbeError, match=sentence), torch.no_grad(), collect(model):
+        model(**inputs(kind))
+    assert model.config._attn_implementation == before
+
+
+def test_what_cannot_be_measured_gets_one_sentence():
+    with pytest.raises(ProbeError, match="Linear is not a transformers model"), collect(nn.Linear(2, 2)):
+        pass
+    model = build("llama")
+    with collect(model) as probe:
+        pass
+    with pytest.raises(ProbeError, match="LlamaForCausalLM was not called"):
+        probe.mean_entropy()
+    with pytest.raises(ValueError, match="measure must be one of entropy, lse"):
+        probe.mean("warmth")
+    with pytest.raises(ProbeError, match="passes 'indices'"), collect(model):
+        model(**inputs("llama"), indices=torch.zeros(1))
+
+
+def test_layers_with_fewer_heads_end_in_nan():
+    probe = Probe(nn.Sequential(nn.Identity(), nn.Identity()), keep=True)
+    for name, heads in (("1", 3), ("0", 2)):
+        ones = torch.ones(1, heads, 4)
+        probe.record(name, AttentionStats(*[ones * (i + 1) for i in range(6)]), None)
+    assert probe.layers == ["0", "1"]
+    assert torch.equal(probe.mean("lse").isnan(), torch.tensor([[False, False, True], [False] * 3]))
+    assert probe.mean("lse")[1].tolist() == [2.0, 2.0, 2.0]
