@@ -66,6 +66,11 @@ def test_effects_against_their_control(measured, quantitative, verdict):
     assert finding.verdict == verdict
 
 
+def test_a_control_that_is_no_number_cannot_be_exceeded():
+    finding = by_effect(SEEN, measured=0.5, control=float("nan"), margin=0.1, expected="more")
+    assert finding.verdict == "not above its control"
+
+
 def test_an_empirical_finding_without_control_is_refused():
     with pytest.raises(ValueError, match="needs its control"):
         by_number(SEEN, measured=1.0, expected=1.0, tolerance=0.1)

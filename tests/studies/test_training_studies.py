@@ -150,7 +150,8 @@ def same_at_all_rates(drift):
         ("thm2-rank", "block/v closed", lambda x: x + 1e-9, "nodes-closed-form", FAILS),
         ("thm2-rank", "rank/rank of V", lambda x: x - np.arange(len(x))[:, None] // 10, "nodes-low-rank", HOLDS),
         ("thm2-rank", "rank/V", lambda x: x[::-1], "nodes-low-rank", FAILS),
-        ("thm2-rank", "rank/V'", lambda x: 2 * x, "nodes-gradient-rank", FAILS),
+        ("thm2-rank", "rank/V'", lambda x: 1.3 * x, "nodes-gradient-rank", "only qualitative"),
+        ("thm2-rank", "rank/V'", lambda x: 20 + 0 * x, "nodes-gradient-rank", FAILS),
         ("thm2-rank", "rank/growth", lambda x: 1 + 0 * x, "nodes-row-growth", FAILS),
     ],
 )

@@ -18,11 +18,12 @@ lambda_i lie above theta_i?
        U^T v = sum_m (E_1^T s_m) y_m,    y_m = (b_m . z) / (lambda - theta_m).
    If i eigenvalues were >= a > theta_i, some unit combination of their eigenvectors would be orthogonal to the first
    i - 1 Ritz vectors, and its image in U would be both >= delta_i and
-       <= sqrt(i) sup_{lambda >= a} |G_i(lambda)|_F,   G_i(lambda) = sum_{m >= i} (E_1^T s_m) b_m^T / (lambda - theta_m).
+       <= sqrt(i) sup_{lambda >= a} |G_i(lambda)|_F,  G_i(lambda) = sum_{m >= i} (E_1^T s_m) b_m^T / (lambda - theta_m).
    So lambda_i < a as soon as that is below delta_i. By 2 only lambda up to theta_1 / (1 - eps_k) need to be looked at,
-   on a grid: between grid points |G_i| changes at most by the step times
-   |E_1^T (lambda - T)^-1|_F |(lambda - T)^-1 E_k B^T|_F, which falls as lambda grows. For one vector and i = 1 this is
-   Hochstenbach's probabilistic bound (2013); blocks keep delta_i far above the rounding error of float32.
+   on a grid: between lambda and lambda + h, with S = (lambda - T)^-1 on the Ritz vectors m >= i,
+       |G_i| <= |E_1^T S E_k B^T| + h |E_1^T S^2 E_k B^T| + h^2 |E_1^T S^3 E_k B^T| + h^3 |E_1^T S| |S^3 E_k B^T|.
+   For one vector and i = 1 this is the bound of Hochstenbach (2013), whose polynomial is monotone and needs no grid.
+   Blocks need fewer steps, and keep delta_i far above the rounding error of float32, which one vector would not.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-GRID = 160
+GRID = 64
 ROUNDING = 16.0
 """|A Q - Q T - Q_{k+1} B E_k^T| in units of eps theta_1 is taken to be below this (measured: 1 to 6)."""
 
@@ -53,6 +54,7 @@ class Bounds(NamedTuple):
 
     squares: Tensor
     excess: Tensor
+    missing: Tensor  # log of |G_i| sqrt(i) / delta_i at the tolerance: what further steps must bring below 0
     coefficients: Tensor  # (matrices, s, count): the Ritz vectors in the basis
 
 
@@ -147,30 +149,40 @@ def certify(
     theta = theta / top
     entry = vectors[:, :gaussians]  # E_1^T s_m, one a column
     ritz_residual = krylov.residual / top[..., None] @ vectors[:, -krylov.residual.shape[-1] :]
-    excess = []
+    excess, missing = [], []
     for i in range(count):
         worst = torch.tensor([worst_case_excess(krylov.steps, float(d)) for d in deltas[i]], dtype=torch.float64)
-        proven = _least_excess(
-            theta[:, i:], entry[..., i:], ritz_residual[..., i:], deltas[i] / sqrt(i + 1), worst, tolerance, rounding
-        )
-        excess.append(torch.minimum(proven, theta[:, i].clamp_min(0.0) * worst))
-    return Bounds(theta[:, :count] * top, torch.stack(excess, dim=-1), vectors[..., :count])
+        limit = deltas[i] / sqrt(i + 1)
+        offset, image = _on_grid(theta[:, i:], entry[..., i:], ritz_residual[..., i:], worst, tolerance, rounding)
+        proven = (image < limit[:, None]).flip(-1).cumprod(-1).sum(-1, keepdim=True)  # so many of the last intervals
+        least = torch.where(proven > 0, offset.gather(-1, GRID - 1 - proven), torch.inf)[:, 0]
+        excess.append(torch.minimum(least, theta[:, i].clamp_min(0.0) * worst))
+        missing.append((torch.where(offset[:, :-1] < tolerance, 0.0, image).amax(-1) / limit).log())
+    return Bounds(
+        theta[:, :count] * top, torch.stack(excess, dim=-1), torch.stack(missing, dim=-1), vectors[..., :count]
+    )
 
 
-def _least_excess(
-    theta: Tensor, entry: Tensor, residual: Tensor, limit: Tensor, worst: Tensor, tolerance: float, rounding: float
-) -> Tensor:
-    """The least a - theta_i on the grid with |G_i| < limit from there to the end of the range; theta_1 = 1."""
+def _on_grid(
+    theta: Tensor, entry: Tensor, residual: Tensor, worst: Tensor, tolerance: float, rounding: float
+) -> tuple[Tensor, Tensor]:
+    """Distances lambda - theta_i up to all that step 2 leaves (theta_1 = 1), and bounds of |G_i| between them.
+
+    (matrices, GRID) and (matrices, GRID - 1).
+    """
     first = tolerance / 10
-    last = torch.clamp(1 + worst - theta[:, 0], min=10 * first, max=1e6)
+    last = torch.clamp(1 + worst - theta[:, 0], min=10 * first)
     offset = first * (last / first)[:, None] ** torch.linspace(0, 1, GRID, dtype=theta.dtype)
-    resolvent = 1 / (theta[:, :1, None] + offset[..., None] - theta[:, None, :])  # (matrices, grid, s)
-    outer = (entry[:, :, None] * residual[:, None]).flatten(1, 2)  # (matrices, b * width, s)
-    size = torch.linalg.vector_norm(resolvent @ outer.mT, dim=-1)
-    reach = (resolvent.square() @ entry.square().sum(1)[..., None])[..., 0].sqrt()
-    slope = reach * (resolvent.square() @ residual.square().sum(1)[..., None])[..., 0].sqrt()
-    low = size[:, :-1] + slope[:, :-1] * offset.diff() + ROUNDING * rounding * reach[:, :-1] < limit[:, None]
-    proven = low.flip(-1).cumprod(-1).sum(-1)  # how many of the last intervals are all low
-    # Beyond the range nothing is known to be low, but by step 2 nothing is there either (unless it was cut off).
-    reached = offset.gather(-1, (GRID - 1 - proven)[:, None])[:, 0]
-    return torch.where((proven > 0) & (1 + worst - theta[:, 0] <= 1e6), reached, torch.inf)
+    # Where step 2 knows nothing yet (after very few steps) nothing can be proven: an endless grid, all of it NaN.
+    s = 1 / (theta[:, :1, None] + offset[:, :-1, None] - theta[:, None, :])  # (matrices, grid, s)
+    h = offset.diff()
+    outer = (entry[:, :, None] * residual[:, None]).flatten(1, 2).mT  # (matrices, s, b * width)
+    terms = [h**j * torch.linalg.vector_norm(s ** (j + 1) @ outer, dim=-1) for j in range(3)]
+    reach = _row_norms(s, entry)
+    remainder = h**3 * reach * _row_norms(s**3, residual)
+    return offset, sum(terms) + remainder + ROUNDING * rounding * reach
+
+
+def _row_norms(s: Tensor, x: Tensor) -> Tensor:
+    """|x diag(s)|_F for every grid point: (matrices, grid, s), (matrices, any, s) -> (matrices, grid)."""
+    return (s.square() @ x.square().sum(1)[..., None])[..., 0].sqrt()

@@ -199,7 +199,7 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
     eps = torch.finfo(a.dtype).eps
     slack = _lanczos.ROUNDING * eps
     done: dict[int, tuple[int, Tensor, Tensor, Tensor]] = {}
-    check = 2
+    check, before = 2, (1, float("inf"))
     for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None]):
         if krylov.steps < check:
             continue
@@ -211,11 +211,22 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
                 done[i] = krylov.steps, bounds.squares[i], error[i], vectors
         if len(done) == len(a):
             found = [done[i] for i in range(len(a))]
-            squares, errors, vectors = (torch.stack([f[j] for f in found]) for j in (1, 2, 3))
-            return _Part(squares, frobenius, scale, errors, torch.tensor([f[0] for f in found]), vectors)
-        # The eigenvalues of T cost as much as some steps: look less often as the steps add up.
-        check = krylov.steps + max(1, krylov.steps // 6)
+            squares, errors, vectors = (torch.stack(column) for column in list(zip(*found, strict=True))[1:])
+            iterations = torch.tensor([f[0] for f in found])
+            return _Part(squares, frobenius, scale, errors, iterations, vectors)
+        missing = float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
+        check, before = _next_check(before, (krylov.steps, missing)), (krylov.steps, missing)
     return None
+
+
+def _next_check(before: tuple[int, float], now: tuple[int, float]) -> int:
+    """The step at which to look again: the eigenvalues of T cost as much as some steps, so not at every one.
+
+    Extrapolates at one and a half times the rate since the last look, because the rate grows.
+    """
+    rate = (before[1] - now[1]) / (now[0] - before[0])
+    ahead = now[1] / (1.5 * rate) if 0 < rate < float("inf") else 1.0
+    return now[0] + max(1, min(int(ahead), 1 + now[0] // 3))
 
 
 def _by_gram(a: Tensor, count: int) -> _Part:

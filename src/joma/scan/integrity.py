@@ -12,7 +12,8 @@ where s is less than half as far from F as t is (distances between sketches; the
 twentieth of the longest way to F, so that rounding in a tensor that hardly moves is no fault). One of them is wrong:
 
 - t is off the path if it alone contradicts two or more earlier steps and nothing else is contradictory; or if, for most
-  of the steps that it contradicts, it is also farther from the first step than they are.
+  of the steps that it contradicts, it is also farther from the first step than they are. (The first step here is the
+  first that at most one later step contradicts: step 0 may itself be a wrong one.)
 - Otherwise s has jumped ahead: it holds final-era weights.
 
 F itself cannot be judged, and neither can the step before it, to which no later one can be compared.
@@ -37,10 +38,9 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread eve
 
 def check_finite(w: Tensor, tensor: str, file: str | None) -> None:
     """Refuse NaN and infinity; one pass and no memory where all is well, because only then is the sum finite."""
-    wide = torch.float32 if w.dtype.itemsize < 4 else None
-    if w.float().sum().isfinite() if w.dtype.itemsize < 2 else w.sum(dtype=wide).isfinite():
+    if w.sum(dtype=torch.promote_types(w.dtype, torch.float32)).isfinite():
         return
-    bad = int((~w.isfinite()).sum()) if w.dtype.itemsize >= 2 else int((~w.float().isfinite()).sum())
+    bad = int((~w.isfinite()).sum())
     if bad:
         raise CheckpointError(
             f"{tensor} has {bad:,} of {w.numel():,} values that are NaN or infinite", file=file, tensor=tensor
@@ -111,9 +111,11 @@ def _identical(steps: Sequence[int], twins: Sequence[int]) -> dict[int, str]:
 
 def _jumps(steps: Sequence[int], points: np.ndarray) -> dict[int, str]:
     """What is wrong with the steps that contradict others. points: (steps, samples)."""
-    to_first, to_last = (np.linalg.norm(points - end, axis=1) for end in (points[0], points[-1]))
+    to_last = np.linalg.norm(points - points[-1], axis=1)
     nearer = to_last[:, None] < NEAR * to_last[None, :]  # row s, column t
     pairs = np.triu(nearer, 1) & (to_last > FLOOR * to_last.max())
+    first = int(np.argmax(pairs.sum(1) <= 1))
+    to_first = np.linalg.norm(points - points[first], axis=1)
     found: dict[int, str] = {}
     for t in np.flatnonzero(pairs.any(0)):
         against = np.flatnonzero(pairs[:, t])

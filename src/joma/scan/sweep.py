@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.runs import Run, RunError
+from joma.runs import Run
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.integrity import check_finite, checksum, sketch, suspicions
@@ -66,7 +66,8 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
     faults: list[Fault] = []
     total = len(plan.series.places)
     with _workers(jobs) as pool:
-        done = [(place, pool.submit(_step, plan, run, place)) for place in plan.series.places]
+        recorded = _recorded(plan, run)
+        done = [(place, pool.submit(_step, plan, run, place, recorded[place.step])) for place in plan.series.places]
         for count, (place, outcome) in enumerate(done, 1):
             line, fault = outcome.result()
             report(f"[{count}/{total}] step {place.step}  {line}")
@@ -87,29 +88,24 @@ def _workers(jobs: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _step(plan: Plan, run: Run, place: Place) -> tuple[str, Fault | None]:
+def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> tuple[str, Fault | None]:
     """Measure one checkpoint as far as the run lacks it; the line of progress, and the fault if there is one."""
     start = perf_counter()
     try:
-        missing = _missing(plan, run, place)
+        identity = _identity(place)
+        if "identity" in recorded and int(run.at("identity", place.step)) != identity:
+            # A checkpoint that was replaced cannot be added to what was recorded of it.
+            raise CheckpointError("its files have changed since it was measured; measure again with --fresh")
+        missing = plan.wanted().keys() - recorded
         if not missing:
             return "recorded already", None
         values = _measured(plan, place, missing)
-        if not _holds(run, "identity", place.step):
-            values["identity"] = _identity(place)
-        run.record(place.step, values)
+        run.record(place.step, values if "identity" in recorded else {**values, "identity": identity})
     except CheckpointError as error:
         fault = fault_of(place, error)
         return f"left out: {fault.what}", fault
     shown = [f"{name} {_range(value)}" for name, value in values.items() if name.partition("/")[0] in plan.measures]
     return f"{perf_counter() - start:.1f} s  {', '.join(shown)}", None
-
-
-def _missing(plan: Plan, run: Run, place: Place) -> set[str]:
-    """What the run lacks of this step. A checkpoint that was replaced since cannot be added to what was recorded."""
-    if _holds(run, "identity", place.step) and int(run.at("identity", place.step)) != _identity(place):
-        raise CheckpointError("its files have changed since it was measured; measure the series again with --fresh")
-    return {name for name in plan.wanted() if not _holds(run, name, place.step)}
 
 
 def _measured(plan: Plan, place: Place, missing: Collection[str]) -> dict[str, Any]:
@@ -199,12 +195,13 @@ def _curves(plan: Plan, run: Run, steps: list[int]) -> dict[str, Curve]:
     return curves
 
 
-def _holds(run: Run, name: str, step: int) -> bool:
-    try:
-        run.at(name, step)
-    except RunError:
-        return False
-    return True
+def _recorded(plan: Plan, run: Run) -> dict[int, set[str]]:
+    """What the run holds of each step."""
+    found: dict[int, set[str]] = {place.step: set() for place in plan.series.places}
+    for name in [*plan.wanted(), "identity"]:
+        for step in run.steps(name) if name in run else ():
+            found.get(int(step), set()).add(name)
+    return found
 
 
 def _identity(place: Place) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 from joma.scan.errors import CheckpointError
 from joma.scan.tensor_file import LocalBytes, Stored
 
-_REFUSED = re.compile(r"GLOBAL ([\w.]+) was not|Unsupported (?:class|global) ([\w.]+)|instantiate class ([\w.]+)")
+_REFUSED = re.compile(r"GLOBAL (\S{1,80})")  # how torch names what it would have had to import
 
 
 class TorchFile:
@@ -62,15 +62,19 @@ class TorchFile:
         try:
             with zipfile.ZipFile(path) as archive:
                 records = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+                checked = any(record.CRC for record in records)
+                for record in records if checked else ():
+                    if record.filename.endswith("/data.pkl"):  # names, shapes and offsets are in here
+                        archive.read(record)
+        except Exception as error:  # zipfile raises many kinds on damaged archives
             raise CheckpointError(
                 f"{self.name} is cut off, damaged, or was not written by torch.save (torch 1.6 or newer): {error}",
                 file=self.name,
             ) from None
         found: dict[int, set[int]] = {}
-        for record in records:
+        for record in records if checked else ():
             found.setdefault(record.file_size, set()).add(record.CRC)
-        return found if any(checksums != {0} for checksums in found.values()) else {}
+        return found
 
     def _loaded(self, path: Path) -> dict[Any, Any]:
         try:
@@ -85,13 +89,12 @@ class TorchFile:
         text = str(error)
         refused = _REFUSED.search(text)
         if refused:
-            what = next(group for group in refused.groups() if group)
             return (
-                f"{self.name} holds a pickled object ({what}), which could run code of its own; it was refused and not "
+                f"{self.name} holds a pickled object ({refused[1]!a}), which could run code of its own; it was refused and not "
                 "run: save the state dict alone"
             )
         if "Weights only load failed" in text:
-            return f"{self.name} holds a pickle of more than tensors; it was refused and not run"
+            return f"{self.name} is damaged or holds a pickle of more than tensors; it was refused and not run"
         return f"{self.name} cannot be read by torch.load: {' '.join(text.split())[:160]}"
 
     def _verify(self, tensor: str, value: Tensor) -> None:

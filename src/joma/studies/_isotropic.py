@@ -14,14 +14,15 @@ from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, Stu
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-LAW_NAMES = ("Gaussian", "ball", "Student-t, ν = 3", "exp-radial")
+LAWS = {"gaussian": "Gaussian", "ball": "ball", "student": "Student-t, ν = 3", "exponential": "exp-radial"}
+"""The laws tried, as series are named and as figures name them."""
 SAMPLING = 4.5
 """Tolerance in standard errors: among some 200 sample means chance exceeds it about once in 700 runs."""
 _CHUNK = 50_000
 
 
 def laws(dimension: int) -> tuple[RadialLaw, ...]:
-    """The laws of `LAW_NAMES`: light tails, bounded support, power tails, exponential tails."""
+    """The laws of `LAWS`: light tails, bounded support, power tails, exponential tails."""
     return Gaussian(dimension), Ball(dimension, 2.0), StudentT(dimension, 3.0), ExponentialRadial(dimension, 2.0)
 
 

@@ -61,13 +61,14 @@ DUAL = Claim(
     "JoMA Thm 1",
     "z = ½Σv² + c, which needs orthonormal embeddings.",
     "For any independent embeddings z = z(0) + ∫ Σ v_k∘dα_k exactly, with α the coordinates of W in the embeddings "
-    "(dα = G⁻¹dV, G = UᵀU, without the residual).",
+    "(dα = G⁻¹dV with G = UᵀU where there is no residual).",
 )
 TOTAL = Claim(
     "coherence-total",
     "JoMA Thm 1",
     "Summed over tokens, Σz = ½‖V‖² + c, which needs orthonormal embeddings.",
-    "For any embeddings, also more of them than dimensions, Σz = ½‖W‖² + c = ½ΣvₖᵀG⁻¹vₖ + c, without the residual.",
+    "Without the residual Σz = ½‖W‖² + c for any embeddings, also for more of them than dimensions "
+    "(½ΣvₖᵀG⁻¹vₖ + c where G = UᵀU is invertible).",
 )
 
 

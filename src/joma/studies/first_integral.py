@@ -18,6 +18,7 @@ from joma.studies._blocks import (
     draw_start,
     drift,
     moments,
+    normal,
     pack,
     side_by_side,
     three_gradients,
@@ -27,7 +28,7 @@ from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import CONTROL, CORRECTED, GREEN, ORANGE, panels
 from joma.studies.verdicts import by_residual, by_test, show
 from joma.theory.attention import Attention, Sigma, derivative
-from joma.theory.flow import Block, State, integrate_together
+from joma.theory.flow import Block, State, identity, integrate_together
 from joma.theory.invariant import first_integral
 
 EXACT = 1e-12  # identities at one moment
@@ -72,6 +73,7 @@ STATIONARY = Claim(
     "Expectations of the back-propagated gradient, such as E[g x], stay constant during training.",
     "They move, and the invariants hold all the same: z and W only have to receive the same gradient.",
 )
+ANY_DATA = Claim("any-data", "JoMA talk Thm 1", "The invariants ask nothing of the distribution of the data.")
 RESIDUAL = Claim(
     "residual",
     "JoMA App. A.2",
@@ -107,8 +109,9 @@ def _flows(config: Config) -> dict[str, Callable[[], Tensor]]:
     flows["sigma"] = partial(_follow, config, "sigma")
     for kind in KINDS:
         flows[f"{kind}/no residual"] = partial(_follow, config, kind, residual=False)
-        for steps in config.kink_steps:
-            flows[f"{kind}/ReLU, {steps} steps"] = partial(_through_kinks, config, kind, steps)
+    for steps in config.kink_steps:
+        flows[f"ReLU/{steps} steps"] = partial(_through_kinks, config, steps)
+    flows["exp/other data"] = partial(_other_data, config)
     flows["exp/overlapping query"] = partial(_overlapping, config)
     flows["exp/two gradients"] = partial(_two_gradients, config)
     return flows
@@ -120,8 +123,8 @@ def judge(run: Run) -> list[Finding]:
     exact = {kind: max(_drift(run, f"{kind}/{n} nodes", kind) for n in nodes) for kind in KINDS}
     wrong = {kind: max(_wrong_drift(run, f"{kind}/{n} nodes", kind) for n in nodes) for kind in KINDS}
     left, right = run.value("pull")
-    coarse, fine = (max(_drift(run, f"{k}/ReLU, {n} steps", k) for k in KINDS) for n in run.config["kink_steps"])
-    saliency = run.value("saliency")
+    coarse, fine = (_kink_drift(run, steps) for steps in run.config["kink_steps"])
+    saliency = run.value("saliency")[:, 0, :, GRADIENTS.index("cross-entropy")]  # from random starts
     moved = float(np.abs(saliency - saliency[0]).max() / np.abs(saliency[0]).max())
     start_z, start_v = (part[:, 1] for part in unpack(run.value(f"exp/{nodes[-1]} nodes")))
     constant = float(first_integral(start_z, start_v).abs().max())
@@ -158,6 +161,12 @@ def judge(run: Run) -> list[Finding]:
             tolerance=FLOW,
             expected="no relative change of E[g x]; no drift of the invariant",
             control=f"drift {show(_drift(run, 'exp/two gradients', 'exp'))} when z and W receive different gradients",
+        ),
+        by_residual(
+            ANY_DATA,
+            printed=_drift(run, "exp/other data", "exp"),
+            tolerance=FLOW,
+            expected="no drift for one-hot, heavy-tailed and identical samples",
         ),
         by_residual(
             RESIDUAL,
@@ -258,11 +267,15 @@ def _relu_at_zero(config: Config) -> Tensor:
     return block.project(replace(block, activation=torch.relu).velocity(start.w[1, 0], start.z[1, 0]).w)
 
 
-def _through_kinks(config: Config, kind: str, steps: int) -> Tensor:
-    """Classical Runge-Kutta with a fixed step: an adaptive one stalls where a sample slides along its kink."""
-    block, start = _block(config, kind)
-    block = replace(block, activation=torch.relu)
-    (w, z), h = (part[0, 0] for part in start), config.horizon / 2 / steps
+def _through_kinks(config: Config, steps: int) -> Tensor:
+    """ReLU flows of both KINDS side by side, (steps + 1, kinds, gradients, tokens, 1 + nodes).
+
+    Classical Runge-Kutta with a fixed step: an adaptive solver stalls where a sample slides along its kink.
+    """
+    block, start = _block(config, "exp")
+    sigma = side_by_side([torch.exp, identity], 0)
+    block = replace(block, activation=torch.relu, attention=Attention(sigma, norm=block.attention.norm))
+    (w, z), h = (part[0, : len(KINDS)] for part in start), config.horizon / 2 / steps
     path = [(z, w)]
     for time in torch.arange(steps, dtype=torch.float64).mul(h).tolist():
         k1 = block.velocity(w, z, time)
@@ -274,6 +287,17 @@ def _through_kinks(config: Config, kind: str, steps: int) -> Tensor:
         path.append((z, w))
     logits, weights = (torch.stack(part) for part in zip(*path, strict=True))
     return pack(logits[..., 0, :], block.project(weights))
+
+
+def _other_data(config: Config) -> Tensor:
+    """One token a sample, heavy tails, and samples that are all alike: (steps, 3, gradients, tokens, 1 + nodes)."""
+    block, start = _block(config, "exp")
+    generator = torch.Generator().manual_seed(config.seed + 1)
+    one_hot = torch.eye(config.tokens, dtype=torch.float64)[torch.arange(config.samples) % config.tokens]
+    heavy = (3 * normal(config.samples, config.tokens, generator=generator)).softmax(-1)
+    x = torch.stack([one_hot, heavy, block.x[:1].expand_as(heavy)])[:, None]  # beside the gradients
+    block = replace(block, x=x, activation=SMOOTH["SiLU"])
+    return _path(block, State(start.w[0], start.z[0]), config)
 
 
 def _overlapping(config: Config) -> Tensor:
@@ -324,6 +348,11 @@ def _sigma_drift(run: Run) -> float:
     return max(drift(first_integral(z[:, i], v[:, i], kind=sigma)) for i, sigma in enumerate(SIGMAS.values()))
 
 
+def _kink_drift(run: Run, steps: int) -> float:
+    z, v = unpack(run.value(f"ReLU/{steps} steps"))
+    return max(drift(first_integral(z[:, i], v[:, i], kind=kind)) for i, kind in enumerate(KINDS))
+
+
 def _wrong(z: Tensor, v: Tensor, kind: str) -> Tensor:
     squares = v.square().sum(-1)
     return z - squares if kind == "exp" else z.square() - squares / 2
@@ -337,7 +366,7 @@ STUDY = Study(
     name="thm1",
     title="Theorem 1: what attention and MLP conserve together",
     version=1,
-    claims=(EXP, LINEAR, PULL, SIGMA, KINKS, STATIONARY, RESIDUAL, ZERO_EXP, ZERO_LINEAR),
+    claims=(EXP, LINEAR, PULL, SIGMA, KINKS, STATIONARY, ANY_DATA, RESIDUAL, ZERO_EXP, ZERO_LINEAR),
     quick=Config(),
     paper=Config(tokens=20, nodes=(1, 4, 20), samples=64, horizon=1.5, steps=41, kink_steps=(200, 1600)),
     run=run,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.runs import Run
-from joma.studies._isotropic import LAW_NAMES, SAMPLING, in_errors, laws, plain_ticks, sample_mean
+from joma.studies._isotropic import LAWS, SAMPLING, in_errors, laws, plain_ticks, sample_mean
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, panels
 from joma.studies.verdicts import by_residual, by_test, show
@@ -65,8 +65,8 @@ MARGINAL = Claim(
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Sample means beside both forms of the lemma, then the functions themselves on a grid."""
     run.keep("curve/lengths", lambda: np.array(CURVE))
-    for i, (name, law) in enumerate(zip(LAW_NAMES, laws(config.dimension), strict=True)):
-        progress(0.2 * i, f"sampling the {name} law")
+    for i, (name, law) in enumerate(zip(LAWS, laws(config.dimension), strict=True)):
+        progress(0.2 * i, f"sampling the {LAWS[name]} law")
         _record_law(run, name, _Case(config, law), config.samples, config.seed + i)
     progress(0.8, "θ₁, θ₂ and the marginals")
     s = torch.linspace(-6, 6, 241, dtype=torch.float64)
@@ -86,7 +86,7 @@ def _record_law(run: Run, name: str, case: _Case, samples: int, seed: int) -> No
 def judge(run: Run) -> list[Finding]:
     """Residuals in standard errors of the samples, and the shape of the thetas."""
     off = {
-        form: np.stack([in_errors(run.value(f"{law}/{form}"), run.value(f"{law}/sampled")) for law in LAW_NAMES])
+        form: np.stack([in_errors(run.value(f"{law}/{form}"), run.value(f"{law}/sampled")) for law in LAWS])
         for form in ("printed", "corrected")
     }  # (laws, lengths, psis, 1 + ambient)
     unit = off["printed"][:, LENGTHS.index(1.0)]
@@ -135,13 +135,13 @@ def draw(run: Run) -> list[Drawing]:
     figure, (left, right) = panels(2)
     lengths = run.value("curve/lengths")
     for axes, psi, title in ((left, STEP, "A step"), (right, SIGMOID, "A sigmoid")):
-        law = LAW_NAMES[2]
+        law = "student"
         sampled = run.value(f"{law}/sampled")[:, :, psi, 0]
         axes.plot(lengths, run.value(f"{law}/printed curve")[:, psi], color=PRINTED, label="printed: θ₁(r)/‖v‖")
         axes.plot(lengths, run.value(f"{law}/corrected curve")[:, psi], color=CORRECTED, label="corrected")
         axes.errorbar(LENGTHS, sampled[0], 3 * sampled[1], fmt="o", ms=5, color=GREEN, label="sampled")
         axes.set(xscale="log", yscale="log", xlabel="‖v‖ (the distance r/‖v‖ stays 0.4)", ylabel="E[ψ(v·x + ξ)]")
-        axes.set_title(f"{title}, {law}")
+        axes.set_title(f"{title}, {LAWS[law]}")
         plain_ticks(axes.xaxis, (0.3, 1, 2.5))
         plain_ticks(axes.yaxis, (0.2, 0.5, 1, 2))
     left.legend(loc="upper right")
@@ -155,7 +155,7 @@ def draw(run: Run) -> list[Drawing]:
 def _draw_thetas(run: Run) -> Drawing:
     figure, (left, right) = panels(2)
     s, thetas = run.value("thetas/s"), run.value("thetas")
-    for i, (name, colour) in enumerate(zip(LAW_NAMES, (BLUE, ORANGE, GREEN, PURPLE), strict=True)):
+    for i, (name, colour) in enumerate(zip(LAWS.values(), (BLUE, ORANGE, GREEN, PURPLE), strict=True)):
         left.plot(s, thetas[i, STEP, 0], color=colour, label=name)
         right.plot(s, thetas[i, STEP, 1], color=colour)
         left.plot(s, thetas[i, SIGMOID, 0], color=colour, lw=1, ls=":")

@@ -33,7 +33,7 @@ class Config:
     tokens: int = 6
     nodes: int = 4
     samples: int = 16
-    horizon: float = 0.75
+    horizon: float = 0.5
     steps: int = 21
     seed: int = 0
 

@@ -20,7 +20,6 @@ from joma.theory.attention import Attention, random_orthonormal
 from joma.theory.flow import Block, constant_gradient
 
 EXACT = 1e-10  # closed forms against an ODE solver at rtol 1e-12
-LOW = 2.0  # a stable rank that counts as low
 SHOWN = (1.0, 1e-1, 1e-2, 1e-6, 1e-12)  # values of 1 - t/t* that findings quote
 WIDELY = 10.0  # growth rates of rows that differ by this factor vary widely
 
@@ -131,10 +130,9 @@ def judge(run: Run) -> list[Finding]:
         by_test(
             GRADIENT,
             measured=f"stable rank of V′ {_quote(left, dv)}, of V {_quote(left, v)} {when}",
-            expected=f"below that of V from t*/4 on, and at most {LOW:g} by 1 − t/t* = 0.01",
-            as_printed=bool((dv[later] <= v[later]).all() and falls and dv[soon] <= LOW),
-            in_direction=bool((dv[later] <= v[later]).all()),
-            tolerance=LOW,
+            expected="at most that of V from t*/4 on, both falling",
+            as_printed=bool((dv[later] <= v[later]).all()) and falls,
+            in_direction=bool(dv[-1] < v[-1]),
             control=control,
         ),
         by_test(

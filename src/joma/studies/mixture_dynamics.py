@@ -11,7 +11,7 @@ from torch import Tensor
 
 from joma.runs import Run
 from joma.studies._isotropic import (
-    LAW_NAMES,
+    LAWS,
     SAMPLING,
     difference,
     in_errors,
@@ -74,8 +74,8 @@ SLOPE = Claim(
 def run(config: Config, run: Run, progress: Progress) -> None:
     """The velocity by sampling and by both forms, then Lemmas 3 and 5 by differences and quadrature."""
     run.keep("curve/lengths", lambda: np.array(CURVE))
-    for i, (name, law) in enumerate(zip(LAW_NAMES, laws(config.dimension), strict=True)):
-        progress(0.15 * i, f"sampling the {name} law")
+    for i, (name, law) in enumerate(zip(LAWS, laws(config.dimension), strict=True)):
+        progress(0.15 * i, f"sampling the {LAWS[name]} law")
         _record_flow(run, name, _Case(config, law), config.samples, config.seed + i)
         _record_lemmas(run, name, law)
     progress(0.8, "slopes of other activations")
@@ -120,15 +120,15 @@ def _record_slopes(run: Run, name: str, slopes: tuple[float, float], s: Tensor) 
 def judge(run: Run) -> list[Finding]:
     """Residuals of both forms; in standard errors where the truth was sampled."""
     off = {
-        form: np.stack([in_errors(run.value(f"{law}/{form}"), run.value(f"{law}/sampled")) for law in LAW_NAMES])
+        form: np.stack([in_errors(run.value(f"{law}/{form}"), run.value(f"{law}/sampled")) for law in LAWS])
         for form in ("printed", "corrected")
     }  # (laws, lengths, d + 1)
     unit = off["printed"][:, LENGTHS.index(1.0)]
 
     def worst(one: str, other: str) -> float:
-        return max(float(np.abs(run.value(f"{law}/{one}") - run.value(f"{law}/{other}")).max()) for law in LAW_NAMES)
+        return max(float(np.abs(run.value(f"{law}/{one}") - run.value(f"{law}/{other}")).max()) for law in LAWS)
 
-    growth = np.stack([run.value(f"{law}/growth") for law in LAW_NAMES])  # (laws, 3, lengths)
+    growth = np.stack([run.value(f"{law}/growth") for law in LAWS])  # (laws, 3, lengths)
     fall = {name: float(np.diff(run.value(f"slopes/{name}/F")).min()) for name in SLOPES}
     slope = {
         form: max(
@@ -195,7 +195,7 @@ def judge(run: Run) -> list[Finding]:
 def draw(run: Run) -> list[Drawing]:
     """The speed against the length of v, and Lemma 5 for four activations."""
     figure, (left, right) = panels(2)
-    law, lengths = LAW_NAMES[2], run.value("curve/lengths")
+    law, lengths = "student", run.value("curve/lengths")
     for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
         left.plot(lengths, np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1), color=colour, label=form)
     sampled = np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1)

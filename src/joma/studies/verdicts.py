@@ -92,7 +92,7 @@ def by_effect(
     it is only qualitative. `shown` and `control_shown` replace the bare numbers where a reader wants intervals.
     """
     verdict: Verdict
-    if not isfinite(measured) or measured <= control + margin:
+    if not isfinite(measured - control) or measured <= control + margin:
         verdict = "not above its control"
     else:
         verdict = "holds" if quantitative else "only qualitative"

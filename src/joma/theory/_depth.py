@@ -63,7 +63,7 @@ def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: R
     x, weight = rule
     left = torch.addcmul(remaining, share, 1 - x)  # (mu - u)/(mu - v0), (nodes, elements)
     u = torch.addcmul(v0, (mu - v0) * share, x)
-    return share * (weight @ ((torch.exp(-u * u / 2) - torch.exp(-mu * mu / 2)) / left))
+    return share * (weight @ ((torch.exp(u.square().mul_(-0.5)) - torch.exp(-mu * mu / 2)) / left))
 
 
 def _node_count(distance: float) -> int:

@@ -1,0 +1,153 @@
+"""Drop and rebound of a curve over training, by a rule that is fixed before the curve is seen.
+
+A noisy curve always has a minimum, and its end is always above it. So the size of a rebound says nothing without the
+size that chance alone would give: over seeds, or from the roughness of the one series there is.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FEWEST_POINTS = 8
+FEWEST_SEEDS = 3
+
+
+class Rebound(NamedTuple):
+    """What a curve does between start and end; every field has the leading shape of the curves."""
+
+    start: Tensor
+    """Level at the first point."""
+    minimum: Tensor
+    """Level in the valley."""
+    end: Tensor
+    """Level at the end."""
+    drop: Tensor
+    """start - minimum."""
+    rebound: Tensor
+    """end - minimum."""
+    drop_margin: Tensor
+    """What chance may do: the drop is real if it is larger."""
+    rebound_margin: Tensor
+    """The same for the rebound."""
+    valley: Tensor
+    """The step (or index) of the valley."""
+    drops: Tensor
+    """bool: drop > drop_margin."""
+    rebounds: Tensor
+    """bool: it drops, rebound > rebound_margin, and rebound > share * drop."""
+
+
+def rebound(
+    curve: Tensor,
+    *,
+    steps: Tensor | None = None,
+    over_seeds: bool = False,
+    share: float = 0.02,
+    sigmas: float = 4.0,
+    confidence: float = 0.95,
+    groups: int = 24,
+) -> Rebound:
+    """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
+
+    One series. The first point stays (the untrained network is not like its successors); the others are averaged in
+    at most `groups` neighbouring groups. The valley is the lowest group, the end is the last one. Chance is a random
+    walk of the curve's own roughness: with k steps between two points it moves by s sqrt(k), so
+
+        drop_margin = sigmas s sqrt(steps before the valley),   rebound_margin = sigmas s sqrt(steps after it),
+
+    s = 1.4826 MAD(second differences) / sqrt 2, times sqrt(2 g^2 / (g^2 + 1)) for what averaging g points of a walk
+    takes from its second differences. A smooth trend has no second differences and so a small margin; independent
+    noise gives a larger margin than it needs.
+
+    Seeds. Each seed is read at the valley of the mean of the OTHER seeds, so that its own noise does not choose the
+    place: drop and rebound are means over seeds, without bias where nothing happens, and the margins are half-widths
+    of t intervals with the given `confidence`. All points are used as they are.
+
+    The rate at which curves without rebound (flat noise, random walks, noisy decay) are called rebounds is below 5 %:
+    the test-suite measures it. steps: (points,) increasing; only tells where the valley is. Two thresholds, fixed in
+    the signature: `share` for size, `sigmas` or `confidence` for chance (the one not in use has no effect).
+
+    >>> x = torch.linspace(0, 1, 41, dtype=torch.float64)
+    >>> r = rebound(torch.stack([(x - 0.6) ** 2, (x - 2) ** 2]), steps=torch.arange(41))
+    >>> r.drops, r.rebounds, r.valley
+    (tensor([True, True]), tensor([ True, False]), tensor([25, 40]))
+    """
+    curve, at = _checked(curve, steps, over_seeds, share, sigmas, confidence, groups)
+    if over_seeds:
+        start, low, end, margins, place = _by_seeds(curve, confidence)
+    else:
+        start, low, end, margins, place = _by_roughness(curve, sigmas, groups)
+    drop, back = start - low, end - low
+    drops = drop > margins[..., 0]
+    rebounds = drops & (back > margins[..., 1]) & (back > share * drop)
+    return Rebound(start, low, end, drop, back, margins[..., 0], margins[..., 1], at[place], drops, rebounds)
+
+
+def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    level, middle, size = _grouped(curve, groups)
+    low, place = level.min(-1)
+    second = level.diff(n=2)
+    deviation = (second - second.median(-1, keepdim=True).values).abs().median(-1).values
+    walk = 1.4826 * deviation / sqrt(2) * sqrt(2 * size**2 / (size**2 + 1))
+    distance = torch.stack([place, level.shape[-1] - 1 - place], dim=-1)
+    margins = sigmas * walk[..., None] * distance.to(level).sqrt()
+    return level[..., 0], low, level[..., -1], margins, middle[place]
+
+
+def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, float]:
+    """First point and group means (..., 1 + groups), the index in the middle of each, and the mean group size."""
+    edges = torch.linspace(1, curve.shape[-1], min(groups, curve.shape[-1] - 1) + 1).round().long().tolist()
+    pieces = list(zip([0, *edges[:-1]], [1, *edges[1:]], strict=True))
+    level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
+    middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
+    return level, middle, (curve.shape[-1] - 1) / (len(pieces) - 1)
+
+
+def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from scipy.stats import t
+
+    seeds = curve.shape[-2]
+    others = (curve.sum(-2, keepdim=True) - curve) / (seeds - 1)
+    low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]  # (..., seeds)
+    start, end = curve[..., 0], curve[..., -1]
+    spread = torch.stack([start - low, end - low], dim=-1).std(-2)
+    margins = float(t.ppf((1 + confidence) / 2, seeds - 1)) / sqrt(seeds) * spread
+    return start.mean(-1), low.mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
+
+
+def _checked(
+    curve: Tensor,
+    steps: Tensor | None,
+    over_seeds: bool,
+    share: float,
+    sigmas: float,
+    confidence: float,
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
+    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
+        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
+    points = curve.shape[-1]
+    if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
+        raise ValueError(
+            f"curve must have at least {FEWEST_SEEDS} seeds and 3 points, {meaning}, got {tuple(curve.shape)}"
+        )
+    if not over_seeds and points < FEWEST_POINTS:
+        raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
+    if not curve.isfinite().all():
+        raise ValueError("curve must be finite, got NaN or infinity")
+    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
+        raise ValueError(
+            f"share must be >= 0, sigmas > 0 and confidence between 0 and 1, got {share!r}, {sigmas!r}, {confidence!r}"
+        )
+    if groups < FEWEST_POINTS - 1:
+        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
+    if steps is None:
+        return curve.double(), torch.arange(points, device=curve.device)
+    if steps.shape != (points,) or not bool((steps.diff() > 0).all()):
+        raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
+    return curve.double(), steps.to(curve.device)

@@ -1,0 +1,195 @@
+"""Pattern superposition: how unrelated are the contexts on which one MLP neuron fires most?
+
+A neuron's contexts are the texts with its largest activations, one context a text, at the position of the peak. Each
+context becomes a tf-idf vector of the tokens that its query attends to: tf is the attention a token gets in all, idf
+is ln(texts / texts with that token). For the contexts i, j of one neuron
+
+    score = 1 - mean over pairs of cos(x_i, x_j)
+
+is 0 for one pattern repeated and near 1 for contexts with nothing in common. The contexts of all neurons, shuffled
+between neurons, say what to expect of unrelated ones: z counts the score in their standard deviations, below 0 where
+a neuron's contexts resemble each other.
+
+A neuron that knows two unrelated patterns has a z well below 0 too, half of its pairs being related. `patterns` tells
+it from a neuron with one: it counts the groups of at least three contexts held together by related pairs, a pair
+being related when its cosine is above what 99 % of the shuffled pairs reach.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
+_GROUP = 3  # contexts that make a pattern
+_SETS = 1000  # shuffled sets at most; at least a fifth of that
+_NUMBERS = 1 << 24  # entries of the tf-idf vectors at a time
+
+
+class Superposition(NamedTuple):
+    """What `superposition` found; contexts are ordered by activation, strongest first."""
+
+    score: Tensor
+    """(neurons,) one minus the mean cosine between a neuron's contexts."""
+    z: Tensor
+    """(neurons,) the score in standard deviations of `shuffled_score` from its mean."""
+    patterns: Tensor
+    """(neurons,) groups of at least three related contexts."""
+    group: Tensor
+    """(neurons, contexts) contexts with the same number belong together."""
+    texts: Tensor
+    """(neurons, contexts) index of the text."""
+    positions: Tensor
+    """(neurons, contexts) position of the query in that text."""
+    shuffled_score: Tensor
+    """(sets,) scores of sets of contexts from different neurons: the control."""
+    shuffled_patterns: Tensor
+    """(sets,) and their groups."""
+
+
+def peaks(activations: Tensor) -> tuple[Tensor, Tensor]:
+    """(texts, length, neurons) to the largest activation in every text and its position, both (texts, neurons).
+
+    Over many texts, call it batch by batch: only the peaks need to be kept.
+
+    >>> peaks(torch.tensor([[[0.0], [3.0], [1.0]]]))
+    (tensor([[3.]]), tensor([[1]]))
+    """
+    if activations.ndim != 3 or 0 in activations.shape:
+        raise ValueError(f"activations must be (texts, length, neurons), got {tuple(activations.shape)}")
+    largest = activations.max(1)
+    return largest.values, largest.indices
+
+
+def superposition(
+    height: Tensor,
+    position: Tensor,
+    tokens: Tensor,
+    *,
+    keys: Tensor | None = None,
+    weights: Tensor | None = None,
+    contexts: int = 20,
+    seed: int = 0,
+) -> Superposition:
+    """Score every neuron's `contexts` strongest contexts.
+
+    height, position (texts, neurons): the largest activation of a neuron in each text and where (see `peaks`). tokens
+    (texts, length): token ids. keys, weights (texts, length, m): the positions that each query attends to most and
+    their attention; without them all tokens up to the query count alike. `seed` shuffles.
+    """
+    _check(height, position, tokens, keys, weights, contexts)
+    texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
+    positions = position.T.gather(1, texts)
+    ids, mass = _bags(texts, positions, tokens, keys, weights)
+    value = mass * _idf(tokens)[ids]
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = _shuffled_sets(texts.numel(), contexts, generator).to(texts.device)  # (sets, contexts)
+    flat = texts.flatten()
+    control, compared = _cosines(ids, value, flat, shuffled)
+    related = torch.quantile(control[compared][: 1 << 23], _RELATED)
+    own, pairs = _cosines(ids, value, flat, torch.arange(flat.numel(), device=flat.device).view(texts.shape))
+    shuffled_score, score = _score(control, compared), _score(own, pairs)
+    group = _groups((own > related) & pairs)
+    return Superposition(
+        score=score,
+        z=(score - shuffled_score.mean()) / shuffled_score.std(),
+        patterns=_patterns(group),
+        group=group,
+        texts=texts,
+        positions=positions,
+        shuffled_score=shuffled_score,
+        shuffled_patterns=_patterns(_groups((control > related) & compared)),
+    )
+
+
+def _check(
+    height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
+) -> None:
+    if height.ndim != 2 or position.shape != height.shape:
+        raise ValueError(
+            f"height and position must both be (texts, neurons), got {tuple(height.shape)}, {tuple(position.shape)}"
+        )
+    if not height.isfinite().all():
+        raise ValueError("height holds a NaN or an infinity")
+    if tokens.ndim != 2 or len(tokens) != len(height) or tokens.dtype.is_floating_point or int(tokens.min()) < 0:
+        raise ValueError(f"tokens must be ids (texts, length) of the same {len(height)} texts")
+    if int(position.min()) < 0 or int(position.max()) >= tokens.shape[1]:
+        raise ValueError(f"position must be from 0 to {tokens.shape[1] - 1}")
+    if not _GROUP <= contexts <= len(height):
+        raise ValueError(f"contexts must be from {_GROUP} to the number of texts, {len(height)}, got {contexts}")
+    if (keys is None) != (weights is None):
+        raise ValueError("keys and weights come together")
+    for name, given in (("keys", keys), ("weights", weights)):
+        if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
+            raise ValueError(
+                f"{name} must be (texts, length, m) with tokens' texts and length, got {tuple(given.shape)}"
+            )
+
+
+def _bags(
+    texts: Tensor, positions: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Token ids (neurons * contexts, m) that each context's query attends to, and how much each gets."""
+    text, position = texts.flatten(), positions.flatten()
+    if keys is None or weights is None:
+        ids = tokens[text]
+        before = torch.arange(tokens.shape[1], device=tokens.device) <= position[:, None]
+        return ids, before.to(torch.float32)
+    return tokens[text].gather(1, keys[text, position]), weights[text, position].float()
+
+
+def _idf(tokens: Tensor) -> Tensor:
+    """ln(texts / texts with the token), by token id; tokens that never occur are not asked for."""
+    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)
+    for text in tokens:
+        count[text.unique()] += 1
+    return (len(tokens) / count.clamp(min=1)).log()
+
+
+def _shuffled_sets(size: int, contexts: int, generator: torch.Generator) -> Tensor:
+    """(sets, contexts): the contexts 0..size-1 dealt out anew, as often as it takes to have enough sets."""
+    per_deal = size // contexts
+    deals = max(1, -(-_SETS // (5 * per_deal)))
+    sets = torch.cat([torch.randperm(size, generator=generator).view(per_deal, contexts) for _ in range(deals)])
+    return sets[:_SETS]
+
+
+def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines (sets, contexts, contexts) of tf-idf vectors, and which of them compare two different texts.
+
+    Two neurons may share a context; a set of shuffled ones may then hold the same text twice, and that pair says
+    nothing about how alike different contexts are.
+    """
+    vocabulary, compact = ids.unique(return_inverse=True)
+    size = max(1, _NUMBERS // (sets.shape[1] * len(vocabulary)))
+    parts = []
+    for chunk in sets.split(size):
+        rows = chunk.flatten()
+        x = value.new_zeros(len(rows), len(vocabulary)).scatter_add_(1, compact[rows], value[rows])
+        x = torch.nn.functional.normalize(x, dim=1).unflatten(0, chunk.shape)  # a context without words stays 0
+        parts.append(x @ x.mT)
+    source = text[sets]
+    return torch.cat(parts), source[:, :, None] != source[:, None]
+
+
+def _score(cosine: Tensor, compared: Tensor) -> Tensor:
+    return 1 - torch.where(compared, cosine, 0.0).sum((1, 2)) / compared.sum((1, 2))
+
+
+def _groups(linked: Tensor) -> Tensor:
+    """(sets, contexts): every context labelled by the first one it is linked to, directly or through others."""
+    sets, contexts, _ = linked.shape
+    label = torch.arange(contexts, device=linked.device).expand(sets, contexts)
+    while True:
+        around = torch.where(linked, label[:, None], contexts).amin(-1)
+        lower = torch.minimum(label, around)
+        if torch.equal(lower, label):
+            return label
+        label = lower
+
+
+def _patterns(group: Tensor) -> Tensor:
+    sizes = torch.zeros_like(group).scatter_add_(1, group, torch.ones_like(group))
+    return (sizes >= _GROUP).sum(1)

@@ -1,0 +1,127 @@
+"""The reader of torch.save files: right tensors or an error, and never a line of foreign code."""
+
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from joma.scan.errors import CheckpointError
+from joma.scan.torch_file import TorchFile
+
+STATE = OrderedDict(a=torch.arange(40.0).view(5, 8), b=torch.ones(3, dtype=torch.bfloat16), tied=torch.zeros(2))
+
+
+def saved(folder, value, name="a.pt", **options):
+    path = folder / name
+    torch.save(value, path, **options)
+    return path
+
+
+def test_plain_and_nested_state_dicts(tmp_path):
+    nested = {"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}, "step": 7, "names": ["x"]}
+    file = TorchFile(saved(tmp_path, nested))
+    assert list(file.tensors) == ["model.a", "model.b", "model.tied", "optimizer.state.0.exp_avg"]
+    assert file.tensors["model.a"].shape == (5, 8)
+    for name in STATE:
+        assert torch.equal(file.read(f"model.{name}"), STATE[name])
+    file.close()
+
+
+def test_parameters_views_and_shared_storage(tmp_path):
+    base = torch.arange(12.0)
+    file = TorchFile(saved(tmp_path, {"p": torch.nn.Parameter(base), "part": base[2:4], "turned": base.view(3, 4).T}))
+    assert torch.equal(file.read("part"), base[2:4])
+    assert torch.equal(file.read("turned"), base.view(3, 4).T)
+    assert not file.read("p").requires_grad
+
+
+def test_a_dictionary_that_holds_itself(tmp_path):
+    loop = {"w": torch.ones(2)}
+    loop["again"] = loop
+    assert "w" in TorchFile(saved(tmp_path, loop)).tensors
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickled_object_is_refused_and_never_run(tmp_path, zipped):
+    path = saved(tmp_path, {"w": torch.ones(2), "x": Bomb(tmp_path / "ran")}, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CheckpointError) as caught:
+        TorchFile(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if zipped:
+        assert "pickled object" in str(caught.value)
+        assert "mkdir" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_bare_pickle_is_refused_and_never_run(tmp_path):
+    path = tmp_path / "bare.bin"
+    path.write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    with pytest.raises(CheckpointError, match=r"bare\.bin"):
+        TorchFile(path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", [[torch.ones(2)], torch.ones(2), 3])
+def test_what_is_no_state_dict(tmp_path, value):
+    with pytest.raises(CheckpointError, match="not a state dict"):
+        TorchFile(saved(tmp_path, value))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_damage_gives_the_right_tensors_or_an_error(tmp_path, data):
+    content = bytearray(saved(tmp_path, STATE).read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[at] ^= 1 << data.draw(st.integers(0, 7))
+        else:
+            del content[at : at + data.draw(st.integers(1, 200))]
+    path = tmp_path / "damaged.pt"
+    path.write_bytes(content)
+    try:
+        file = TorchFile(path)
+        read = {name: file.read(name).clone() for name in file.tensors}
+    except CheckpointError as error:
+        assert str(path) in str(error)
+        return
+    assert read.keys() == STATE.keys()
+    assert all(torch.equal(read[name], STATE[name]) for name in STATE)
+
+
+def test_a_flipped_bit_in_a_tensor_is_noticed(tmp_path):
+    path = saved(tmp_path, STATE)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("a/data/0")
+    content = bytearray(path.read_bytes())
+    at = content.index(STATE["a"].numpy().tobytes(), info.header_offset)
+    content[at + 5] ^= 1
+    path.write_bytes(content)
+    file = TorchFile(path)
+    assert torch.equal(file.read("b"), STATE["b"])
+    with pytest.raises(CheckpointError, match="checksum is wrong") as caught:
+        file.read("a")
+    assert caught.value.tensor == "a"
+
+
+def test_files_saved_without_checksums_are_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = saved(tmp_path, STATE)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert torch.equal(TorchFile(path).read("a"), STATE["a"])
