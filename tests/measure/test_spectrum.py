@@ -1,18 +1,225 @@
-"""Stable rank against the two norms it is made of."""
+"""Spectra against a full SVD in float64; the certificate against matrices made to deceive it."""
+
+import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.measure import stable_rank
+from joma.measure import _lanczos, stable_rank
+from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, spectrum
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def with_values(sigma, columns, seed=0, dtype=torch.float32):
+    """A matrix with given singular values and random singular vectors."""
+    sigma = torch.as_tensor(sigma, dtype=torch.float64)
+    left = torch.linalg.qr(torch.randn(len(sigma), len(sigma), generator=rng(seed), dtype=torch.float64))[0]
+    right = torch.linalg.qr(torch.randn(columns, len(sigma), generator=rng(seed + 1), dtype=torch.float64))[0]
+    return ((left * sigma) @ right.mT).to(dtype)
+
+
+def assert_certified(found, w, tolerance=1e-3):
+    """The statement of `Spectrum`, against svdvals in float64."""
+    true = torch.linalg.svdvals(w.double())[..., : found.values.shape[-1]]
+    gap = (true**2 - found.values.double() ** 2) / true[..., :1] ** 2
+    assert (gap.abs() <= found.error).all(), (gap, found.error)
+    assert (found.error <= tolerance).all()
+    frobenius = torch.linalg.matrix_norm(w.double())
+    torch.testing.assert_close(found.frobenius.double(), frobenius, rtol=1e-6, atol=0)
+    rank = (frobenius / true[..., 0]) ** 2
+    assert ((found.stable_rank / rank - 1).abs() <= found.error[..., 0] + 1e-6).all()
+
+
+LARGE = {
+    "gaussian": lambda: torch.randn(400, 900, generator=rng()),
+    "gaussian, tall": lambda: torch.randn(900, 400, generator=rng()),
+    "gaussian, square": lambda: torch.randn(512, 512, generator=rng()),
+    "transposed view": lambda: torch.randn(900, 400, generator=rng()).mT,
+    "common mean": lambda: torch.randn(300, 900, generator=rng()) + 1,
+    "power law": lambda: with_values(torch.arange(1, 401) ** -1.0, 900),
+    "nearly flat": lambda: with_values(1 - 0.1 * torch.arange(400) / 400, 500),
+    "two equal leaders": lambda: with_values([2.0, 2.0] + [1.0] * 398, 500),
+    "twenty equal leaders": lambda: with_values([2.0] * 20 + [1.0] * 380, 500),
+    "rank one": lambda: torch.outer(torch.arange(1.0, 401), torch.ones(600)),
+    "rank forty": lambda: torch.randn(400, 40, generator=rng()) @ torch.randn(40, 900, generator=rng()),
+    "identity": lambda: torch.eye(400),
+    "one entry": lambda: torch.zeros(400, 500).index_put((torch.tensor(3), torch.tensor(7)), torch.tensor(5.0)),
+    "bfloat16": lambda: torch.randn(400, 900, generator=rng()).bfloat16(),
+    "float16": lambda: torch.randn(400, 900, generator=rng()).half(),
+    "float64": lambda: torch.randn(400, 900, generator=rng(), dtype=torch.float64),
+    "stack": lambda: torch.stack([torch.randn(300, 400, generator=rng()), torch.ones(300, 400), torch.eye(300, 400)]),
+}
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("name", LARGE)
+def test_the_certificate_is_true(name, count):
+    w = LARGE[name]()
+    found = spectrum(w, count=count)
+    assert_certified(found, w)
+    assert found.values.dtype == (torch.float64 if name == "float64" else torch.float32)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "power law", "common mean", "rank one"])
+def test_these_really_go_through_lanczos(name):
+    found = spectrum(LARGE[name]())
+    assert (found.iterations > 0).all()
+    assert found.probability == 1 - 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.sampled_from([1e-2, 1e-3, 1e-4]), st.integers(1, 3), st.floats(0, 3))
+def test_any_decay_of_the_spectrum_any_seed(seed, tolerance, count, power):
+    sigma = torch.rand(300, generator=rng(seed), dtype=torch.float64) ** power + 1e-3
+    w = with_values(sigma, 320, seed)
+    assert_certified(spectrum(w, count=count, tolerance=tolerance, generator=rng(seed)), w, tolerance)
+
+
+def test_a_hidden_value_is_missed_no_more_often_than_promised():
+    """A start that hardly sees the leader is refused, not certified: failure = 20 % over 300 starts."""
+    w = with_values([1.05] + [1.0] * 299, 300)
+    missed = 0
+    for seed in range(300):
+        found = spectrum(w, failure=0.2, tolerance=1e-3, generator=rng(seed))
+        missed += abs(found.spectral_norm.item() ** 2 / 1.05**2 - 1) > found.error[0].item()
+    assert missed <= 0.2 * 300
+
+
+def test_a_warm_start_alone_would_certify_the_wrong_value():
+    """diag(10, 1, ...) becomes diag(10, 20, 1, ...): the old vector is still an exact singular vector, of value 10."""
+    sigma = torch.ones(400)
+    sigma[0] = 10
+    before = spectrum(torch.diag(sigma))
+    assert before.spectral_norm.item() == pytest.approx(10, rel=1e-3)
+    sigma[1] = 20
+    after = spectrum(torch.diag(sigma), start=before.vectors)
+    assert after.spectral_norm.item() == pytest.approx(20, rel=1e-3)
+    assert_certified(after, torch.diag(sigma))
+
+
+def test_a_warm_start_does_not_need_more_steps():
+    w = torch.randn(600, 1200, generator=rng())
+    cold = spectrum(w)
+    warm = spectrum(w + 0.01 * torch.randn(600, 1200, generator=rng(1)), start=cold.vectors)
+    assert warm.iterations <= cold.iterations + 4
+    assert_certified(warm, w + 0.01 * torch.randn(600, 1200, generator=rng(1)))
+
+
+def test_the_vectors_are_singular_vectors():
+    w = with_values([4.0, 3.0, 2.0] + [1.0] * 297, 500)
+    found = spectrum(w, count=3)
+    image = found.vectors.mT @ w
+    torch.testing.assert_close(image.norm(dim=-1), found.values, rtol=1e-4, atol=0)
+    torch.testing.assert_close(image @ image.mT, torch.diag(found.values**2), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-18, 1e18, 1e30, 1e36])
+@pytest.mark.parametrize("shape", [(8, 5), (300, 310)])
+def test_scale_does_not_matter_even_where_squares_overflow(scale, shape):
+    w = torch.randn(shape, generator=rng(), dtype=torch.float64)
+    found = spectrum((w * scale).float())
+    rel = 1e-5 if scale > 1e-38 else 1e-2  # denormal weights have few digits
+    assert found.stable_rank.item() == pytest.approx(spectrum(w.float()).stable_rank.item(), rel=rel)
+    assert found.spectral_norm.item() / scale == pytest.approx(spectrum(w.float()).spectral_norm.item(), rel=rel)
+    assert found.frobenius.item() / scale == pytest.approx(w.norm().item(), rel=rel)
+
+
+def test_zero_matrices():
+    for shape in [(3, 4), (300, 400), (2, 300, 400)]:
+        found = spectrum(torch.zeros(shape), count=2)
+        for value in (found.values, found.frobenius, found.stable_rank, found.error):
+            assert (value == 0).all()
+    mixed = torch.stack([torch.zeros(300, 400), torch.randn(300, 400, generator=rng())])
+    assert spectrum(mixed).stable_rank[0] == 0
+    assert stable_rank(mixed)[1] == pytest.approx(stable_rank(mixed[1]).item(), rel=1e-3)
+
+
+def test_stacks_keep_their_shape_also_when_empty():
+    w = torch.randn(2, 3, 20, 30, generator=rng())
+    found = spectrum(w, count=2)
+    assert found.values.shape == (2, 3, 2)
+    assert found.vectors.shape == (2, 3, 20, 2)
+    torch.testing.assert_close(found.values, torch.linalg.svdvals(w)[..., :2])
+    assert spectrum(torch.zeros(0, 4, 5)).values.shape == (0, 1)
+    assert effective_rank(torch.zeros(0, 4, 5)).shape == (0,)
+
+
+def test_a_tolerance_too_fine_for_float32_is_met_exactly():
+    w = torch.randn(300, 400, generator=rng())
+    found = spectrum(w, tolerance=1e-9)
+    assert found.probability == 1
+    assert_certified(found, w, 1e-9) if w.dtype == torch.float64 else None
+    assert found.stable_rank.item() == pytest.approx(stable_rank(w.double(), tolerance=1e-12).item(), rel=1e-6)
+
+
+def test_same_weights_same_answer_and_the_global_random_numbers_stay():
+    w = torch.randn(300, 400, generator=rng())
+    before = torch.get_rng_state()
+    assert torch.equal(spectrum(w).values, spectrum(w).values)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_autocast_and_matmul_precision_around_us_do_not_matter():
+    w = torch.randn(300, 400, generator=rng())
+    expected = spectrum(w).values
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(spectrum(w).values, expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_worst_case_bound_is_the_published_one_or_better():
+    """Kuczynski & Wozniakowski 1992: P[relative error > eps] <= 1.648 sqrt(n) exp(-sqrt(eps) (2k - 1))."""
+    n, failure, steps = 1000, 1e-3, 60
+    overlap = _lanczos.least_overlap(1, 1, failure) / math.sqrt(n)
+    excess = _lanczos.worst_case_excess(steps, overlap)
+    eps = excess / (1 + excess)
+    assert 1.648 * math.sqrt(n) * math.exp(-math.sqrt(eps) * (2 * steps - 1)) >= failure
+    assert eps == pytest.approx((math.log(1.648 * math.sqrt(n) / failure) / (2 * steps - 1)) ** 2, rel=0.05)
+
+
+@pytest.mark.parametrize(("count", "gaussians"), [(1, 4), (1, 8), (3, 8), (4, 16)])
+def test_least_overlap_has_the_promised_probability(count, gaussians):
+    sigma = torch.linalg.svdvals(torch.randn(200_000, count, gaussians, generator=rng()))[:, -1]
+    for failure in (1e-1, 1e-2, 1e-3):
+        share = (sigma < _lanczos.least_overlap(count, gaussians, failure)).double().mean()
+        assert share <= failure * 1.1 + 2e-4
+
+
+def test_rounding_of_the_recurrence_is_within_what_is_allowed_for():
+    for w in (LARGE["gaussian"](), LARGE["rank one"](), LARGE["power law"](), LARGE["common mean"]()):
+        w = w / torch.linalg.matrix_norm(w.double()).float()
+        exact = w.double() @ w.double().mT
+        top = torch.linalg.eigvalsh(exact)[-1]
+        start = torch.linalg.qr(torch.randn(1, w.shape[0], 8, generator=rng()))[0]
+        steps = list(_lanczos.block_lanczos(w[None], start, torch.ones(1, 1, 1)))
+        for now, later in zip(steps[:20], steps[1:], strict=False):
+            q, following = now.basis[0].double(), later.basis[0, :, -8:].double()
+            rest = exact @ q - q @ now.tridiagonal[0]
+            rest[:, -8:] -= following @ now.residual[0]
+            assert torch.linalg.matrix_norm(rest, 2) < _lanczos.ROUNDING * torch.finfo(torch.float32).eps * top
+
+
+def test_cholesky_and_householder_agree_and_the_former_knows_its_limits():
+    z = torch.randn(2, 50, 8, generator=rng())
+    for block in (z, torch.cat([z[..., :7], z[..., :1]], dim=-1), torch.zeros_like(z)):
+        q, r = _lanczos.by_cholesky(block)
+        torch.testing.assert_close(q @ r, block, rtol=0, atol=1e-5)
+        torch.testing.assert_close(q.mT @ q, torch.eye(8).expand(2, 8, 8), rtol=0, atol=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 6), st.floats(-30, 30))
-def test_it_is_the_ratio_of_the_two_norms(seed, rows, columns, exponent):
-    generator = torch.Generator().manual_seed(seed)
-    w = torch.randn(2, 3, rows, columns, generator=generator, dtype=torch.float64) * 10**exponent
+def test_small_stable_ranks_are_exact(seed, rows, columns, exponent):
+    w = torch.randn(2, 3, rows, columns, generator=rng(seed), dtype=torch.float64) * 10**exponent
     expected = (torch.linalg.matrix_norm(w) / torch.linalg.matrix_norm(w, 2)) ** 2
     got = stable_rank(w)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
@@ -20,38 +227,74 @@ def test_it_is_the_ratio_of_the_two_norms(seed, rows, columns, exponent):
     assert (got <= min(rows, columns) + 1e-12).all()
 
 
-def test_known_matrices():
+def test_known_stable_ranks():
     assert stable_rank(torch.eye(5)).item() == pytest.approx(5)
     assert stable_rank(torch.outer(torch.arange(1.0, 4), torch.ones(7))).item() == pytest.approx(1)
     assert stable_rank(torch.stack([torch.zeros(2, 3), torch.ones(2, 3)])).tolist() == pytest.approx([0, 1])
+    assert stable_rank(torch.randn(64, 32).bfloat16()).dtype == torch.float32
 
 
-def test_scale_does_not_matter_even_where_squares_overflow():
-    w = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
-    for scale in (1e-30, 1e30):
-        torch.testing.assert_close(stable_rank(w * scale), stable_rank(w))
-
-
-def test_half_precision_is_measured_in_float32():
-    w = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
-    assert stable_rank(w).dtype == torch.float32
-    assert stable_rank(w).item() == pytest.approx(stable_rank(w.double()).item(), rel=1e-5)
-
-
-def test_gradient():
-    w = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+def test_gradients():
+    w = torch.randn(4, 3, generator=rng(), dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(stable_rank, (w,))
+    assert torch.autograd.gradcheck(stable_rank, (w.detach().mT.clone().requires_grad_(),))
+    assert torch.autograd.gradcheck(effective_rank, (w,))
+    large = LARGE["common mean"]().requires_grad_()
+    stable_rank(large).backward()
+    u, sigma, vh = torch.linalg.svd(large.detach(), full_matrices=False)
+    exact = 2 * large / sigma[0] ** 2 - 2 * sigma.square().sum() / sigma[0] ** 3 * torch.outer(u[:, 0], vh[0])
+    assert (large.grad - exact).norm() < 1e-2 * exact.norm()
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.integers(1, 12), st.integers(1, 12), st.floats(-30, 30))
+def test_effective_rank(seed, rows, columns, exponent):
+    w = torch.randn(2, rows, columns, generator=rng(seed), dtype=torch.float64) * 10**exponent
+    share = torch.linalg.svdvals(w) / torch.linalg.svdvals(w).sum(-1, keepdim=True)
+    torch.testing.assert_close(effective_rank(w), torch.special.entr(share).sum(-1).exp(), rtol=1e-6, atol=0)
+
+
+def test_effective_rank_of_known_matrices():
+    assert effective_rank(torch.eye(7)).item() == pytest.approx(7)
+    assert effective_rank(torch.ones(300, 40)).item() == pytest.approx(1, rel=1e-6)
+    assert effective_rank(torch.zeros(3, 4)).item() == 0
+
+
+def test_short_forms():
+    w = torch.randn(30, 20, generator=rng())
+    sigma = torch.linalg.svdvals(w)
+    torch.testing.assert_close(spectral_norm(w), sigma[0])
+    torch.testing.assert_close(leading_singular_values(w, 5), sigma[:5])
+
+
+@pytest.mark.parametrize("function", [stable_rank, spectrum, spectral_norm, effective_rank])
 @pytest.mark.parametrize(
     ("w", "sentence"),
     [
         (torch.ones(3), "w must have shape"),
         (torch.ones(2, 0), "w must have shape"),
-        (torch.ones(2, 2, dtype=torch.int64), "w must hold floating numbers"),
+        (torch.ones(2, 2, dtype=torch.int64), "w must hold real floating numbers"),
+        (torch.ones(2, 2, dtype=torch.complex64), "w must hold real floating numbers"),
         (torch.tensor([[1.0, torch.nan]]), "w must be finite"),
+        (torch.full((300, 400), torch.inf), "w must be finite"),
     ],
 )
-def test_bad_input_gets_one_sentence(w, sentence):
+def test_bad_matrices_get_one_sentence(function, w, sentence):
     with pytest.raises(ValueError, match=sentence):
-        stable_rank(w)
+        function(w)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"count": 0}, "count must be"),
+        ({"count": 5}, "from 1 to 4"),
+        ({"tolerance": 0.0}, "tolerance and failure"),
+        ({"failure": 1.0}, "tolerance and failure"),
+        ({"start": torch.ones(5, 1)}, "start must have shape"),
+        ({"start": torch.full((4, 1), torch.nan)}, "start must be finite"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        spectrum(torch.ones(4, 6), **options)

@@ -49,6 +49,15 @@ def test_reads_what_the_library_wrote(tmp_path, described, seed):
     file.close()
 
 
+def everything(path):
+    """The tensors of a file, or the error that it gives."""
+    try:
+        file = opened(path)
+        return {name: file.read(name) for name in file.tensors}
+    except CheckpointError as error:
+        return error
+
+
 def small(folder):
     path = folder / "small.safetensors"
     save_file({"one": torch.arange(6.0).view(2, 3), "two": torch.ones(4, dtype=torch.int16)}, path)
@@ -72,12 +81,10 @@ def test_any_damage_gives_the_same_tensors_as_the_library_or_an_error(tmp_path, 
             content += data.draw(st.binary(min_size=1, max_size=16))
     path = tmp_path / "damaged.safetensors"
     path.write_bytes(content)
-    try:
-        file = opened(path)
-        mine = {name: file.read(name) for name in file.tensors}
-    except CheckpointError as error:
-        assert str(path) in str(error)
-        assert "\n" not in str(error)
+    mine = everything(path)
+    if isinstance(mine, CheckpointError):
+        assert str(path) in str(mine)
+        assert "\n" not in str(mine)
         return
     with safe_open(path, "pt") as library:  # what we accept, the library accepts too
         assert set(library.keys()) == set(mine)

@@ -57,6 +57,11 @@ class Checkpoint:
         """One tensor, on the CPU."""
         return self._file_with(tensor).read(tensor)
 
+    def prefetch(self, tensor: str) -> None:
+        """Say that this tensor is read next; for one that is not there, reading it will say so."""
+        if tensor in self._place and tensor in self._opened(self._place[tensor]).tensors:
+            self._opened(self._place[tensor]).prefetch(tensor)
+
     def open_all(self) -> None:
         """Open every file, so that a missing or truncated one is found even if no measure needs it."""
         for file in self._openers:

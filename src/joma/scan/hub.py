@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TRIES = 5  # in a row without a single byte
 _PAUSE = 1.0  # seconds before the second try; doubled before each further one
+_BUSY = (408, 429, 500, 502, 503, 504)  # answers that may differ next time
 _SMALL = 20_000_000  # bytes; a config or an index is far below
 # What a model needs to run besides its weights.
 _BESIDE_WEIGHTS = (".json", ".txt", ".model")
@@ -213,6 +214,9 @@ class HubBytes:
             if done < len(buffer):
                 time.sleep(_PAUSE * 2**tries)
 
+    def prefetch(self, start: int, length: int) -> None:
+        """Nothing is asked for before it is read: a second connection would only share the line."""
+
     def close(self) -> None:
         """Nothing is held open between reads."""
 
@@ -222,8 +226,10 @@ class HubBytes:
 
         headers = {**self._headers, "range": f"bytes={start}-{stop - 1}"}
         left = stop - start
+        # Broken connections are for read_into, which knows how much has come; the client repeats what was answered
+        # with "busy".
         with _utils().http_stream_backoff(
-            "GET", self._url, headers=headers, timeout=30, base_wait_time=_PAUSE, follow_redirects=True
+            "GET", self._url, headers=headers, timeout=30, base_wait_time=_PAUSE, retry_on_exceptions=()
         ) as response:
             try:
                 _utils().hf_raise_for_status(response)
@@ -276,22 +282,22 @@ def _asked(what: str, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except HfHubHTTPError as error:
-            _explain(what, error)
+            if _status(error) not in _BUSY or tries + 1 == _TRIES:
+                _explain(what, error)
         except _transport_errors() as error:
             if tries + 1 == _TRIES:
                 raise CheckpointError(
                     f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
                 ) from None
-            time.sleep(_PAUSE * 2**tries)
         except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a full disk
             raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
-    raise AssertionError("the loop returns or raises")
+        time.sleep(_PAUSE * 2**tries)
+    raise AssertionError("the last try returns or raises")
 
 
 def _explain(what: str, error: Exception) -> NoReturn:
     from huggingface_hub import errors
 
-    status = getattr(getattr(error, "response", None), "status_code", "no answer")
     if isinstance(error, errors.GatedRepoError):
         why = "needs permission of its owners, and a token of an account that has it (hf auth login)"
     elif isinstance(error, errors.RepositoryNotFoundError):
@@ -299,8 +305,12 @@ def _explain(what: str, error: Exception) -> NoReturn:
     elif isinstance(error, errors.RevisionNotFoundError | errors.EntryNotFoundError):
         why = "is listed, but the hub does not have it"
     else:
-        why = f"could not be read from the hub (status {status})"
+        why = f"could not be read from the hub (status {_status(error)})"
     raise CheckpointError(f"{what} {why}", file=what) from None
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:

@@ -77,6 +77,11 @@ class SafetensorsFile:
             self._source.read_into(self._begins[tensor], memoryview(cast(Any, raw)))
         return value
 
+    def prefetch(self, tensor: str) -> None:
+        stored = self._tensors[tensor]
+        if stored.dtype is not None:
+            self._source.prefetch(self._begins[tensor], prod(stored.shape) * stored.dtype.itemsize)
+
     def close(self) -> None:
         self._source.close()
 

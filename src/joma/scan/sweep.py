@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from time import perf_counter
 from typing import Any
 
@@ -128,8 +129,11 @@ def _group(plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[s
     """The missing numbers of one group of tensors, read one after the other."""
     rows: dict[str, list[Any]] = {name: [] for name in missing}
     measures = {f"{name}/{group}": measure for name, measure in plan.measures.items()}
-    for tensor in plan.groups[group]:
+    tensors = plan.groups[group]
+    for tensor, following in zip_longest(tensors, tensors[1:]):
         w = _read(plan, checkpoint, tensor)
+        if following is not None:
+            checkpoint.prefetch(following)
         shared: dict[Any, Any] = {}
         for name in missing:
             measure = measures.get(name)

@@ -33,6 +33,10 @@ class TensorFile(Protocol):
 
     def read(self, tensor: str) -> Tensor: ...
 
+    def prefetch(self, tensor: str) -> None:
+        """Say that this tensor is read next, so that it may already be on its way."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -46,6 +50,10 @@ class Bytes(Protocol):
         """Fill `buffer` with the bytes from `start` on, or raise CheckpointError."""
         ...
 
+    def prefetch(self, start: int, length: int) -> None:
+        """Say that these bytes are read next; a source that cannot use that does nothing."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -57,7 +65,13 @@ class LocalBytes:
         self._descriptor = _opened(path)
         self.size = os.fstat(self._descriptor).st_size
 
+    def prefetch(self, start: int, length: int) -> None:
+        # The kernel reads them into its cache meanwhile; its own read-ahead is too timid for a fast disk.
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
+
     def read_into(self, start: int, buffer: memoryview) -> None:
+        self.prefetch(start, len(buffer))
         done = 0
         while done < len(buffer):
             try:

@@ -54,6 +54,9 @@ class TorchFile:
         self._verify(tensor, value)
         return value
 
+    def prefetch(self, tensor: str) -> None:
+        """Nothing to do: the kernel reads ahead in a mapped file by itself."""
+
     def close(self) -> None:
         self._values.clear()
 
@@ -90,8 +93,8 @@ class TorchFile:
         refused = _REFUSED.search(text)
         if refused:
             return (
-                f"{self.name} holds a pickled object ({refused[1]!a}), which could run code of its own; it was refused and not "
-                "run: save the state dict alone"
+                f"{self.name} holds a pickled object ({refused[1]!a}), which could run code of its own; it was refused "
+                "and not run: save the state dict alone"
             )
         if "Weights only load failed" in text:
             return f"{self.name} is damaged or holds a pickle of more than tensors; it was refused and not run"

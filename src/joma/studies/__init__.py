@@ -31,6 +31,7 @@ _FILES = {
     "thm4": "salient_first",
     "eq6": "entropy_rebound",
     "thm5": "cooccurrence",
+    "fig7": "checkpoint_series",
     "cdag-angles": "cdag_angles",
 }
 

@@ -18,10 +18,12 @@ from joma.studies.contract import NotRun, Progress
 
 _PIECE = re.compile(r"\n *| ?[A-Za-z_]+| ?\d+| ?[^\sA-Za-z_\d]|\s")
 _DOWN = re.compile(
-    r"\d+\.(mlp\.(dense_4h_to_h|c_proj|down_proj|fc_out|fc2)|feed_forward\.w2|fc2|output\.dense|ffn\.lin2|linear2)"
+    r"\d+\.(mlp\.(dense_4h_to_h|c_proj|down_proj|fc_out|fc2)|feed_forward\.w2|fc2|output\.dense|ffn\.lin2|linear2)$"
 )
+_RATE = 3e-3
 _KEYS = 16  # most attended positions kept for every query
 _TRAINING_SHARE = 0.8  # of the text; the rest is what the networks are read on
+_SKIPPED = 0.25  # of a text at its beginning: queries there have no context to speak of
 COMMAND = "joma run fig10 --model FOLDER --text FILE"
 
 
@@ -32,7 +34,7 @@ class Material:
     trained: nn.Module
     untrained: nn.Module
     tokens: Tensor  # (texts, length)
-    pieces: list[str]  # what every token id stands for
+    words: list[list[str]]  # (texts, length) as the text has them, also where the network's vocabulary does not
     losses: list[float]
 
 
@@ -64,9 +66,7 @@ def prepare(config: Any, progress: Progress) -> Material:
 
 def read(model: Any, tokens: Tensor, *, batch: int, progress: Callable[[float], None]) -> list[Layer]:
     """Run `model` on every text and keep the peaks of its MLP neurons and the strongest attention, layer by layer."""
-    down = [
-        module for name, module in model.named_modules() if _DOWN.search(name) and _DOWN.search(name).end() == len(name)
-    ]
+    down = [module for name, module in model.named_modules() if _DOWN.search(name)]
     hidden: dict[nn.Module, Tensor] = {}
     hooks = [module.register_forward_pre_hook(lambda m, x: hidden.__setitem__(m, x[0])) for module in down]
     before = model.config._attn_implementation
@@ -96,9 +96,10 @@ def read(model: Any, tokens: Tensor, *, batch: int, progress: Callable[[float], 
 
 
 def _layer(hidden: Tensor, attention: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    height, position = peaks(hidden.float().view(*shape, -1))
+    skip = int(_SKIPPED * shape[1])
+    height, position = peaks(hidden.float().view(*shape, -1)[:, skip:])
     strongest = attention.float().mean(1).topk(min(_KEYS, shape[1]), dim=-1)
-    return height.cpu(), position.cpu(), strongest.indices.cpu(), strongest.values.cpu()
+    return height.cpu(), skip + position.cpu(), strongest.indices.cpu(), strongest.values.cpu()
 
 
 def _trained_here(config: Any, progress: Progress) -> Material:
@@ -116,6 +117,7 @@ def _trained_here(config: Any, progress: Progress) -> Material:
         num_hidden_layers=config.layers,
         num_attention_heads=4,
         intermediate_size=4 * config.width,
+        hidden_act="relu",
         max_position_embeddings=config.length,
         bos_token_id=None,
         eos_token_id=None,
@@ -123,25 +125,27 @@ def _trained_here(config: Any, progress: Progress) -> Material:
     untrained = transformers.GPTNeoXForCausalLM(layout)
     trained = transformers.GPTNeoXForCausalLM(layout)
     trained.load_state_dict(untrained.state_dict())
+    _check_device(config.device)
     losses = _train(trained.to(config.device), ids[:cut], config, progress)
-    tokens = _spread(ids[cut:], config)
-    return Material(trained, untrained.to(config.device), tokens, ["<other>", *common], losses)
+    at = cut + _spread(len(ids) - cut, config)
+    shown = [[words[i] for i in row] for row in at.tolist()]
+    return Material(trained, untrained.to(config.device), ids[at], shown, losses)
 
 
 def _train(model: Any, ids: Tensor, config: Any, progress: Progress) -> list[float]:
     generator = torch.Generator().manual_seed(config.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=config.steps, pct_start=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01)
     losses: list[float] = []
     model.train()
     for step in range(config.steps):
         starts = torch.randint(len(ids) - config.length, (config.batch, 1), generator=generator)
         batch = ids[starts + torch.arange(config.length)].to(config.device)
+        for group in optimizer.param_groups:  # up over the first 20 steps, then down to nothing
+            group["lr"] = _RATE * min((step + 1) / 20, 1 - step / config.steps)
         loss = model(input_ids=batch, labels=batch, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
         losses.append(loss.item())
         if step % 20 == 0:
             progress(0.7 * step / config.steps, f"training, loss {losses[-1]:.2f}")
@@ -159,8 +163,16 @@ def _given(config: Any) -> Material:
         raise NotRun(f"{config.model} could not be read ({str(error).splitlines()[0]})", COMMAND) from None
     untrained = type(trained)(trained.config).to(trained.dtype)
     ids = torch.tensor(tokenizer(_text(config), verbose=False)["input_ids"])
-    pieces = [tokenizer.decode([i]) for i in range(int(ids.max()) + 1)]
-    return Material(trained.to(config.device), untrained.to(config.device), _spread(ids, config), pieces, [])
+    tokens = ids[_spread(len(ids), config)]
+    piece = {i: tokenizer.decode([i]) for i in tokens.unique().tolist()}
+    words = [[piece[i] for i in row] for row in tokens.tolist()]
+    _check_device(config.device)
+    return Material(trained.to(config.device), untrained.to(config.device), tokens, words, [])
+
+
+def _check_device(device: str) -> None:
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise NotRun(f"device {device} was asked for, but torch sees no CUDA here", f"{COMMAND} --device cpu")
 
 
 def _text(config: Any) -> str:
@@ -172,11 +184,12 @@ def _text(config: Any) -> str:
         raise ValueError(f"text {config.text!r} could not be read as UTF-8: {error}") from None
 
 
-def _spread(ids: Tensor, config: Any) -> Tensor:
-    """(texts, length) windows at equal distances; they must not overlap, or contexts would repeat."""
-    step = len(ids) // config.texts
+def _spread(count: int, config: Any) -> Tensor:
+    """(texts, length) indices of windows at equal distances; they must not overlap, or contexts would repeat."""
+    step = count // config.texts
     if step < config.length:
         raise ValueError(
-            f"{len(ids)} tokens do not hold {config.texts} texts of {config.length}: give more characters, or ask for fewer"
+            f"{count} tokens do not hold {config.texts} texts of {config.length}: raise characters or lower texts"
         )
-    return torch.stack([ids[i * step : i * step + config.length] for i in range(config.texts)])
+    windows: Tensor = (step * torch.arange(config.texts))[:, None] + torch.arange(config.length)
+    return windows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -25,29 +26,32 @@ MARGIN = 0.05  # of all neurons: beyond twice the standard error of a share over
 NETWORKS = ("trained", "untrained")
 SHOWN = 3  # neurons whose contexts are printed
 SPAN = 28  # tokens of a context that are printed, the query last
-COLUMNS = 92  # characters in a printed line
+COLUMNS = 98  # characters in a printed line
 
 
 @dataclass(frozen=True)
 class Config:
-    """A model and a text, or a small model trained on the spot on Python's standard library."""
+    """A model and a text, or a small model trained on the spot on Python's standard library.
+
+    `steps`, `width`, `layers` and `vocabulary` are those of the small model; a given one brings its own.
+    """
 
     model: str = ""
     """A model folder or hub name; without one, a small GPT-NeoX is trained first."""
     text: str = ""
     """A UTF-8 file; without one, the source of Python's standard library."""
-    characters: int = 2_000_000
+    characters: int = 1_000_000
     """How much of the text to read."""
-    texts: int = 800
+    texts: int = 400
     """Windows on which neurons are looked at."""
-    length: int = 64
+    length: int = 40
     contexts: int = 20
     """Strongest contexts of each neuron."""
-    batch: int = 32
-    steps: int = 300
+    batch: int = 16
+    steps: int = 150
     width: int = 64
     layers: int = 2
-    vocabulary: int = 1000
+    vocabulary: int = 600
     device: str = "cpu"
     seed: int = 0
 
@@ -99,14 +103,22 @@ def run(config: Config, run: Run, progress: Progress) -> None:
             for layer in layers(network)
         ]
 
+    def joined(network: str, field: str) -> Callable[[], Tensor]:
+        return lambda: torch.cat([getattr(layer, field) for layer in found(network)])
+
+    def of_shown(field: str) -> Callable[[], Any]:
+        return lambda: shown()[field]
+
+    @cache
+    def shown() -> dict[str, Any]:
+        return _shown(found("trained"), layers("trained"), material().words)
+
     run.keep("losses", lambda: torch.tensor(material().losses, dtype=torch.float64))
     for network in NETWORKS:
-        for name in ("score", "z", "patterns", "shuffled_score", "shuffled_patterns"):
-            run.keep(f"{network}/{name}", lambda n=network, f=name: torch.cat([getattr(s, f) for s in found(n)]))
-        run.keep(f"{network}/layer", lambda n=network: _layer_of(found(n)))
-    for name in ("neuron", "group", "token", "weight", "activation"):
-        run.keep(f"shown/{name}", lambda f=name: _shown(found("trained"), layers("trained"), material().tokens)[f])
-    run.keep("shown/pieces", lambda: np.frombuffer(json.dumps(material().pieces).encode(), dtype=np.uint8))
+        for field in ("score", "z", "patterns", "shuffled_score", "shuffled_patterns"):
+            run.keep(f"{network}/{field}", joined(network, field))
+    for field in ("neuron", "group", "words", "weight"):
+        run.keep(f"shown/{field}", of_shown(field))
 
 
 def judge(run: Run) -> list[Finding]:
@@ -133,7 +145,7 @@ def judge(run: Run) -> list[Finding]:
             margin=MARGIN,
             expected="more such neurons than in the same network before training",
             shown=shown,
-            control_shown=f"{share['untrained']:.0%} of the untrained network's neurons (median z {z['untrained']:.1f})",
+            control_shown=f"{share['untrained']:.0%} of the untrained neurons (median z {z['untrained']:.1f})",
         ),
     ]
 
@@ -154,7 +166,9 @@ def _draw_scores(run: Run) -> Drawing:
     for network in NETWORKS:
         values = run.value(f"{network}/z")
         weights = np.full(len(values), 100 / len(values))
-        left.hist(values, bins, weights=weights, histtype="step", lw=1.6, color=colours[network], label=network)
+        left.hist(
+            values, bins.tolist(), weights=weights, histtype="step", lw=1.6, color=colours[network], label=network
+        )
     left.axvline(0, ls="--", lw=1, color=ORANGE, label="shuffled contexts")
     left.set(xlabel="z of 1 − mean cosine between contexts", ylabel="neurons (%)", title="Related contexts: z < 0")
     left.legend(loc="upper left")
@@ -176,21 +190,21 @@ def _draw_scores(run: Run) -> Drawing:
 
 
 def _draw_contexts(run: Run) -> Drawing:
-    pieces = json.loads(run.value("shown/pieces").tobytes().decode())
-    neurons, groups = run.value("shown/neuron"), run.value("shown/group")
-    token, weight = run.value("shown/token"), run.value("shown/weight")
-    lines = neurons.shape[0] * (token.shape[1] + 1)
+    neurons, groups, weight = (run.value(f"shown/{name}") for name in ("neuron", "group", "weight"))
+    words = json.loads(run.value("shown/words").tobytes().decode())
+    lines = len(neurons) * (groups.shape[1] + 1.5) - 0.5
     figure, (axis,) = panels(width=7.4, height=0.17 * lines + 0.1)
     axis.set(xlim=(-4, COLUMNS + 1), ylim=(lines - 0.2, -0.8))
     axis.axis("off")
-    row = 0
+    row = 0.0
     for i, (layer, neuron) in enumerate(neurons):
         axis.text(-4, row, f"Layer {layer + 1}, neuron {neuron}", fontsize=8.5, fontweight="bold", va="center")
         row += 1
-        for j in range(token.shape[1]):
-            axis.text(-3.5, row, "AB"[groups[i, j]], fontsize=8, va="center", color=(BLUE, GREEN)[groups[i, j]])
-            _write_context(axis, row, [pieces[t] for t in token[i, j] if t >= 0], weight[i, j][token[i, j] >= 0])
+        for j, group in enumerate(groups[i]):
+            axis.text(-3.5, row, "AB"[group], fontsize=8.5, va="center", color=(BLUE, GREEN)[group])
+            _write_context(axis, row, words[i][j], weight[i, j][SPAN - len(words[i][j]) :])
             row += 1
+        row += 0.5
     caption = (
         "Contexts on which one neuron of the trained network fires most, from two of its patterns, A and B. The query "
         "is the last token, underlined; bold are the three tokens shown that it attends to most."
@@ -198,65 +212,61 @@ def _draw_contexts(run: Run) -> Drawing:
     return Drawing("pattern-superposition", caption, figure)
 
 
-def _write_context(axis: Axes, row: int, pieces: list[str], weight: Any) -> None:
+def _write_context(axis: Axes, row: float, words: list[str], weight: Any) -> None:
     """One line of text that ends with the query, cut at its left to the width of the figure."""
-    bold = set(np.argsort(-weight)[:3][np.sort(-weight)[:3] < 0])
-    shown = [_visible(piece) for piece in pieces]
+    bold = {i for i in np.argsort(-weight)[:3] if weight[i] > 0}
+    shown = [_visible(word) for word in words]
     while sum(map(len, shown)) > COLUMNS:
         shown = shown[1:]
-    column, first = 0, len(pieces) - len(shown)
-    for i, piece in enumerate(shown, start=first):
+    column = 0
+    for i, word in enumerate(shown, start=len(words) - len(shown)):
         style: dict[str, Any] = {"fontweight": "bold"} if i in bold else {"alpha": 0.75}
-        text = axis.text(column, row, piece, family="monospace", fontsize=7, va="center", parse_math=False, **style)
-        if i == len(pieces) - 1:
-            axis.plot([column, column + len(piece)], [row + 0.42] * 2, lw=1, color=text.get_color())
-        column += len(piece)
+        text = axis.text(column, row, word, family="monospace", fontsize=8, va="center", parse_math=False, **style)
+        if i == len(words) - 1:
+            axis.plot([column, column + len(word)], [row + 0.45] * 2, lw=1, color=text.get_color())
+        column += len(word)
 
 
-def _visible(piece: str) -> str:
+def _visible(word: str) -> str:
     """A token on one line: a mark for a line's end, one column for anything that does not print."""
-    return "".join("↵" if c == "\n" else c if c.isprintable() else "·" for c in piece.replace("    ", " "))
+    return "".join("↵" if c == "\n" else c if c.isprintable() else "·" for c in word.replace("    ", " "))
 
 
-def _layer_of(found: list[Superposition]) -> Tensor:
-    return torch.cat([torch.full((len(s.score),), i) for i, s in enumerate(found)])
-
-
-def _shown(found: list[Superposition], layers: list[Layer], tokens: Tensor) -> dict[str, Tensor]:
+def _shown(found: list[Superposition], layers: list[Layer], words: list[list[str]]) -> dict[str, Any]:
     """The neurons whose second pattern is largest, with two contexts of each of their two largest patterns."""
     ranked = []
     for number, each in enumerate(found):
         for neuron in torch.nonzero(each.patterns >= 2)[:, 0].tolist():
             sizes = torch.bincount(each.group[neuron], minlength=each.group.shape[1])
-            largest = sizes.argsort(descending=True, stable=True)[:2]
-            ranked.append((-int(sizes[largest[1]]), number, neuron, largest.tolist()))
-    rows = [(number, neuron, labels) for _, number, neuron, labels in sorted(ranked)[:SHOWN]]
-    pick: dict[str, list[Any]] = {"neuron": [], "group": [], "token": [], "weight": [], "activation": []}
-    for number, neuron, labels in rows:
+            largest = sizes.argsort(descending=True, stable=True)[:2].tolist()
+            ranked.append((-int(sizes[largest[1]]), number, neuron, largest))
+    neurons, groups, text, weight = [], [], [], []
+    for _, number, neuron, labels in sorted(ranked)[:SHOWN]:
         each, layer = found[number], layers[number]
-        chosen = [(g, c) for g, label in enumerate(labels) for c in _members(each.group[neuron], label)[:2]]
-        at = [(int(each.texts[neuron, c]), int(each.positions[neuron, c])) for _, c in chosen]
-        pick["neuron"].append(torch.tensor([number, neuron]))
-        pick["group"].append(torch.tensor([g for g, _ in chosen]))
-        pick["activation"].append(torch.stack([layer.height[text, neuron] for text, _ in at]))
-        token, weight = zip(*(_context(layer, tokens, text, position) for text, position in at), strict=True)
-        pick["token"].append(torch.stack(token))
-        pick["weight"].append(torch.stack(weight))
-    return {name: torch.stack(values) if values else torch.zeros(0) for name, values in pick.items()}
+        members = [(g, c) for g, label in enumerate(labels) for c in _first_two(each.group[neuron], label)]
+        at = [(int(each.texts[neuron, c]), int(each.positions[neuron, c])) for _, c in members]
+        neurons.append([number, neuron])
+        groups.append([g for g, _ in members])
+        text.append([words[t][max(0, p + 1 - SPAN) : p + 1] for t, p in at])
+        weight.append(torch.stack([_attention(layer, t, p) for t, p in at]))
+    return {
+        "neuron": torch.tensor(neurons),
+        "group": torch.tensor(groups),
+        "words": np.frombuffer(json.dumps(text).encode(), dtype=np.uint8),
+        "weight": torch.stack(weight) if weight else torch.zeros(0),
+    }
 
 
-def _members(group: Tensor, label: int) -> list[int]:
-    found: list[int] = torch.nonzero(group == label)[:, 0].tolist()
+def _first_two(group: Tensor, label: int) -> list[int]:
+    found: list[int] = torch.nonzero(group == label)[:2, 0].tolist()
     return found
 
 
-def _context(layer: Layer, tokens: Tensor, text: int, position: int) -> tuple[Tensor, Tensor]:
-    """The last SPAN tokens up to the query (-1 where there are fewer) and the attention that each gets."""
-    attention = torch.zeros(tokens.shape[1]).scatter_(0, layer.keys[text, position], layer.weights[text, position])
-    start = max(0, position + 1 - SPAN)
-    missing = SPAN - (position + 1 - start)
-    ids = torch.cat([torch.full((missing,), -1), tokens[text, start : position + 1]])
-    return ids, torch.cat([torch.zeros(missing), attention[start : position + 1]])
+def _attention(layer: Layer, text: int, position: int) -> Tensor:
+    """(SPAN,) the attention of a query to the tokens up to itself, which comes last; 0 before the text begins."""
+    whole = torch.zeros(SPAN + layer.keys.shape[1])
+    whole.scatter_(0, SPAN + layer.keys[text, position], layer.weights[text, position])
+    return whole[position + 1 : position + 1 + SPAN]
 
 
 STUDY = Study(

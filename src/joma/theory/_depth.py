@@ -7,13 +7,12 @@ without bound and stays accurate long after mu - v has underflowed. Time as a fu
       = e^(-mu^2/2) L + R,              R = int_{v0}^{v} (e^(-u^2/2) - e^(-mu^2/2)) / (mu - u) du
 
 The integrand of R is entire, so Gauss-Legendre gets it to rounding error with few nodes. The inverse is Newton's
-iteration in L, whose slope exp(-v^2/2) costs nothing. Everything here is elementwise, float64 and has mu >= 0 or
-flips the sign first.
+iteration in L, whose slope exp(-v^2/2) costs nothing, nor does its second derivative (hence Halley's correction).
+Everything here is elementwise and in float64.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import pi, sqrt
 from typing import Any
 
@@ -21,13 +20,14 @@ import torch
 from torch import Tensor
 
 from joma.theory._arguments import together
+from joma.theory._quadrature import jacobi_rule
 
 LARGEST = 35.0  # of |mu| and |v0|: beyond it exp(v^2/2) leaves the range of float64
 
 Rule = tuple[Tensor, Tensor]
 """Nodes (nodes, 1) and weights (nodes,) of a quadrature on [0, 1]."""
 
-_CHUNK = 8192  # elements a chunk: with 16 nodes each, the temporaries stay in the second-level cache
+_CHUNK = 8192  # elements a chunk: 16 nodes each fill a megabyte, small enough for caches, large enough to be few
 _MOST_STEPS = 60  # about ten are needed at most; this only bounds the loop
 
 
@@ -71,23 +71,8 @@ def _node_count(distance: float) -> int:
     return 16 if distance <= 5 else 24 if distance <= 10 else 32 if distance <= 16 else 64
 
 
-@lru_cache(maxsize=16)
-def _rule(nodes: int) -> Rule:
-    """Gauss-Legendre on [0, 1] by Newton's iteration on the Legendre polynomial."""
-    index = torch.arange(nodes, dtype=torch.float64)
-    x = torch.cos(pi * (index + 0.75) / (nodes + 0.5))
-    slope = torch.ones_like(x)
-    for _ in range(8):
-        before, p = torch.ones_like(x), x
-        for k in range(2, nodes + 1):
-            before, p = p, ((2 * k - 1) * x * p - (k - 1) * before) / k
-        slope = nodes * (x * p - before) / (x * x - 1)
-        x = x - p / slope
-    return (1 - x) / 2, 1 / ((1 - x * x) * slope**2)
-
-
 def _gauss_legendre(nodes: int, like: Tensor) -> Rule:
-    x, weight = _rule(nodes)
+    x, weight = jacobi_rule(0.0, nodes)
     return x.to(like.device)[:, None], weight.to(like.device)
 
 

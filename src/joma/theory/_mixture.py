@@ -61,7 +61,7 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
     """E[psi(a u + r)] and E[u psi(a u + r)] for a smooth psi, by quadrature: r (...), a > 0 (...).
 
     For a step both depend on r/a alone; a smooth psi keeps a dependence on a = |v| of its own, which eq. 23 denies.
-    Relative error about 1e-12 for a sigmoid with a E|u| up to 10; psi must be smooth (a jump costs 1e-3).
+    Relative error about 1e-12 for a sigmoid with a E|u| up to 100; psi must be smooth (a jump costs 1e-3).
 
     >>> from joma.theory.radial import Gaussian
     >>> smooth_thetas(0.0, [1.0, 2.0], Gaussian(3), torch.sigmoid).second

@@ -151,7 +151,7 @@ def softmax_estimate(
         bbar = _filling(path[..., 0, :], "mean_attention", given["mean_attention"])[..., None, :]
         squares = weights.square().sum(-1)
         form = gain * (squares - squares.sum(-1, keepdim=True) * bbar) / 2
-        return start[..., None, :] + form - form[..., :1, :]
+        return start[..., None, :] + (form - form[..., :1, :])
     pull = (weights[..., :-1, :, :] * weights.diff(dim=-3)).sum(-1)  # sum_k v_k o dv_k, (..., steps - 1, tokens)
     if method == "self-consistent":
         return _self_consistent(pull, gain, start, given["x"], temperature)

@@ -1,0 +1,305 @@
+"""Figure 7 and the talk's embedding figure: entropy, stable rank and coherence over a series of checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from joma.data.python_source import source_text
+from joma.measure.embedding import coherence
+from joma.measure.rebound import FEWEST_POINTS, rebound
+from joma.runs import Run
+from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.studies.drawing import CONTROL, depth_colours, panels
+from joma.studies.verdicts import by_effect, show
+from joma.training.series import SeriesConfig, checkpoint_steps, train_series
+
+HELD_OUT = 60_000  # characters at the end of the text that are not trained on and that entropy is measured on
+NEAR_ORTHOGONAL = 2.0  # times the mean |cos| of random vectors: up to there, vectors count as almost orthogonal
+
+
+@dataclass(frozen=True)
+class Config:
+    """A series of checkpoints: one that is given, or a small GPT-NeoX trained for the purpose."""
+
+    series: str = ""
+    """A hub model with step revisions or a folder of checkpoints; empty: train one."""
+    text: str = ""
+    """A text file for attention entropy; needed with --series."""
+    device: str = "cpu"
+    layers: int = 4
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 512
+    context: int = 64
+    batch: int = 16
+    steps: int = 320
+    rate: float = 3e-3
+    every: int = 20
+    """Checkpoints beyond Pythia's schedule (0, 1, 2, 4, ..., 512, 1000, ...): one every so many steps."""
+    characters: int = 1_500_000
+    """How much Python source to train on."""
+    wikitext: bool = False
+    """Train on WikiText-2 as well, found through JOMA_DATA."""
+    seed: int = 0
+
+
+RANK_TOP = Claim(
+    "rank-of-top-layers",
+    "JoMA Fig. 7",
+    "The stable rank of the MLP's lower matrix drops and then bounces back in the top layers.",
+    empirical=True,
+)
+RANK_BOTTOM = Claim(
+    "rank-of-bottom-layers",
+    "JoMA Fig. 7",
+    "In the bottom layers the stable rank drops and does not bounce back.",
+    empirical=True,
+)
+ENTROPY = Claim(
+    "entropy-over-checkpoints",
+    "JoMA Fig. 7",
+    "Attention entropy drops and bounces back over training, less clearly than the stable rank.",
+    empirical=True,
+)
+EMBEDDING = Claim(
+    "embeddings-nearly-orthogonal",
+    "JoMA talk slide embeddings",
+    "At every layer the vectors of different tokens are almost orthogonal.",
+    empirical=True,
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Train a series unless one is given, scan it, and keep its curves."""
+    if find_spec("transformers") is None:
+        raise NotRun("transformers is not installed (the extra hf)", "pip install 'joma[hf]' && joma verify fig7")
+    if config.series and not config.text:
+        raise ValueError("--series needs a text to measure attention entropy on: give one with --text FILE")
+    own = run.path.with_suffix(".series")
+    try:
+        source, text = (config.series, Path(config.text)) if config.series else _train(config, run, own, progress)
+        _scan(config, run, source, text, progress)
+    finally:
+        if "curve/entropy" in run:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _train(config: Config, run: Run, folder: Path, progress: Progress) -> tuple[str, Path]:
+    """A series of our own under `folder`, and the file of the text it did not see."""
+    text = _corpus(config)
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    held_out = folder / "held-out.txt"
+    held_out.write_text(text[-HELD_OUT:], encoding="utf-8")
+    shape = SeriesConfig(
+        **{name: getattr(config, name) for name in ("layers", "width", "heads", "vocabulary", "context", "batch")},
+        steps=config.steps,
+        rate=config.rate,
+        seed=config.seed,
+    )
+    at = sorted({*checkpoint_steps(config.steps), *range(0, config.steps + 1, config.every)})
+    losses = train_series(
+        folder / "checkpoints",
+        text[:-HELD_OUT],
+        shape,
+        device=config.device,
+        save_at=at,
+        progress=lambda share, doing: progress(0.7 * share, doing),
+    )
+    run.keep("loss", lambda: losses)
+    return str(folder / "checkpoints"), held_out
+
+
+def _corpus(config: Config) -> str:
+    text = source_text(config.characters)
+    if config.wikitext:
+        folder = Path(os.environ.get("JOMA_DATA", "")) / "wikitext-2"
+        if not os.environ.get("JOMA_DATA") or not (folder / "train.txt").is_file():
+            raise NotRun(f"WikiText-2 is not at {folder}", "JOMA_DATA=FOLDER joma verify fig7 --scale paper")
+        # Held out is the end: half of each, so that entropy is measured on both kinds of text.
+        wiki = (folder / "train.txt").read_text(encoding="utf-8")
+        unseen = (folder / "valid.txt").read_text(encoding="utf-8")[: HELD_OUT // 2]
+        text = wiki + text[: -HELD_OUT // 2] + unseen + text[-HELD_OUT // 2 :]
+    return text
+
+
+def _scan(config: Config, run: Run, source: str, text: Path, progress: Progress) -> None:
+    from joma.scan import open_series, plan, sweep
+
+    series = open_series(source, downloads=run.path.parent / "downloads")
+    wanted = plan(series, measures=("stable_rank", "entropy"), text=text, device=config.device)
+    counted = iter(range(1, len(series.places) + 1))
+    found = sweep(
+        wanted,
+        run,
+        report=lambda line: progress(0.7 + 0.25 * next(counted, 0) / len(series.places), f"scanning {line}"),
+    )
+    if len(found.steps) < FEWEST_POINTS:
+        raise NotRun(
+            f"{source} has {len(found.steps)} usable steps, and {FEWEST_POINTS} are needed to tell a rebound from noise",
+            "joma verify fig7",
+        )
+    mlp = next(name for name in found.curves if name.startswith("stable_rank/"))
+    run.keep("steps", lambda: np.array(found.steps))
+    run.keep("left out", lambda: np.array([fault.step for fault in found.faults], dtype=np.int64))
+    run.keep("curve/stable rank", lambda: found.curves[mlp].values.reshape(len(found.steps), -1))
+    for name in ("stable rank", "entropy"):
+        curve = run.value("curve/stable rank") if name == "stable rank" else found.curves["entropy"].values
+        per_layer = curve if curve.ndim == 2 else np.nanmean(curve, axis=-1)
+        run.keep(f"layers/{name}", lambda per_layer=per_layer: per_layer)  # type: ignore[misc]
+        judged = rebound(torch.from_numpy(per_layer.T.copy()), steps=torch.tensor(found.steps))
+        for field in ("drop", "rebound", "drop_margin", "rebound_margin", "drops", "rebounds"):
+            run.keep(f"{name}/{field}", _column(judged, field))
+    progress(0.96, "coherence of the tokens' vectors, layer by layer")
+    chosen = [found.steps[0], found.steps[len(found.steps) // 2], found.steps[-1]]
+    run.keep("coherence/steps", lambda: np.array(chosen))
+    places = {place.step: place for place in series.places}
+    run.keep(
+        "coherence", lambda: np.stack([_coherence(places[step], wanted.tokens["entropy"], config) for step in chosen])
+    )
+    run.keep("curve/entropy", lambda: found.curves["entropy"].values)
+
+
+def _column(judged: Any, field: str) -> Callable[[], Any]:
+    return lambda: getattr(judged, field)
+
+
+def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
+    """(layers + 1, 2): mean |cos| between the vectors of different tokens at every layer, and that of random vectors."""
+    from transformers import AutoModel
+
+    with place.folder() as folder:
+        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).to(config.device).eval()
+    length = min(int(getattr(model.config, "max_position_embeddings", 512)), 512)
+    windows = tokens[: len(tokens) // length * length].view(-1, length)[:16].to(config.device)
+    with torch.inference_mode():
+        states = model(windows, output_hidden_states=True).hidden_states
+    # One vector a token of the vocabulary: its first occurrence, so that equal tokens are not compared.
+    _, first = np.unique(windows.flatten().cpu().numpy(), return_index=True)
+    rows = []
+    for state in states:
+        found = coherence(state.flatten(0, 1)[torch.from_numpy(first).to(state.device)].cpu())
+        rows.append([float(found.mean), found.random_mean])
+    return np.array(rows)
+
+
+def judge(run: Run) -> list[Finding]:
+    """Rebounds in units of what a random walk as rough as the curve itself would do; coherence against random vectors."""
+    layers = run.value("stable rank/drops").size
+    top, bottom = slice(layers // 2, layers), slice(0, layers // 2)
+    met = run.value("coherence")[-1]
+    ratio = met[:, 0] / met[:, 1]
+    return [
+        _rebounds(RANK_TOP, run, "stable rank", top),
+        _only_drops(RANK_BOTTOM, run, "stable rank", bottom),
+        _rebounds(ENTROPY, run, "entropy", slice(0, layers)),
+        by_effect(
+            EMBEDDING,
+            measured=float(NEAR_ORTHOGONAL - ratio.max()),
+            control=0.0,
+            margin=0.0,
+            expected=f"mean |cos| at most {NEAR_ORTHOGONAL:g} times that of random vectors at every layer",
+            shown="mean |cos| " + ", ".join(f"{value:.2f}" for value in met[:, 0]) + " from the embedding upwards",
+            control_shown=f"random vectors: {met[0, 1]:.3f}",
+        ),
+    ]
+
+
+def _rebounds(claim: Claim, run: Run, name: str, layers: slice) -> Finding:
+    back, margin, yes = (run.value(f"{name}/{part}")[layers] for part in ("rebound", "rebound_margin", "rebounds"))
+    ratio = np.where(run.value(f"{name}/drops")[layers], back / margin, 0.0)
+    return by_effect(
+        claim,
+        measured=float(ratio.max()) if yes.any() else float(min(ratio.max(), 1.0)),
+        control=1.0,
+        margin=0.0,
+        expected="every one of these layers drops, and comes back by more than chance would",
+        quantitative=bool(yes.all()),
+        shown=f"{int(yes.sum())} of {yes.size} layers; they come back by " + ", ".join(show(float(x)) for x in back),
+        control_shown="a random walk as rough as the curve: " + ", ".join(show(float(x)) for x in margin),
+    )
+
+
+def _only_drops(claim: Claim, run: Run, name: str, layers: slice) -> Finding:
+    drop, margin, drops = (run.value(f"{name}/{part}")[layers] for part in ("drop", "drop_margin", "drops"))
+    comes_back = run.value(f"{name}/rebounds")[layers]
+    return by_effect(
+        claim,
+        measured=float((drop / margin).max()) if drops.any() else 0.0,
+        control=1.0,
+        margin=0.0,
+        expected="every one of these layers drops by more than chance would, and none comes back",
+        quantitative=bool(drops.all() and not comes_back.any()),
+        shown=f"{int(drops.sum())} of {drops.size} layers drop, by {', '.join(show(float(x)) for x in drop)}; "
+        f"{int(comes_back.sum())} come back",
+        control_shown="a random walk as rough as the curve: " + ", ".join(show(float(x)) for x in margin),
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Curves per layer, coloured by depth, and the coherence of the layers' vectors."""
+    steps = run.value("steps")
+    figure, axes = panels(3, width=2.9)
+    for axis, name, label in zip(
+        axes, ("stable rank", "entropy"), ("stable rank", "attention entropy (nats)"), strict=False
+    ):
+        curves = run.value(f"layers/{name}")
+        for layer, colour in enumerate(depth_colours(curves.shape[1])):
+            axis.plot(steps, curves[:, layer], color=colour, label=f"layer {layer}", marker=".", ms=4, lw=1.2)
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set(xlabel="training step", ylabel=label)
+    axes[0].set_title("MLP's lower matrix")
+    axes[1].set_title("Attention")
+    axes[1].legend(fontsize=7)
+    met, at = run.value("coherence"), run.value("coherence/steps")
+    for row, step, colour in zip(met, at, depth_colours(len(at)), strict=True):
+        axes[2].plot(range(len(row)), row[:, 0], color=colour, marker="o", ms=4, label=f"step {step}")
+    axes[2].axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
+    axes[2].set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
+    axes[2].set_title("Vectors of tokens")
+    axes[2].legend(fontsize=7)
+    caption = (
+        f"{len(steps)} checkpoints. Left: stable rank of the matrix into the MLP's hidden nodes, by layer. Middle: "
+        "attention entropy on text that was not trained on. Right: how far the tokens' vectors are from orthogonal."
+    )
+    return [Drawing("checkpoint-series", caption, figure)]
+
+
+STUDY = Study(
+    name="fig7",
+    title="Figure 7: rank and entropy over a series of checkpoints",
+    version=1,
+    claims=(RANK_TOP, RANK_BOTTOM, ENTROPY, EMBEDDING),
+    quick=Config(),
+    paper=Config(
+        device="cuda",
+        layers=6,
+        width=512,
+        heads=8,
+        vocabulary=16_384,
+        context=512,
+        batch=8,
+        steps=9_000,
+        rate=1e-3,
+        every=1_000,
+        characters=40_000_000,
+        wikitext=True,
+    ),
+    run=run,
+    judge=judge,
+    draw=draw,
+    about=(
+        "A GPT-NeoX is trained from scratch (or a series is given with --series), its checkpoints are scanned, and each "
+        "layer's curve is judged by one rule: it drops if it falls, and bounces back if it rises again, by more than "
+        "four standard deviations of a random walk as rough as the curve itself. Quick scale trains a tiny model on "
+        "Python source; paper scale trains 36 million parameters on WikiText-2 and Python source."
+    ),
+)

@@ -1,0 +1,111 @@
+"""Drop and rebound: found where it is, and not found where only chance is."""
+
+import pytest
+import torch
+
+from joma.measure.rebound import rebound
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def there_and_back(points, back=0.5):
+    x = torch.linspace(0, 1, points, dtype=torch.float64)
+    return torch.exp(-12 * x) - 1 + back * (x - 0.3).clamp_min(0) / 0.7
+
+
+NULLS = {
+    "flat noise": lambda e, x: e,
+    "random walk": lambda e, x: e.cumsum(-1),
+    "noisy line down": lambda e, x: -5 * x + 0.3 * e,
+    "noisy decay to a level": lambda e, x: 3 * torch.exp(-8 * x) + 0.1 * e,
+    "a step down in a walk": lambda e, x: e.cumsum(-1) - 10 * (x > 0.1),
+}
+
+
+@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize("points", [12, 40, 154])
+def test_one_series_without_rebound_is_rarely_called_one(null, points):
+    curves = NULLS[null](noise(4000, points), torch.linspace(0, 1, points, dtype=torch.float64))
+    found = rebound(curves)
+    assert found.rebounds.double().mean() < 0.05
+    if null in ("flat noise", "random walk"):
+        assert found.drops.double().mean() < 0.07
+
+
+@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize(("seeds", "points"), [(3, 20), (5, 60), (20, 40)])
+def test_seeds_without_rebound_are_rarely_called_one(null, seeds, points):
+    curves = NULLS[null](noise(2000, seeds, points), torch.linspace(0, 1, points, dtype=torch.float64))
+    assert rebound(curves, over_seeds=True).rebounds.double().mean() < 0.05
+
+
+@pytest.mark.parametrize("points", [16, 40, 154])
+def test_one_series_with_rebound_is_found(points):
+    found = rebound(there_and_back(points) + 0.01 * noise(500, points))
+    assert found.rebounds.double().mean() > 0.9
+    assert found.drop.mean().item() == pytest.approx(0.95, abs=0.08)
+    assert found.rebound.mean().item() == pytest.approx(0.47, abs=0.05)
+
+
+def test_seeds_with_rebound_are_found_in_noise_that_hides_each_of_them():
+    curves = there_and_back(40) + 0.1 * noise(200, 8, 40)
+    assert rebound(curves, over_seeds=True).rebounds.double().mean() > 0.95
+    assert rebound(curves[:, 0]).rebounds.double().mean() < 0.2
+
+
+def test_over_seeds_nothing_happening_is_measured_without_bias():
+    found = rebound(noise(4000, 5, 30), over_seeds=True)
+    assert abs(found.rebound.mean()) < 4 * found.rebound.std() / 4000**0.5
+    assert noise(4000, 5, 30).mean(1).amin(-1).mean() < -0.5  # what the minimum of the mean curve would have said
+
+
+def test_a_small_rebound_is_none_whatever_its_significance():
+    smooth = there_and_back(100, back=0.01)
+    assert rebound(smooth).rebounds.item() is False
+    assert rebound(smooth, share=0.0).rebounds.item() is True
+
+
+def test_the_numbers_of_a_curve_without_noise():
+    curve = torch.tensor([5.0, 4, 3, 2, 1, 1, 1.5, 2, 2.5, 3, 3, 3])
+    found = rebound(curve, steps=torch.tensor([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]))
+    assert [f.item() for f in found[:5]] == [5, 1, 3, 4, 2]
+    assert found.valley.item() == 8
+
+
+def test_scale_and_batch_do_not_matter():
+    curves = noise(3, 4, 50) + there_and_back(50)
+    whole = rebound(curves)
+    assert whole.drop.shape == (3, 4)
+    for scale in (1e-20, 1e20):
+        scaled = rebound(curves * scale)
+        torch.testing.assert_close(scaled.rebound_margin / scale, whole.rebound_margin)
+        assert (scaled.rebounds == whole.rebounds).all()
+    one = rebound(curves[1, 2])
+    assert all(torch.equal(a, b[1, 2]) for a, b in zip(one, whole, strict=True))
+
+
+def test_a_constant_curve_neither_drops_nor_rebounds():
+    found = rebound(torch.full((2, 20), 3.0))
+    assert not found.drops.any()
+    assert not found.rebounds.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: rebound(torch.zeros(5)), "at least 12 points"),
+        (lambda: rebound(torch.tensor([1.0] * 11 + [torch.nan])), "curve must be finite"),
+        (lambda: rebound(torch.zeros(20, dtype=torch.int64)), "curve must be a floating tensor"),
+        (lambda: rebound(torch.zeros(2, 20), over_seeds=True), "at least 3 seeds"),
+        (lambda: rebound(torch.zeros(20), over_seeds=True), "curve must be a floating tensor"),
+        (lambda: rebound(torch.zeros(20), steps=torch.zeros(20)), "20 increasing numbers"),
+        (lambda: rebound(torch.zeros(20), steps=torch.arange(19)), "20 increasing numbers"),
+        (lambda: rebound(torch.zeros(20), sigmas=0.0), "sigmas > 0"),
+        (lambda: rebound(torch.zeros(20), groups=3), "groups must be at least"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()

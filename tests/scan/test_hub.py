@@ -1,0 +1,198 @@
+"""The hub, through its real client, against a server that behaves as the hub does, and misbehaves."""
+
+import io
+import json
+import os
+
+import pytest
+import torch
+from checkpoint_series import LAYERS, make_series, scan
+from hub_server import Repository, serving
+from safetensors.torch import load
+
+from joma.scan import CheckpointError, hub, open_series
+
+LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
+NAME = "someone/tiny-neox"
+
+
+@pytest.fixture
+def repository(series):
+    revisions = {
+        folder.name: {path.name: path.read_bytes() for path in folder.iterdir()} for folder in sorted(series.iterdir())
+    }
+    revisions["main"] = revisions["step100"]
+    return Repository(NAME, revisions)
+
+
+@pytest.fixture
+def served(repository, monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with serving(repository) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        yield repository
+
+
+def as_torch_file(repository, revision):
+    """Turn a revision's weights into pytorch_model.bin."""
+    stream = io.BytesIO()
+    torch.save(load(repository.revisions[revision].pop("model.safetensors")), stream)
+    repository.revisions[revision] = {**repository.revisions[revision], "pytorch_model.bin": stream.getvalue()}
+
+
+def test_step_revisions_are_read_by_ranges(served, series, tmp_path):
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 0
+    assert found["steps"] == [0, 1, 2, 10, 100]
+    local = scan(series, out=tmp_path / "local")[1]
+    assert found["curves"] == local["curves"]
+    needed = sum(4 * 32 * 128 for _ in range(LAYERS)) * 5
+    whole = sum(len(files["model.safetensors"]) for name, files in served.revisions.items() if name != "main")
+    assert needed < served.served < whole  # the headers and configs are the rest
+    assert all(kept for method, path, kept in served.requests if "/store/" in path)
+    assert not (tmp_path / "out" / "downloads").exists()
+
+
+def test_resuming_asks_for_nothing_but_the_list(served, tmp_path):
+    scan(NAME, out=tmp_path / "out")
+    before = served.served
+    scan(NAME, out=tmp_path / "out")
+    looked = served.served - before
+    assert looked < before / 2  # the plan looks at three headers and configs; no tensor is read again
+
+
+def test_a_dropped_connection_goes_on_where_it_stopped(served, tmp_path):
+    served.drops = {(f"step{step}", "model.safetensors"): 3 for step in (0, 10)}
+    served.busy = 1
+    assert scan(NAME, out=tmp_path / "out")[0] == 0
+    assert set(served.drops.values()) == {0}
+
+
+def test_a_connection_that_always_breaks_is_a_fault_of_the_step(served, tmp_path):
+    served.dead = {("step2", "model.safetensors")}
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 3
+    (fault,) = found["left_out"]
+    assert fault["step"] == 2
+    assert "the connection broke 5 times" in fault["what"]
+
+
+def test_a_file_that_is_listed_and_not_there(served, tmp_path):
+    served.lost = {("step2", "model.safetensors")}
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 3
+    assert [fault["step"] for fault in found["left_out"]] == [2]
+    assert "the hub does not have it" in found["left_out"][0]["what"]
+
+
+def test_torch_files_are_downloaded_verified_and_kept_within_the_budget(served, series, tmp_path):
+    for revision in ("step1", "step2", "step10"):
+        as_torch_file(served, revision)
+    size = len(served.revisions["step1"]["pytorch_model.bin"])
+    local = scan(series, out=tmp_path / "local")[1]
+    served.drops = {("step2", "pytorch_model.bin"): 1}
+    status, found = scan(NAME, "--budget", 2.5 * size / 1e9, out=tmp_path / "out")
+    assert status == 0
+    assert found["curves"] == local["curves"]
+    kept = list((tmp_path / "out" / "downloads").rglob("pytorch_model.bin"))
+    assert len(kept) == 2
+    status, found = scan(NAME, "--budget", 0.5 * size / 1e9, "--fresh", out=tmp_path / "out")
+    assert status == 3
+    assert {fault["step"] for fault in found["left_out"]} == {1, 2, 10}
+    assert "--budget" in found["left_out"][0]["what"]
+
+
+def test_a_wrong_hash_is_reported_and_the_file_not_kept(served, tmp_path):
+    as_torch_file(served, "step2")
+    served.wrong = {("step2", "pytorch_model.bin"), ("step1", "config.json")}
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 3
+    faults = {fault["step"]: fault for fault in found["left_out"]}
+    assert set(faults) == {1, 2}
+    assert all("hash that the hub lists" in fault["what"] for fault in faults.values())
+    assert faults[2]["file"] == "pytorch_model.bin"
+    assert not list((tmp_path / "out" / "downloads").rglob("pytorch_model.bin"))
+
+
+def test_a_pickled_object_on_the_hub(served, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    stream = io.BytesIO()
+    torch.save({LOWER.format(0): torch.ones(2, 2), "x": Bomb()}, stream)
+    del served.revisions["step2"]["model.safetensors"]
+    served.revisions["step2"]["pytorch_model.bin"] = stream.getvalue()
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 3
+    assert "pickled object" in found["left_out"][0]["what"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_shards_and_a_missing_one(served, neox, series, tmp_path):
+    folder = make_series(neox, tmp_path / "sharded", (0, 1, 2, 10, 100), max_shard_size="40KB")
+    served.revisions = {
+        step.name: {path.name: path.read_bytes() for path in step.iterdir()} for step in folder.iterdir()
+    }
+    index = json.loads(served.revisions["step10"]["model.safetensors.index.json"])
+    del served.revisions["step10"][index["weight_map"][LOWER.format(1)]]
+    status, found = scan(NAME, "--jobs", 2, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 1, 2, 100]
+    assert found["left_out"][0]["file"] == index["weight_map"][LOWER.format(1)]
+    local = scan(series, "--steps", "0,1,2,100", out=tmp_path / "local")[1]
+    assert found["curves"] == local["curves"]
+
+
+def test_a_server_that_ignores_ranges_is_not_believed(served, tmp_path, capsys):
+    served.whole = True
+    assert scan(NAME, out=tmp_path / "out")[0] == 1
+    assert "asked for bytes" in capsys.readouterr().out
+
+
+def test_the_token_comes_from_its_usual_place_and_goes_to_the_hub_alone(served, tmp_path, monkeypatch):
+    served.token = "hf_secret"
+    with pytest.raises(CheckpointError, match="your token may see"):
+        scan(NAME, out=tmp_path / "out")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    store, seen = served.token, []
+    from hub_server import Handler
+
+    original = Handler.content
+
+    def watched(self, hub, revision, name, headers=None):
+        if headers is None:  # the storage behind the redirect
+            seen.append(self.headers.get("Authorization"))
+        return original(self, hub, revision, name, headers)
+
+    monkeypatch.setattr(Handler, "content", watched)
+    monkeypatch.setattr(Handler, "do_GET", _with_store_open(Handler.do_GET, store))
+    assert scan(NAME, out=tmp_path / "out")[0] == 0
+    assert seen
+    assert set(seen) == {None}
+
+
+def _with_store_open(do_get, token):
+    def open_store(self):
+        self.server.repository.token = None if self.path.startswith("/store/") else token
+        return do_get(self)
+
+    return open_store
+
+
+def test_models_that_are_not_there(served, tmp_path, monkeypatch):
+    with pytest.raises(CheckpointError, match="no model on the hub"):
+        open_series("someone/else", downloads=tmp_path)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub, "_TRIES", 2)
+    with pytest.raises(CheckpointError, match="cannot be reached"):
+        open_series(NAME, downloads=tmp_path)
+
+
+def test_a_model_without_step_revisions(served, tmp_path):
+    served.revisions = {"main": served.revisions["main"], "weird": {}}
+    status, found = scan(NAME, out=tmp_path / "out")
+    assert status == 0
+    assert found["steps"] == [0]

@@ -1,0 +1,346 @@
+"""`joma scan` on local checkpoints: curves, resuming, the integrity gate, bad input."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from checkpoint_series import LAYERS, change, make_series, save_model, scan
+from safetensors.torch import load_file, save_file
+
+from joma.measure import stable_rank
+from joma.runs import Run
+from joma.scan import CheckpointError
+from joma.scan.series import steps_of
+
+LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
+
+
+def reference(folder, steps):
+    files = [load_file(folder / f"step{step}" / "model.safetensors") for step in steps]
+    return [[float(stable_rank(file[LOWER.format(i)].double())) for i in range(LAYERS)] for file in files]
+
+
+def test_curves_in_the_order_of_steps(series, tmp_path, capsys):
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 0
+    assert found["steps"] == [0, 1, 2, 10, 100]
+    curve = found["curves"]["stable_rank/mlp"]
+    assert curve["tensors"] == [LOWER.format(i) for i in range(LAYERS)]
+    torch.testing.assert_close(
+        torch.tensor(curve["values"]), torch.tensor(reference(series, found["steps"])), rtol=1e-3, atol=0
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert [line.split()[2] for line in lines] == ["0", "1", "2", "10", "100"]
+    with Run.open(found["run"]) as run:
+        assert run.study == "scan"
+        assert run.array("stable_rank/mlp").tolist() == curve["values"]
+
+
+def test_nothing_is_measured_twice_and_more_can_be_added(series, tmp_path, capsys):
+    first = scan(series, "--steps", "0,1", out=tmp_path / "out")[1]
+    capsys.readouterr()
+    again = scan(series, out=tmp_path / "out")[1]
+    shown = capsys.readouterr().out
+    assert shown.count("recorded already") == 2
+    assert again["curves"]["stable_rank/mlp"]["values"][:2] == first["curves"]["stable_rank/mlp"]["values"]
+    status, more = scan(series, "--measures", "stable_rank,spectral_norm", out=tmp_path / "out")
+    assert status == 0
+    assert set(more["curves"]) == {"stable_rank/mlp", "spectral_norm/mlp"}
+    assert more["run"] == first["run"]
+    fresh = scan(series, "--fresh", "--measures", "stable_rank,spectral_norm", out=tmp_path / "out")[1]
+    assert "recorded already" not in capsys.readouterr().out
+    assert fresh["curves"] == more["curves"]
+
+
+def test_jobs_change_nothing(series, tmp_path):
+    one, several = (scan(series, "--jobs", jobs, out=tmp_path / jobs)[1]["curves"] for jobs in ("1", "3"))
+    assert one == several
+
+
+def test_a_killed_scan_goes_on_with_the_same_numbers(series, tmp_path):
+    whole = scan(series, out=tmp_path / "whole")[1]
+    script = (
+        "import os, sys\n"
+        "from joma.scan import sweep as module\n"
+        "sys.path.insert(0, os.path.dirname(sys.argv[1]))\n"
+        "from checkpoint_series import scan\n"
+        "from joma.runs import Run\n"
+        "record, count = Run.record, [0]\n"
+        "def die(self, *args):\n"
+        "    count[0] += 1\n"
+        "    if count[0] == 3: os.kill(os.getpid(), 9)\n"
+        "    record(self, *args)\n"
+        "Run.record = die\n"
+        "scan(sys.argv[2], out=sys.argv[3])\n"
+    )
+    from checkpoint_series import __file__ as helper
+
+    done = subprocess.run([sys.executable, "-c", script, helper, str(series), str(tmp_path / "out")])
+    assert done.returncode == -9
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 0
+    assert found["curves"] == whole["curves"]
+
+
+def test_shards_and_torch_files_give_the_same_curves(series, neox, tmp_path):
+    whole = scan(series, out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"]
+    sharded = make_series(neox, tmp_path / "sharded", (0, 1, 2, 10, 100), max_shard_size="40KB")
+    assert len(list((sharded / "step1").glob("*.safetensors"))) > 2
+    assert scan(sharded, out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"] == whole
+    for index in sharded.glob("*/*.index.json"):
+        index.unlink()
+    assert scan(sharded, "--fresh", out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"] == whole
+    files = tmp_path / "files"
+    files.mkdir()
+    for folder in series.iterdir():
+        torch.save({"model": load_file(folder / "model.safetensors")}, files / f"{folder.name}.pt")
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        torch.save({}, folder / "optimizer.pt")
+    assert scan(series, "--fresh", out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"] == whole
+    assert scan(files, out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"] == whole
+
+
+def test_a_single_checkpoint(series, tmp_path):
+    folder = series / "step10"
+    for source in (folder, folder / "model.safetensors"):
+        status, found = scan(source, out=tmp_path / "out")
+        assert status == 0
+        assert len(found["curves"]["stable_rank/mlp"]["values"]) == 1
+    assert scan(folder, out=tmp_path / "out")[1]["steps"] == [10]
+
+
+def test_a_trainer_folder_with_its_final_model(series, tmp_path):
+    trainer = tmp_path / "trainer"
+    shutil.copytree(series / "step100", trainer)
+    shutil.copytree(series / "step1", trainer / "checkpoint-500")
+    shutil.copytree(series / "step2", trainer / "checkpoint-1000")
+    assert scan(trainer, out=tmp_path / "out")[1]["steps"] == [500, 1000]
+
+
+def test_patterns_and_coherence(series, tmp_path):
+    pattern = r"attention=.*attention\.dense\.weight"
+    status, found = scan(series, "--pattern", pattern, "--measures", "stable_rank,coherence", out=tmp_path / "out")
+    assert status == 0
+    assert set(found["curves"]) == {"stable_rank/mlp", "stable_rank/attention", "coherence/embedding"}
+    assert len(found["curves"]["coherence/embedding"]["values"][0][0]) == len(
+        found["curves"]["coherence/embedding"]["columns"]
+    )
+
+
+# The integrity gate.
+
+
+def left_out(found):
+    return {fault["step"]: fault for fault in found["left_out"]}
+
+
+def test_duplicates_jumps_nans_shapes_and_damage_are_left_out_and_named(neox, tmp_path, capsys):
+    folder = make_series(neox, tmp_path / "series", (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512))
+    shutil.copy(folder / "step0" / "model.safetensors", folder / "step1")  # a duplicate
+    final = load_file(folder / "step512" / "model.safetensors")
+    change(folder / "step8", lambda t: t.update({k: v + 1e-4 * torch.randn(v.shape) for k, v in final.items()}))
+    change(folder / "step16", lambda t: t[LOWER.format(1)].view(-1)[5:6].fill_(float("nan")))
+    change(folder / "step32", lambda t: t.update({LOWER.format(2): torch.ones(7, 32)}))
+    change(folder / "step64", lambda t: t.pop(LOWER.format(0)))
+    path = folder / "step128" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])  # truncated
+    (folder / "step4" / "model.safetensors").unlink()  # missing
+    status, found = scan(folder, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 2, 256, 512]
+    assert (
+        found["curves"]["stable_rank/mlp"]["values"]
+        == scan(folder, "--steps", "0,2,256,512", out=tmp_path / "other")[1]["curves"]["stable_rank/mlp"]["values"]
+    )
+    faults = left_out(found)
+    assert faults.keys() == {1, 4, 8, 16, 32, 64, 128}
+    assert faults[1]["what"] == "identical to step 0"
+    assert faults[8]["what"].startswith("final-era weights")
+    for step, word in ((16, "NaN"), (32, "(7, 32)"), (64, "no file"), (128, "cut off"), (4, "no weights")):
+        assert word in faults[step]["what"]
+    for step, tensor in ((1, 0), (8, 0), (16, 1), (32, 2), (64, 0)):
+        assert any(f["tensor"] == LOWER.format(tensor) for f in found["left_out"] if f["step"] == step)
+    for step in (1, 8, 16, 32, 128):
+        assert faults[step]["file"].endswith("model.safetensors")
+    shown = capsys.readouterr().out
+    assert all(f"left out: step {step} " in shown for step in faults)
+    assert "4 of 11 steps usable" in shown
+
+
+def test_a_shard_that_is_missing_truncated_or_stale(neox, tmp_path):
+    folder = make_series(neox, tmp_path / "series", (0, 1, 2, 3, 4, 5), max_shard_size="40KB")
+    shards = sorted(path.name for path in (folder / "step0").glob("*.safetensors"))
+    (folder / "step1" / shards[0]).unlink()
+    cut = folder / "step2" / shards[-1]
+    cut.write_bytes(cut.read_bytes()[:50])
+    shutil.copy(folder / "step5" / shards[1], folder / "step3" / shards[1])
+    status, found = scan(folder, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 4, 5]
+    faults = left_out(found)
+    assert faults[1]["file"] == shards[0]
+    assert "missing" in faults[1]["what"]
+    assert shards[-1] in faults[2]["file"]
+    assert faults[3]["file"] == shards[1]
+    assert faults[3]["what"] == "identical to step 5, the last one"
+
+
+def test_a_mended_checkpoint_is_measured_by_the_next_scan(series, tmp_path):
+    path = series / "step2" / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert scan(series, out=tmp_path / "out")[0] == 3
+    path.write_bytes(whole)
+    assert scan(series, out=tmp_path / "out")[0] == 0
+
+
+def test_a_checkpoint_that_changed_after_it_was_measured(series, tmp_path):
+    scan(series, out=tmp_path / "out")
+    change(series / "step2", lambda t: t.update({name: 2 * value for name, value in t.items()}))
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 3
+    assert "--fresh" in left_out(found)[2]["what"]
+    assert scan(series, "--fresh", out=tmp_path / "out")[1]["left_out"] != found["left_out"]
+
+
+def test_none_usable(series, tmp_path, capsys):
+    for path in series.glob("*/model.safetensors"):
+        path.write_bytes(b"123")
+    status, found = scan(series, out=tmp_path / "out")
+    assert (status, found) == (1, None)
+    captured = capsys.readouterr()
+    assert captured.out.count("left out: step") == 5
+    assert "no usable checkpoint" in captured.err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# Bad input: one sentence, nothing written.
+
+
+def refused(source, *arguments, out):
+    with pytest.raises(ValueError) as caught:
+        scan(source, *arguments, out=out)
+    assert "\n" not in str(caught.value)
+    assert list(out.iterdir()) == []
+    return str(caught.value)
+
+
+def test_sources_that_are_none(series, neox, tmp_path):
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "holds no checkpoint" in refused(tmp_path / "empty", out=out)
+    assert "does not exist" in refused("/no/where/at/all", out=out)
+    assert "must end in" in refused(tmp_path / "notes.txt", out=out)
+    shutil.copytree(series / "step10", series / "checkpoint-10")
+    assert "both claim step 10" in refused(series, out=out)
+
+
+def test_mixed_architectures(series, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=20))
+    save_model(model, series / "step5")
+    message = refused(series, out=tmp_path / "out")
+    assert "mixes architectures" in message
+    assert "gpt_neox" in message
+    assert "gpt2" in message
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    save_file({"h.0.mlp.c_fc.weight": torch.ones(4, 4)}, plain / "step1.safetensors")
+    save_file({"layers.0.fc1.weight": torch.ones(4, 4)}, plain / "step2.safetensors")
+    assert "mixes architectures" in refused(plain, out=tmp_path / "out")
+
+
+def test_an_unknown_architecture_names_the_option(tmp_path):
+    save_file({"weird.0.weight": torch.ones(4, 4)}, tmp_path / "a.safetensors")
+    message = refused(tmp_path / "a.safetensors", out=tmp_path / "out")
+    assert "--pattern 'mlp=REGEX'" in message
+    assert "weird.0.weight" in message
+    assert scan(tmp_path / "a.safetensors", "--pattern", r"mlp=weird\.\d\.weight", out=tmp_path / "out")[0] == 0
+
+
+def test_a_pickled_object_is_refused_and_not_run(tmp_path, capsys):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"h.0.mlp.c_fc.weight": torch.ones(4, 4), "x": Bomb()}, tmp_path / "bad.pt")
+    status, _ = scan(tmp_path / "bad.pt", out=tmp_path / "out")
+    assert status == 1
+    shown = capsys.readouterr().out
+    assert "bad.pt holds a pickled object" in shown
+    assert not (tmp_path / "ran").exists()
+
+
+def test_options_that_make_no_sense(series, tmp_path):
+    out = tmp_path / "out"
+    for arguments, word in (
+        (("--measures", "entropi"), "must be among"),
+        (("--measures", ""), "at least one"),
+        (("--measures", "entropy"), "--text"),
+        (("--text", "x"), "does not read a text"),
+        (("--steps", "7"), "has no step 7"),
+        (("--steps", "3:9"), "names none"),
+        (("--steps", "a"), "takes numbers"),
+        (("--steps", "0:9:0"), "stride"),
+        (("--jobs", "0"), "--jobs"),
+        (("--budget", "nan"), "--budget"),
+        (("--device", "tpu"), "--device"),
+        (("--pattern", "x=y"), "fits no tensor"),
+    ):
+        assert word in refused(series, *arguments, out=out)
+    if not torch.cuda.is_available():
+        assert "0 CUDA devices" in refused(series, "--device", "cuda", out=out)
+
+
+def test_an_index_cannot_lead_out_of_its_folder(series, tmp_path, capsys):
+    folder = series / "step10"
+    shutil.copy(folder / "model.safetensors", tmp_path / "secret.safetensors")
+    (folder / "model.safetensors").unlink()
+    for place in ("../../secret.safetensors", str(tmp_path / "secret.safetensors"), 3):
+        import json
+
+        index = {"weight_map": {LOWER.format(0): place}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        assert scan(folder, out=tmp_path / "out")[0] == 1
+        assert "no weights file beside it" in capsys.readouterr().out
+    for text in ("{", "[]", "{}", '{"weight_map": {}}'):
+        (folder / "model.safetensors.index.json").write_text(text)
+        assert scan(folder, out=tmp_path / "out")[0] == 1
+
+
+def test_steps_by_text():
+    there = [0, 1, 2, 512, 1000, 2000, 3000]
+    assert steps_of(":", there) == there
+    assert steps_of("1000::1000", there) == [1000, 2000, 3000]
+    assert steps_of("::1000,1", there) == [0, 1, 1000, 2000, 3000]
+    with pytest.raises(CheckpointError):
+        steps_of("1:2:3:4", there)
+
+
+def test_memory_stays_near_one_tensor(tmp_path):
+    """Twelve matrices of 32 MB each; the peak beyond a scan of small ones must stay far below their sum."""
+    small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
+    for path, side in ((small, 64), (large, 2896)):
+        w = torch.randn(side, side) / side
+        save_file({f"h.{i}.mlp.c_fc.weight": w + i for i in range(12)}, path)
+    script = (
+        "import resource, sys, os\n"
+        "sys.path.insert(0, os.path.dirname(sys.argv[1]))\n"
+        "from checkpoint_series import scan\n"
+        "scan(sys.argv[2], out=sys.argv[4])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "assert scan(sys.argv[3], out=sys.argv[4])[0] == 0\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)\n"
+    )
+    from checkpoint_series import __file__ as helper
+
+    command = [sys.executable, "-c", script, helper, str(small), str(large), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown, one = int(done.stdout.splitlines()[-1]), 4 * 2896**2
+    assert grown < 3 * one
