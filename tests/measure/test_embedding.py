@@ -55,7 +55,7 @@ def test_random_vectors_show_the_value_of_random_vectors():
     found = coherence(vectors(2000, 64, dtype=torch.float32))
     assert abs(found.mean.item() - found.random_mean) < 4 * found.mean_error.item() + 1e-4
     assert ((found.quantiles - found.random_quantiles).abs() < 4 * found.quantiles_error + 2e-3).all()
-    assert coherence(vectors(2000, 64) + 0.3).mean > 1.2 * found.random_mean  # a common direction: the control
+    assert coherence(vectors(2000, 64) + 0.5).mean > 1.5 * found.random_mean  # a common direction: the control
 
 
 def test_random_values_are_those_of_the_integral():

@@ -23,7 +23,7 @@ def draw(seed, texts=30, length=9, neurons=12, vocabulary=40, m=4):
 
 def slow_score(activations, tokens, keys, weights, neuron, contexts):
     """One minus the mean cosine, with a dictionary a context."""
-    texts, length = tokens.shape
+    texts = len(tokens)
     top = sorted(range(texts), key=lambda t: -float(activations[t, :, neuron].max()))[:contexts]
     containing = Counter(token for text in tokens.tolist() for token in set(text))
     bags = []
@@ -56,7 +56,7 @@ def test_scores_are_those_of_dictionaries(seed, contexts, attended, vocabulary):
     assert found.positions.shape == (12, contexts)
 
 
-def planted(patterns, *, neurons=40, per=10, noise=40):
+def planted(patterns, *, neurons=250, per=6, noise=40):
     """Neuron n fires on `patterns` topics of its own; every topic has words of its own, and `per` texts."""
     generator = torch.Generator().manual_seed(0)
     topics = neurons * patterns
@@ -72,7 +72,7 @@ def planted(patterns, *, neurons=40, per=10, noise=40):
 
 @pytest.mark.parametrize("patterns", [1, 2, 3])
 def test_planted_patterns_are_counted(patterns):
-    found = superposition(*planted(patterns, per=6), contexts=6 * patterns)
+    found = superposition(*planted(patterns), contexts=6 * patterns)
     assert (found.patterns == patterns).float().mean() > 0.9
     assert (found.z < -3).all(), "contexts of a topic resemble each other more than shuffled ones"
     assert (found.shuffled_patterns >= 2).float().mean() < 0.1
@@ -109,7 +109,7 @@ def test_same_seed_same_numbers_and_another_seed_another_shuffle():
         ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),
         (
             {"tokens": torch.zeros(29, 9, dtype=torch.long)},
-            r"tokens must be ids \(texts, length\) of the same 30 texts",
+            r"tokens must be ids .* of the same 30 texts",
         ),
     ],
 )

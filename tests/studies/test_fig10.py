@@ -23,7 +23,7 @@ def test_it_runs_judges_and_draws(tmp_path):
     for finding in result.findings:
         assert finding.verdict in ("holds", "not above its control")
         assert "of 64 neurons" in finding.measured
-    assert [p.name for p in result.pictures][0] == "unrelated-contexts"
+    assert result.pictures[0].name == "unrelated-contexts"
     again = execute(STUDY, SMALL, tmp_path, fresh=True)
     assert [f.as_json() for f in again.findings] == [f.as_json() for f in result.findings]
 

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 
 GRID = 64
-ROUNDING = 16.0
-"""|A Q - Q T - Q_{k+1} B E_k^T| in units of eps theta_1 is taken to be below this (measured: 1 to 6)."""
+ROUNDING = 12.0
+"""Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
 
 
 class Krylov(NamedTuple):
@@ -47,6 +47,7 @@ class Krylov(NamedTuple):
     tridiagonal: Tensor  # (matrices, s, s)
     residual: Tensor  # (matrices, width, width), the block B
     basis: Tensor  # (matrices, side, s)
+    drift: Tensor  # (matrices,): |Q^T (A Q) - T|_F as computed, which is rounding and would be 0 without it
 
 
 class Bounds(NamedTuple):
@@ -73,12 +74,12 @@ def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
     half = scale.sqrt()
     width, q, basis = start.shape[-1], start, start
     t = start.new_zeros((a.shape[0], 0, 0), dtype=torch.float64, device="cpu")
-    b = None
+    b, drift = None, t.new_zeros(len(a))
     for steps in range(1, a.shape[-2] // width):
         y = times(a.mT, q * half) * half  # (matrices, long, width)
         z = times(a, y * half) * half
-        z = z - basis @ (basis.mT @ z)
-        diagonal = y.mT @ y
+        overlap = basis.mT @ z
+        z = z - basis @ overlap
         q, r = orthonormal(z)
         # Twice is enough, unless the space is exhausted and the block was mostly rounding: then until it is not.
         for _ in range(4):
@@ -86,10 +87,12 @@ def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
             r = again @ r
             if bool((again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all()):
                 break
-        small = torch.cat([diagonal, r], dim=-1).to("cpu", torch.float64)
-        t = _grow(t, b, small[..., :width])
-        b = small[..., width:]
-        yield Krylov(steps, t, b, basis)
+        diagonal, b_next, overlap = (
+            torch.cat([y.mT @ y, r, overlap], dim=-2).to("cpu", torch.float64).split([width, width, steps * width], -2)
+        )
+        t, b = _grow(t, b, diagonal), b_next
+        drift = torch.hypot(drift, torch.linalg.matrix_norm(overlap - t[..., -width:]))
+        yield Krylov(steps, t, b, basis, drift)
         basis = torch.cat([basis, q], dim=-1)
 
 
@@ -136,17 +139,18 @@ def worst_case_excess(steps: int, delta: float) -> float:
     return eps / (1 - eps) if eps < 1 else float("inf")
 
 
-def certify(
-    krylov: Krylov, count: int, gaussians: int, deltas: list[Tensor], tolerance: float, rounding: float
-) -> Bounds:
+def certify(krylov: Krylov, count: int, gaussians: int, deltas: list[Tensor], tolerance: float, eps: float) -> Bounds:
     """The tightest excess of each theta_i that step 3 proves, no finer than tolerance / 10, or that of step 2.
 
-    deltas: delta_i per matrix, count tensors of shape (matrices,). rounding: eps of the products.
+    deltas: delta_i per matrix, count tensors of shape (matrices,). eps: of the products. With rounding the relation of
+    step 3 holds up to some Delta, A Q = Q T + Q_{k+1} B E_k^T + Delta; it is allowed for by |E_1^T S| |Delta| and in
+    theta_i itself, with |Delta| <= 2 drift + ROUNDING eps theta_1.
     """
     theta, vectors = torch.linalg.eigh(krylov.tridiagonal)
     theta, vectors = theta.flip(-1), vectors.flip(-1)
     top = theta[:, :1].clamp_min(torch.finfo(torch.float64).tiny)
     theta = theta / top
+    rounding = allowed_rounding(krylov, top[:, 0], eps)
     entry = vectors[:, :gaussians]  # E_1^T s_m, one a column
     ritz_residual = krylov.residual / top[..., None] @ vectors[:, -krylov.residual.shape[-1] :]
     excess, missing = [], []
@@ -156,15 +160,20 @@ def certify(
         offset, image = _on_grid(theta[:, i:], entry[..., i:], ritz_residual[..., i:], worst, tolerance, rounding)
         proven = (image < limit[:, None]).flip(-1).cumprod(-1).sum(-1, keepdim=True)  # so many of the last intervals
         least = torch.where(proven > 0, offset.gather(-1, GRID - 1 - proven), torch.inf)[:, 0]
-        excess.append(torch.minimum(least, theta[:, i].clamp_min(0.0) * worst))
+        excess.append(torch.minimum(least, theta[:, i].clamp_min(0.0) * worst) + rounding)
         missing.append((torch.where(offset[:, :-1] < tolerance, 0.0, image).amax(-1) / limit).log())
     return Bounds(
         theta[:, :count] * top, torch.stack(excess, dim=-1), torch.stack(missing, dim=-1), vectors[..., :count]
     )
 
 
+def allowed_rounding(krylov: Krylov, top: Tensor, eps: float) -> Tensor:
+    """|Delta| / theta_1 at most, per matrix."""
+    return 2 * krylov.drift / top + ROUNDING * eps
+
+
 def _on_grid(
-    theta: Tensor, entry: Tensor, residual: Tensor, worst: Tensor, tolerance: float, rounding: float
+    theta: Tensor, entry: Tensor, residual: Tensor, worst: Tensor, tolerance: float, rounding: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Distances lambda - theta_i up to all that step 2 leaves (theta_1 = 1), and bounds of |G_i| between them.
 
@@ -180,7 +189,7 @@ def _on_grid(
     terms = [h**j * torch.linalg.vector_norm(s ** (j + 1) @ outer, dim=-1) for j in range(3)]
     reach = _row_norms(s, entry)
     remainder = h**3 * reach * _row_norms(s**3, residual)
-    return offset, sum(terms) + remainder + ROUNDING * rounding * reach
+    return offset, sum(terms) + remainder + rounding[:, None] * reach
 
 
 def _row_norms(s: Tensor, x: Tensor) -> Tensor:

@@ -153,7 +153,8 @@ def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
     place = levels * (len(ordered) - 1)
     low = place.floor().long()
     high = (low + 1).clamp_max(len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    between: Tensor = ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return between
 
 
 def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:

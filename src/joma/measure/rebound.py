@@ -68,8 +68,9 @@ def rebound(
     of t intervals with the given `confidence`. All points are used as they are.
 
     Curves without rebound (flat noise, random walks, noisy decay, a step in a walk) are called rebounds in fewer than
-    5 % of cases, most of them far fewer: the test-suite measures it. steps: (points,) increasing; only tells where the valley is. Two thresholds, fixed in
-    the signature: `share` for size, `sigmas` or `confidence` for chance (the one not in use has no effect).
+    5 % of cases, most of them far fewer: the test-suite measures it. steps: (points,) increasing; only tells where
+    the valley is. The thresholds are fixed in the signature: `share` for size; for chance `sigmas` (one series) or
+    `confidence` (seeds).
 
     >>> x = torch.linspace(0, 1, 41, dtype=torch.float64)
     >>> r = rebound(torch.stack([(x - 0.6) ** 2, (x - 2) ** 2]), steps=torch.arange(41))

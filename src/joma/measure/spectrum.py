@@ -23,6 +23,8 @@ WIDTH = 8
 """Vectors in a block: a multiple of this is what matrix kernels like best."""
 SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
+FINEST = 200
+"""In units of eps: finer tolerances are left to float64."""
 TOGETHER = 1 << 24
 """Matrices of a stack are done together up to this many entries, which also bounds the memory."""
 
@@ -72,7 +74,7 @@ def spectrum(
     smaller side only), stopped when the error bound of every matrix is below the tolerance. The bound and its
     sources are in `joma.measure._lanczos`. Cost: about two reads of w a step; 20 to 40 steps without a spectral gap,
     fewer with one. Where the smaller side is at most 256, or the tolerance too fine for float32, or the steps
-    would fill the space: the exact Gram matrix in float64, 2 rows columns min(rows, columns) flops.
+    would fill the space: the Gram matrix in float64, 2 rows columns min(rows, columns) flops, exact up to rounding.
 
     start: (..., smaller side, any) vectors of a similar matrix, e.g. `vectors` of the checkpoint before. They are used
     in addition to Gaussian vectors: alone they can miss a value that came up in a direction orthogonal to them.
@@ -95,7 +97,7 @@ def spectrum(
         stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
         width = -(-(count + warm + SPARE) // WIDTH) * WIDTH
         eps = torch.finfo(_compute_dtype(w)).eps
-        exact = side <= GRAM_SIDE or 4 * width > side or tolerance < 8 * _lanczos.ROUNDING * eps
+        exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
         blocks = None if exact else _start_blocks(stack, width - warm, start, generator)
         parts = []
         step = max(1, TOGETHER // prod(w.shape[-2:]))
@@ -197,14 +199,13 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
     largest = torch.linalg.matrix_norm(r[:, :gaussians, :gaussians].double().cpu(), 2)
     deltas = [_lanczos.least_overlap(i + 1, gaussians, failure) / largest for i in range(count)]
     eps = torch.finfo(a.dtype).eps
-    slack = _lanczos.ROUNDING * eps
     done: dict[int, tuple[int, Tensor, Tensor, Tensor]] = {}
     check, before = 2, (1, float("inf"))
     for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None]):
         if krylov.steps < check:
             continue
         bounds = _lanczos.certify(krylov, count, gaussians, deltas, tolerance, eps)
-        error = torch.where(frobenius[:, None] > 0, bounds.excess + slack, 0.0)
+        error = torch.where(frobenius[:, None] > 0, bounds.excess, 0.0)
         for i in (error.amax(-1) <= tolerance).nonzero()[:, 0].tolist():
             if i not in done:
                 vectors = krylov.basis[i] @ bounds.coefficients[i].to(krylov.basis)
@@ -233,7 +234,8 @@ def _by_gram(a: Tensor, count: int) -> _Part:
     frobenius, scale = _scale(a)
     squares, vectors = torch.linalg.eigh(_gram(a, scale))
     squares, vectors = squares[..., -count:].flip(-1), vectors[..., -count:].flip(-1)
-    rounding = a.shape[-1] * torch.finfo(torch.float64).eps
+    # In float64, and then of the numbers that are handed back.
+    rounding = a.shape[-1] * torch.finfo(torch.float64).eps + 2 * torch.finfo(_compute_dtype(a)).eps
     error = torch.where(frobenius > 0, rounding, 0.0)[:, None].expand(-1, count)
     return _Part(squares.clamp_min(0.0).cpu(), frobenius, scale, error, torch.zeros(len(a), dtype=torch.int64), vectors)
 

@@ -12,7 +12,8 @@ a neuron's contexts resemble each other.
 
 A neuron that knows two unrelated patterns has a z well below 0 too, half of its pairs being related. `patterns` tells
 it from a neuron with one: it counts the groups of at least three contexts held together by related pairs, a pair
-being related when its cosine is above what 99 % of the shuffled pairs reach.
+being related when its cosine is above what 99 % of the shuffled pairs reach. Where many neurons share a pattern,
+shuffled pairs are related too, that bar rises, and patterns are rather missed than imagined.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from joma.scan.errors import CheckpointError
 
 TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
 _CONTEXT = 512  # tokens at a time for attention entropy, or fewer if the model reads fewer
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -76,13 +77,13 @@ _one_model = threading.Lock()  # a model fills the device, and a probe switches 
 
 def _entropy(folder: Path, tokens: Tensor, device: torch.device) -> Tensor:
     """(layers, heads): mean attention entropy in nats."""
-    from joma.probes import ProbeError, attention_entropy
+    from joma.probes import attention_entropy
 
     with _one_model:
         model = _loaded(folder, device)
         try:
             return attention_entropy(model, tokens, context=_context(model.config), device=device)
-        except ProbeError as error:
+        except ValueError as error:  # a model that cannot be probed
             raise CheckpointError(str(error)) from None
 
 
@@ -114,23 +115,28 @@ def _tokens(place: Place, text: Path) -> Tensor:
             raise ValueError(f"--text {text} cannot be read: {error}") from None
         tokens = torch.tensor(_tokenizer(place)(content)["input_ids"], dtype=torch.int64)
     with place.folder() as folder:
-        context = _context(_transformers().AutoConfig.from_pretrained(folder, local_files_only=True))
+        config = _transformers().AutoConfig.from_pretrained(folder, local_files_only=True)
+    context, words = _context(config), getattr(config, "vocab_size", None)
     if len(tokens) < context:
-        raise ValueError(
-            f"--text {text} has {len(tokens)} tokens, fewer than the context of {context}; give a longer one"
-        )
+        raise ValueError(f"--text {text} has {len(tokens)} tokens, fewer than the context of {context}")
+    if not isinstance(words, int):
+        raise ValueError(f"entropy reads a text, and {place.name} ({config.model_type}) is no language model")
+    if int(tokens.min()) < 0 or int(tokens.max()) >= words:
+        raise ValueError(f"--text {text} has token {int(tokens.max())}, and the model knows 0 to {words - 1}")
     return tokens
 
 
 def _tokenizer(place: Place) -> Any:
     with place.folder() as folder:
-        try:
-            return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # transformers raises many kinds
-            raise CheckpointError(
-                f"{place.name} has no tokenizer that transformers can load ({' '.join(str(error).split())[:80]}); "
-                "give token ids as --text FILE.npy"
-            ) from None
+        # transformers makes up an empty tokenizer where there is none.
+        if any((folder / name).is_file() for name in _TOKENIZERS):
+            try:
+                return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            except Exception as error:  # transformers raises many kinds
+                raise CheckpointError(
+                    f"the tokenizer of {place.name} cannot be loaded: {' '.join(str(error).split())[:120]}"
+                ) from None
+    raise CheckpointError(f"{place.name} has no tokenizer; give the token ids of the text as --text FILE.npy")
 
 
 def _context(config: Any) -> int:

@@ -46,7 +46,7 @@ def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int,
 
 def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
     """g for hidden nodes (..., 3, samples, nodes), in the order of GRADIENTS."""
-    fixed = 0.4 * normal(samples, nodes, generator=generator)
+    fixed = 0.8 * nodes**-0.5 * normal(samples, nodes, generator=generator)  # else many nodes blow up at once
     # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
     label = torch.randint(nodes + 1, (samples,), generator=generator)
     target = torch.nn.functional.one_hot(label, nodes + 1).double()[:, :-1]

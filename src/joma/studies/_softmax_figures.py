@@ -52,7 +52,7 @@ def figure_2(run: Run, *, tolerance: float) -> Drawing:
             bottom.plot(step[1:], relative(run.value(f"{kind}/{method}"), z)[:, 1:].mean(0), color=colour, label=label)
         bottom.plot(step[1:], relative(z[:, :1], z)[:, 1:].mean(0), "--", color=CONTROL, label="z never moves")
         bottom.axhline(tolerance, ls=":", lw=1, color="gray")
-        bottom.set(xlabel="step", ylabel="relative error", yscale="log", ylim=(1e-2, 20))
+        bottom.set(xlabel="step", ylabel="relative error", yscale="log", ylim=(1e-2, 200))
     axes[0].legend(loc="lower right", bbox_to_anchor=(1.0, 0.36))
     axes[2].legend(loc="upper left", ncols=2, columnspacing=1.0)
     caption = (

@@ -368,7 +368,7 @@ STUDY = Study(
     version=1,
     claims=(EXP, LINEAR, PULL, SIGMA, KINKS, STATIONARY, ANY_DATA, RESIDUAL, ZERO_EXP, ZERO_LINEAR),
     quick=Config(),
-    paper=Config(tokens=20, nodes=(1, 4, 20), samples=64, horizon=1.5, steps=41, kink_steps=(200, 1600)),
+    paper=Config(tokens=20, nodes=(1, 4, 20), samples=64, steps=41, kink_steps=(100, 400)),
     run=run,
     judge=judge,
     draw=draw,

@@ -190,7 +190,7 @@ def draw(run: Run) -> list[Drawing]:
     left.set(
         xscale="log", yscale="log", xlabel=f"ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|", title="When is Λ small?"
     )
-    left.legend(loc="lower left", bbox_to_anchor=(0.14, 0.0))
+    left.legend(loc="lower left", bbox_to_anchor=(0.13, 0.0), fontsize=7.5)
     t = run.value("curve/t")
     for name, colour, label in (
         ("exp", GREEN, "exp attention"),

@@ -179,7 +179,7 @@ def draw(run: Run) -> list[Drawing]:
     for rank, token in enumerate(order[:6]):
         line = left.plot(share, np.abs(v[:, token]), label=f"|Δ| = {abs(delta[token]):.2f}", zorder=9 - rank)
         if rank:
-            left.axhline(abs(run.value("limits")[0, token]), ls=":", lw=1, color=line[0].get_color())
+            left.axhline(abs(run.value("limits")[0, token]), xmin=0.72, ls=":", lw=1, color=line[0].get_color())
     left.set(xlabel="time / t* of the winner", ylabel="|v|", title="Winner take all")
     left.legend(title="dotted: predicted limit", title_fontsize=8.5)
     tokens = order[1:6]
