@@ -90,8 +90,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--budget must be a positive number of gigabytes, got {options.budget}")
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out must be a folder, but {options.out} is a file")
-    if options.json not in (None, "-") and not Path(options.json).absolute().parent.is_dir():
-        raise ValueError(f"--json {options.json} is in a folder that does not exist")
+    if options.json not in (None, "-"):
+        target = Path(options.json).absolute()
+        if target.is_dir() or not target.parent.is_dir():
+            raise ValueError(f"--json must be a file in a folder that exists, got {options.json}")
 
 
 def _run_path(options: argparse.Namespace, series: Series, patterns: dict[str, str]) -> Path:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.data import token_classes
+from joma.data.token_classes import token_classes
 
 
 def draw(kind, seed=0, **sizes):

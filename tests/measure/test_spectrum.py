@@ -37,22 +37,22 @@ def assert_certified(found, w, tolerance=1e-3):
 
 
 LARGE = {
-    "gaussian": lambda: torch.randn(400, 900, generator=rng()),
-    "gaussian, tall": lambda: torch.randn(900, 400, generator=rng()),
-    "gaussian, square": lambda: torch.randn(512, 512, generator=rng()),
-    "transposed view": lambda: torch.randn(900, 400, generator=rng()).mT,
-    "common mean": lambda: torch.randn(300, 900, generator=rng()) + 1,
-    "power law": lambda: with_values(torch.arange(1, 401) ** -1.0, 900),
-    "nearly flat": lambda: with_values(1 - 0.1 * torch.arange(400) / 400, 500),
-    "two equal leaders": lambda: with_values([2.0, 2.0] + [1.0] * 398, 500),
-    "twenty equal leaders": lambda: with_values([2.0] * 20 + [1.0] * 380, 500),
+    "gaussian": lambda: torch.randn(320, 500, generator=rng()),
+    "gaussian, tall": lambda: torch.randn(500, 320, generator=rng()),
+    "gaussian, square": lambda: torch.randn(384, 384, generator=rng()),
+    "transposed view": lambda: torch.randn(500, 320, generator=rng()).mT,
+    "common mean": lambda: torch.randn(300, 500, generator=rng()) + 1,
+    "power law": lambda: with_values(torch.arange(1, 321) ** -1.0, 500),
+    "nearly flat": lambda: with_values(1 - 0.1 * torch.arange(320) / 320, 400),
+    "two equal leaders": lambda: with_values([2.0, 2.0] + [1.0] * 318, 400),
+    "twenty equal leaders": lambda: with_values([2.0] * 20 + [1.0] * 300, 400),
     "rank one": lambda: torch.outer(torch.arange(1.0, 401), torch.ones(600)),
-    "rank forty": lambda: torch.randn(400, 40, generator=rng()) @ torch.randn(40, 900, generator=rng()),
-    "identity": lambda: torch.eye(400),
+    "rank forty": lambda: torch.randn(320, 40, generator=rng()) @ torch.randn(40, 500, generator=rng()),
+    "identity": lambda: torch.eye(320),
     "one entry": lambda: torch.zeros(400, 500).index_put((torch.tensor(3), torch.tensor(7)), torch.tensor(5.0)),
-    "bfloat16": lambda: torch.randn(400, 900, generator=rng()).bfloat16(),
-    "float16": lambda: torch.randn(400, 900, generator=rng()).half(),
-    "float64": lambda: torch.randn(400, 900, generator=rng(), dtype=torch.float64),
+    "bfloat16": lambda: torch.randn(320, 500, generator=rng()).bfloat16(),
+    "float16": lambda: torch.randn(320, 500, generator=rng()).half(),
+    "float64": lambda: torch.randn(320, 500, generator=rng(), dtype=torch.float64),
     "stack": lambda: torch.stack([torch.randn(300, 400, generator=rng()), torch.ones(300, 400), torch.eye(300, 400)]),
 }
 
@@ -188,10 +188,10 @@ def test_worst_case_bound_is_the_published_one_or_better():
 
 @pytest.mark.parametrize(("count", "gaussians"), [(1, 4), (1, 8), (3, 8), (4, 16)])
 def test_least_overlap_has_the_promised_probability(count, gaussians):
-    sigma = torch.linalg.svdvals(torch.randn(200_000, count, gaussians, generator=rng()))[:, -1]
+    sigma = torch.linalg.svdvals(torch.randn(50_000, count, gaussians, generator=rng()))[:, -1]
     for failure in (1e-1, 1e-2, 1e-3):
         share = (sigma < _lanczos.least_overlap(count, gaussians, failure)).double().mean()
-        assert share <= failure * 1.1 + 2e-4
+        assert share <= failure * 1.1 + 4e-4
 
 
 @pytest.mark.parametrize("name", ["gaussian", "rank one", "power law", "two equal leaders"])

@@ -24,6 +24,7 @@ class Repository:
         self.wrong = set()  # (revision, file): the content differs from the listed hash
         self.dead = set()  # (revision, file): the connection breaks before the first byte
         self.lost = set()  # (revision, file): listed, and not there
+        self.heads = 0  # so often the connection breaks at a HEAD request
         self.busy = 0  # so many requests are answered with 503
         self.whole = False  # range headers are ignored
 
@@ -64,6 +65,10 @@ class Handler(BaseHTTPRequestHandler):
         hub.requests.append((self.command, path, self.headers.get("Range")))
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.answer(401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+        if self.command == "HEAD" and hub.heads > 0:
+            hub.heads -= 1
+            self.close_connection = True
+            return self.connection.shutdown(2)
         if hub.busy > 0:
             hub.busy -= 1
             return self.answer(503, {"error": "busy"})

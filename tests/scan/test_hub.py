@@ -93,6 +93,7 @@ def test_torch_files_are_downloaded_verified_and_kept_within_the_budget(served, 
     size = len(served.revisions["step1"]["pytorch_model.bin"])
     local = scan(series, out=tmp_path / "local")[1]
     served.drops = {("step2", "pytorch_model.bin"): 1}
+    served.heads = 2
     status, found = scan(NAME, "--budget", 2.5 * size / 1e9, out=tmp_path / "out")
     assert status == 0
     assert found["curves"] == local["curves"]

@@ -106,6 +106,8 @@ def test_fingerprints_see_every_bit_and_no_layout(shape, dtype, seed):
     words = raw.tolist() + [0] * (-len(raw.tolist()) % 8)
     slow = sum(int.from_bytes(bytes(words[i : i + 8]), "little") for i in range(0, len(words), 8)) % 2**64
     assert checksum(w) % 2**64 == slow
+    part = torch.cat([w.new_zeros(1), w.reshape(-1)])[1:].view(shape)
+    assert checksum(part) == checksum(w)
     assert torch.equal(sketch(w.T.contiguous().T) if w.ndim == 2 else sketch(w.clone()), sketch(w))
     assert set(sketch(w).tolist()) <= set(w.double().reshape(-1).tolist())
     changed = w.clone().reshape(-1)

@@ -1,5 +1,6 @@
 """`joma scan` on local checkpoints: curves, resuming, the integrity gate, bad input."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from joma.measure import stable_rank
 from joma.runs import Run
-from joma.scan import CheckpointError
+from joma.scan import CheckpointError, open_series, plan, sweep
 from joma.scan.series import steps_of
 
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
@@ -277,6 +278,19 @@ def test_a_pickled_object_is_refused_and_not_run(tmp_path, capsys):
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_options_load_nothing_heavy():
+    script = "import sys, joma.scan_command; print(sorted({'torch', 'numpy', 'transformers'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_json_on_standard_output_is_json_alone(series, tmp_path, capsys):
+    scan(series, "--json", "-", out=tmp_path / "out")
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"] == [0, 1, 2, 10, 100]
+    assert "5 of 5 steps usable" in captured.err
+
+
 def test_options_that_make_no_sense(series, tmp_path):
     out = tmp_path / "out"
     for arguments, word in (
@@ -303,8 +317,6 @@ def test_an_index_cannot_lead_out_of_its_folder(series, tmp_path, capsys):
     shutil.copy(folder / "model.safetensors", tmp_path / "secret.safetensors")
     (folder / "model.safetensors").unlink()
     for place in ("../../secret.safetensors", str(tmp_path / "secret.safetensors"), 3):
-        import json
-
         index = {"weight_map": {LOWER.format(0): place}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         assert scan(folder, out=tmp_path / "out")[0] == 1
@@ -324,9 +336,9 @@ def test_steps_by_text():
 
 
 def test_memory_stays_near_one_tensor(tmp_path):
-    """Twelve matrices of 32 MB each; the peak beyond a scan of small ones must stay far below their sum."""
+    """Twelve matrices of 16 MB each; the peak beyond a scan of small ones must stay far below their sum."""
     small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
-    for path, side in ((small, 64), (large, 2896)):
+    for path, side in ((small, 64), (large, 2048)):
         w = torch.randn(side, side) / side
         save_file({f"h.{i}.mlp.c_fc.weight": w + i for i in range(12)}, path)
     script = (
@@ -342,5 +354,18 @@ def test_memory_stays_near_one_tensor(tmp_path):
 
     command = [sys.executable, "-c", script, helper, str(small), str(large), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    grown, one = int(done.stdout.splitlines()[-1]), 4 * 2896**2
+    grown, one = int(done.stdout.splitlines()[-1]), 4 * 2048**2
     assert grown < 3 * one
+
+
+def test_the_same_from_python(series, tmp_path):
+    chosen = open_series(series, downloads=tmp_path / "downloads").select("0:10")
+    settled = plan(chosen, measures=["stable_rank"])
+    lines = []
+    with Run.create(tmp_path / "run.sqlite", study="mine", config={"any": 1}) as run:
+        found = sweep(settled, run, report=lines.append)
+    assert found.steps == [0, 1, 2, 10]
+    assert len(lines) == 4
+    assert found.curves["stable_rank/mlp"].values.shape == (4, LAYERS)
+    assert found.faults == []
+    assert not (tmp_path / "downloads").exists()

@@ -1,5 +1,20 @@
-"""What we look at, one quantity a file: tensors in, tensors out."""
+"""What we look at, one quantity a file: tensors in, tensors out.
 
-from joma.measure.spectrum import stable_rank
+`attention` (entropy and masses without the matrix), `spectrum` (stable rank and friends, certified), `embedding`
+(coherence), `rebound` (drop and rebound of a curve), `superposition` (what a neuron fires on).
+"""
 
-__all__ = ["stable_rank"]
+from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats
+from joma.measure.embedding import coherence
+from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, stable_rank
+
+__all__ = [
+    "AttentionStats",
+    "attention_stats",
+    "attention_with_stats",
+    "coherence",
+    "effective_rank",
+    "leading_singular_values",
+    "spectral_norm",
+    "stable_rank",
+]

@@ -24,7 +24,8 @@ def chunked(problem: Problem) -> tuple[Tensor, ...]:
 
 def recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
     """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
-    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *(getattr(problem, name) for name in _TENSORS))
+    tensors = (getattr(problem, name) for name in _TENSORS)
+    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -44,15 +45,14 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         ctx.problem = problem
-        return forward(
-            replace(problem, **{n: t if t is None else t.detach() for n, t in zip(_TENSORS, tensors, strict=True)})
-        )
+        plain: dict[str, Any] = {n: t if t is None else t.detach() for n, t in zip(_TENSORS, tensors, strict=True)}
+        return forward(replace(problem, **plain))
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         problem: Problem = ctx.problem
         wanted = [n for n in _TENSORS if (t := getattr(problem, n)) is not None and t.requires_grad]
-        leaves = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
+        leaves: dict[str, Any] = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
         total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
         with torch.enable_grad():
             for start, stop in _chunks(problem):

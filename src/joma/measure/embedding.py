@@ -103,7 +103,8 @@ def random_cosine_quantiles(width: int, levels: Tensor) -> Tensor:
         return torch.ones_like(levels, dtype=torch.float64)
     from scipy.special import betaincinv
 
-    return torch.as_tensor(betaincinv(0.5, (width - 1) / 2, levels.cpu().double().numpy())).sqrt()
+    squares: Tensor = torch.as_tensor(betaincinv(0.5, (width - 1) / 2, levels.cpu().double().numpy()))
+    return squares.sqrt()
 
 
 def _of_one(vectors: Tensor, sample: int, levels: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -141,7 +142,8 @@ def _cosines(vectors: Tensor, left: Tensor, right: Tensor) -> Tensor:
     def direction(rows: Tensor) -> Tensor:
         wide = vectors[rows].to(torch.promote_types(vectors.dtype, torch.float32))
         wide = wide / wide.abs().amax(-1, keepdim=True)
-        return wide / torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        return wide / length
 
     size = max(1, CHUNK // (2 * vectors.shape[-1]))
     pieces = zip(left.split(size), right.split(size), strict=True)
@@ -153,8 +155,7 @@ def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
     place = levels * (len(ordered) - 1)
     low = place.floor().long()
     high = (low + 1).clamp_max(len(ordered) - 1)
-    between: Tensor = ordered[low] + (place - low) * (ordered[high] - ordered[low])
-    return between
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:

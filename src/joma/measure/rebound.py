@@ -6,6 +6,7 @@ size that chance alone would give: over seeds, or from the roughness of the one 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -49,13 +50,14 @@ def rebound(
     share: float = 0.02,
     sigmas: float = 3.5,
     confidence: float = 0.99,
-    groups: int = 16,
+    groups: int = 12,
 ) -> Rebound:
     """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
 
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
-    at most `groups` neighbouring groups. The valley is the lowest group, the end is the last one. Chance is a random
-    walk of the curve's own roughness: with k steps between two points it moves by s sqrt(k), so
+    neighbouring groups of equal size, at least `groups` of them and less than twice as many. The valley is the lowest
+    group, the end is the last one. Chance is a random walk of the curve's own roughness: in k steps it moves by
+    s sqrt(k), so
 
         drop_margin = sigmas s sqrt(steps before the valley),   rebound_margin = sigmas s sqrt(steps after it),
 
@@ -99,13 +101,19 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
     return level[..., 0], low, level[..., -1], margins, middle[place]
 
 
-def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, float]:
-    """First point and group means (..., 1 + groups), the index in the middle of each, and the mean group size."""
-    edges = torch.linspace(1, curve.shape[-1], min(groups, curve.shape[-1] - 1) + 1).round().long().tolist()
-    pieces = list(zip([0, *edges[:-1]], [1, *edges[1:]], strict=True))
+def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
+    """First point and group means (..., 1 + number), the index in the middle of each, and the group size.
+
+    Groups are of equal size, counted from the end: uneven ones would make a straight line look rough. What is left
+    over joins the first group.
+    """
+    points = curve.shape[-1]
+    size = max(1, (points - 1) // groups)
+    edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
+    pieces = [(0, 1), *pairwise(edges)]
     level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
     middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
-    return level, middle, (curve.shape[-1] - 1) / (len(pieces) - 1)
+    return level, middle, size
 
 
 def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -11,9 +11,10 @@ between neurons, say what to expect of unrelated ones: z counts the score in the
 a neuron's contexts resemble each other.
 
 A neuron that knows two unrelated patterns has a z well below 0 too, half of its pairs being related. `patterns` tells
-it from a neuron with one: it counts the groups of at least three contexts held together by related pairs, a pair
-being related when its cosine is above what 99 % of the shuffled pairs reach. Where many neurons share a pattern,
-shuffled pairs are related too, that bar rises, and patterns are rather missed than imagined.
+it from a neuron with one: it counts the groups of at least three contexts held together by triangles of related
+pairs, a pair being related when its cosine is above what 99 % of the shuffled pairs reach. (Single pairs would not do:
+of 190 pairs two are that close by chance, and would join what does not belong together.) Where many neurons share a
+pattern, shuffled pairs are related too, that bar rises, and patterns are rather missed than imagined.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
-_GROUP = 3  # contexts that make a pattern
+_GROUP = 3  # contexts that make a pattern: a triangle
 _SETS = 1000  # shuffled sets at most; at least a fifth of that
 _NUMBERS = 1 << 24  # entries of the tf-idf vectors at a time
 
@@ -179,9 +180,11 @@ def _score(cosine: Tensor, compared: Tensor) -> Tensor:
     return 1 - torch.where(compared, cosine, 0.0).sum((1, 2)) / compared.sum((1, 2))
 
 
-def _groups(linked: Tensor) -> Tensor:
-    """(sets, contexts): every context labelled by the first one it is linked to, directly or through others."""
-    sets, contexts, _ = linked.shape
+def _groups(related: Tensor) -> Tensor:
+    """(sets, contexts): every context labelled by the first one that triangles of related pairs join it to."""
+    sets, contexts, _ = related.shape
+    number = related.float()
+    linked = related & (number @ number > 0)
     label = torch.arange(contexts, device=linked.device).expand(sets, contexts)
     while True:
         around = torch.where(linked, label[:, None], contexts).amin(-1)

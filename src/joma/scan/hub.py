@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -71,6 +72,8 @@ class HubModel:
         """One place per revision whose name holds a step, ordered by step; else the main revision alone."""
         refs = _asked(self.repository, lambda: self.api.list_repo_refs(self.repository))
         named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}  # a branch wins over a tag
+        if not all(re.fullmatch(r"[0-9a-f]{40,64}", commit) for commit in named.values()):
+            raise CheckpointError(f"{self.repository}: the hub lists revisions without a commit")
         stepped = {name: step_in(name) for name in named}
         found = [HubRevision(self, name, named[name], step) for name, step in stepped.items() if step is not None]
         if found:
@@ -85,7 +88,8 @@ class HubModel:
 
         def ask() -> dict[str, Listed]:
             entries = self.api.list_repo_tree(self.repository, revision=commit)
-            files = [entry for entry in entries if isinstance(entry, RepoFile)]
+            # A name that leads elsewhere is none that a hub would list.
+            files = [entry for entry in entries if isinstance(entry, RepoFile) and entry.path == Path(entry.path).name]
             return {f.path: Listed(f.path, f.size, f.lfs.sha256 if f.lfs else None, f.blob_id) for f in files}
 
         return _asked(self.repository, ask)
@@ -119,9 +123,7 @@ class HubRevision:
     step: int
 
     def model_type(self) -> str | None:
-        if "config.json" not in self.files:
-            return None
-        return model_type(parsed_json(self._small("config.json"), f"{self.name}/config.json"))
+        return self._model_type
 
     def identity(self) -> str:
         return self.commit
@@ -131,9 +133,19 @@ class HubRevision:
         """The files of the revision; one request, made once."""
         return self.model.listing(self.commit)
 
+    @cached_property
+    def _model_type(self) -> str | None:
+        if "config.json" not in self.files:
+            return None
+        return model_type(parsed_json(self._small("config.json"), f"{self.name}/config.json"))
+
+    @cached_property
+    def _weights(self) -> Weights:
+        return choose_weights(self.files, self._small, f"{self.model.repository} {self.name}")
+
     def weights(self) -> Weights:
         """Which files hold the tensors."""
-        return choose_weights(self.files, self._small, f"{self.model.repository} {self.name}")
+        return self._weights
 
     def open(self) -> Checkpoint:
         weights = self.weights()
@@ -276,15 +288,17 @@ def _hash_agrees(file: Listed, content: bytes | bytearray) -> bool:
 
 def _asked(what: str, ask: Callable[[], T]) -> T:
     """`ask` the hub, again if the connection breaks; what it answers instead becomes one sentence."""
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    # The last of them: a download could not begin.
+    broken: tuple[type[Exception], ...] = (*_transport_errors(), LocalEntryNotFoundError)
     for tries in range(_TRIES):
         try:
             return ask()
         except HfHubHTTPError as error:
             if _status(error) not in _BUSY or tries + 1 == _TRIES:
                 _explain(what, error)
-        except _transport_errors() as error:
+        except broken as error:
             if tries + 1 == _TRIES:
                 raise CheckpointError(
                     f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"

@@ -61,6 +61,7 @@ def checksum(w: Tensor) -> int:
     6
     """
     raw = w.contiguous().reshape(-1).view(torch.uint8)
+    raw = raw.clone() if raw.storage_offset() % 8 else raw  # part of a larger tensor: words must begin at its start
     whole = raw.numel() // 8 * 8
     rest = torch.zeros(8, dtype=torch.uint8, device=raw.device)
     rest[: raw.numel() - whole] = raw[whole:]

@@ -6,7 +6,6 @@ import hashlib
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from time import perf_counter
@@ -23,6 +22,7 @@ from joma.scan.integrity import check_finite, checksum, sketch, suspicions
 from joma.scan.measures import ModelMeasure, WeightMeasure
 from joma.scan.plan import Plan, fault_of
 
+_Outcome = tuple[str, Fault | None]  # the line of progress, and what is wrong with the step
 Report = Callable[[str], None]
 VERSION = 1  # of what is recorded; raised when the numbers would differ
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -66,30 +66,32 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
         raise ValueError(f"--jobs must be at least 1, got {jobs}")
     faults: list[Fault] = []
     total = len(plan.series.places)
-    with _workers(jobs) as pool:
-        recorded = _recorded(plan, run)
-        done = [(place, pool.submit(_step, plan, run, place, recorded[place.step])) for place in plan.series.places]
-        for count, (place, outcome) in enumerate(done, 1):
-            line, fault = outcome.result()
-            report(f"[{count}/{total}] step {place.step}  {line}")
-            faults += [fault] if fault else []
+    for count, (place, (line, fault)) in enumerate(_steps(plan, run, jobs), 1):
+        report(f"[{count}/{total}] step {place.step}  {line}")
+        faults += [fault] if fault else []
     faults += _suspected(plan, run, {fault.step for fault in faults})
     left_out = {fault.step for fault in faults}
     steps = [place.step for place in plan.series.places if place.step not in left_out]
     return Scan(plan.series.source, steps, sorted(faults, key=lambda fault: fault.step), _curves(plan, run, steps))
 
 
-@contextmanager
-def _workers(jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that do not start anything new once something has gone wrong, or the user has interrupted."""
+def _steps(plan: Plan, run: Run, jobs: int) -> Iterator[tuple[Place, _Outcome]]:
+    """Every place with what became of it, in order."""
+    recorded = _recorded(plan, run)
+    if jobs == 1:  # without threads, an interrupt stops at once
+        for place in plan.series.places:
+            yield place, _step(plan, run, place, recorded[place.step])
+        return
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="joma-scan")
     try:
-        yield pool
-    finally:
+        futures = [pool.submit(_step, plan, run, place, recorded[place.step]) for place in plan.series.places]
+        for place, future in zip(plan.series.places, futures, strict=True):
+            yield place, future.result()
+    finally:  # after an error or an interrupt nothing new is started
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> tuple[str, Fault | None]:
+def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> _Outcome:
     """Measure one checkpoint as far as the run lacks it; the line of progress, and the fault if there is one."""
     start = perf_counter()
     try:
@@ -97,7 +99,7 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> tuple[str, 
         if "identity" in recorded and int(run.at("identity", place.step)) != identity:
             # A checkpoint that was replaced cannot be added to what was recorded of it.
             raise CheckpointError("its files have changed since it was measured; measure again with --fresh")
-        missing = plan.wanted().keys() - recorded
+        missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
             return "recorded already", None
         values = _measured(plan, place, missing)
@@ -115,7 +117,7 @@ def _measured(plan: Plan, place: Place, missing: Collection[str]) -> dict[str, A
         raise CheckpointError(f"its architecture is {place.model_type()}, the series is {plan.model_type}")
     with place.open() as checkpoint:
         for group in plan.groups:
-            mine = {name for name in missing if plan.wanted()[name] == group}
+            mine = [name for name in missing if plan.wanted()[name] == group and name not in plan.tokens]
             if mine:
                 values |= _group(plan, checkpoint, group, mine)
     for name, measure in plan.measures.items():
@@ -147,7 +149,7 @@ def _group(plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[s
             elif name.startswith("checksum/"):
                 rows[name].append(checksum(w))
         del w, shared  # before the next is read: memory stays near one tensor
-    return {name: np.array(row) for name, row in rows.items() if row}
+    return {name: np.array(row) for name, row in rows.items()}
 
 
 def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
@@ -181,10 +183,9 @@ def _suspected(plan: Plan, run: Run, left_out: Collection[int]) -> list[Fault]:
         summed = np.stack([run.at(f"checksum/{group}", step) for step in steps])
         for at, name in enumerate(names):
             sketches[name], checksums[name] = sketched[:, at], summed[:, at]
-    return [
-        Fault(step, places[step].name, places[step].weights().file_of(tensor), tensor, what)
-        for step, tensor, what in suspicions(steps, sketches, checksums)
-    ]
+    found = suspicions(steps, sketches, checksums)
+    weights = {step: places[step].weights() for step, _, _ in found}
+    return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
 
 
 def _curves(plan: Plan, run: Run, steps: list[int]) -> dict[str, Curve]:

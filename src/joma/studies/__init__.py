@@ -32,6 +32,7 @@ _FILES = {
     "eq6": "entropy_rebound",
     "thm5": "cooccurrence",
     "fig7": "checkpoint_series",
+    "fig10": "pattern_superposition",
     "cdag-angles": "cdag_angles",
 }
 

@@ -37,16 +37,17 @@ def draw_block(
     )
 
 
-def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int, scale: float = 0.4) -> State:
-    """A random w (*lead, 3, width, nodes) and z (*lead, 3, queries, tokens)."""
+def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int) -> State:
+    """A random w (*lead, 3, width, nodes) and z (*lead, 3, queries, tokens); Σv² is of one size for any width."""
     (width, tokens), queries = block.tokens.shape, block.queries.shape[1]
-    w = scale * normal(*lead, len(GRADIENTS), width, nodes, generator=generator)
-    return State(w, scale * normal(*lead, len(GRADIENTS), queries, tokens, generator=generator))
+    w = 0.8 * nodes**-0.5 * normal(*lead, len(GRADIENTS), width, nodes, generator=generator)
+    return State(w, 0.4 * normal(*lead, len(GRADIENTS), queries, tokens, generator=generator))
 
 
 def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
     """g for hidden nodes (..., 3, samples, nodes), in the order of GRADIENTS."""
-    fixed = 0.8 * nodes**-0.5 * normal(samples, nodes, generator=generator)  # else many nodes blow up at once
+    size = nodes**-0.5
+    fixed = 0.8 * size * normal(samples, nodes, generator=generator)
     # One class has no node of its own (its logit is 0), so that a single node has something to learn as well.
     label = torch.randint(nodes + 1, (samples,), generator=generator)
     target = torch.nn.functional.one_hot(label, nodes + 1).double()[:, :-1]
@@ -54,7 +55,7 @@ def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Bac
 
     def gradient(h: Tensor, time: float) -> Tensor:
         learnt = target - torch.nn.functional.pad(h[..., 1, :, :], (0, 1)).softmax(-1)[..., :-1]
-        changing = fixed * torch.cos(phase + 3 * time) + cos(5 * time) / 4
+        changing = fixed * torch.cos(phase + 3 * time) + 0.5 * size * cos(5 * time)
         return torch.stack([fixed.expand_as(learnt), learnt, changing.expand_as(learnt)], -3)
 
     return gradient

@@ -144,7 +144,7 @@ def _scan(config: Config, run: Run, source: str, text: Path, progress: Progress)
     )
     if len(found.steps) < FEWEST_POINTS:
         raise NotRun(
-            f"{source} has {len(found.steps)} usable steps, and {FEWEST_POINTS} are needed to tell a rebound from noise",
+            f"{source} has {len(found.steps)} usable steps; telling a rebound from noise takes {FEWEST_POINTS}",
             "joma verify fig7",
         )
     mlp = next(name for name in found.curves if name.startswith("stable_rank/"))
@@ -173,9 +173,11 @@ def _column(judged: Any, field: str) -> Callable[[], Any]:
 
 
 def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
-    """(layers + 1, 2): mean |cos| between the vectors of different tokens at every layer, and that of random vectors."""
+    """(layers + 1, 2): mean |cos| between vectors of different tokens at every layer, and that of random vectors."""
     from transformers import AutoModel
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # it would report that the head over the vocabulary is not loaded: on purpose
     with place.folder() as folder:
         model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).to(config.device).eval()
     length = min(int(getattr(model.config, "max_position_embeddings", 512)), 512)
@@ -192,7 +194,7 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
 
 
 def judge(run: Run) -> list[Finding]:
-    """Rebounds in units of what a random walk as rough as the curve itself would do; coherence against random vectors."""
+    """Rebounds against those of a random walk as rough as the curve; coherence against that of random vectors."""
     layers = run.value("stable rank/drops").size
     top, bottom = slice(layers // 2, layers), slice(0, layers // 2)
     met = run.value("coherence")[-1]
@@ -215,7 +217,7 @@ def judge(run: Run) -> list[Finding]:
 
 def _rebounds(claim: Claim, run: Run, name: str, layers: slice) -> Finding:
     back, margin, yes = (run.value(f"{name}/{part}")[layers] for part in ("rebound", "rebound_margin", "rebounds"))
-    ratio = np.where(run.value(f"{name}/drops")[layers], back / margin, 0.0)
+    ratio = np.divide(back, margin, out=np.zeros_like(back), where=run.value(f"{name}/drops")[layers] & (margin > 0))
     return by_effect(
         claim,
         measured=float(ratio.max()) if yes.any() else float(min(ratio.max(), 1.0)),
@@ -297,9 +299,9 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     about=(
-        "A GPT-NeoX is trained from scratch (or a series is given with --series), its checkpoints are scanned, and each "
-        "layer's curve is judged by one rule: it drops if it falls, and bounces back if it rises again, by more than "
-        "four standard deviations of a random walk as rough as the curve itself. Quick scale trains a tiny model on "
+        "A GPT-NeoX is trained from scratch (or a series is given with --series), its checkpoints are scanned, and "
+        "each layer's curve is judged by one rule: it drops if it falls, and bounces back if it rises again, by more "
+        "than four standard deviations of a random walk as rough as the curve itself. Quick scale trains a tiny model on "
         "Python source; paper scale trains 36 million parameters on WikiText-2 and Python source."
     ),
 )

@@ -52,7 +52,8 @@ def house_style() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=SERIES)}):
+    style: Any = {**_STYLE, "axes.prop_cycle": cycler(color=SERIES)}
+    with matplotlib.rc_context(style):
         yield
 
 

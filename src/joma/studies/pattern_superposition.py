@@ -65,7 +65,7 @@ UNRELATED = Claim(
 )
 LEARNED = Claim(
     "superposition-is-learned",
-    "JoMA App. B",
+    "JoMA App. A.4",
     "A neuron comes to hold several queries with their patterns by training.",
     empirical=True,
 )
@@ -282,7 +282,8 @@ STUDY = Study(
     about=(
         "Every MLP neuron's 20 strongest contexts are taken from as many texts, each as a tf-idf vector of the tokens "
         "its query attends to. Contexts are related when they are closer than 99 % of the pairs between neurons; three "
-        "or more contexts held together by related pairs are a pattern. A neuron with two patterns fires on unrelated "
-        "combinations of tokens. The controls are contexts shuffled between neurons and the same network untrained."
+        "or more contexts held together by triangles of related pairs are a pattern. A neuron with two patterns fires "
+        "on unrelated combinations of tokens. The controls are contexts shuffled between neurons and the same network "
+        "untrained."
     ),
 )
