@@ -1,7 +1,8 @@
 """joma: the theory of how Transformers learn, executable.
 
-`joma.theory` holds the closed forms, `joma.runs` the record of what happened, `joma.studies` the claims
-and their verdicts, `joma.report` the page that shows them. Submodules load when they are first named.
+`joma.theory` holds the closed forms, `joma.measure` what can be measured, `joma.probes` and `joma.scan` attach it to
+running models and to checkpoints, `joma.runs` is the record of what happened, `joma.studies` the claims and their
+verdicts, `joma.report` the page that shows them. Submodules load when they are first named.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_PARTS = ("data", "measure", "models", "report", "runs", "studies", "theory")
+_PARTS = ("data", "measure", "models", "probes", "report", "runs", "scan", "studies", "theory", "training")
 __all__ = ["__version__", *_PARTS]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma import __version__
+from joma import __version__, scan_command
 
 if TYPE_CHECKING:
     from joma.studies.contract import Study
@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="judge and draw stored runs again and rewrite their report")
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote")
     report.set_defaults(call=_report)
+
+    scan_command.add_parser(commands)
 
     export = commands.add_parser("export", help="write a run as parquet, csv or npz")
     export.add_argument("run", type=Path, metavar="RUN", help="a run's .sqlite file")

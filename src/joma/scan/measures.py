@@ -89,6 +89,7 @@ def _entropy(folder: Path, tokens: Tensor, device: torch.device) -> Tensor:
 
 def _loaded(folder: Path, device: torch.device) -> Any:
     transformers = _transformers()
+    transformers.utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
     dtype = "auto" if device.type == "cuda" else torch.float32
     try:
         return transformers.AutoModel.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()

@@ -70,7 +70,7 @@ def train_series(
     done.unlink(missing_ok=True)
     progress(0.0, "making the tokenizer")
     tokenizer = _tokenizer(text, config.vocabulary)
-    tokens = torch.tensor(tokenizer(text)["input_ids"])
+    tokens = _encode(tokenizer, text)
     losses = _train(folder, tokens, tokenizer, config, device, progress, set(at))
     done.write_text(json.dumps({"identity": identity, "losses": losses}))
     return losses
@@ -165,6 +165,13 @@ def _tokenizer(text: str, vocabulary: int) -> Any:
     )
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+
+
+def _encode(tokenizer: Any, text: str) -> Tensor:
+    """Token ids of the whole text, many pieces at a time: one string of megabytes would go through one core."""
+    lines = text.splitlines(keepends=True)
+    pieces = ["".join(lines[i : i + 500]) for i in range(0, len(lines), 500)]
+    return torch.tensor([token for piece in tokenizer(pieces)["input_ids"] for token in piece])
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:
