@@ -145,7 +145,8 @@ class Problem:
         q, k = self.q[:, :, start:stop].to(exact), self.k[:, :, first:last].to(exact)
         grouped = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # queries of all heads that share a key head
         # Contiguous first: some CPU builds multiply by a transposed view 25 times more slowly.
-        s = (grouped @ k.mT.contiguous()).unflatten(2, (-1, stop - start)).flatten(1, 2) * self.scale
+        products = grouped @ k.mT.contiguous()
+        s: Tensor = products.unflatten(2, (-1, stop - start)).flatten(1, 2) * self.scale
         if self.softcap is not None:
             s = self.softcap * torch.tanh(s / self.softcap)
         if self.bias is not None:

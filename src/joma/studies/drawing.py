@@ -72,7 +72,7 @@ def depth_colours(count: int) -> Sequence[str]:
     from matplotlib.colors import to_hex
 
     scale = colormaps["viridis"]
-    return [to_hex(scale(0.08 + 0.8 * i / max(count - 1, 1))) for i in range(count)]
+    return [to_hex(scale(0.22 + 0.68 * i / max(count - 1, 1))) for i in range(count)]
 
 
 def to_svg(figure: Figure, *, title: str) -> str:
