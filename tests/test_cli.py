@@ -67,6 +67,7 @@ def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path,
     [
         (["verify", "thm22"], "did you mean 'thm2'?"),
         (["run", "toy", "--size", "0"], "size must be at least 1"),
+        (["verify", "toy", "--out", "/tmp", "--json", "/nowhere/findings.json"], "there is no folder /nowhere"),
         (["report", "/nowhere"], "holds no runs"),
         (["export", "/nowhere.sqlite", "--to", "csv"], "/nowhere.sqlite"),
     ],

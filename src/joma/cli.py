@@ -117,6 +117,8 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
     for _, config in work:
         check_config(config)
     _usable_folder(out)
+    if json_file and not Path(json_file).parent.is_dir():  # said now, not after minutes of work
+        raise ValueError(f"--json {json_file}: there is no folder {Path(json_file).parent}")
     results: list[Result] = []
     with Screen(len(work), to_stderr=json_file == "-") as screen:
         for study, config in work:

@@ -25,6 +25,7 @@ STUDIES = {
 FIXED = "holds as corrected"
 VERDICTS = {
     "block": {
+        "sequence-as-frequencies": "holds",
         "gradient-ascent": "holds",
         "back-propagation": "holds",
         "projected-velocity": "holds",
@@ -109,6 +110,7 @@ def test_verdicts(runs, name):
 @pytest.mark.parametrize(
     ("study", "series", "change", "claims"),
     [
+        ("block", "sequences", nudged, {"sequence-as-frequencies": "fails"}),
         ("block", "ascent", nudged, {"gradient-ascent": "fails"}),
         ("block", "loss", nudged, {"back-propagation": "fails"}),
         ("block", "projected", nudged, {"projected-velocity": "fails"}),

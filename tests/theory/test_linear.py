@@ -125,6 +125,8 @@ def test_float32_stays_float32():
         (lambda: linear.trajectory([1.0, 2.0], [0.1], v0=[1.0, 2.0, 3.0]), "shapes do not fit together"),
         (lambda: linear.trajectory([1.0], [0.1], kappa=0.0), "kappa must be positive"),
         (lambda: linear.blow_up_time([1.0], norm=-1.0), "norm must be positive"),
+        (lambda: linear.blow_up_time([1.0], v0=50.0), r"kappa v0\^2/2 must not exceed 700"),
+        (lambda: linear.trajectory(torch.ones(1), [0.0], z0=90.0), "z0 must not exceed 79"),
         (lambda: linear.limits([0.0, 0.0]), "delta must not be all zero"),
         (lambda: linear.row_trajectory([1.0], [0.1]), r"delta must have shape \(..., tokens, nodes\)"),
         (lambda: linear.winner_growth([1.0]), r"tau must lie in \[0, 1\)"),

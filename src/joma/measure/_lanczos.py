@@ -29,25 +29,76 @@ lambda_i lie above theta_i?
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from math import acosh, exp, lgamma, log, sqrt, tanh
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+FIRST_STEPS = 32
+"""Room for the basis to begin with; doubled when it is full."""
 GRID = 64
 ROUNDING = 16.0
 """Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
 
 
-class Krylov(NamedTuple):
-    """What k block steps know: T and B on the CPU in float64, the basis where the matrix is."""
+class Step(NamedTuple):
+    """What one block step leaves behind, where the matrix is. Nothing here has been waited for."""
+
+    diagonal: Tensor  # (matrices, width, width), of T
+    following: Tensor  # (matrices, width, width), the block B below it
+    drift: Tensor  # (matrices,): |Q^T A Q_k - T E_k|_F as computed, which is rounding and would be 0 without it
+    sound: Tensor  # (matrices,): whether the next block is orthonormal
+
+
+@dataclass(frozen=True)
+class Krylov:
+    """What k block steps know: T and B in float64 on the CPU (copied when asked for), the basis where the matrix is."""
 
     steps: int
-    tridiagonal: Tensor  # (matrices, s, s)
-    residual: Tensor  # (matrices, width, width), the block B
-    basis: Tensor  # (matrices, side, s)
-    drift: Tensor  # (matrices,): |Q^T (A Q) - T|_F as computed, which is rounding and would be 0 without it
+    rows: Tensor  # (matrices, s, side), one basis vector a row
+    taken: list[Step]
+
+    @property
+    def basis(self) -> Tensor:
+        """(matrices, side, s)"""
+        return self.rows.mT
+
+    @cached_property
+    def tridiagonal(self) -> Tensor:
+        """(matrices, s, s)"""
+        matrices, size, _ = self.rows.shape
+        t = torch.zeros(matrices, self.steps, size // self.steps, self.steps, size // self.steps, dtype=torch.float64)
+        at = torch.arange(self.steps)
+        below = self._following[:-1]
+        t[:, at, :, at] = self._gather("diagonal").double()
+        t[:, at[1:], :, at[:-1]] = below
+        t[:, at[:-1], :, at[1:]] = below.mT
+        return t.reshape(matrices, size, size)
+
+    @property
+    def residual(self) -> Tensor:
+        """(matrices, width, width), the block B"""
+        return self._following[-1]
+
+    @cached_property
+    def drift(self) -> Tensor:
+        """(matrices,): |Q^T (A Q) - T|_F as computed."""
+        return torch.linalg.vector_norm(self._gather("drift").double(), dim=0)
+
+    @cached_property
+    def sound(self) -> bool:
+        """Whether all blocks are orthonormal: if not, nothing else here means anything."""
+        return bool(self._gather("sound").all())
+
+    @cached_property
+    def _following(self) -> Tensor:
+        return self._gather("following").double()
+
+    def _gather(self, field: str) -> Tensor:
+        return torch.stack([getattr(step, field) for step in self.taken[: self.steps]]).cpu()
 
 
 class Bounds(NamedTuple):
@@ -64,65 +115,69 @@ def times(a: Tensor, x: Tensor) -> Tensor:
     return a @ x if a.stride(-1) == 1 else (x.mT @ a.mT).mT
 
 
-def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
+def block_lanczos(a: Tensor, start: Tensor, scale: Tensor, *, careful: bool = True) -> Iterator[Krylov]:
     """Krylov spaces of (scale a)(scale a)^T from an orthonormal start, one block larger each time.
 
     a: (matrices, side, long), side <= long. start: (matrices, side, width). scale: (matrices, 1, 1). The weights are
     never copied: the scale is applied to the vectors in two halves, so that neither product leaves the range.
+    careful: orthogonalise whatever comes. Otherwise nothing is waited for, so that an accelerator never runs dry, but
+    a block that loses rank (the space is exhausted) breaks the run, and `sound` says so.
     Ends when the next block would not fit into the space any more.
     """
     half = scale.sqrt()
-    width, q, basis = start.shape[-1], start, start
-    t = start.new_zeros((a.shape[0], 0, 0), dtype=torch.float64, device="cpu")
-    b, drift = None, t.new_zeros(len(a))
-    for steps in range(1, a.shape[-2] // width):
+    matrices, side, width = start.shape
+    rows = start.new_empty(matrices, FIRST_STEPS * width, side)
+    q = start
+    taken: list[Step] = []
+    for steps in range(1, side // width):
+        size = steps * width
+        if size > rows.shape[1]:
+            rows = torch.cat([rows, torch.empty_like(rows)], dim=1)
+        rows[:, size - width : size] = q.mT
         y = times(a.mT, q * half) * half  # (matrices, long, width)
         z = times(a, y * half) * half
-        overlap = basis.mT @ z
-        z = z - basis @ overlap
-        q, r = orthonormal(z)
-        # Twice is enough, unless the space is exhausted and the block was mostly rounding: then until it is not.
-        for _ in range(4):
-            q, again = orthonormal(q - basis @ (basis.mT @ q))
-            r = again @ r
-            if bool((again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all()):
-                break
-        diagonal, b_next, overlap = (
-            torch.cat([y.mT @ y, r, overlap], dim=-2).to("cpu", torch.float64).split([width, width, steps * width], -2)
-        )
-        t, b = _grow(t, b, diagonal), b_next
-        drift = torch.hypot(drift, torch.linalg.matrix_norm(overlap - t[..., -width:]))
-        yield Krylov(steps, t, b, basis, drift)
-        basis = torch.cat([basis, q], dim=-1)
+        diagonal = y.mT @ y
+        overlap = rows[:, :size] @ z
+        q, following, sound = _orthogonalise(z, overlap, rows[:, :size], careful)
+        # Only its last two blocks should not be zero: those of T.
+        overlap[:, -width:] -= diagonal
+        if steps > 1:
+            overlap[:, -2 * width : -width] -= taken[-1].following.mT
+        drift = torch.linalg.matrix_norm(overlap)
+        taken.append(Step((diagonal + diagonal.mT) / 2, following, drift, sound))
+        yield Krylov(steps, rows[:, :size], taken)
 
 
-def orthonormal(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Q and R of tall blocks. On an accelerator by Cholesky where that is safe: Householder takes longer than A z."""
-    if z.device.type == "cpu":
-        q, r = torch.linalg.qr(z)
-        return q, r
-    return by_cholesky(z)
+def _orthogonalise(z: Tensor, overlap: Tensor, rows: Tensor, careful: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and R of z less its part in the rows' span, overlap = rows z. Twice is enough, unless there is nothing left."""
+    orthonormal = by_householder if careful else by_cholesky
+    q, r, sound = orthonormal(torch.baddbmm(z, rows.mT, overlap, alpha=-1))
+    for _ in range(4):
+        q, again, still = orthonormal(torch.baddbmm(q, rows.mT, rows @ q, alpha=-1))
+        r = again @ r
+        kept = (again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all(-1)
+        sound = sound & still & kept
+        # The block may have been mostly rounding: then again, until it is orthogonal to the others.
+        if not careful or bool(kept.all()):
+            break
+    return q, r, sound if not careful else torch.ones_like(sound)
 
 
-def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Q and R from Z^T Z = R^T R, or by Householder if the block is too close to losing rank for that."""
+def by_householder(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and R of tall blocks, orthonormal also where z has lost rank, and for which of them that is so: all."""
+    q, r = torch.linalg.qr(z)
+    return q, r, torch.ones(z.shape[:-2], dtype=torch.bool, device=z.device)
+
+
+def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and R from Z^T Z = R^T R, and whether the block is far enough from losing rank for that.
+
+    On an accelerator Householder takes longer than A z.
+    """
     factor, info = torch.linalg.cholesky_ex(z.mT @ z)
     pivots = factor.diagonal(dim1=-2, dim2=-1)
-    if bool(((info != 0) | ~(pivots.amin(-1) > 1e-2 * pivots.amax(-1))).any()):
-        q, r = torch.linalg.qr(z)
-        return q, r
-    return torch.linalg.solve_triangular(factor, z.mT, upper=False).mT, factor.mT
-
-
-def _grow(t: Tensor, b: Tensor | None, diagonal: Tensor) -> Tensor:
-    size, width = t.shape[-1], diagonal.shape[-1]
-    grown = t.new_zeros(t.shape[0], size + width, size + width)
-    grown[:, :size, :size] = t
-    grown[:, size:, size:] = (diagonal + diagonal.mT) / 2
-    if b is not None:
-        grown[:, size:, size - width : size] = b
-        grown[:, size - width : size, size:] = b.mT
-    return grown
+    sound = (info == 0) & (pivots.amin(-1) > 1e-2 * pivots.amax(-1))
+    return torch.linalg.solve_triangular(factor, z.mT, upper=False).mT, factor.mT, sound
 
 
 def least_overlap(count: int, gaussians: int, failure: float) -> float:

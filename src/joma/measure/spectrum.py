@@ -23,6 +23,7 @@ WIDTH = 8
 """Vectors in a block: a multiple of this is what matrix kernels like best."""
 SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
+FIRST_LOOK = 4
 FINEST = 200
 """In units of eps: finer tolerances are left to float64."""
 TOGETHER = 1 << 24
@@ -200,8 +201,8 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
     deltas = [_lanczos.least_overlap(i + 1, gaussians, failure) / largest for i in range(count)]
     eps = torch.finfo(a.dtype).eps
     done: dict[int, tuple[int, Tensor, Tensor, Tensor]] = {}
-    check, before = 3, (1, float("inf"))
-    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None]):
+    check, before, careful = FIRST_LOOK, None, a.device.type == "cpu"
+    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None], careful=careful):
         if krylov.steps < check:
             continue
         bounds = _lanczos.certify(krylov, count, gaussians, deltas, tolerance, eps)
@@ -215,19 +216,19 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
             squares, errors, vectors = (torch.stack(column) for column in list(zip(*found, strict=True))[1:])
             iterations = torch.tensor([f[0] for f in found])
             return _Part(squares, frobenius, scale, errors, iterations, vectors)
-        missing = float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
-        check, before = _next_check(before, (krylov.steps, missing)), (krylov.steps, missing)
+        now = krylov.steps, float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
+        check, before = _next_look(before, now), now
     return None
 
 
-def _next_check(before: tuple[int, float], now: tuple[int, float]) -> int:
+def _next_look(before: tuple[int, float] | None, now: tuple[int, float]) -> int:
     """The step at which to look again: the eigenvalues of T cost as much as some steps, so not at every one.
 
-    Extrapolates the rate since the last look, and a fifth more, because the rate grows.
+    Extrapolates the rate since the last look, and a fifth more, because the rate grows; at most twice as far.
     """
-    rate = (before[1] - now[1]) / (now[0] - before[0])
-    ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else 1.0
-    return now[0] + max(1, min(round(ahead), 1 + now[0] // 2))
+    rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
+    ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else now[0]
+    return now[0] + max(1, min(round(ahead), now[0]))
 
 
 def _by_gram(a: Tensor, count: int) -> _Part:

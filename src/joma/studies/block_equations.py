@@ -1,4 +1,4 @@
-"""The block and its training: eq. 2, 9, 11 and 60, the implicit bias, pattern superposition, footnote 1."""
+"""The block and its training: eq. 1, 2, 9, 11 and 60, the implicit bias, pattern superposition, footnote 1."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class Config:
     seed: int = 0
 
 
+FREQUENCIES = Claim(
+    "sequence-as-frequencies",
+    "JoMA eq. 1",
+    "A block that attends over a sequence sees no more of it than how often each token occurs: b = exp(z) ∘ x / A.",
+)
 ASCENT = Claim(
     "gradient-ascent", "JoMA eq. 9", "Training is gradient ascent on E[Σ g h] with g held fixed; eq. 2 is its velocity."
 )
@@ -79,6 +84,8 @@ SALIENCY = Claim(
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Record velocities beside autograd, flows beside their decomposition, and saliencies counted two ways."""
     progress(0.0, "gradients")
+    run.keep("sequences", lambda: _sequences(config, slope=0.0))
+    run.keep("sequences/with a position bias", lambda: _sequences(config, slope=0.1))
     run.keep("ascent", lambda: _ascent(config))
     run.keep("loss", lambda: _loss(config))
     run.keep("projected", lambda: _projected(config, overlap=0.0))
@@ -113,6 +120,14 @@ def judge(run: Run) -> list[Finding]:
     bias = before - felt  # (steps, members, samples, nodes), the same at every sample
     moved = _moved(run, "two queries")
     return [
+        by_residual(
+            FREQUENCIES,
+            printed=_apart(run.value("sequences")),
+            tolerance=EXACT,
+            expected="h equal to that of softmax attention position by position",
+            control=f"off by {show(_apart(run.value('sequences/with a position bias')))} "
+            "when logits also depend on the position",
+        ),
         by_residual(
             ASCENT,
             printed=_apart(run.value("ascent")[1:]),
@@ -234,6 +249,21 @@ def _module(block: Block, start: State) -> JomaBlock:
     return module
 
 
+def _sequences(config: Config, *, slope: float) -> Tensor:
+    """Two rows: h from softmax attention over the positions of sequences, and from eq. 1 with their frequencies.
+
+    `slope` is what a logit gains from one position to the next; eq. 1 knows of no positions.
+    """
+    block, start = _block(config, 2, attention=Attention("softmax"))
+    generator = torch.Generator().manual_seed(config.seed)
+    sequence = torch.randint(config.tokens, (config.samples, config.length), generator=generator)
+    logits = start.z[..., block.query[:, None], sequence] + slope * torch.arange(config.length)
+    f = logits.softmax(-1)[..., None, :] @ block.tokens.mT[sequence]  # (members, samples, 1, width)
+    h = block.activation((f[..., 0, :] + block.queries.mT[block.query]) @ start.w)
+    counts = torch.nn.functional.one_hot(sequence, config.tokens).sum(-2).double()
+    return torch.stack([h, _module(block, start)(counts / config.length, block.query).detach()]).flatten(1)
+
+
 def _gradient(objective: Tensor, module: JomaBlock) -> Tensor:
     return _flat(torch.autograd.grad(objective, (module.w, module.z), retain_graph=True))
 
@@ -344,15 +374,16 @@ def _embedded(run: Run, name: str, *, sign: int) -> Any:
 STUDY = Study(
     name="block",
     title="The block and the velocity of its weights",
-    version=1,
-    claims=(ASCENT, LOSS, PROJECTED, EXPANSION, BIAS, SUPERPOSED, SALIENCY),
+    version=2,
+    claims=(FREQUENCIES, ASCENT, LOSS, PROJECTED, EXPANSION, BIAS, SUPERPOSED, SALIENCY),
     quick=Config(),
     paper=Config(tokens=20, nodes=20, samples=100, length=30, steps=61),
     run=run,
     judge=judge,
     draw=draw,
     about=(
-        "Velocities from eq. 2 are compared with what autograd finds for the same block as a module. Flows of one and "
-        "of two queries are followed by a solver that also integrates E[g h′], and taken apart along the embeddings."
+        "Eq. 1 is compared with attention over sequences, position by position, and velocities from eq. 2 with what "
+        "autograd finds for the same block as a module. Flows of one and of two queries are followed by a solver that "
+        "also integrates E[g h′], and taken apart along the embeddings."
     ),
 )

@@ -143,6 +143,7 @@ def judge(run: Run) -> list[Finding]:
             as_printed=bool(drift[-1].max() <= EXACT),
             as_corrected=bool(unexplained[-1] <= FIRST_ORDER and unexplained[-1] < unexplained[0]),
             tolerance=FIRST_ORDER,
+            control=f"orthonormal embeddings: drift {show(orthonormal)}, nothing to explain",
         ),
         by_residual(
             DUAL,

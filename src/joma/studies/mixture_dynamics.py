@@ -44,7 +44,7 @@ class Config:
 
 WEIGHT = Claim(
     "mixture-weight",
-    "JoMA eq. 42",
+    "JoMA Lemma 2",
     "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ.",
     "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖: only the direction of (v, ξ) counts.",
 )
@@ -65,7 +65,7 @@ GROWTH = Claim(
 )
 SLOPE = Claim(
     "theta-slopes",
-    "JoMA eq. 61",
+    "JoMA Lemma 5",
     "A homogeneous φ is c₋ below and c₊ above zero, and θ₁′ = (c₋ + c₊)pₙ, θ₂′ = −(c₋ + c₊) r pₙ.",
     "φ is c₋x below and c₊x above zero, and the factor is c₊ − c₋.",
 )

@@ -127,7 +127,10 @@ def judge(run: Run) -> list[Finding]:
     shuffled = float((run.value("trained/shuffled_patterns") >= 2).mean())
     z = {network: float(np.median(run.value(f"{network}/z"))) for network in NETWORKS}
     count = len(run.value("trained/z"))
-    shown = f"{share['trained']:.0%} of {count} neurons hold two or more patterns (median z {z['trained']:.1f})"
+    shown = (
+        f"{share['trained']:.0%} of {count} neurons hold two or more patterns (their contexts are "
+        f"{-z['trained']:.1f} standard deviations more alike than shuffled ones, in the median)"
+    )
     return [
         by_effect(
             UNRELATED,
@@ -136,7 +139,7 @@ def judge(run: Run) -> list[Finding]:
             margin=MARGIN,
             expected="more neurons with two or more groups of related contexts than sets of shuffled contexts have",
             shown=shown,
-            control_shown=f"{shuffled:.0%} of sets of contexts shuffled between neurons (z 0)",
+            control_shown=f"{shuffled:.0%} of sets of contexts shuffled between neurons",
         ),
         by_effect(
             LEARNED,
@@ -145,7 +148,8 @@ def judge(run: Run) -> list[Finding]:
             margin=MARGIN,
             expected="more such neurons than in the same network before training",
             shown=shown,
-            control_shown=f"{share['untrained']:.0%} of the untrained neurons (median z {z['untrained']:.1f})",
+            control_shown=f"{share['untrained']:.0%} of the untrained neurons "
+            f"({-z['untrained']:.1f} standard deviations)",
         ),
     ]
 

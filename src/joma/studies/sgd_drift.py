@@ -81,7 +81,7 @@ MOMENTUM = Claim(
 ADAM = Claim(
     "adam",
     "JoMA Thm 1",
-    "The relation describes training by Adam with small steps (the optimiser of the paper's language models).",
+    "Derived for gradient flow and said of training in general, the relation covers Adam with small steps.",
     empirical=True,
 )
 DECAY_EXP = Claim(
@@ -154,14 +154,16 @@ def judge(run: Run) -> list[Finding]:
             expected="drift of order 1 in η",
             as_printed=all(abs(order[s] - 1) <= ORDER for s in sgd),
             tolerance=ORDER,
+            control=f"Adam: {_pair(share[a][-1] for a in adam)}, of order {_pair(order[a] for a in adam)}",
         ),
         by_test(
             BATCHES,
-            measured=f"order {_pair(order[b] for b in batch)} in η; {_pair(louder)} times the drift of full batches "
-            f"at η = {rates[-1]:g} (exp, linear)",
+            measured=f"relative drift {_pair(share[b][-1] for b in batch)} at η = {rates[-1]:g}, "
+            f"of order {_pair(order[b] for b in batch)} in η (exp, linear)",
             expected="drift of order 1 in η",
             as_printed=all(abs(order[b] - 1) <= ORDER for b in batch),
             tolerance=ORDER,
+            control=f"full batches: {_pair(share[s][-1] for s in sgd)}, {_pair(louder)} times less",
         ),
         _momentum(run, share),
         by_test(

@@ -45,8 +45,9 @@ def first_integral(
     tensor([ 0., -2.], dtype=torch.float64)
     """
     logits, weights = _logits_and_weights(z, v)
-    squares = positive(kappa, "kappa") * weights.square().sum(-1)
-    heat = positive(temperature, "temperature")
+    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
+    together(z=logits, v=weights[..., 0], kappa=rates, temperature=heat)
+    squares = rates * weights.square().sum(-1)
     if kind == "exp":
         return logits - squares / (2 * heat)
     _needs_no_temperature(heat)
@@ -82,6 +83,8 @@ def first_integral_over_queries(
     weight = torch.ones(queries) if probability is None else within(probability, "probability", 0.0, 1.0)
     if weight.shape != (queries,):
         raise ValueError(f"probability must have shape ({queries},), got {tuple(weight.shape)}")
+    if probability is not None and (weight.sum() - 1).abs() > torch.finfo(weight.dtype).eps ** 0.5:
+        raise ValueError(f"probability must sum to 1 over queries, got {weight.sum().item():g}")
     # c of a query whose V is zero is the part that z alone holds; c at z = 0 is the part that V alone holds.
     alone = first_integral(logits, logits.new_zeros(tokens, 1), kind=kind, kappa=kappa, temperature=temperature)
     shared = first_integral(logits.new_zeros(tokens), v, kind=kind, kappa=kappa, temperature=temperature)
@@ -105,8 +108,9 @@ def sgd_drift(
     z: (..., steps, tokens), v: (..., steps, tokens, nodes), the recorded path. Returns (..., steps, tokens), 0 first.
     """
     logits, weights = _logits_and_weights(z, v, steps=True)
-    moved = positive(kappa, "kappa") * weights.diff(dim=-3).square().sum(-1)
-    heat = positive(temperature, "temperature")
+    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
+    together(z=logits, v=weights[..., 0], kappa=rates, temperature=heat)
+    moved = rates * weights.diff(dim=-3).square().sum(-1)
     if kind == "exp":
         step = -moved / (2 * heat)
     elif kind == "linear":
@@ -140,11 +144,16 @@ def softmax_estimate(
                      each step: exact for SGD, to rounding.
 
     Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step.
-    The mean of z over tokens never changes under softmax, so the estimates keep that of z0.
+    The mean of z over tokens never changes under softmax, so the estimates keep that of z0. kappa and temperature are
+    one number each.
     """
     weights = at_least_dims(real(v, "v"), "v", 3, "(..., steps, tokens, nodes)")
     given = _only_needed(method, x=x, mean_attention=mean_attention, covariance=covariance)
-    gain = positive(kappa, "kappa") / positive(temperature, "temperature")
+    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
+    if rates.ndim or heat.ndim:
+        shapes = f"{tuple(rates.shape)} and {tuple(heat.shape)}"
+        raise ValueError(f"kappa and temperature must be one number each, got shapes {shapes}")
+    gain = rates / heat
     path = weights[..., 0]  # stands for the shape (..., steps, tokens)
     start = _filling(path[..., 0, :], "z0", real(z0, "z0"))
     if method == "published":
@@ -154,7 +163,7 @@ def softmax_estimate(
         return start[..., None, :] + (form - form[..., :1, :])
     pull = (weights[..., :-1, :, :] * weights.diff(dim=-3)).sum(-1)  # sum_k v_k o dv_k, (..., steps - 1, tokens)
     if method == "self-consistent":
-        return _self_consistent(pull, gain, start, given["x"], temperature)
+        return _self_consistent(pull, gain, start, given["x"], float(heat))
     bbar = _filling(path, "mean_attention", given["mean_attention"])[..., :-1, :]
     step = pull - bbar * pull.sum(-1, keepdim=True)
     if method == "identity":
@@ -162,15 +171,17 @@ def softmax_estimate(
     return torch.cat([start[..., None, :], start[..., None, :] + (gain * step).cumsum(-2)], dim=-2)
 
 
-def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, temperature: Number) -> Tensor:
-    heat = torch.as_tensor(temperature)
-    if heat.ndim:
-        raise ValueError(f"temperature must be one number for method 'self-consistent', got shape {tuple(heat.shape)}")
+def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, temperature: float) -> Tensor:
     if x.ndim < 2 or x.shape[-1] != pull.shape[-1]:
         raise ValueError(f"x must have shape (..., samples, {pull.shape[-1]}), got {tuple(x.shape)}")
+    try:
+        x.expand(*start.shape[:-1], *x.shape[-2:])
+    except RuntimeError:
+        lead = ", ".join(map(str, start.shape[:-1]))
+        raise ValueError(f"x must fit the leading dimensions ({lead}) of v, got {tuple(x.shape)}") from None
     if (x < 0).any() or (x.sum(-1) == 0).any():
         raise ValueError("x must hold frequencies: none negative, no sample empty")
-    attention = Attention("softmax", temperature=float(heat))
+    attention = Attention("softmax", temperature=temperature)
     z = start
     path = [z]
     for step in pull.unbind(-2):

@@ -11,7 +11,7 @@ Whoever reaches erf = 1 first blows up in finite time, and everyone else stops w
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import log, pi, sqrt
 from typing import NamedTuple
 
 import torch
@@ -180,9 +180,18 @@ class _Token(NamedTuple):
             kappa=positive(kappa, "kappa"),
             norm=positive(norm, "norm"),
         )
+        _within_reach(d.dtype, z, k * v**2 / 2)
         sign = torch.where(d < 0, -1.0, 1.0).to(d)
         speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
         return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+
+
+def _within_reach(dtype: torch.dtype, logit: Tensor, half_square: Tensor) -> None:
+    """Refuse starts at which exp leaves its type: a speed of 0 or infinity would pass for an answer."""
+    most = -log(torch.finfo(dtype).tiny) - 8  # room for erfc, which is smaller than its exponential, and for delta
+    for name, value in (("z0", logit), ("kappa v0^2/2", half_square)):
+        if (value > most).any():
+            raise ValueError(f"{name} must not exceed {most:.0f} in {dtype}, got {value.max().item():g}: exp overflows")
 
 
 def _row_geometry(saliency: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:

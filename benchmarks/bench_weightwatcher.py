@@ -1,0 +1,64 @@
+"""Stable rank of a layer against WeightWatcher, for the same output only.
+
+    pip install weightwatcher && python benchmarks/bench_weightwatcher.py [--record]
+
+WeightWatcher computes all eigenvalues of a layer (`get_ESD`) and takes stable rank, norms and a power-law fit from them;
+only the eigenvalues are timed, and the stable rank is read off them. joma certifies the largest one and stops.
+"""
+
+import time
+from importlib.util import find_spec
+
+import torch
+from _record import record
+
+from joma.measure.spectrum import spectrum
+
+SIZES = ((1024, 4096), (2048, 8192))
+ROUNDS = 5
+
+
+def best(calls):
+    """Fastest of several rounds in seconds, each call once a round; the first round warms up."""
+    fastest = [float("inf")] * len(calls)
+    for turn in range(ROUNDS + 1):
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            if turn:
+                fastest[i] = min(fastest[i], time.perf_counter() - start)
+    return fastest
+
+
+def main():
+    if find_spec("weightwatcher") is None:
+        print("bench_weightwatcher: skipped, weightwatcher is not installed (pip install weightwatcher)")
+        return
+    import weightwatcher
+
+    rows = []
+    for rows_, columns in SIZES:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(columns, rows_, bias=False)
+        watcher = weightwatcher.WeightWatcher(model=torch.nn.Sequential(layer))
+        number = int(watcher.describe().layer_id.iloc[0])
+        eigenvalues = watcher.get_ESD(layer=number)
+        theirs = float(eigenvalues.sum() / eigenvalues.max())
+        ours = spectrum(layer.weight.detach(), tolerance=1e-3)
+        slow, fast = best([lambda: watcher.get_ESD(layer=number), lambda: spectrum(layer.weight.detach(), tolerance=1e-3)])  # noqa: B023
+        row = {
+            "size": f"{rows_}x{columns}",
+            "weightwatcher_s": slow,
+            "joma_s": fast,
+            "ratio": slow / fast,
+            "stable_rank_weightwatcher": theirs,
+            "stable_rank_joma": float(ours.stable_rank),
+            "certified": float(ours.error.max()),
+        }
+        print(row)
+        rows.append(row)
+    record("weightwatcher", rows)
+
+
+if __name__ == "__main__":
+    main()
