@@ -2,8 +2,8 @@
 
     pip install weightwatcher && python benchmarks/bench_weightwatcher.py [--record]
 
-WeightWatcher computes all eigenvalues of a layer (`get_ESD`) and takes stable rank, norms and a power-law fit from them;
-only the eigenvalues are timed, and the stable rank is read off them. joma certifies the largest one and stops.
+WeightWatcher computes all eigenvalues of a layer (`get_ESD`) and takes stable rank, norms and a power-law fit from
+them; only the eigenvalues are timed, and the stable rank is read off them. joma certifies the largest one and stops.
 """
 
 import time
@@ -30,33 +30,35 @@ def best(calls):
     return fastest
 
 
+def compare(weightwatcher, rows, columns):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(columns, rows, bias=False)
+    weight = layer.weight.detach()
+    watcher = weightwatcher.WeightWatcher(model=torch.nn.Sequential(layer))
+    number = int(watcher.describe().layer_id.iloc[0])
+    eigenvalues = watcher.get_ESD(layer=number)
+    ours = spectrum(weight, tolerance=1e-3)
+    slow, fast = best([lambda: watcher.get_ESD(layer=number), lambda: spectrum(weight, tolerance=1e-3)])
+    return {
+        "size": f"{rows}x{columns}",
+        "weightwatcher_s": slow,
+        "joma_s": fast,
+        "ratio": slow / fast,
+        "stable_rank_weightwatcher": float(eigenvalues.sum() / eigenvalues.max()),
+        "stable_rank_joma": float(ours.stable_rank),
+        "certified": float(ours.error.max()),
+    }
+
+
 def main():
     if find_spec("weightwatcher") is None:
         print("bench_weightwatcher: skipped, weightwatcher is not installed (pip install weightwatcher)")
         return
     import weightwatcher
 
-    rows = []
-    for rows_, columns in SIZES:
-        torch.manual_seed(0)
-        layer = torch.nn.Linear(columns, rows_, bias=False)
-        watcher = weightwatcher.WeightWatcher(model=torch.nn.Sequential(layer))
-        number = int(watcher.describe().layer_id.iloc[0])
-        eigenvalues = watcher.get_ESD(layer=number)
-        theirs = float(eigenvalues.sum() / eigenvalues.max())
-        ours = spectrum(layer.weight.detach(), tolerance=1e-3)
-        slow, fast = best([lambda: watcher.get_ESD(layer=number), lambda: spectrum(layer.weight.detach(), tolerance=1e-3)])  # noqa: B023
-        row = {
-            "size": f"{rows_}x{columns}",
-            "weightwatcher_s": slow,
-            "joma_s": fast,
-            "ratio": slow / fast,
-            "stable_rank_weightwatcher": theirs,
-            "stable_rank_joma": float(ours.stable_rank),
-            "certified": float(ours.error.max()),
-        }
+    rows = [compare(weightwatcher, *size) for size in SIZES]
+    for row in rows:
         print(row)
-        rows.append(row)
     record("weightwatcher", rows)
 
 

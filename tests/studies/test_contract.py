@@ -1,5 +1,7 @@
 """The words and the rules: a claim has one place, an empirical finding has a control, a verdict follows numbers."""
 
+import json
+
 import pytest
 
 from joma.studies.contract import VERDICTS, Claim, Finding, tally
@@ -88,3 +90,10 @@ def test_words():
     findings = [Finding(PLAIN, "e", 1.0, None, v) for v in ("holds", "holds", "fails")]
     assert tally(findings) == [("holds", "2 hold"), ("fails", "1 fails")]
     assert [show(x) for x in (0.0, 0.3612, 4.2e-14, 149.6, -1.5e7)] == ["0", "0.3612", "4.2e-14", "149.6", "-1.5e+7"]
+
+
+def test_a_number_that_went_wrong_is_still_json():
+    finding = by_residual(PLAIN, printed=float("nan"), tolerance=1.0, expected="a number")
+    assert finding.verdict == "fails"
+    written = json.loads(json.dumps(finding.as_json(), allow_nan=False))
+    assert written["measured"] == written["residuals"]["printed"] == "nan"

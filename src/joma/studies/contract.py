@@ -94,12 +94,17 @@ class Finding:
             "says": self.claim.says,
             "corrected": self.claim.corrected,
             "expected": self.expected,
-            "measured": self.measured,
-            "control": self.control,
+            "measured": _for_json(self.measured),
+            "control": _for_json(self.control),
             "tolerance": self.tolerance,
             "verdict": self.verdict,
-            "residuals": dict(self.residuals),
+            "residuals": {form: _for_json(value) for form, value in self.residuals.items()},
         }
+
+
+def _for_json(value: float | str | None) -> float | str | None:
+    """JSON has no NaN and no infinity: a number that went wrong is written as a word."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
