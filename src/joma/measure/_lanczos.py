@@ -44,13 +44,17 @@ ROUNDING = 16.0
 """Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
 
 
+class RankLost(Exception):
+    """A block of a run that was not careful turned out not to be orthonormal."""
+
+
 class Step(NamedTuple):
     """What one block step leaves behind, where the matrix is. Nothing here has been waited for."""
 
     diagonal: Tensor  # (matrices, width, width), of T
     following: Tensor  # (matrices, width, width), the block B below it
     drift: Tensor  # (matrices,): |Q^T A Q_k - T E_k|_F as computed, which is rounding and would be 0 without it
-    sound: Tensor  # (matrices,): whether the next block is orthonormal
+    sound: Tensor  # (matrices,): whether the block after it is orthonormal
 
 
 @dataclass(frozen=True)
@@ -149,24 +153,27 @@ def block_lanczos(a: Tensor, start: Tensor, scale: Tensor, *, careful: bool = Tr
 
 
 def _orthogonalise(z: Tensor, overlap: Tensor, rows: Tensor, careful: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of z less its part in the rows' span, overlap = rows z. Twice is enough, unless there is nothing left."""
-    orthonormal = by_householder if careful else by_cholesky
-    q, r, sound = orthonormal(torch.baddbmm(z, rows.mT, overlap, alpha=-1))
+    """Q and R of z less its part in the rows' span (overlap = rows z), and whether they are sound."""
+    q, r, sound = orthonormal(torch.baddbmm(z, rows.mT, overlap, alpha=-1), careful)
+    # Twice is enough, unless the space is exhausted and the block was mostly rounding: then until it is not.
     for _ in range(4):
-        q, again, still = orthonormal(torch.baddbmm(q, rows.mT, rows @ q, alpha=-1))
+        q, again, still = orthonormal(torch.baddbmm(q, rows.mT, rows @ q, alpha=-1), careful)
         r = again @ r
         kept = (again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all(-1)
-        sound = sound & still & kept
-        # The block may have been mostly rounding: then again, until it is orthogonal to the others.
-        if not careful or bool(kept.all()):
+        if not careful:
+            return q, r, sound & still & kept
+        if bool(kept.all()):
             break
-    return q, r, sound if not careful else torch.ones_like(sound)
+    return q, r, sound
 
 
-def by_householder(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of tall blocks, orthonormal also where z has lost rank, and for which of them that is so: all."""
-    q, r = torch.linalg.qr(z)
-    return q, r, torch.ones(z.shape[:-2], dtype=torch.bool, device=z.device)
+def orthonormal(z: Tensor, careful: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and R of tall blocks by Cholesky, and whether that was safe; if careful, by Householder where it was not."""
+    q, r, sound = by_cholesky(z)
+    if careful and not bool(sound.all()):
+        q, r = torch.linalg.qr(z)
+        sound = torch.ones_like(sound)
+    return q, r, sound
 
 
 def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

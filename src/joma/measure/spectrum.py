@@ -21,9 +21,10 @@ GRAM_SIDE = 256
 """Up to this smaller side the Gram matrix is as fast as Lanczos, and exact."""
 WIDTH = 8
 """Vectors in a block: a multiple of this is what matrix kernels like best."""
+FIRST_LOOK = 6
+"""The first step after which an error bound is worked out."""
 SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
-FIRST_LOOK = 4
 FINEST = 200
 """In units of eps: finer tolerances are left to float64."""
 TOGETHER = 1 << 24
@@ -197,15 +198,35 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
     frobenius, scale = _scale(a)
     a = a.to(_compute_dtype(a))
     start, r = torch.linalg.qr(block)
-    largest = torch.linalg.matrix_norm(r[:, :gaussians, :gaussians].double().cpu(), 2)
+    start = start.to(a.device)
+    largest = torch.linalg.matrix_norm(r[:, :gaussians, :gaussians].double(), 2)
     deltas = [_lanczos.least_overlap(i + 1, gaussians, failure) / largest for i in range(count)]
+    hurried = a.device.type != "cpu"  # there a step is cheap, and what costs is to wait for it
+    try:
+        return _until_certified(a, start, gaussians, deltas, tolerance, frobenius, scale, hurried)
+    except _lanczos.RankLost:
+        return _until_certified(a, start, gaussians, deltas, tolerance, frobenius, scale, hurried=False)
+
+
+def _until_certified(
+    a: Tensor,
+    start: Tensor,
+    gaussians: int,
+    deltas: list[Tensor],
+    tolerance: float,
+    frobenius: Tensor,
+    scale: Tensor,
+    hurried: bool,
+) -> _Part | None:
     eps = torch.finfo(a.dtype).eps
     done: dict[int, tuple[int, Tensor, Tensor, Tensor]] = {}
-    check, before, careful = FIRST_LOOK, None, a.device.type == "cpu"
-    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None], careful=careful):
-        if krylov.steps < check:
+    look, before = FIRST_LOOK, None
+    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None], careful=not hurried):
+        if krylov.steps < look:
             continue
-        bounds = _lanczos.certify(krylov, count, gaussians, deltas, tolerance, eps)
+        if not krylov.sound:
+            raise _lanczos.RankLost
+        bounds = _lanczos.certify(krylov, len(deltas), gaussians, deltas, tolerance, eps)
         error = torch.where(frobenius[:, None] > 0, bounds.excess, 0.0)
         for i in (error.amax(-1) <= tolerance).nonzero()[:, 0].tolist():
             if i not in done:
@@ -217,17 +238,21 @@ def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance:
             iterations = torch.tensor([f[0] for f in found])
             return _Part(squares, frobenius, scale, errors, iterations, vectors)
         now = krylov.steps, float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
-        check, before = _next_look(before, now), now
+        look, before = _next_look(before, now, hurried), now
     return None
 
 
-def _next_look(before: tuple[int, float] | None, now: tuple[int, float]) -> int:
+def _next_look(before: tuple[int, float] | None, now: tuple[int, float], hurried: bool) -> int:
     """The step at which to look again: the eigenvalues of T cost as much as some steps, so not at every one.
 
-    Extrapolates the rate since the last look, and a fifth more, because the rate grows; at most twice as far.
+    Extrapolates the rate since the last look, at most twice as far. The rate grows, so that is a little too far: right
+    where steps are cheap. Where they are not, a fifth is added to the rate.
     """
     rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
-    ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else now[0]
+    if 0 < rate < float("inf"):
+        ahead = now[1] / (rate if hurried else 1.2 * rate)
+    else:
+        ahead = now[0] if hurried else now[0] / 2
     return now[0] + max(1, min(round(ahead), now[0]))
 
 
@@ -274,12 +299,15 @@ def _scale(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _start_blocks(a: Tensor, gaussians: int, start: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """(matrices, side, gaussians + warm): Gaussian columns first, so that QR leaves them a basis of their own."""
+    """(matrices, side, gaussians + warm): Gaussian columns first, so that QR leaves them a basis of their own.
+
+    On the CPU, where the QR of one block takes less than to launch it elsewhere.
+    """
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     block = torch.randn(
         *a.shape[:-1], gaussians, generator=generator, device=generator.device, dtype=_compute_dtype(a)
-    ).to(a.device)
+    ).cpu()
     if start is None:
         return block
     earlier = start.detach().to(block).reshape(len(a), a.shape[-2], -1)
