@@ -54,6 +54,18 @@ def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
     assert "not run" in capsys.readouterr().out
 
 
+def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(with_toy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(studies, "_FILES", {"toy": "toy"})
+    monkeypatch.setattr("joma.studies.execute.load", studies.load)
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
+    wanted = json.loads((tmp_path / "findings.json").read_text())
+    (tmp_path / "findings.json").write_text("{}")
+    (tmp_path / "report.html").unlink()
+    assert main(["report", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "findings.json").read_text()) == wanted
+    assert (tmp_path / "report.html").exists()
+
+
 def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
     for arguments, hint in ((["--sice", "3"], "--size"), (["--size", "three"], "--size")):
         with pytest.raises(SystemExit) as exit:

@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as JSON, with every claim")
     listing.set_defaults(call=_list)
 
-    report = commands.add_parser("report", help="judge and draw stored runs again and rewrite their report")
+    report = commands.add_parser(
+        "report", help="judge and draw stored runs again and rewrite their report and findings"
+    )
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote")
     report.set_defaults(call=_report)
 
@@ -129,12 +131,12 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
                     results.append(broken(study, config, error))
             screen.finished(results[-1])
         ledger = findings_json(results)
-        _write_text(out / "findings.json", json.dumps(ledger, indent=1, ensure_ascii=False) + "\n")
+        _write_json(out / "findings.json", ledger)
         if json_file == "-":
             json.dump(ledger, sys.stdout, indent=1, ensure_ascii=False)
             print()
         elif json_file:
-            _write_text(Path(json_file), json.dumps(ledger, indent=1, ensure_ascii=False) + "\n")
+            _write_json(Path(json_file), ledger)
         report = write_report(results, out, scale=scale)
         screen.table(results)
         screen.summary(results, report)
@@ -164,12 +166,13 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(options: argparse.Namespace, _: list[str]) -> int:
-    from joma.report import write_report
+    from joma.report import findings_json, write_report
     from joma.studies.execute import stored_results
 
     if not (options.folder / "runs").is_dir():
         raise ValueError(f"{options.folder} holds no runs; `joma verify --out {options.folder}` makes them")
     results = stored_results(options.folder)
+    _write_json(options.folder / "findings.json", findings_json(results))
     print(f"report: {write_report(results, options.folder, scale='as stored')}")
     return OK
 
@@ -187,10 +190,10 @@ def _usable_folder(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _write_text(path: Path, text: str) -> None:
+def _write_json(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all: a reader never meets half a file."""
     unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
+    unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     unfinished.replace(path)
 
 

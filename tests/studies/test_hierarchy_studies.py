@@ -79,6 +79,15 @@ def test_verdicts_of_the_cdag_note(runs):
     }
 
 
+def test_draws_that_contradict_either_form_are_counted(runs):
+    found = {finding.claim.name: finding.residuals for finding in judge(cdag_angles.STUDY, runs["cdag-angles"])}
+    for name in ("three-signs", "same-latent", "start-of-the-weight"):
+        assert found[name]["printed"] > 0.2
+        assert found[name]["corrected"] == 0
+    assert found["positive-constant"]["printed"] > 0.1
+    assert found["positive-constant"]["corrected"] <= cdag_angles.EXACT
+
+
 def test_shares_of_random_signals_are_those_that_are_known(runs):
     run = runs["cdag-angles"]
     for dim, share in ((2, 0.75), (3, 0.68), (10, 0.59)):

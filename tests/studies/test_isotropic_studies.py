@@ -80,6 +80,7 @@ def altered(run, path, name, change):
                 "existence-criterion": "holds",
                 "ratio-band": FIXED,
                 "active-shares": FIXED,
+                "g-limit": "holds",
                 "g-slope": "holds",
             },
         ),
@@ -125,6 +126,7 @@ def test_verdicts(runs, name, expected):
         ("lemma4", "laplace", lambda x: x + 1e-6, "existence-criterion", "fails"),
         ("lemma4", "1.5/ray", lambda x: x * [[3], [1], [1]], "ratio-band", "fails"),
         ("lemma4", "3/line", lambda x: x + 1e-6, "active-shares", "fails"),
+        ("lemma4", "1.5/far", lambda x: x + [[1e-6], [0]], "g-limit", "fails"),
         ("lemma4", "3/G slope", lambda x: x * [[1], [1 + 1e-6]], "g-slope", "fails"),
         ("thm3", "eq69", lambda x: x + 1e-6, "theta2-jacobian", "fails"),
         ("thm3", "decayed", lambda x: x * np.nan, "beta1", "fails"),
@@ -175,6 +177,24 @@ def test_figures(runs, tmp_path, name):
             assert drawing.caption
             assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
     assert drawings
+
+
+@pytest.mark.parametrize("name", ["lemma4", "thm3"])
+def test_where_two_forms_compete_the_corrected_one_is_nearer(runs, name):
+    fixed = [finding for finding in judge(BY_NAME[name], runs[name]) if finding.verdict == FIXED]
+    assert len(fixed) >= 5
+    for finding in fixed:
+        assert finding.residuals["corrected"] < 0.1 * finding.residuals["printed"], finding.claim.name
+
+
+def test_both_limits_of_eq_57_are_zero(runs):
+    """Also where the approach is so slow that no float is far enough out."""
+    far = runs["lemma4"].value("1.5/far")
+    assert (far[0] > 0).all()
+    assert (far[1] < 0).all()
+    slow = np.array(critical_points.FAR[1:]) ** -0.02
+    assert critical_points._limit(*slow) == pytest.approx(0, abs=1e-15)
+    assert critical_points._limit(*(slow + 0.3)) == pytest.approx(0.3, abs=1e-14)
 
 
 def test_they_run_without_scipy(monkeypatch, tmp_path):

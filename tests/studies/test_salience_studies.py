@@ -80,6 +80,12 @@ def test_verdicts_of_theorem_4(runs):
     assert abs(float(runs["thm4"].value("printed/Lambda of the pair"))) == pytest.approx(0.58, abs=0.005)
 
 
+def test_linear_attention_leaves_the_whole_way_from_zero(runs):
+    found = {finding.claim.name: finding.residuals for finding in judge(salient_first.STUDY, runs["thm4"])}
+    assert found["linear-attention-start"]["printed"] == 1
+    assert found["linear-attention-start"]["corrected"] <= salient_first.EXACT
+
+
 def test_verdicts_of_figure_4(runs):
     assert verdicts(entropy_rebound.STUDY, runs["eq6"]) == {
         "critical-point": "holds",

@@ -158,6 +158,8 @@ def test_every_finding_shows_its_residuals_and_every_printed_form_that_is_wrong_
             if "printed" in finding.residuals and finding.verdict == FIXED:
                 assert finding.residuals["printed"] > 1e3 * finding.tolerance
                 assert finding.residuals["corrected"] <= finding.tolerance
+    (still,) = (f for f in judge(first_integral.STUDY, runs["thm1"]) if f.claim.name == "zero-start-linear")
+    assert still.residuals == {"printed": 1, "corrected": 0}
 
 
 @pytest.mark.parametrize("name", STUDIES)

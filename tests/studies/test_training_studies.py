@@ -119,6 +119,16 @@ def test_rank_verdicts(runs):
     }
 
 
+def test_both_forms_are_measured_and_contrasted(runs):
+    found = {f.claim.name: f for name, run in runs.items() for f in judge(TINY[name][0], run)}
+    assert found["nodes-low-rank"].residuals == {"printed": 1, "corrected": 0}
+    condition = found["softmax-condition"]
+    assert condition.residuals["printed"] > 0.05 > 1e-12 >= condition.residuals["corrected"]
+    assert set(found["fig2-components"].residuals) == {"printed", "corrected"}
+    assert "one sample" in condition.control
+    assert "plain SGD" in found["sgd-momentum"].control
+
+
 def same_at_all_rates(drift):
     return np.broadcast_to(drift[:1], drift.shape)
 

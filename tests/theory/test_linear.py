@@ -111,8 +111,43 @@ def test_batches_and_gradients():
     assert torch.autograd.gradcheck(lambda d: linear.trajectory(d, [0.5], z0=0.3), (still,))
 
 
+def test_gradients_at_rows_and_entries_of_zeros():
+    """A row of zeros moves by t e^z0 / norm times whatever saliency it is given; an entry of zero like its row."""
+    delta = torch.tensor([[0.0, 0.0], [0.7, 0.0], [0.4, -0.3]], dtype=torch.float64, requires_grad=True)
+    v0, z0 = (0.3 * draw(2, 3, 2)).requires_grad_(), (0.3 * draw(3, 3)).requires_grad_()
+    t = torch.tensor([0.1, 0.5], dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda d: linear.row_trajectory(d, t, v0=v0, z0=z0, norm=2.0), delta.detach()
+    )
+    wanted = t[:, None, None] * z0[0].exp() / 2 * torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(jacobian[:, 0, :, 0, :], wanted)
+    for rows in (linear.row_trajectory, linear.linear_attention_row_trajectory):
+        assert torch.autograd.gradcheck(
+            lambda d, v, z, rows=rows: rows(d, t, v0=v, z0=z, kappa=1.7, norm=2.0), (delta, v0, z0)
+        )
+
+
+def test_an_infinite_row_leaves_entries_without_saliency_where_they_are():
+    (end,) = linear.row_trajectory([[1.0, 0.0], [0.0, 0.0]], [2.0], v0=[[0.0, 0.3], [0.1, 0.2]])
+    torch.testing.assert_close(end, torch.tensor([[torch.inf, 0.3], [0.1, 0.2]], dtype=torch.float64))
+
+
 def test_float32_stays_float32():
     assert linear.trajectory(torch.ones(3), torch.tensor([0.1])).dtype == torch.float32
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_float32_rounded_once(half):
+    delta, v0 = draw(4, 2, 5, 3).to(half)
+    t, z0 = torch.tensor([0.0, 0.1, 0.3], dtype=half), torch.zeros(5, dtype=half)
+    for call in (
+        lambda d, v, z: linear.trajectory(d, t, v0=v),
+        lambda d, v, z: linear.blow_up_time(d, v0=v),
+        lambda d, v, z: linear.row_trajectory(d, t, v0=v, z0=z),
+    ):
+        found = call(delta, v0, z0)
+        assert found.dtype == half
+        torch.testing.assert_close(found, call(delta.float(), v0.float(), z0.float()).to(half), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +163,8 @@ def test_float32_stays_float32():
         (lambda: linear.blow_up_time([1.0], v0=50.0), r"kappa v0\^2/2 must not exceed 700"),
         (lambda: linear.trajectory(torch.ones(1), [0.0], z0=90.0), "z0 must not exceed 79"),
         (lambda: linear.limits([0.0, 0.0]), "delta must not be all zero"),
+        (lambda: linear.limits([]), "delta must hold at least one token"),
+        (lambda: linear.limits(torch.ones(2, 0)), "delta must hold at least one token"),
         (lambda: linear.row_trajectory([1.0], [0.1]), r"delta must have shape \(..., tokens, nodes\)"),
         (lambda: linear.winner_growth([1.0]), r"tau must lie in \[0, 1\)"),
     ],

@@ -141,6 +141,8 @@ def _judge_signs(run: Run) -> Finding:
         as_printed=bool((premises > 0).all() and value > 0 and _share(run, "sign/signs").min() == 1.0),
         as_corrected=violated == 0 and inside > 0,
         control=f"beyond 90° {negative / beyond:.0%} of draws are negative",
+        # shares of draws that meet the premises and not the conclusion
+        residuals={"printed": float(1 - _share(run, "sign/signs").min()), "corrected": violated / max(inside, 1)},
     )
 
 
@@ -174,6 +176,11 @@ def _judge_constant(run: Run) -> Finding:
         as_corrected=positive and bounded,
         tolerance=EXACT,
         control=f"signals fanned out in a plane reach the bound to {show(reached)}",
+        # how far below zero, or below the bound
+        residuals={
+            "printed": max(float(-least.min()), 0.0),
+            "corrected": max(float((bound - least).max()), float(-slack), 0.0),
+        },
     )
 
 
@@ -188,6 +195,7 @@ def _judge_same_latent(run: Run) -> Finding:
         as_printed=bool(share.min() == 1.0),
         as_corrected=violated == 0 and inside > 0,
         control=f"without the premises: {_listed(_share(run, 'sign/control'))}",
+        residuals={"printed": float(1 - share.min()), "corrected": violated / max(inside, 1)},
     )
 
 
@@ -219,6 +227,10 @@ def _judge_start(run: Run) -> Finding:
         expected="positive in every draw",
         as_printed=bool(share["random"].min() == 1.0),
         as_corrected=bool(share["zero"].min() == share["matched"].min() == 1.0),
+        residuals={
+            "printed": float(1 - share["random"].min()),
+            "corrected": float(1 - min(share["zero"].min(), share["matched"].min())),
+        },
     )
 
 

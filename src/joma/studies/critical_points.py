@@ -20,6 +20,7 @@ from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, Stu
 EXACT = 1e-11
 DIFFERENCES = 1e-8
 LENGTHS = (0.5, 1.0, 3.0)
+FAR = (1e2, 1e50, 1e100, 1e150)  # the first is on the way, the others give limits
 DIMENSION = 5
 CONCAVE: dict[str, RadialLaw] = {
     "Gaussian": Gaussian(DIMENSION),
@@ -68,6 +69,11 @@ LEVELS = Claim(
     "With y± = θ₁⁻¹(r±), the points (y±, G(y±)) of G = F∘θ₁⁻¹ lie on one line through 0.",
     "y± = θ₁(ρ±), the active shares.",
 )
+LIMIT = Claim(
+    "g-limit",
+    "JoMA eq. 57",
+    "As y → 0, G(y) = F(r) tends to the limit of rθ₁(r) at r → −∞, whose value is left open.",
+)
 SLOPE = Claim("g-slope", "JoMA eq. 57", "G′(y) = θ₁(x)/pₙ(x) at y = θ₁(x).")
 
 
@@ -106,6 +112,8 @@ def _record_life(run: Run, name: str, law: RadialLaw, m: Tensor, grid: int) -> N
     run.keep(f"{name}/life", lambda: law.residual_life(s))
     run.keep(f"{name}/gap", lambda: (law.residual_life(s + m[:, None]) / law.residual_life(s)).log().amin(-1))
     run.keep(f"{name}/criterion", lambda: isotropic.crossing_value(law))
+    r = -torch.tensor(FAR, dtype=torch.float64)
+    run.keep(f"{name}/far", lambda: torch.stack([law.F(r), r * law.theta1(r)]))
 
 
 def judge(run: Run) -> list[Finding]:
@@ -151,6 +159,11 @@ def judge(run: Run) -> list[Finding]:
             expected="F/θ₁ takes one value twice",
             as_printed=all(value < 0 for value in gap.values()),
             as_corrected=none and found,
+            # shares of laws that have critical points against the form, or have none
+            residuals={
+                "printed": float(np.mean([value >= 0 for value in gap.values()])),
+                "corrected": float(np.mean([(value < 0) != (name in tails) for name, value in gap.items()])),
+            },
         ),
         _judge_criterion(run, tails, gap),
         _judge_band(run, tails),
@@ -162,7 +175,10 @@ def judge(run: Run) -> list[Finding]:
             as_printed=bool(shares.all()),
             as_corrected=float(worst("line").max()) <= EXACT,
             tolerance=EXACT,
+            # shares of cases without two such shares, or off the line
+            residuals={"printed": float((~shares).mean()), "corrected": float((worst("line") > EXACT).mean())},
         ),
+        _judge_limit(run, tails),
         by_residual(
             SLOPE,
             printed=float(np.abs(slope[:, 0] / slope[:, 1] - 1).max()),
@@ -184,6 +200,7 @@ def _judge_criterion(run: Run, tails: list[str], gap: dict[str, float]) -> Findi
         expected="a critical point wherever the value reaches 1/4",
         as_printed=all(gap[name] < 0 for name in met) and laplace >= 0.25 * (1 - EXACT) and speed <= EXACT,
         tolerance=EXACT,
+        residuals={"printed": float(np.mean([gap[name] >= 0 for name in met])) if met else 0.0},
         control="none where there is no critical point: "
         + ", ".join(f"{name} {show(value[name])}" for name in CONCAVE),
     )
@@ -200,6 +217,26 @@ def _judge_band(run: Run, tails: list[str]) -> Finding:
         expected="a₋/a₊ below 2",
         as_printed=bool(ratio.max() < 2),
         as_corrected=inner < 2 < outer,
+        # shares of rays outside the band that should be inside
+        residuals={"printed": float((ratio >= 2).mean()), "corrected": float(((ratio >= 2) & above).mean())},
+    )
+
+
+def _judge_limit(run: Run, tails: list[str]) -> Finding:
+    far = np.stack([run.value(f"{name}/far") for name in (*CONCAVE, *tails)])  # (laws, [F, r θ₁], FAR)
+    limit = _limit(*np.moveaxis(far[..., 1:], -1, 0))  # (laws, 2)
+    off = float(np.abs(limit[:, 0] - limit[:, 1]).max())
+    on_the_way = far[len(CONCAVE) :, :, 0]
+    return by_test(
+        LIMIT,
+        measured=f"limits over all laws: of F at most {show(float(np.abs(limit[:, 0]).max()))}, of rθ₁ at most "
+        f"{show(float(np.abs(limit[:, 1]).max()))}, of F − rθ₁ at most {show(off)}",
+        expected="one limit for both",
+        as_printed=off <= EXACT,
+        tolerance=EXACT,
+        control=f"on the way, at r = −{FAR[0]:g}, F/(rθ₁) is "
+        + ", ".join(f"{show(f / q)} (ν = {nu})" for nu, (f, q) in zip(tails, on_the_way, strict=True)),
+        residuals={"printed": off},
     )
 
 
@@ -231,6 +268,13 @@ def draw(run: Run) -> list[Drawing]:
         "power tails do. Right: the ratio of weights that a separation asks for; off the curve there is none."
     )
     return [Drawing("critical-rays", caption, figure)]
+
+
+def _limit(first: Any, second: Any, third: Any) -> Any:
+    """Where three equally spaced members of a geometric approach end (Aitken): exact for a power law over FAR."""
+    bend = first - 2 * second + third
+    ended = bend == 0
+    return np.where(ended, third, (first * third - second**2) / np.where(ended, 1.0, bend))
 
 
 def _clusters(m: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -308,8 +352,8 @@ def _laplace() -> Tensor:
 STUDY = Study(
     name="lemma4",
     title="Lemma 4: where a node between two clusters stands still",
-    version=1,
-    claims=(NECESSARY, FREE, EXISTENCE, CRITERION, BAND, LEVELS, SLOPE),
+    version=2,
+    claims=(NECESSARY, FREE, EXISTENCE, CRITERION, BAND, LEVELS, LIMIT, SLOPE),
     quick=Config(),
     paper=Config(
         separations=tuple(np.geomspace(0.1, 20, 24).round(4).tolist()),

@@ -128,7 +128,8 @@ def judge(run: Run) -> list[Finding]:
     moved = float(np.abs(saliency - saliency[0]).max() / np.abs(saliency[0]).max())
     start_z, start_v = (part[:, 1] for part in unpack(run.value(f"exp/{nodes[-1]} nodes")))
     constant = float(first_integral(start_z, start_v).abs().max())
-    still = max(float(part[:, 1].abs().max()) for part in unpack(run.value(f"linear/{nodes[-1]} nodes")))
+    moves = np.abs(run.value(f"linear/{nodes[-1]} nodes")[:, 1]).max((0, -2, -1))  # (activations, gradients)
+    still = float(moves.max())
     stuck = float(np.abs(run.value("zero start/ReLU")).max())
     return [
         by_residual(
@@ -190,6 +191,8 @@ def judge(run: Run) -> list[Finding]:
             as_printed=still > EXACT,
             as_corrected=still <= EXACT,
             tolerance=EXACT,
+            # shares of blocks that do the opposite
+            residuals={"printed": float((moves <= EXACT).mean()), "corrected": float((moves > EXACT).mean())},
         ),
     ]
 

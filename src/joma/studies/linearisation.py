@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,6 +152,7 @@ def judge(run: Run) -> list[Finding]:
             expected="with s twice both are positive, with s once each has the sign of s",
             as_printed=bool((away.rates[:, 0] > 0).all()),
             as_corrected=bool((away.rates[:, 0] < 0).all() and (ray.rates[:, 0] > 0).all()),
+            residuals=_wrong_signs(ray.rates[:, 0], away.rates[:, 0]),
         ),
         _judge_factor(run),
         by_test(
@@ -161,6 +163,10 @@ def judge(run: Run) -> list[Finding]:
             as_printed=bool(ray.coupling.max() <= JACOBIAN),
             as_corrected=bool(ray.coupling_off.max() <= JACOBIAN and ray.coupling.min() > COUPLED),
             tolerance=JACOBIAN,
+            residuals={  # of ∂v′/∂ξ, relative to the largest rate in C; as printed it is 0
+                "printed": float(ray.coupling.max()),
+                "corrected": float((ray.coupling_off / np.abs(ray.rates).max(1)).max()),
+            },
         ),
         _judge_flow(run, ray, decayed),
         by_residual(
@@ -182,7 +188,19 @@ def _judge_positive(ray: Record) -> Finding:
         expected="all eigenvalues of C positive for s = +1 and ξ < 0",
         as_printed=bool((worst > 0).any()),
         as_corrected=bool((ray.xi < 0).all() and (ray.rates > 0).all() and ray.off(0).max() <= JACOBIAN),
+        # of the eigenvalues of C, relative to the larger one
+        residuals={
+            form: max(float(ray.off(i, printed=form == "printed").max()) for i in (0, 1))
+            for form in ("printed", "corrected")
+        },
     )
+
+
+def _wrong_signs(towards: Any, away: Any) -> dict[str, float]:
+    """Shares of critical points whose rate across mu has another sign than s twice (always +) or s once gives it."""
+    every = np.concatenate([towards, away])
+    once = np.concatenate([towards, -away])
+    return {"printed": float((every <= 0).mean()), "corrected": float((once <= 0).mean())}
 
 
 def _judge_factor(run: Run) -> Finding:
@@ -198,7 +216,11 @@ def _judge_factor(run: Run) -> Finding:
         as_printed=bool(across[first] <= JACOBIAN),
         as_corrected=abs(order - 2) <= ORDER,
         tolerance=ORDER,
-        residuals={"printed": float(across[first])},
+        # shares of v′ at 0.01‖μ‖; the corrected remainder has the size that its order carries over from the nearest v
+        residuals={
+            "printed": float(across[first]),
+            "corrected": float(abs(whole[first] - whole[-1] * gamma[first] / gamma[-1])),
+        },
     )
 
 
@@ -221,6 +243,10 @@ def _judge_flow(run: Run, ray: Record, decayed: Record) -> Finding:
             and decayed.spectrum.max() < 0
         ),
         tolerance=ARRIVED,
+        residuals={  # shares of the distance left: to the point, or to the ray and to the point with decay
+            "printed": float(left["ray"][:, 0].max()),
+            "corrected": float(max(left["ray"][:, 1].max(), left["decayed"][:, 0].max())),
+        },
     )
 
 

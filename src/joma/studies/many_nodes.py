@@ -125,6 +125,11 @@ def judge(run: Run) -> list[Finding]:
             as_corrected=bool((rank == rank[:1]).all() and falls and v[soon] >= v[0] / 2),
             in_direction=falls,
             tolerance=0.5,
+            # shares of matrices whose rank does not fall, or changes at any time
+            residuals={
+                "printed": float((rank[-1] >= rank[0]).mean()),
+                "corrected": float((rank != rank[:1]).any(0).mean()),
+            },
             control=control,
         ),
         by_test(

@@ -117,9 +117,11 @@ def judge(run: Run) -> list[Finding]:
     printed, corrected = (np.abs(run.value(f"{form}/Lambda")) for form in ("printed", "corrected"))
     pair = {form: abs(float(run.value(f"{form}/Lambda of the pair"))) for form in ("printed", "corrected")}
     linear, flow = run.value("linear/depth"), run.value("linear/v")
-    logistic = float(np.abs(flow - run.value("linear/v closed")).max())
+    off_logistic = flow - run.value("linear/v closed")
+    logistic = float(np.abs(off_logistic).max())
     late = float(linear[-1, 0] / linear[-1, 1])
-    stuck, from_start = float(np.abs(run.value("linear/v from zero")).max()), float(flow[-1].min())
+    from_zero, target = run.value("linear/v from zero"), np.array(LINEAR_PAIR)
+    stuck, from_start = float(np.abs(from_zero).max()), float(flow[-1].min())
     exponential = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
     limit = LINEAR_PAIR[0] / LINEAR_PAIR[1]
     return [
@@ -171,6 +173,11 @@ def judge(run: Run) -> list[Finding]:
             expected="every v on its way to μ",
             as_printed=stuck > 0,
             as_corrected=stuck == 0 and logistic <= EXACT and bool(from_start > flow[0, 0]),
+            # in units of μ: what is left of the way from zero, or how far v is off zero and off the logistic
+            residuals={
+                "printed": float(np.abs(1 - from_zero[-1] / target).max()),
+                "corrected": float(max(np.abs(path / target).max() for path in (from_zero, off_logistic))),
+            },
         ),
     ]
 

@@ -331,11 +331,13 @@ def _momentum(run: Run, share: dict[str, Any]) -> Finding:
     seen = _pair(r[-1] for r in ratio.values())
     return by_test(
         MOMENTUM,
-        measured=f"{seen} times the drift of SGD at η = {rates[-1]:g}, {_pair(limit)} at η → 0 (exp, linear)",
+        measured=f"relative drift {_pair(share[f'{k}/momentum'][-1] for k in KINDS)} at η = {rates[-1]:g}, "
+        f"{seen} times that of SGD, {_pair(limit)} times at η → 0 (exp, linear)",
         expected=f"{law:.3g} times at η → 0",
         as_printed=bool(np.abs(np.stack([run.value(f"{k}/momentum/drift") for k in KINDS])).max() <= EXACT),
         as_corrected=all(abs(value / law - 1) <= LAW for value in limit),
         tolerance=LAW,
+        control=f"plain SGD: {_pair(share[f'{k}/full batch'][-1] for k in KINDS)}",
     )
 
 

@@ -40,14 +40,6 @@ def by_residual(
     return Finding(claim, expected, measured, tolerance, verdict, control, residuals)
 
 
-def by_number(
-    claim: Claim, *, measured: float, expected: float, tolerance: float, control: float | str | None = None
-) -> Finding:
-    """A constant of the source: measured within tolerance of expected, or not."""
-    verdict: Verdict = "holds" if abs(measured - expected) <= tolerance else "fails"
-    return Finding(claim, show(expected), float(measured), tolerance, verdict, control)
-
-
 def by_test(
     claim: Claim,
     *,

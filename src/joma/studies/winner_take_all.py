@@ -142,6 +142,8 @@ def judge(run: Run) -> list[Finding]:
             as_printed=not np.isfinite(t_quad).all(),
             as_corrected=time_error <= EXACT,
             tolerance=EXACT,
+            # relative errors of 1/t*, which is 0 as printed: wrong by all of it wherever t* is finite
+            residuals={"printed": float(np.isfinite(t_quad).mean()), "corrected": time_error},
         ),
         by_residual(LOSERS, printed=loser_error, tolerance=EXACT, expected="losers at √2 erfinv(Δ/max|Δ|) at t*"),
         by_test(
@@ -151,6 +153,7 @@ def judge(run: Run) -> list[Finding]:
             expected="every time",
             as_printed=most_salient == 1.0,
             as_corrected=soonest == 1.0,
+            residuals={"printed": 1 - most_salient, "corrected": 1 - soonest},  # shares of draws with another winner
         ),
         by_residual(
             NORMALISED,

@@ -30,7 +30,8 @@ def trajectory(
     delta: (..., tokens) saliency; v0, z0, kappa, norm broadcast against it; t: (steps,).
     Returns (..., steps, tokens), +-inf from a token's `blow_up_time` on, so that a plot simply stops there.
     Differentiable in every argument. Near the blow-up the distance to erf = 1 is carried itself, not subtracted
-    from 1, so the growth stays accurate to the last representable time before it.
+    from 1, so the growth stays accurate to the last representable time before it. Half precision is computed in
+    float32 and returned in its own type.
 
     >>> trajectory([1.0, 0.5], [0.0, 1.0])
     tensor([[0.0000, 0.0000],
@@ -51,7 +52,8 @@ def trajectory(
     v = token.sign[..., None, :] * torch.where(blown, torch.inf, u / token.kappa.sqrt()[..., None, :])
     # A token without speed stays, but its derivative with respect to delta does not vanish: keep the first order.
     still = (token.speed == 0)[..., None, :]
-    return torch.where(still, token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :], v)
+    first_order = token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :]
+    return torch.where(still, first_order, v).to(token.dtype)
 
 
 def blow_up_time(
@@ -66,7 +68,7 @@ def blow_up_time(
     tensor([1.2533, 0.2827], dtype=torch.float64)
     """
     token = _Token.of(delta, v0, z0, kappa, norm)
-    return torch.erfc(token.start) / token.speed
+    return (torch.erfc(token.start) / token.speed).to(token.dtype)
 
 
 def limits(delta: Number, *, kappa: Number = 1.0) -> Tensor:
@@ -79,6 +81,8 @@ def limits(delta: Number, *, kappa: Number = 1.0) -> Tensor:
     tensor([    inf, -0.6745,  0.0000], dtype=torch.float64)
     """
     saliency = at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)")
+    if saliency.shape[-1] == 0:
+        raise ValueError(f"delta must hold at least one token, got shape {tuple(saliency.shape)}")
     largest = saliency.abs().amax(dim=-1, keepdim=True)
     if (largest == 0).any():
         raise ValueError("delta must not be all zero: without saliency nothing moves and nobody wins")
@@ -97,12 +101,18 @@ def row_trajectory(
 
     From a zero start V = diag(s/n) delta, so rank V = rank delta at every t > 0: "V becomes low rank" is true of
     the stable rank only. delta, v0: (..., tokens, nodes); z0: (..., tokens). Returns (..., steps, tokens, nodes).
+    Differentiable in every argument, also at a row of zeros.
     """
     saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
     saliency, start = together(delta=saliency, v0=real(v0, "v0"))
+    if saliency.dtype in _HALF:
+        single = row_trajectory(saliency.float(), t, v0=start.float(), z0=z0, kappa=kappa, norm=norm)
+        return single.to(saliency.dtype)
     length, direction, along = _row_geometry(saliency, start)
     s = trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
-    return _move_rows(start, direction, along, s)
+    _, logit, scale = together(delta=length, z0=real(z0, "z0"), norm=positive(norm, "norm"))
+    push = (logit.exp() / scale)[..., None] * saliency
+    return torch.where(_still(length)[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s))
 
 
 class Motion(NamedTuple):
@@ -142,7 +152,16 @@ def linear_attention_row_trajectory(
     saliency, start = together(delta=saliency, v0=real(v0, "v0"))
     length, direction, along = _row_geometry(saliency, start)
     s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
-    return Motion(_move_rows(start, direction, along, s), z)
+    _, logit, k, scale = together(
+        delta=length, z0=real(z0, "z0"), kappa=positive(kappa, "kappa"), norm=positive(norm, "norm")
+    )
+    push = (logit / scale)[..., None] * saliency
+    pull = (k / scale * (start * saliency).sum(-1))[..., None]  # z' at t = 0
+    still = _still(length)
+    return Motion(
+        torch.where(still[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s)),
+        torch.where(still, _pushed(logit[..., None], pull, t)[..., 0], z),
+    )
 
 
 def winner_growth(tau: Number) -> Tensor:
@@ -161,9 +180,13 @@ def winner_growth(tau: Number) -> Tensor:
     return w.sqrt()
 
 
+_HALF = (torch.float16, torch.bfloat16)  # for these torch has no inverse of the error function
+
+
 class _Token(NamedTuple):
     """What moves one token: its sign, its start and its speed, in units where the boundary is erfc = 0."""
 
+    dtype: torch.dtype  # of the answer; half precision is computed in float32
     sign: Tensor
     start: Tensor  # sgn(delta) v0 sqrt(kappa / 2)
     speed: Tensor  # of erf(v sqrt(kappa / 2)), >= 0
@@ -180,10 +203,13 @@ class _Token(NamedTuple):
             kappa=positive(kappa, "kappa"),
             norm=positive(norm, "norm"),
         )
+        dtype = d.dtype
+        if dtype in _HALF:
+            d, v, z, k, a = (tensor.float() for tensor in (d, v, z, k, a))
         _within_reach(d.dtype, z, k * v**2 / 2)
         sign = torch.where(d < 0, -1.0, 1.0).to(d)
         speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
-        return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+        return cls(dtype, sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
 
 
 def _within_reach(dtype: torch.dtype, logit: Tensor, half_square: Tensor) -> None:
@@ -205,4 +231,14 @@ def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Te
     """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are."""
     step = (s - along[..., None, :])[..., None]
     d = direction[..., None, :, :]
-    return start[..., None, :, :] + torch.where(d == 0, 0.0, step * torch.where(d == 0, 1.0, d))
+    return start[..., None, :, :] + torch.where((d == 0) & step.isinf(), 0.0, step) * d
+
+
+def _still(length: Tensor) -> Tensor:
+    """Rows without saliency, (..., 1, tokens). They stay, but their derivative in delta does not vanish."""
+    return (length == 0)[..., None, :]
+
+
+def _pushed(start: Tensor, push: Tensor, t: Number) -> Tensor:
+    """The first order in time, exact for a row without saliency: start + t push, (..., steps, tokens, nodes)."""
+    return start[..., None, :, :] + times(t).to(push)[:, None, None] * push[..., None, :, :]

@@ -155,6 +155,8 @@ def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5
     tensor([1.0986, 0.1729, 0.3487], dtype=torch.float64)
     """
     factor = positive(scale, "scale")
+    if factor.ndim:
+        raise ValueError(f"scale must be a single number, got shape {tuple(factor.shape)}")
     logits = torch.log_softmax(factor * trajectory(mu, t, v0=v0) ** 2, dim=-1)
     return -(logits.exp() * logits).sum(-1)
 
