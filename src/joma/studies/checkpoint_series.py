@@ -218,16 +218,19 @@ def judge(run: Run) -> list[Finding]:
 
 
 def _rebounds(claim: Claim, run: Run, name: str, layers: slice) -> Finding:
-    back, margin, yes = (run.value(f"{name}/{part}")[layers] for part in ("rebound", "rebound_margin", "rebounds"))
+    drop, back, margin, yes = (
+        run.value(f"{name}/{part}")[layers] for part in ("drop", "rebound", "rebound_margin", "rebounds")
+    )
     ratio = np.divide(back, margin, out=np.zeros_like(back), where=run.value(f"{name}/drops")[layers] & (margin > 0))
     return by_effect(
         claim,
-        measured=float(ratio.max()) if yes.any() else float(min(ratio.max(), 1.0)),
+        measured=float(ratio.max()),
         control=1.0,
         margin=0.0,
-        expected="every one of these layers drops, and comes back by more than chance would",
+        expected="every one of these layers comes back by more than chance would and by 2 % of its drop",
         quantitative=bool(yes.all()),
-        shown=f"{int(yes.sum())} of {yes.size} layers; they come back by " + ", ".join(show(float(x)) for x in back),
+        shown=f"{int(yes.sum())} of {yes.size} layers; from drops of {', '.join(show(float(x)) for x in drop)} "
+        f"they come back by {', '.join(show(float(x)) for x in back)}",
         control_shown="a random walk as rough as the curve: " + ", ".join(show(float(x)) for x in margin),
     )
 
