@@ -217,6 +217,46 @@ def test_cholesky_and_householder_agree_and_the_former_knows_its_limits():
         assert _lanczos.by_cholesky(block)[2].all() == (block is z)
 
 
+def hurried_run(w, steps=12):
+    """What accelerators do, here on the CPU, beside the same with every block looked at."""
+    w = (w if w.shape[0] <= w.shape[1] else w.mT)[None] / torch.linalg.matrix_norm(w)
+    start = torch.linalg.qr(torch.randn(1, w.shape[1], 8, generator=rng()))[0]
+    runs = [_lanczos.block_lanczos(w, start, torch.ones(1, 1, 1), careful=careful) for careful in (False, True)]
+    return islice(zip(*runs, strict=True), steps)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "transposed view", "power law", "common mean"])
+def test_without_waiting_the_run_is_the_same(name):
+    for hurried, careful in hurried_run(LARGE[name]()):
+        assert hurried.sound
+        for field in ("tridiagonal", "residual", "basis"):
+            torch.testing.assert_close(getattr(hurried, field), getattr(careful, field), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(LARGE.keys() - {"stack"}))
+def test_a_sound_run_has_an_orthonormal_basis(name):
+    for hurried, _ in hurried_run(LARGE[name]().float()):
+        if not hurried.sound:
+            break
+        torch.testing.assert_close(hurried.rows @ hurried.basis, torch.eye(8 * hurried.steps)[None], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rank one", "identity", "one entry", "two equal leaders"])
+def test_an_exhausted_space_is_noticed_afterwards_and_the_run_repeated(name, monkeypatch):
+    w = LARGE[name]()
+    assert not list(hurried_run(w, 6))[-1][0].sound
+    seen = []
+
+    def hurry_once(*arguments, careful):
+        seen.append(careful)
+        return block_lanczos(*arguments, careful=len(seen) > 1)
+
+    block_lanczos = _lanczos.block_lanczos
+    monkeypatch.setattr(_lanczos, "block_lanczos", hurry_once)
+    assert_certified(spectrum(w), w)
+    assert len(seen) == 2
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 6), st.floats(-30, 30))
 def test_small_stable_ranks_are_exact(seed, rows, columns, exponent):

@@ -23,6 +23,8 @@ WIDTH = 8
 """Vectors in a block: a multiple of this is what matrix kernels like best."""
 FIRST_LOOK = 6
 """The first step after which an error bound is worked out."""
+PATIENCE = 20
+"""From this step on a bound that gets worse is held up by rounding, and more steps only add to that."""
 SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
 FINEST = 200
@@ -194,7 +196,7 @@ class _Part(NamedTuple):
 
 
 def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance: float, failure: float) -> _Part | None:
-    """Steps until every matrix is certified; None if the Krylov space would fill the whole one before that."""
+    """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
     frobenius, scale = _scale(a)
     a = a.to(_compute_dtype(a))
     start, r = torch.linalg.qr(block)
@@ -238,6 +240,8 @@ def _until_certified(
             iterations = torch.tensor([f[0] for f in found])
             return _Part(squares, frobenius, scale, errors, iterations, vectors)
         now = krylov.steps, float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
+        if before and now[0] > PATIENCE and now[1] > before[1]:
+            return None
         look, before = _next_look(before, now, hurried), now
     return None
 
@@ -249,10 +253,9 @@ def _next_look(before: tuple[int, float] | None, now: tuple[int, float], hurried
     where steps are cheap. Where they are not, a fifth is added to the rate.
     """
     rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
+    ahead = now[0] if hurried else now[0] / 2
     if 0 < rate < float("inf"):
         ahead = now[1] / (rate if hurried else 1.2 * rate)
-    else:
-        ahead = now[0] if hurried else now[0] / 2
     return now[0] + max(1, min(round(ahead), now[0]))
 
 
