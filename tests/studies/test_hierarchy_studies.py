@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from records import altered, verdicts
 
 from joma.runs import Run
 from joma.studies import cdag_angles, cooccurrence
@@ -31,20 +32,6 @@ def contents(run):
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return {study.name: carried_out(study, config, folder / study.name) for study, config in STUDIES}
-
-
-def verdicts(study, run):
-    return {finding.claim.name: finding.verdict for finding in judge(study, run)}
-
-
-def altered(run, path, name, change):
-    """A copy of the run with one of its series changed."""
-    copy = Run.create(path, study=run.study, config=run.config, version=run.version)
-    for series in run.names():
-        for step in run.steps(series):
-            value = run.at(series, int(step))
-            copy.append(series, int(step), change(value) if series == name else value)
-    return copy
 
 
 def test_verdicts_of_theorem_5(runs):

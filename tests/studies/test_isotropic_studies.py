@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from records import altered, verdicts
 
 from joma.runs import Run
 from joma.studies import critical_points, hyperplane_means, linearisation, mixture_dynamics
@@ -32,19 +33,6 @@ def carried_out(study, config, path):
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return {study.name: carried_out(study, config, folder / study.name) for study, config in STUDIES}
-
-
-def verdicts(study, run):
-    return {finding.claim.name: finding.verdict for finding in judge(study, run)}
-
-
-def altered(run, path, name, change):
-    """A copy of the run with one of its series changed."""
-    copy = Run.create(path, study=run.study, config=run.config, version=run.version)
-    for series in run.names():
-        value = run.value(series)
-        copy.append(series, 0, change(value) if series == name else value)
-    return copy
 
 
 @pytest.mark.parametrize(

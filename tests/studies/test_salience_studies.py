@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from records import altered, verdicts
 
 from joma.runs import Run
 from joma.studies import _rebound, convergence_bounds, entropy_rebound, salient_first
@@ -27,19 +28,6 @@ def runs(tmp_path_factory):
         done[study.name] = Run.create(folder / study.name, study=study.name, config=plain_config(config))
         study.run(config, done[study.name], silent)
     return done
-
-
-def verdicts(study, run):
-    return {finding.claim.name: finding.verdict for finding in judge(study, run)}
-
-
-def altered(run, path, name, change):
-    """A copy of the run with one of its series changed."""
-    copy = Run.create(path, study=run.study, config=run.config, version=run.version)
-    for series in run.names():
-        value = run.value(series)
-        copy.append(series, 0, change(value) if series == name else value)
-    return copy
 
 
 def test_verdicts_of_the_bounds(runs):
