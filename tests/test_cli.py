@@ -74,6 +74,14 @@ def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path,
         assert hint in capsys.readouterr().err
 
 
+def test_what_only_the_config_knows_is_refused_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["run", "thm2", "--horizon", "2", "--out", str(tmp_path / "out")])
+    assert exit.value.code == 2
+    assert "horizon must lie between 0 and 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

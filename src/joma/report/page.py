@@ -43,7 +43,9 @@ class _Words:
 
 
 _WORDS: dict[Verdict, _Words] = {
-    "holds": _Words("✓", "holds", "hold", "True as the source states it, by a test and a tolerance fixed beforehand."),
+    "holds": _Words(
+        "✓", "holds", "hold", "True as the source states it, by the test and the tolerance written in the study."
+    ),
     "holds as corrected": _Words(
         "†",
         "holds as corrected",
@@ -60,7 +62,7 @@ _WORDS: dict[Verdict, _Words] = {
         "≤",
         "is not above its control",
         "are not above their controls",
-        "What was measured does not exceed its control by the margin fixed beforehand.",
+        "What was measured does not exceed its control by the study’s margin.",
     ),
     "fails": _Words("✗", "fails", "fail", "No form of the claim, printed or corrected, passes its test."),
     "not run": _Words(

@@ -306,7 +306,7 @@ STUDY = Study(
     draw=draw,
     about=(
         "A GPT-NeoX is trained from scratch (or a series is given with --series), its checkpoints are scanned, and "
-        "each layer's curve is judged by one rule, fixed beforehand: it drops, and bounces back, if it does so by more "
+        "each layer's curve is judged by one and the same rule: it drops, and bounces back, if it does so by more "
         "than a random walk as rough as the curve itself would. Quick scale trains a tiny model on Python source; "
         "paper scale trains 36 million parameters on WikiText-2 and Python source."
     ),

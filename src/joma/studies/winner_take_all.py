@@ -32,6 +32,10 @@ class Config:
     steps: int = 60
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.horizon < 1:
+            raise ValueError(f"horizon must lie between 0 and 1, the winner's blow-up, got {self.horizon}")
+
 
 INVARIANT = Claim(
     "erf-invariant",
