@@ -1,5 +1,6 @@
 """What gets trained."""
 
 from joma.models.block import JomaBlock
+from joma.models.decoder import Decoder, DecoderConfig
 
-__all__ = ["JomaBlock"]
+__all__ = ["Decoder", "DecoderConfig", "JomaBlock"]

@@ -1,5 +1,19 @@
-"""How dynamics are produced."""
+"""How dynamics are produced: many runs trained at once as one batched ensemble; a series of checkpoints of our own."""
 
+from joma.training.cross_entropy import cross_entropy
+from joma.training.ensemble import Ensemble, train
+from joma.training.losses import class_loss, next_token_loss
+from joma.training.optimizers import Optimizer
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
 
-__all__ = ["SeriesConfig", "checkpoint_steps", "train_series"]
+__all__ = [
+    "Ensemble",
+    "Optimizer",
+    "SeriesConfig",
+    "checkpoint_steps",
+    "class_loss",
+    "cross_entropy",
+    "next_token_loss",
+    "train",
+    "train_series",
+]

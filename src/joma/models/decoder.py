@@ -1,0 +1,311 @@
+"""The small Transformer of the paper's experiments, many of them at once.
+
+Every parameter's first dimension is the member: E networks of one shape are one batched program, and a single
+network is an ensemble of one. The default is the recipe of Figures 6 and 8, with PyTorch's own initial values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from joma.models.dropout import dropout
+
+Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
+Activation = Literal["relu", "gelu", "silu", "identity"]
+Embeddings = Literal["learned", "frozen", "orthonormal"]
+Positions = Literal["none", "sinusoidal", "learned"]
+
+Look = Callable[[int, str, Tensor], None]
+"""Called with the layer, the name and the value of what passes by: query, key, logits, attention, hidden, stream."""
+
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "identity": lambda x: x,
+}
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a decoder. Every option is honoured or refused."""
+
+    vocabulary: int
+    outputs: int | None = None
+    """Classes to predict; the vocabulary unless given."""
+    layers: int = 1
+    width: int = 200
+    heads: int = 1
+    mlp: int = 200
+    """Hidden width of the MLP; 0 leaves the MLP out (and then there is no activation: say "identity")."""
+    context: int = 35
+    """The longest sequence."""
+    dropout: float = 0.0
+    """On the embeddings, the attention weights and both branches."""
+    causal: bool = True
+    norm: Norm = "post-layer"
+    activation: Activation = "relu"
+    residual: bool = True
+    projection: bool = True
+    """Whether attention has an output matrix."""
+    copies: bool = False
+    """Whether all blocks start with the same weights."""
+    embeddings: Embeddings = "learned"
+    """Frozen ones stay where they start; orthonormal ones are frozen too, and need vocabulary <= width."""
+    positions: Positions = "sinusoidal"
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "layers", "width", "heads", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.vocabulary < 2:
+            raise ValueError("a vocabulary of one word leaves nothing to learn")
+        if self.outputs is not None and self.outputs < 1:
+            raise ValueError(f"outputs must be at least 1, got {self.outputs}")
+        if self.mlp < 0:
+            raise ValueError(f"mlp must be a width, or 0 for none, got {self.mlp}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        for name, kinds in _CHOICES.items():
+            if getattr(self, name) not in kinds:
+                raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {getattr(self, name)!r}")
+        if self.mlp == 0 and self.activation != "identity":
+            raise ValueError(f"without an MLP there is nothing to activate: activation must be identity, "
+                             f"got {self.activation!r}")  # fmt: skip
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, got {self.width}")
+        if self.embeddings == "orthonormal" and self.vocabulary > self.width:
+            raise ValueError(f"{self.vocabulary} words cannot have orthonormal embeddings of width {self.width}")
+
+    def with_(self, **changes: object) -> DecoderConfig:
+        """A copy with some options changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "norm": get_args(Norm),
+    "activation": get_args(Activation),
+    "embeddings": get_args(Embeddings),
+    "positions": get_args(Positions),
+}
+
+
+class Decoder(nn.Module):
+    """Members of one shape, each initialised from its own seed, computed together.
+
+    `tokens` is (batch, length), read by all members, or (members, batch, length). `forward` gives the logits at every
+    position, (members, batch, length, outputs); `features` what the output matrix reads. Dropout is on only when
+    `noise`, from `joma.models.dropout.keys`, is given. `look` sees what passes by in every layer.
+
+    >>> decoder = Decoder(DecoderConfig(vocabulary=50, width=8, mlp=16), seeds=[0, 1, 2])
+    >>> decoder(torch.zeros(4, 10, dtype=torch.long)).shape
+    torch.Size([3, 4, 10, 50])
+    """
+
+    embedding: Tensor  # (members, vocabulary, width)
+    position: Tensor
+    sinusoids: Tensor
+    last_scale: Tensor
+    last_shift: Tensor
+    out: Tensor  # (members, outputs, width)
+    out_bias: Tensor
+    seeds: Tensor
+
+    def __init__(self, config: DecoderConfig, seeds: Sequence[int]) -> None:
+        super().__init__()
+        if not seeds:
+            raise ValueError("a decoder needs at least one member: seeds is empty")
+        self.config = config
+        self.members = len(seeds)
+        starts = [_start(config, torch.Generator().manual_seed(seed)) for seed in seeds]
+        for name in starts[0]:
+            values = torch.stack([start[name] for start in starts])
+            if name == "embedding" and config.embeddings != "learned":
+                self.register_buffer(name, values)
+            else:
+                self.register_parameter(name, nn.Parameter(values))
+        self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
+        self.register_buffer("sinusoids", _sinusoids(config.context, config.width), persistent=False)
+
+    def forward(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+        features = self.features(tokens, noise=noise, look=look)
+        shape = features.shape[:-1]
+        return self.read(features.flatten(1, -2)).view(*shape, -1)
+
+    def read(self, features: Tensor) -> Tensor:
+        """Logits of features (members, positions, width)."""
+        return torch.baddbmm(self.out_bias[:, None], features, self.out.mT)
+
+    def features(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+        """What the output matrix reads, (members, batch, length, width)."""
+        config, drop = self.config, _Dropper(self.config.dropout, noise)
+        x = drop(self._embed(tokens))
+        shape = x.shape
+        x = x.flatten(1, 2)  # (members, positions, width)
+        for layer in range(config.layers):
+            see = None if look is None else partial(look, layer)
+            w = {name: getattr(self, name).unbind(1)[layer] for name in _in_block(config)}
+            before, after = _norms(config.norm, w, "attention")
+            y = _attend(before(x), w, config, shape, drop, see)
+            x = after(x + y if config.residual else y)
+            if config.mlp:
+                before, after = _norms(config.norm, w, "mlp")
+                y = _mlp(before(x), w, config, shape, drop, see)
+                x = after(x + y if config.residual else y)
+            if see is not None:
+                see("stream", x.view(shape))
+        if config.norm.startswith("pre"):
+            x = _normed(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
+        return x.view(shape)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        config = self.config
+        if tokens.shape[-1] > config.context:
+            raise ValueError(f"a sequence of {tokens.shape[-1]} tokens is longer than the context of {config.context}")
+        tokens = tokens.expand(self.members, *tokens.shape[-2:])
+        first = config.vocabulary * torch.arange(self.members, device=tokens.device)
+        x = F.embedding(tokens + first[:, None, None], self.embedding.flatten(0, 1)) * math.sqrt(config.width)
+        if config.positions == "learned":
+            return x + self.position[:, None, : tokens.shape[-1]]
+        return x + self.sinusoids[: tokens.shape[-1]] if config.positions == "sinusoidal" else x
+
+
+class _Dropper:
+    """Dropout at consecutive places of one forward pass."""
+
+    def __init__(self, probability: float, noise: Tensor | None) -> None:
+        self.probability, self.noise, self.place = probability, noise, 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.place += 1
+        return x if self.noise is None else dropout(x, self.probability, self.noise, self.place)
+
+
+See = Callable[[str, Tensor], None] | None
+
+
+def _attend(
+    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See
+) -> Tensor:
+    members, batch, length, width = shape
+    qkv = torch.baddbmm(w["qkv_bias"][:, None], x, w["qkv"])
+    query, key, value = (
+        part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
+    )  # (members, batch, heads, length, head width)
+    logits = query @ key.mT / math.sqrt(width // config.heads)
+    if config.causal:
+        logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1), -math.inf)
+    attention = logits.softmax(-1)
+    if see is not None:
+        for name, tensor in (("query", query), ("key", key), ("logits", logits), ("attention", attention)):
+            see(name, tensor)
+    y = (drop(attention) @ value).transpose(2, 3).reshape(members, batch * length, width)
+    if config.projection:
+        y = torch.baddbmm(w["projection_bias"][:, None], y, w["projection"])
+    return drop(y)
+
+
+def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See) -> Tensor:
+    hidden = _ACTIVATIONS[config.activation](torch.baddbmm(w["up_bias"][:, None], x, w["up"]))
+    if see is not None:
+        see("hidden", hidden.view(*shape[:-1], -1))
+    return drop(torch.baddbmm(w["down_bias"][:, None], hidden, w["down"]))
+
+
+def _norms(norm: Norm, w: dict[str, Tensor], branch: str) -> tuple[Callable[[Tensor], Tensor], ...]:
+    """What to do before a branch, and after it and its residual."""
+    if norm == "none":
+        return _same, _same
+    normed = partial(_normed, scale=w[f"{branch}_scale"], shift=w.get(f"{branch}_shift"))
+    return (normed, _same) if norm.startswith("pre") else (_same, normed)
+
+
+def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
+    """Normalised over the width, (members, positions, width), with each member's own scale and shift."""
+    if shift is None:
+        return F.rms_norm(x, x.shape[-1:]) * scale[:, None]
+    return torch.addcmul(shift[:, None], F.layer_norm(x, x.shape[-1:]), scale[:, None])
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _in_block(config: DecoderConfig) -> tuple[str, ...]:
+    """The names of one block's parameters."""
+    parts = {
+        "qkv": True,
+        "qkv_bias": True,
+        "projection": config.projection,
+        "projection_bias": config.projection,
+        "up": config.mlp > 0,
+        "up_bias": config.mlp > 0,
+        "down": config.mlp > 0,
+        "down_bias": config.mlp > 0,
+        "attention_scale": config.norm != "none",
+        "attention_shift": config.norm.endswith("layer"),
+        "mlp_scale": config.norm != "none" and config.mlp > 0,
+        "mlp_shift": config.norm.endswith("layer") and config.mlp > 0,
+    }
+    return tuple(name for name, there in parts.items() if there)
+
+
+def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tensor]:
+    """One member's initial values: those of torch.nn.TransformerEncoderLayer, embeddings and output uniform +-0.1."""
+    outputs = config.outputs or config.vocabulary
+
+    def uniform(bound: float, *shape: int) -> Tensor:
+        return torch.empty(*shape).uniform_(-bound, bound, generator=generator)
+
+    values = {"embedding": uniform(0.1, config.vocabulary, config.width)}
+    if config.embeddings == "orthonormal":
+        square = torch.randn(config.width, config.width, generator=generator)
+        values["embedding"] = torch.linalg.qr(square).Q[: config.vocabulary].contiguous()
+    if config.positions == "learned":
+        values["position"] = uniform(0.1, config.context, config.width)
+    blocks = [_block_start(config, uniform) for _ in range(1 if config.copies else config.layers)]
+    for name in _in_block(config):
+        values[name] = torch.stack([block[name] for block in blocks]).expand(config.layers, *blocks[0][name].shape)
+    if config.norm.startswith("pre"):
+        values["last_scale"] = torch.ones(config.width)
+        if config.norm.endswith("layer"):
+            values["last_shift"] = torch.zeros(config.width)
+    values["out"] = uniform(0.1, outputs, config.width)
+    values["out_bias"] = torch.zeros(outputs)
+    return values
+
+
+def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[str, Tensor]:
+    width, mlp = config.width, config.mlp
+    values = {
+        "qkv": uniform(math.sqrt(6 / (4 * width)), width, 3 * width),
+        "qkv_bias": torch.zeros(3 * width),
+        "projection": uniform(1 / math.sqrt(width), width, width),
+        "projection_bias": torch.zeros(width),
+        "attention_scale": torch.ones(width),
+        "attention_shift": torch.zeros(width),
+        "mlp_scale": torch.ones(width),
+        "mlp_shift": torch.zeros(width),
+    }
+    if mlp:
+        values["up"] = uniform(1 / math.sqrt(width), width, mlp)
+        values["up_bias"] = uniform(1 / math.sqrt(width), mlp)
+        values["down"] = uniform(1 / math.sqrt(mlp), mlp, width)
+        values["down_bias"] = uniform(1 / math.sqrt(mlp), width)
+    return values
+
+
+def _sinusoids(context: int, width: int) -> Tensor:
+    """sin and cos of position / 10000^(2i/width), interleaved, (context, width)."""
+    angle = torch.arange(context)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :width]

@@ -1,0 +1,55 @@
+"""Dropout that depends on nothing but a member's seed, the step and the place: no generator, no state.
+
+Each mask is a hash of (key, index). So a network sees the same masks alone and inside an ensemble, a resumed run
+sees those it would have seen, a captured CUDA graph replays fresh ones by changing the key, and a compiler can
+recompute a mask in the backward pass instead of storing it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_SIGN = 1 << 31
+
+
+def keys(seeds: Tensor, step: Tensor | int) -> Tensor:
+    """One int32 key a member and step. seeds (members,) int32; step a number or an int32 tensor.
+
+    >>> keys(torch.tensor([0, 1], dtype=torch.int32), 5).dtype
+    torch.int32
+    """
+    return _mix(_mix(seeds + 0x2545F491) ^ (step * _signed(0x9E3779B1) + 0x1B873593))
+
+
+def dropout(x: Tensor, probability: float, key: Tensor, place: int) -> Tensor:
+    """x (members, ...) with entries dropped with `probability`, the others scaled up. `key` (members,) from `keys`.
+
+    `place` tells the dropouts of one forward pass apart. Masks are uniform to 2^-32.
+
+    >>> x = torch.ones(1, 100_000)
+    >>> kept = dropout(x, 0.2, keys(torch.tensor([7], dtype=torch.int32), 0), place=1) > 0
+    >>> round(kept.float().mean().item(), 2)
+    0.8
+    """
+    if probability == 0:
+        return x
+    index = torch.arange(math.prod(x.shape[1:]), device=x.device, dtype=torch.int32).view(x.shape[1:])
+    start = _mix(key + _signed(0x85EBCA6B) * place).view(-1, *[1] * (x.ndim - 1))
+    kept = _mix(index ^ start) >= round(probability * 2 * _SIGN) - _SIGN
+    return x * kept * (1 / (1 - probability))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit words that lets every input bit change every output bit (two multiply-xorshift rounds)."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * 0x7FEB352D
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * _signed(0x846CA68B)
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _signed(word: int) -> int:
+    return word - 2 * _SIGN if word >= _SIGN else word

@@ -1,0 +1,58 @@
+"""Where a training run was when it was last written down: one safetensors file beside the run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from joma.runs import Run, RunError
+
+
+class Checkpoint:
+    """The states of the groups of an ensemble. It belongs to one run: that of another, or another split, is ignored."""
+
+    def __init__(self, run: Run, name: str, together: int) -> None:
+        self.path = run.path.with_name(f"{run.path.name}-{name.replace('/', '.') or 'ensemble'}.checkpoint")
+        self.together = together
+        self.identity = f"{run.created} {name} {together}"
+
+    def save(self, at: Sequence[int], states: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Write it, whole or not at all. at: the step of every group."""
+        from safetensors.torch import save_file
+
+        tensors = {
+            f"{group}/{key}": value.contiguous() for group, state in states.items() for key, value in state.items()
+        }
+        new = self.path.with_name(self.path.name + ".new")
+        try:
+            save_file(tensors, new, {"identity": self.identity, "at": json.dumps(list(at))})
+            os.replace(new, self.path)
+        except Exception as error:
+            new.unlink(missing_ok=True)
+            raise RunError(
+                f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, and the same "
+                "command goes on from there"
+            ) from error
+
+    def load(self, groups: int) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
+        """The step and the state of every group; the beginning if there is no checkpoint of this run."""
+        from safetensors import SafetensorError, safe_open
+
+        states: dict[int, dict[str, Tensor]] = {}
+        try:
+            with safe_open(self.path, "pt") as file:
+                about = file.metadata() or {}
+                if about.get("identity") != self.identity:
+                    return [0] * groups, {}
+                for key in file.keys():  # noqa: SIM118 - not a dict
+                    group, name = key.split("/", 1)
+                    states.setdefault(int(group), {})[name] = file.get_tensor(key)
+            return json.loads(about["at"]), states
+        except (FileNotFoundError, SafetensorError):
+            return [0] * groups, {}
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

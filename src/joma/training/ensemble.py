@@ -1,0 +1,215 @@
+"""Many networks of one shape trained at once, as one batched program.
+
+Members differ in seed, learning rate, data or labels and never see one another: given the same batches, each follows
+the path it would follow alone, to rounding. On a GPU a step is compiled and captured as a CUDA graph; on a CPU it is
+the same code, batched. Whatever a step needs depends on its number alone, so a run that was killed goes on from its
+checkpoint to the numbers it would have had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from joma.runs import Run
+from joma.training.checkpoints import Checkpoint
+from joma.training.cross_entropy import half_logits
+from joma.training.engine import Engine
+from joma.training.optimizers import Optimizer
+
+Precision = Literal["float32", "tf32", "half-logits"]
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What is trained: members, each with its data, its loss and its learning rate.
+
+    The callables are given the numbers of the members they are asked for, because an ensemble that does not fit in
+    memory is split into groups that take turns between measuring points.
+    """
+
+    members: int
+    networks: Callable[[Sequence[int]], Any]
+    """Makes the networks of these members: an nn.Module such as `joma.models.Decoder`, whose parameters have the
+    member first and whose buffer `seeds` has one int32 a member. Each depends on nothing but its own number."""
+    batch: Callable[[int, Sequence[int]], tuple[Tensor, ...]]
+    """The data of a step, counted from 0, for these members, on the device."""
+    loss: Callable[..., Tensor]
+    """loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key."""
+    optimizer: Optimizer
+    steps: int
+    measures: Mapping[str, Callable[[Any, Sequence[int]], Tensor]] = field(default_factory=dict)
+    """Called with networks and members at every measuring point, without gradients; (members, ...) each."""
+    measure_at: Sequence[int] = ()
+    """Measure after so many steps; 0 is the untrained network. The last step always belongs to it."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+    """tf32: matrix products on a GPU round their factors to 10 bits; half-logits: and logits are float16."""
+    together: int | None = None
+    """How many members to train at once; as many as memory allows unless given."""
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise ValueError(f"an ensemble needs at least one member, got {self.members}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.together is not None and self.together < 1:
+            raise ValueError(f"together must be at least 1, got {self.together}")
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device {self.device!r} was asked for, but this machine has no CUDA GPU")
+        if any(not 0 <= step <= self.steps for step in self.measure_at):
+            raise ValueError(f"measure_at must lie between 0 and {self.steps}, got {list(self.measure_at)}")
+        self.optimizer.rates(self.members)
+
+    @property
+    def points(self) -> list[int]:
+        """The measuring points."""
+        return sorted({*self.measure_at, self.steps})
+
+
+def train(
+    ensemble: Ensemble,
+    run: Run,
+    *,
+    name: str = "",
+    progress: Progress = lambda share, doing: None,
+    checkpoint_every: float = 120.0,
+) -> None:
+    """Train, recording under `name`/ the measures, `train_loss` and `diverged_at`, (members, ...) each.
+
+    train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
+    loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
+    run, written about every `checkpoint_every` seconds and removed at the end.
+    """
+    prefix = f"{name}/" if name else ""
+    if run.last_step(f"{prefix}diverged_at") == ensemble.steps:
+        return
+    together = ensemble.together or _fitting(ensemble)
+    while True:
+        try:
+            with _precision(ensemble.precision):
+                _train(ensemble, run, prefix, Checkpoint(run, name, together), progress, checkpoint_every)
+            return
+        except torch.OutOfMemoryError:
+            if together == 1:
+                raise
+        # Outside the handler, where nothing of the attempt is alive any more. What was recorded is not recorded again.
+        together = -(-together // 2)
+        torch.cuda.empty_cache()
+        progress(0.0, f"out of memory: going on with {together} networks at a time")
+
+
+def _train(ensemble: Ensemble, run: Run, prefix: str, checkpoint: Checkpoint, progress: Progress, every: float) -> None:
+    turns = _Turns(ensemble, checkpoint)
+    tell = _Teller(ensemble, turns.mean_step, progress)
+    saved = monotonic()
+    for point in ensemble.points:
+        if max(turns.at) > point:
+            continue  # the checkpoint is past it, so it was recorded
+        measured: list[dict[str, Tensor]] = []
+        for group in range(len(turns.at)):
+            engine = turns.take(group)
+            for step in engine.advance(turns.at[group], point):
+                turns.at[group] = step
+                tell(turns.mean_step, engine)
+                if monotonic() - saved > every:
+                    turns.save()
+                    saved = monotonic()
+            measured.append(engine.measure())
+        recorded = run.last_step(f"{prefix}diverged_at")
+        if recorded is None or recorded < point:
+            joined = {f"{prefix}{key}": torch.cat([part[key] for part in measured]) for key in measured[0]}
+            run.record(point, joined)
+    checkpoint.remove()
+
+
+class _Turns:
+    """The groups of an ensemble, of which one at a time is on the device; the others are parked in main memory."""
+
+    def __init__(self, ensemble: Ensemble, checkpoint: Checkpoint) -> None:
+        self.ensemble, self.checkpoint = ensemble, checkpoint
+        count = -(-ensemble.members // checkpoint.together)
+        bounds = [round(i * ensemble.members / count) for i in range(count + 1)]  # sizes differ by one at most
+        self.groups = [range(a, b) for a, b in itertools.pairwise(bounds)]
+        self.at, self.parked = checkpoint.load(count)
+        self.engines: dict[int, Engine] = {}  # by size: a compiled step serves all groups of its size
+        self.current: int | None = None
+
+    @property
+    def mean_step(self) -> float:
+        return sum(self.at) / len(self.at)
+
+    def take(self, group: int) -> Engine:
+        """The engine with this group in it."""
+        if self.current is not None and self.current != group:
+            self._park()
+        members = self.groups[group]
+        if self.current != group:
+            if len(members) not in self.engines:
+                self.engines[len(members)] = Engine(self.ensemble, members)
+            self.engines[len(members)].become(members, self.parked.pop(group, None))
+            self.current = group
+        return self.engines[len(members)]
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        self._park()
+        self.checkpoint.save(self.at, self.parked)
+        if self.current is not None:
+            del self.parked[self.current]
+
+    def _park(self) -> None:
+        assert self.current is not None
+        self.parked[self.current] = self.engines[len(self.groups[self.current])].state()
+
+
+class _Teller:
+    """Tells the progress, with an estimate of the time left."""
+
+    def __init__(self, ensemble: Ensemble, first: float, progress: Progress) -> None:
+        self.ensemble, self.first, self.progress = ensemble, first, progress
+        self.began = self.last = monotonic()
+
+    def __call__(self, step: float, engine: Engine) -> None:
+        now = monotonic()
+        if now - self.last < 0.2:
+            return
+        self.last = now
+        steps, loss = self.ensemble.steps, engine.mean_loss()
+        left = (now - self.began) / max(step - self.first, 1) * (steps - step)
+        wait = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
+        shown = f", loss {loss:.3f}" if math.isfinite(loss) else ""
+        self.progress(step / steps, f"{self.ensemble.members} networks, step {step:.0f} of {steps}{shown}, {wait} left")
+
+
+def _fitting(ensemble: Ensemble) -> int:
+    """How many members to try at once. A GPU says itself when it is full; main memory must be asked beforehand."""
+    if ensemble.device.startswith("cuda"):
+        return ensemble.members
+    one: int = sum(p.numel() * p.element_size() for p in ensemble.networks([0]).parameters())
+    free: int = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # weights, gradients, two moments, and as much again for what passes through
+    return max(1, min(ensemble.members, free // (8 * one)))
+
+
+@contextmanager
+def _precision(precision: Precision) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    try:
+        with half_logits(precision == "half-logits"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

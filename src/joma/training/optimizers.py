@@ -1,0 +1,109 @@
+"""SGD, Adam and AdamW for ensembles: every tensor's first dimension is the member, and each member has its own rate.
+
+One step of one member equals a step of torch.optim on that member alone, to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Kind = Literal["sgd", "adam", "adamw"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What updates the weights. `rate` is one number for all members or one for each.
+
+    >>> Optimizer("adam", rate=(1e-4, 1e-3), clip=0.5).rates(2)
+    (0.0001, 0.001)
+    """
+
+    kind: Kind = "adam"
+    rate: float | tuple[float, ...] = 1e-3
+    momentum: float = 0.0
+    """Of SGD; Adam has its betas."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    """Added to the gradient; AdamW shrinks the weights instead."""
+    clip: float | None = None
+    """The largest norm of one member's whole gradient."""
+    renew_every: int | None = None
+    """Forget the optimizer's state every so many steps, as the runs of Figures 6 and 8 do once an epoch."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        for rate in self.rate if isinstance(self.rate, tuple) else (self.rate,):
+            if not (math.isfinite(rate) and rate >= 0):
+                raise ValueError(f"rate must be finite and not negative, got {rate}")
+        if self.momentum and self.kind != "sgd":
+            raise ValueError(f"momentum belongs to sgd; {self.kind} has betas")
+        if not 0 <= self.momentum < 1 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(
+                f"momentum and betas must be at least 0 and less than 1, got {self.momentum}, {self.betas}"
+            )
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, or None for none, got {self.clip}")
+        if self.renew_every is not None and self.renew_every < 1:
+            raise ValueError(f"renew_every must be at least 1, got {self.renew_every}")
+
+    def rates(self, members: int) -> tuple[float, ...]:
+        """One rate a member."""
+        if not isinstance(self.rate, tuple):
+            return (self.rate,) * members
+        if len(self.rate) != members:
+            raise ValueError(f"rate has {len(self.rate)} entries for {members} members")
+        return self.rate
+
+    def start(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+        """The state before the first step: zeros, none, one or two for each parameter."""
+        count = 2 if self.kind != "sgd" else (1 if self.momentum else 0)
+        return [[torch.zeros_like(p) for p in parameters] for _ in range(count)]
+
+    def update(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        state: Sequence[Sequence[Tensor]],
+        rates: Tensor,
+        age: Tensor,
+    ) -> None:
+        """One step in place. rates (members,); age: steps since the state was renewed, counting this one."""
+        scale = _clipping(gradients, self.clip) if self.clip is not None else None
+        corrected = [1 - beta**age for beta in self.betas]
+        for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
+            rate = _as_column(rates.to(p.dtype), p)
+            if scale is not None:
+                g = g * _as_column(scale, p)
+            if self.weight_decay and self.kind != "adamw":
+                g = g + self.weight_decay * p
+            if self.weight_decay and self.kind == "adamw":
+                p.mul_(1 - rate * self.weight_decay)
+            if self.kind == "sgd":
+                if state:
+                    g = state[0][i].mul_(self.momentum).add_(g)
+                p.sub_(rate * g)
+                continue
+            first = state[0][i].lerp_(g, 1 - self.betas[0])
+            second = state[1][i].mul_(self.betas[1]).add_(g * g * (1 - self.betas[1]))
+            depth = second.sqrt() / corrected[1].sqrt().to(p.dtype) + self.epsilon
+            p.sub_(rate / corrected[0].to(p.dtype) * first / depth)
+
+
+def _clipping(gradients: Sequence[Tensor], most: float) -> Tensor:
+    """What each member's gradient is multiplied with, (members,)."""
+    square = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+    return (most / (square.sqrt() + 1e-6)).clamp(max=1.0)
+
+
+def _as_column(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,180 @@
+"""The decoder against torch's own Transformer layer, its options, its refusals; dropout's statistics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from joma.models import Decoder, DecoderConfig
+from joma.models.dropout import dropout, keys
+
+SMALL = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, layers=2, context=6)
+TOKENS = torch.randint(13, (3, 6), generator=torch.Generator().manual_seed(0))
+
+
+def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.TransformerEncoderLayer:
+    """torch's own layer with the weights of one member's block."""
+    config = decoder.config
+    theirs = nn.TransformerEncoderLayer(
+        config.width, config.heads, config.mlp, dropout=0.0, activation=config.activation, batch_first=True,
+        norm_first=pre,
+    ).eval()  # fmt: skip
+    pairs = {
+        "self_attn.in_proj_weight": "qkv", "self_attn.in_proj_bias": "qkv_bias",
+        "self_attn.out_proj.weight": "projection", "self_attn.out_proj.bias": "projection_bias",
+        "linear1.weight": "up", "linear1.bias": "up_bias", "linear2.weight": "down", "linear2.bias": "down_bias",
+        "norm1.weight": "attention_scale", "norm1.bias": "attention_shift",
+        "norm2.weight": "mlp_scale", "norm2.bias": "mlp_shift",
+    }  # fmt: skip
+    state = {}
+    for name, ours in pairs.items():
+        value = getattr(decoder, ours)[member, layer]
+        state[name] = value.T if value.ndim == 2 else value
+    theirs.load_state_dict(state)
+    return theirs
+
+
+def shaken(decoder: Decoder) -> Decoder:
+    """Biases and norms start at zero and one; give them values that would show a mistake."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return decoder.double()
+
+
+@pytest.mark.parametrize("norm", ["post-layer", "pre-layer"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_equals_torchs_layers(norm: str, activation: str) -> None:
+    decoder = shaken(Decoder(SMALL.with_(norm=norm, activation=activation), seeds=[3, 4]))
+    mask = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.double)
+    ours = decoder.features(TOKENS)
+    for member in range(2):
+        x = decoder.embedding[member][TOKENS] * math.sqrt(8) + decoder.sinusoids
+        for layer in range(2):
+            x = torch_layer(decoder, member, layer, pre=norm == "pre-layer").double()(x, src_mask=mask, is_causal=True)
+        if norm == "pre-layer":
+            x = nn.functional.layer_norm(x, (8,), decoder.last_scale[member], decoder.last_shift[member])
+        torch.testing.assert_close(ours[member], x, rtol=1e-10, atol=1e-10)
+        logits = x @ decoder.out[member].T + decoder.out_bias[member]
+        torch.testing.assert_close(decoder(TOKENS)[member], logits, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "post-rms"},
+        {"norm": "pre-rms"},
+        {"norm": "none"},
+        {"mlp": 0, "activation": "identity"},
+        {"residual": False},
+        {"projection": False},
+        {"positions": "learned"},
+        {"positions": "none"},
+        {"embeddings": "frozen"},
+        {"embeddings": "orthonormal", "vocabulary": 8},
+        {"activation": "silu"},
+        {"causal": False},
+    ],
+)
+def test_members_are_what_they_are_alone(changes: dict[str, object]) -> None:
+    config = SMALL.with_(dropout=0.3, **changes)
+    tokens = TOKENS % config.vocabulary
+    noise = keys(torch.tensor([7, 9], dtype=torch.int32), 4)
+    both = Decoder(config, seeds=[7, 9])
+    for member, seed in enumerate((7, 9)):
+        alone = Decoder(config, seeds=[seed])
+        torch.testing.assert_close(both(tokens)[member], alone(tokens)[0])
+        noisy = alone(tokens, noise=noise[member : member + 1])[0]
+        torch.testing.assert_close(both(tokens, noise=noise)[member], noisy)
+        assert not torch.allclose(noisy, alone(tokens)[0])
+
+
+def test_every_option_changes_what_is_computed() -> None:
+    plain = Decoder(SMALL, seeds=[0])(TOKENS)
+    for changes in (
+        {"norm": "pre-layer"}, {"norm": "post-rms"}, {"norm": "none"}, {"activation": "identity"},
+        {"residual": False}, {"projection": False}, {"copies": True}, {"positions": "none"}, {"causal": False},
+        {"heads": 1}, {"mlp": 0, "activation": "identity"},
+    ):  # fmt: skip
+        assert not torch.allclose(Decoder(SMALL.with_(**changes), seeds=[0])(TOKENS), plain), changes
+
+
+def test_causality() -> None:
+    decoder = Decoder(SMALL, seeds=[0])
+    changed = TOKENS.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 13
+    torch.testing.assert_close(decoder(TOKENS)[:, :, :-1], decoder(changed)[:, :, :-1])
+    free = Decoder(SMALL.with_(causal=False), seeds=[0])
+    assert not torch.allclose(free(TOKENS)[:, :, 0], free(changed)[:, :, 0])
+
+
+def test_copies_start_alike_and_frozen_embeddings_do_not_train() -> None:
+    decoder = Decoder(SMALL.with_(copies=True, embeddings="frozen"), seeds=[0, 1])
+    assert torch.equal(decoder.qkv[:, 0], decoder.qkv[:, 1])
+    assert not torch.equal(decoder.qkv[0], decoder.qkv[1])
+    assert "embedding" not in dict(decoder.named_parameters())
+    orthonormal = Decoder(SMALL.with_(embeddings="orthonormal", vocabulary=8), seeds=[0]).embedding[0]
+    torch.testing.assert_close(orthonormal @ orthonormal.T, torch.eye(8), atol=1e-5, rtol=0)
+
+
+def test_look_sees_every_layer() -> None:
+    decoder = Decoder(SMALL, seeds=[0, 1])
+    seen: dict[tuple[int, str], Tensor] = {}
+    decoder.features(TOKENS, look=lambda layer, name, value: seen.__setitem__((layer, name), value))
+    assert set(seen) == {(i, n) for i in range(2) for n in ("query", "key", "logits", "attention", "hidden", "stream")}
+    assert seen[1, "attention"].shape == (2, 3, 2, 6, 6)
+    assert seen[1, "hidden"].shape == (2, 3, 6, 12)
+    torch.testing.assert_close(seen[0, "attention"].sum(-1), torch.ones(2, 3, 2, 6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"heads": 3}, "width 8 cannot be shared by 3 heads"),
+        ({"embeddings": "orthonormal"}, "13 words cannot have orthonormal embeddings of width 8"),
+        ({"dropout": 1.0}, "dropout must be"),
+        ({"mlp": 0}, "nothing to activate"),
+        ({"mlp": -1}, "mlp must be"),
+        ({"norm": "batch"}, "norm must be one of"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"vocabulary": 1}, "nothing to learn"),
+        ({"outputs": 0}, "outputs must be at least 1"),
+        ({"width": 9, "heads": 1}, "even width"),
+    ],
+)
+def test_refusals(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SMALL.with_(**changes)
+
+
+def test_refuses_no_members_and_long_sequences() -> None:
+    with pytest.raises(ValueError, match="at least one member"):
+        Decoder(SMALL, seeds=[])
+    with pytest.raises(ValueError, match="longer than the context of 6"):
+        Decoder(SMALL, seeds=[0])(torch.zeros(1, 7, dtype=torch.long))
+
+
+def test_dropout_is_fair_and_independent() -> None:
+    """Rates within 4 sigma; no correlation between neighbours, places, steps or members."""
+    seeds = torch.arange(2, dtype=torch.int32)
+    n, p = 200_000, 0.2
+    x = torch.ones(2, n)
+    base = dropout(x, p, keys(seeds, 3), 1) > 0
+    sigma = math.sqrt(p * (1 - p) / n)
+    assert (base.double().mean(1) - (1 - p)).abs().max() < 4 * sigma
+    for other in (
+        base.roll(1, 1),
+        dropout(x, p, keys(seeds, 3), 2) > 0,
+        dropout(x, p, keys(seeds, 4), 1) > 0,
+        base.flip(0),
+    ):
+        both = (base & other).double().mean(1)
+        assert (both - (1 - p) ** 2).abs().max() < 6 * sigma
+    kept = dropout(x, p, keys(seeds, 3), 1)
+    assert set(kept.unique().tolist()) == {0.0, 1.25}
+    assert dropout(x, 0.0, keys(seeds, 3), 1) is x

@@ -1,0 +1,245 @@
+"""The ensemble trainer: equal to training alone with torch.optim, resumable to the bit, split, diverging, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from joma.models import Decoder, DecoderConfig
+from joma.models.dropout import keys
+from joma.runs import Run, RunError
+from joma.training import Ensemble, Optimizer, next_token_loss, train
+
+CONFIG = DecoderConfig(vocabulary=11, width=8, mlp=12, layers=2, context=5, dropout=0.2)
+SEEDS = (3, 1, 4, 1, 5)
+RATES = (1e-3, 1e-2, 3e-3, 1e-3, 2e-2)
+
+
+def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    """Each member reads its own text."""
+    text = torch.stack(
+        [torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(100 * step + member)) for member in members]
+    )
+    return text[..., :-1], text[..., 1:]
+
+
+def networks(members: Sequence[int]) -> Decoder:
+    """In float64: the bias of the keys has no gradient, and Adam would make steps of its rounding errors."""
+    return Decoder(CONFIG, [SEEDS[member] for member in members]).double()
+
+
+def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
+    return torch.cat([p.flatten(1) for p in decoder.parameters()], 1)
+
+
+def ensemble(**changes: Any) -> Ensemble:
+    whole: dict[str, Any] = {
+        "members": 5, "networks": networks, "batch": batch, "loss": next_token_loss,
+        "optimizer": Optimizer("adam", rate=RATES, clip=0.5), "steps": 12, "measures": {"weights": weights},
+        "measure_at": (0, 5),
+    }  # fmt: skip
+    return Ensemble(**(whole | changes))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run.create(tmp_path / "a.sqlite", study="test", config={}) as run:
+        yield run
+
+
+def fresh(path: Path) -> Run:
+    return Run.create(path, study="test", config={})
+
+
+def test_records_measures_losses_and_divergence(run: Run) -> None:
+    heard: list[tuple[float, str]] = []
+    train(ensemble(), run, name="x", progress=lambda share, doing: heard.append((share, doing)))
+    assert run.names() == ["x/weights", "x/train_loss", "x/diverged_at"]
+    assert run.steps("x/weights").tolist() == [0, 5, 12]
+    assert np.isnan(run.at("x/train_loss", 0)).all()
+    assert run.at("x/train_loss", 5).shape == (5,)
+    assert (run.array("x/diverged_at") == -1).all()
+    assert not list(run.path.parent.glob("*.checkpoint"))
+    before = run.path.read_bytes()
+    train(ensemble(), run, name="x")  # done already
+    assert run.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer("sgd", rate=RATES),
+        Optimizer("sgd", rate=RATES, momentum=0.9, weight_decay=0.01, clip=0.5),
+        Optimizer("adam", rate=RATES, weight_decay=0.01),
+        Optimizer("adam", rate=RATES, clip=0.5, renew_every=4),
+        Optimizer("adamw", rate=RATES, betas=(0.8, 0.95), weight_decay=0.1),
+    ],
+)
+def test_equals_torch_optim_on_each_member_alone(run: Run, optimizer: Optimizer) -> None:
+    train(ensemble(optimizer=optimizer), run)
+    for member, (seed, rate) in enumerate(zip(SEEDS, RATES, strict=True)):
+        alone = Decoder(CONFIG, [seed]).double()
+        theirs = torch_optimizer(alone, optimizer, rate)
+        losses = []
+        for step in range(12):
+            if optimizer.renew_every and step % optimizer.renew_every == 0:
+                theirs = torch_optimizer(alone, optimizer, rate)
+            loss = next_token_loss(alone, batch(step, [member]), keys(alone.seeds, step))
+            theirs.zero_grad()
+            loss.sum().backward()
+            if optimizer.clip:
+                torch.nn.utils.clip_grad_norm_(alone.parameters(), optimizer.clip)
+            theirs.step()
+            losses.append(loss.item())
+        ours = run.at("weights", 12)[member]
+        np.testing.assert_allclose(ours, weights(alone, [member])[0].detach(), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(run.at("train_loss", 12)[member], np.mean(losses[5:]), rtol=1e-9)
+
+
+def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.optim.Optimizer:
+    if ours.kind == "sgd":
+        return torch.optim.SGD(network.parameters(), rate, momentum=ours.momentum, weight_decay=ours.weight_decay)
+    kind = torch.optim.Adam if ours.kind == "adam" else torch.optim.AdamW
+    return kind(network.parameters(), rate, betas=ours.betas, eps=ours.epsilon, weight_decay=ours.weight_decay)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("together", [5, 2])
+@pytest.mark.parametrize("last_batch", [0, 3, 5, 9, 11])
+def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int, last_batch: int) -> None:
+    whole = fresh(tmp_path / "whole.sqlite")
+    train(ensemble(together=together), whole)
+    run = fresh(tmp_path / "killed.sqlite")
+    calls = 0
+
+    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        nonlocal calls
+        calls += 1
+        if step == last_batch and calls > last_batch:
+            raise Killed
+        return batch(step, members)
+
+    with pytest.raises(Killed):
+        train(ensemble(together=together, batch=deadly), run, checkpoint_every=0.0)
+    run.close()
+    run = Run.open(run.path, write=True)
+    asked: list[int] = []
+
+    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        asked.append(step)
+        return batch(step, members)
+
+    train(ensemble(together=together, batch=counted), run)
+    for name in whole.names():
+        assert whole.steps(name).tolist() == run.steps(name).tolist()
+        np.testing.assert_array_equal(whole.array(name), run.array(name))
+    if last_batch == 11 and together == 5:
+        assert min(asked) >= 10  # it did go on, and not begin again
+    assert not list(tmp_path.glob("*.checkpoint*"))
+    whole.close(), run.close()
+
+
+def test_groups_give_what_one_ensemble_gives(tmp_path: Path) -> None:
+    runs = [fresh(tmp_path / f"{together}.sqlite") for together in (5, 3, 1)]
+    for run, together in zip(runs, (5, 3, 1), strict=True):
+        train(ensemble(together=together), run)
+    for run in runs[1:]:
+        np.testing.assert_allclose(run.array("weights"), runs[0].array("weights"), atol=1e-9)
+    for run in runs:
+        run.close()
+
+
+def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path) -> None:
+    first = fresh(tmp_path / "a.sqlite")
+    with pytest.raises(Killed):
+        train(ensemble(batch=_dies_at(9)), first, checkpoint_every=0.0)
+    first.close()
+    (kept,) = tmp_path.glob("*.checkpoint")
+    for damaged in (kept.read_bytes()[:100], b""):
+        kept.write_bytes(damaged)
+        (tmp_path / "a.sqlite").unlink()
+        with fresh(tmp_path / "a.sqlite") as again:
+            train(ensemble(), again)
+            assert again.steps("weights").tolist() == [0, 5, 12]
+
+
+def _dies_at(step: int) -> Any:
+    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if now == step:
+            raise Killed
+        return batch(now, members)
+
+    return deadly
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors.torch
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = fresh(tmp_path / "a.sqlite")
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", full)
+        with pytest.raises(RunError, match=r"no checkpoint could be written to .* No space left"):
+            train(ensemble(), run, checkpoint_every=0.0)
+    assert not list(tmp_path.glob("*.new"))
+    train(ensemble(), run)
+    assert run.last_step("weights") == 12
+    run.close()
+
+
+def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None:
+    rates = (*RATES[:4], 1e30)
+    train(ensemble(optimizer=Optimizer("sgd", rate=rates)), run)
+    marked = run.at("diverged_at", 12)
+    assert (marked[:4] == -1).all()
+    assert 0 < marked[4] < 12
+    assert np.isfinite(run.at("weights", 12)[:4]).all()
+    assert np.isfinite(run.at("train_loss", 12)[:4]).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: ensemble(members=0), "at least one member, got 0"),
+        (lambda: ensemble(steps=0), "steps must be at least 1"),
+        (lambda: ensemble(measure_at=(13,)), "between 0 and 12"),
+        (lambda: ensemble(together=0), "together must be at least 1"),
+        (lambda: ensemble(precision="bf8"), "precision must be one of"),
+        (lambda: ensemble(members=4), "rate has 5 entries for 4 members"),
+        (lambda: Optimizer("adam", rate=float("nan")), "rate must be finite"),
+        (lambda: Optimizer("adam", rate=(1e-3, -1.0)), "rate must be finite and not negative, got -1.0"),
+        (lambda: Optimizer("lion"), "kind must be one of"),
+        (lambda: Optimizer("adam", momentum=0.9), "momentum belongs to sgd"),
+        (lambda: Optimizer("sgd", momentum=1.0), "less than 1"),
+        (lambda: Optimizer("adam", clip=0.0), "clip must be positive"),
+        (lambda: Optimizer("adam", weight_decay=-1.0), "weight_decay must be"),
+        (lambda: Optimizer("adam", renew_every=0), "renew_every must be"),
+    ],
+)
+def test_refusals(make: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_refuses_networks_and_measures_of_another_size(run: Run) -> None:
+    with pytest.raises(ValueError, match="embedding has 1 members, 5 were asked for"):
+        train(ensemble(networks=lambda members: Decoder(CONFIG, [0])), run)
+    with pytest.raises(ValueError, match="measure 'loss' gave 2 values for 5 members"):
+        train(ensemble(measures={"loss": lambda network, members: torch.zeros(2)}), run)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_refuses_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="no CUDA GPU"):
+        ensemble(device="cuda")
