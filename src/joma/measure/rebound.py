@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.measure.intervals import mean_interval
+
 FEWEST_POINTS = 12
 FEWEST_SEEDS = 3
 
@@ -117,14 +119,10 @@ def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from scipy.stats import t
-
-    seeds = curve.shape[-2]
-    others = (curve.sum(-2, keepdim=True) - curve) / (seeds - 1)
+    others = (curve.sum(-2, keepdim=True) - curve) / (curve.shape[-2] - 1)
     low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]  # (..., seeds)
     start, end = curve[..., 0], curve[..., -1]
-    spread = torch.stack([start - low, end - low], dim=-1).std(-2)
-    margins = float(t.ppf((1 + confidence) / 2, seeds - 1)) / sqrt(seeds) * spread
+    margins = mean_interval(torch.stack([start - low, end - low], dim=-1), dim=-2, level=confidence).half_width
     return start.mean(-1), low.mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from joma.data.hierarchy import HBLT
 from joma.theory import hierarchy
 
 Arrays = dict[str, Tensor]
@@ -21,6 +22,8 @@ BALANCED = (8, 4)
 SLOPES = (0.25, 1.0, 4.0)
 """How fast rho_0 approaches 1, against rho."""
 NEAR_ONE = 2.0**-20
+CHUNK = 2**18
+"""Sequences sampled at once."""
 
 
 def pairs_below_one_child(trees: int, classes: int, seed: int) -> Arrays:
@@ -67,31 +70,20 @@ def sampled_pairs(samples: int, depth: int, rho: float, classes: int, seed: int)
     """A sampled tree: token m against one token for each height of their ancestor, the root last. (depth,) each."""
     source = _numbers(seed)
     p0, p_zero = (x[0] for x in _root(source, 1, 1, classes))
-    klass = torch.multinomial(p0, samples, replacement=True, generator=source)
-    one = 1 - p_zero[0, klass]
-
-    def step(parent: Tensor) -> Tensor:
-        return parent ^ (_uniform(source, samples) > (1 + rho) / 2)
-
-    path = [_uniform(source, samples) < one]  # from the root's child down to token m
-    for _ in range(depth - 1):
-        path.append(step(path[-1]))
-    m = path[-1]
-    together, shuffled = [], []
-    for height in range(1, depth + 1):
-        top = path[-1 - height] if height < depth else _uniform(source, samples) < one
-        for _ in range(min(height, depth - 1)):
-            top = step(top)
-        together.append(top[m].double().mean())
-        shuffled.append(top.roll(1)[m].double().mean())  # l of another sequence
+    p_zero = p_zero[0]
+    # The path down to token 0 branches once on every level, so token H meets it at height H.
+    tree = HBLT(depth, [2, *([2] + [1] * level for level in range(1, depth))], rho, p0, p_zero)
+    sizes = [min(CHUNK, samples - start) for start in range(0, samples, CHUNK)]
+    on = torch.cat([tree.sample(size, generator=source).on for size in sizes])
+    m, others = on[:, 0], on[:, 1:]
     heights = torch.arange(1, depth)
-    tau = 2 * p_zero[0] - 1
-    corrected = hierarchy.cooccurrence(rho, hierarchy.root_rho(p0, p_zero[0]), depth, heights)
+    tau = 2 * p_zero - 1
+    corrected = hierarchy.cooccurrence(rho, hierarchy.root_rho(p0, p_zero), depth, heights)
     return {
-        "truth": torch.stack(together),
-        "shuffled": torch.stack(shuffled),
+        "truth": others[m].double().mean(0),
+        "shuffled": others.roll(1, 0)[m].double().mean(0),  # l of another sequence
         "appears": m.sum(),
-        "printed": hierarchy.cooccurrence(rho, hierarchy.printed_root_rho(p0, p_zero[0]), depth, heights),
+        "printed": hierarchy.cooccurrence(rho, hierarchy.printed_root_rho(p0, p_zero), depth, heights),
         "corrected": torch.cat([corrected, hierarchy.root_cooccurrence(rho, depth, p0, tau, tau)[None]]),
     }
 

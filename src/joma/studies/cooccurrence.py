@@ -368,7 +368,7 @@ def _off_in_errors(run: Run, said: str, errors: Any) -> float:
 STUDY = Study(
     name="thm5",
     title="Theorem 5: co-occurrence in a latent hierarchy",
-    version=1,
+    version=2,
     claims=(
         FORMULA,
         SAMPLED,
