@@ -137,7 +137,7 @@ def _sources(folder: Path | None) -> dict[str, bytes]:
     for path in source_files(root):
         name = path.relative_to(root).as_posix()
         # _sysconfigdata and config- hold the settings of one build, not of a version.
-        if not set(path.parts) & set(_TABLES) and not name.startswith(("_sysconfigdata", "config-")):
+        if not set(name.split("/")) & set(_TABLES) and not name.startswith(("_sysconfigdata", "config-")):
             found[name] = path.read_bytes()
     return dict(sorted(found.items(), key=lambda item: hashlib.sha256(item[0].encode()).digest()))
 
@@ -148,7 +148,8 @@ def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress)
     classes = list(range(len(CLASSES)))
     words: list[np.ndarray] = []
     labels: dict[str, bytearray] = {level: bytearray() for level in (*LEVELS, "depth")}
-    files, starts, skipped = [], [0], 0
+    files: list[str] = []
+    starts, skipped = [0], 0
     for name, content in sources.items():
         progress(starts[-1] / tokens if tokens else len(files) / len(sources), f"reading {name}")
         try:

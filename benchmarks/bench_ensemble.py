@@ -1,0 +1,177 @@
+"""Training networks as one ensemble against training them one after the other in plain eager PyTorch.
+
+Shapes: `table1` at width d (3 blocks, no output projection, MLP 4d, sequences of 30, batch 128, Adam, weight decay),
+and `fig8` (5 blocks of width 200, vocabulary 28,782, 20 x 35 tokens, dropout 0.2, Adam, clipped). The peer is the same
+network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix products. For table1 the
+arithmetic rate is put beside what one large TF32 product reaches on the same machine in the same run; for fig8 the
+time beside what its unavoidable memory traffic would take.
+
+    python benchmarks/bench_ensemble.py [--device cuda] [--shapes table1-1024,table1-256,fig8] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from _record import record
+from peer_decoder import PeerDecoder, peer_step
+
+from joma.models import Decoder, DecoderConfig
+from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
+from joma.training.engine import Engine
+from joma.training.ensemble import _precision
+
+TABLE1 = DecoderConfig(
+    vocabulary=100, outputs=10, layers=3, width=1024, mlp=4096, context=30, projection=False, causal=True
+)
+FIG8 = DecoderConfig(vocabulary=28_782, layers=5, width=200, mlp=200, context=35, dropout=0.2, copies=True)
+
+
+def table1(width: int, members: int, device: str) -> Ensemble:
+    config = TABLE1.with_(width=width, mlp=4 * width)
+    tokens = torch.randint(100, (members, 128, 30), device=device)
+    labels = torch.randint(10, (members, 128), device=device)
+    return Ensemble(
+        members, lambda who: Decoder(config, list(who)), lambda step, who: (tokens[: len(who)], labels[: len(who)]),
+        class_loss, Optimizer("adam", rate=1e-4, weight_decay=1e-4), steps=10**6, device=device, precision="tf32",
+    )  # fmt: skip
+
+
+def fig8(members: int, device: str, precision: str = "half-logits") -> Ensemble:
+    text = torch.randint(28_782, (20, 36), device=device)
+    batch = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+    return Ensemble(
+        members, lambda who: Decoder(FIG8, list(who)), lambda step, who: batch, next_token_loss,
+        Optimizer("adam", rate=1e-4, clip=0.5), steps=10**6, device=device, precision=precision,
+    )  # fmt: skip
+
+
+def seconds(work: Callable[[int], None], device: str, *, warm: int, steps: int, rounds: int = 3) -> float:
+    """A step's time: the fastest of a few rounds."""
+    work(warm)
+    best = float("inf")
+    for _ in range(rounds):
+        wait(device)
+        begin = time.perf_counter()
+        work(steps)
+        wait(device)
+        best = min(best, (time.perf_counter() - begin) / steps)
+    return best
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def ensemble_step(ensemble: Ensemble, *, steps: int) -> tuple[float, Engine]:
+    engine = Engine(ensemble, range(ensemble.members))
+    engine.become(range(ensemble.members), None)
+    made = 0
+
+    def work(count: int) -> None:
+        nonlocal made
+        for _ in engine.advance(made, made + count):
+            pass
+        made += count
+
+    with _precision(ensemble.precision):
+        return seconds(work, ensemble.device, warm=6 if ensemble.device == "cuda" else 1, steps=steps), engine
+
+
+def peer(ensemble: Ensemble, config: DecoderConfig, *, steps: int) -> float:
+    network = PeerDecoder(config).to(ensemble.device)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-4, weight_decay=ensemble.optimizer.weight_decay)
+    batch = tuple(t if t.ndim == 2 and ensemble.loss is next_token_loss else t[0] for t in ensemble.batch(0, [0]))
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            peer_step(network, optimizer, *batch, clip=ensemble.optimizer.clip)
+
+    with _precision("float32" if ensemble.precision == "float32" else "tf32"):
+        return seconds(work, ensemble.device, warm=3, steps=steps)
+
+
+def tf32_rate() -> float:
+    """FLOP/s of one large product."""
+    a, b = torch.randn(8192, 8192, device="cuda"), torch.randn(8192, 8192, device="cuda")
+    with _precision("tf32"):
+        return 2 * 8192**3 / seconds(lambda n: [a @ b for _ in range(n)] and None, "cuda", warm=3, steps=20)
+
+
+def products(config: DecoderConfig, tokens: int, read: int) -> float:
+    """FLOP of the matrix products in one training step of one network: three times the forward pass."""
+    block = config.width * (3 * config.width + (config.width if config.projection else 0) + 2 * config.mlp)
+    return 6 * (config.layers * block * tokens + (config.outputs or config.vocabulary) * config.width * read)
+
+
+def measure_table1(width: int, members: int, device: str) -> dict[str, object]:
+    whole = table1(width, members, device)
+    together, engine = ensemble_step(whole, steps=30 if device == "cuda" else 3)
+    del engine
+    config = TABLE1.with_(width=width, mlp=4 * width)
+    alone = peer(whole, config, steps=30 if device == "cuda" else 3)
+    row: dict[str, object] = {
+        "shape": f"table1, d = {width}", "members": members, "ms a member-step": 1e3 * together / members,
+        "eager ms a step": 1e3 * alone, "times faster a run": alone / (together / members),
+    }  # fmt: skip
+    if device == "cuda":
+        rate, most = products(config, 128 * 30, 128) * members / together, tf32_rate()
+        row |= {"TFLOP/s": rate / 1e12, "one large TF32 product, TFLOP/s": most / 1e12, "share": rate / most}
+    return row
+
+
+def measure_fig8(members: int, device: str, precision: str) -> dict[str, object]:
+    whole = fig8(members, device, precision)
+    together, engine = ensemble_step(whole, steps=30)
+    count = sum(p[0].numel() for p in engine.parameters)
+    logits = 20 * 35 * FIG8.vocabulary * (2 if precision == "half-logits" else 4)
+    # Adam reads weight, gradient and two moments and writes three; the gradient is written, and read for its norm.
+    # Logits are written, read and written as gradients, and read by two products.
+    traffic = 9 * 4 * count + 5 * logits
+    speed = memory_speed()
+    del engine
+    alone = peer(whole, FIG8, steps=30)
+    return {
+        "shape": f"fig8, {precision}", "members": members, "ms a member-step": 1e3 * together / members,
+        "eager ms a step": 1e3 * alone, "times faster a run": alone / (together / members),
+        "floor by memory traffic, ms": 1e3 * traffic / speed, "floor by Adam alone, ms": 1e3 * 7 * 4 * count / speed,
+        "minutes for 58,580 steps": together * 58_580 / 60,
+    }  # fmt: skip
+
+
+def memory_speed() -> float:
+    """Bytes a second of one large copy."""
+    a = torch.empty(2**28, device="cuda")
+    b = torch.empty_like(a)
+    return 2 * a.nbytes / seconds(lambda n: [b.copy_(a) for _ in range(n)] and None, "cuda", warm=3, steps=20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shapes", default="")
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    usual = "table1-1024,table1-256,fig8" if options.device == "cuda" else "table1-64,table1-256"
+    rows = []
+    for shape in (options.shapes or usual).split(","):
+        kind, *rest = shape.split("-")
+        if kind == "fig8":
+            rows.append(measure_fig8(21, options.device, "-".join(rest) or "half-logits"))
+        else:
+            width = int(rest[0])
+            rows.append(
+                measure_table1(
+                    width, {1024: 12, 256: 60}.get(width, 12) if options.device == "cuda" else 6, options.device
+                )
+            )
+        print(*(f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in rows[-1].items()), sep=", ")
+    record("ensemble", rows)
+
+
+if __name__ == "__main__":
+    main()

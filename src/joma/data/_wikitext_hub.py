@@ -1,0 +1,191 @@
+"""WikiText from the Hugging Face hub: the parquet files of Salesforce/wikitext, at one commit, with their hashes.
+
+A file is downloaded beside its place, goes on where it stopped after a kill or a broken connection, and is moved to its
+place only with the hash that the hub lists. So what stands under its own name is whole. Everything goes through
+huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from joma.data._cache import Progress, cache_folder, quiet
+from joma.data._words import file_hash, need_pyarrow, split_files
+from joma.data.errors import CorpusError
+
+_REPOSITORY = "Salesforce/wikitext"
+_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
+_FOLDERS = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
+_TRIES = 5  # in a row without a single byte
+_PAUSE = 1.0  # seconds before the second try; doubled before each further one
+
+
+@dataclass(frozen=True)
+class _Listed:
+    path: str
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def download_wikitext(
+    name: str = "wikitext-2", folder: Path | str | None = None, *, progress: Progress = quiet
+) -> Path:
+    """WikiText-2 (8 MB) or WikiText-103 (about 320 MB) from the hub, into `folder`; returns the folder, for `wikitext`.
+
+    folder: else joma's cache folder, where `find_corpus` looks. What is there already is not fetched again; a second
+    call goes on where the first was cut off. The text is Wikipedia's, under CC BY-SA.
+    """
+    if name not in _FOLDERS:
+        raise CorpusError(f"name must be 'wikitext-2' or 'wikitext-103', got {name!r}")
+    target = cache_folder() / name if folder is None else Path(folder)
+    if _complete(target):
+        return target
+    need_pyarrow(f"reading {name} from the hub")
+    try:
+        import_module("huggingface_hub")
+    except ImportError:
+        raise CorpusError(f"downloading {name} needs huggingface_hub: pip install 'joma[hf]'") from None
+    with _in_one_sentence(name, target):
+        files = _listing(_FOLDERS[name])
+        target.mkdir(parents=True, exist_ok=True)
+        total, done = sum(file.size for file in files), 0
+        for file in files:
+            if not (target / file.name).is_file():
+                _fetch(file, target, partial(_told, progress, file.name, done, total))
+            done += file.size
+    return target
+
+
+def _told(progress: Progress, name: str, before: int, total: int, got: int) -> None:
+    progress((before + got) / total, f"downloading {name}")
+
+
+def _complete(folder: Path) -> bool:
+    try:
+        return all(split_files(folder, split) for split in ("train", "valid", "test"))
+    except CorpusError:
+        return False
+
+
+def _listing(folder: str) -> list[_Listed]:
+    """The parquet files of one configuration, with the hashes of their content."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
+    entries = list(api.list_repo_tree(_REPOSITORY, folder, repo_type="dataset", revision=_COMMIT))
+    shard = re.compile(re.escape(folder) + r"/(train|validation|test)-\d{5}-of-\d{5}\.parquet")
+    files = [
+        _Listed(entry.path, entry.size, entry.lfs.sha256)
+        for entry in entries
+        if isinstance(entry, RepoFile) and entry.lfs and shard.fullmatch(entry.path)
+    ]
+    if not files:
+        raise CorpusError(f"the hub lists no parquet files in {folder} of {_REPOSITORY}")
+    return files
+
+
+def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
+    part = folder / f"{file.name}.part"
+    with part.open("ab") as stream:
+        _lock(stream, part)
+        if stream.tell() > file.size:
+            _empty(stream)
+        tries = 0
+        while (before := stream.tell()) < file.size:
+            try:
+                for chunk in _chunks(file, stream):
+                    stream.write(chunk)
+                    report(stream.tell())
+            except _transport_errors():
+                if tries + 1 >= _TRIES and stream.tell() == before:
+                    raise
+            tries = tries + 1 if stream.tell() == before else 0
+            if stream.tell() < file.size:
+                time.sleep(_PAUSE * 2**tries)
+        stream.flush()
+        os.fsync(stream.fileno())
+        if file_hash(part) != file.sha256:
+            part.unlink()
+            raise CorpusError(
+                f"{file.name} was downloaded, but does not have the hash that the hub lists; it was deleted"
+            )
+        os.replace(part, folder / file.name)
+
+
+def _empty(stream: IO[bytes]) -> None:
+    stream.seek(0)
+    stream.truncate()
+
+
+def _lock(stream: IO[bytes], part: Path) -> None:
+    """One download of a file at a time: two would write into one another."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system; the hash still tells
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CorpusError(f"another process is downloading {part}; wait for it") from None
+
+
+def _chunks(file: _Listed, stream: IO[bytes]) -> Iterator[bytes]:
+    """The bytes that `stream` lacks, as they come; they may end early."""
+    from huggingface_hub import hf_hub_url
+
+    utils: Any = import_module("huggingface_hub.utils")
+    have = stream.tell()
+    url = hf_hub_url(
+        _REPOSITORY, file.path, repo_type="dataset", revision=_COMMIT, endpoint=os.environ.get("HF_ENDPOINT")
+    )
+    # Compressed ranges would be ranges of something else.
+    headers = {**utils.build_hf_headers(library_name="joma"), "accept-encoding": "identity", "range": f"bytes={have}-"}
+    with utils.http_stream_backoff(
+        "GET", url, headers=headers, timeout=30, base_wait_time=_PAUSE, retry_on_exceptions=()
+    ) as response:
+        utils.hf_raise_for_status(response)
+        if response.status_code != 206:
+            _empty(stream)  # the whole file comes
+        elif not response.headers.get("content-range", "").startswith(f"bytes {have}-"):
+            raise CorpusError(f"{file.name}: the hub sent another part than asked for")
+        yield from response.iter_bytes()
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """What the client's own HTTP library raises when a connection fails; which library depends on its version."""
+    session = import_module("huggingface_hub.utils").get_session()
+    return (import_module(type(session).__module__.partition(".")[0]).TransportError,)
+
+
+@contextmanager
+def _in_one_sentence(name: str, target: Path) -> Iterator[None]:
+    """Whatever keeps the hub from answering, said with what can be done."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+        return
+    except HfHubHTTPError as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"the hub answered with status {status}"
+    except _transport_errors() as error:
+        why = f"the hub cannot be reached ({type(error).__name__})"
+    except OSError as error:  # offline mode, a full disk
+        why = " ".join(str(error).split())[:200]
+    raise CorpusError(
+        f"{name} could not be downloaded: {why}; try again, or put train.txt, valid.txt and test.txt into {target}"
+    )

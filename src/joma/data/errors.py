@@ -1,0 +1,7 @@
+"""What can be wrong with text that somebody brings."""
+
+from __future__ import annotations
+
+
+class CorpusError(ValueError):
+    """A corpus cannot be read, downloaded or cut; the message is one sentence that says what would be right."""

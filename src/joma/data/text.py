@@ -1,0 +1,241 @@
+"""Text for language models: WikiText, any other text file, and Python source, which needs no download.
+
+Words are cut by the "basic_english" convention of the paper's runs (see `basic_english`), the vocabulary comes from the
+training split: <unk> first, then by frequency, ties in alphabetical order.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.data._cache import Progress, cache_folder, key_of, packed, quiet, remembered, unpacked
+from joma.data._wikitext_hub import download_wikitext
+from joma.data._words import (
+    UNKNOWN,
+    Numbering,
+    basic_english,
+    blocks,
+    by_frequency,
+    file_hash,
+    numbered,
+    split_files,
+)
+from joma.data.errors import CorpusError
+from joma.data.python_source import python_tokens
+
+__all__ = [
+    "Corpus",
+    "CorpusError",
+    "basic_english",
+    "cut_vocabulary",
+    "download_wikitext",
+    "find_corpus",
+    "python_corpus",
+    "streams",
+    "text_file",
+    "wikitext",
+    "windows",
+]
+
+SPLITS = ("train", "valid", "test")
+_FORMAT = 1  # of the cached file; raised when the same text would give other tokens
+_HELD_OUT = 0.05  # of one text: so much at its end is the test split, as much before that the validation split
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
+
+    sha256 names the content and the rules that made the tokens of it, for a record of what a model was trained on.
+    """
+
+    name: str
+    vocabulary: tuple[str, ...]
+    tokens: dict[str, Tensor]
+    sha256: str
+
+
+def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
+    """WikiText in a folder: train.txt, valid.txt, test.txt, or the hub's train-00000-of-00001.parquet and so on.
+
+    Any text in that layout will do. Lines do not count, empty ones contribute nothing. Cached by content. Of WikiText-2
+    come 28,782 words and 2,049,990 / 214,417 / 241,859 tokens.
+    """
+    folder = Path(folder)
+    files = {split: split_files(folder, split) for split in SPLITS}
+    key = key_of("splits", _FORMAT, {split: [file_hash(path) for path in files[split]] for split in SPLITS})
+
+    def compute() -> dict[str, Tensor]:
+        size = sum(path.stat().st_size for paths in files.values() for path in paths)
+        done = 0
+
+        def read(split: str, number: Callable[[str], int]) -> np.ndarray:
+            nonlocal done
+            parts = []
+            for path in files[split]:
+                progress(done / size, f"cutting {path.name} into words")
+                parts.append(numbered(blocks(path), number))
+                done += path.stat().st_size
+            return _some(np.concatenate(parts), f"{folder}: the {split} split holds no words")
+
+        numbers = Numbering()
+        first = read("train", numbers.__getitem__)
+        words, train = _ordered(first, numbers, len(first))
+        table = {word: number for number, word in enumerate(words)}
+        rest = {split: read(split, lambda word: table.get(word, 0)) for split in SPLITS[1:]}
+        return _tensors(words, {"train": train, **rest})
+
+    return _corpus(folder.name, key, remembered("text", key, compute))
+
+
+def text_file(path: Path | str) -> Corpus:
+    """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content."""
+    path = Path(path)
+    key = key_of("text", _FORMAT, _HELD_OUT, file_hash(path))
+
+    def compute() -> dict[str, Tensor]:
+        numbers = Numbering()
+        first = _some(numbered(blocks(path), numbers.__getitem__), f"{path} holds no words")
+        held_out = int(len(first) * _HELD_OUT)
+        if held_out == 0:
+            raise CorpusError(f"{path} has {len(first)} words, too few to hold some out; 20 are the least")
+        words, ids = _ordered(first, numbers, len(first) - 2 * held_out)
+        cuts = [len(first) - 2 * held_out, len(first) - held_out]
+        return _tensors(words, dict(zip(SPLITS, np.split(ids, cuts), strict=True)))
+
+    return _corpus(path.stem, key, remembered("text", key, compute))
+
+
+def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress: Progress = quiet) -> Corpus:
+    """The standard library's source (see `python_tokens`), which needs no download: about 90 %, 5 % and 5 %, by files.
+
+    Words outside the vocabulary are the token of their lexical class, so there is no <unk>. The vocabulary is made from
+    all three splits.
+    """
+    code = python_tokens(vocabulary, tokens=tokens, progress=progress)
+    inner = code.starts[1:-1]  # where a file ends and another begins
+    if len(inner) < 2:
+        raise CorpusError(f"{len(code.tokens):,} tokens are {len(code.files)} files, three are needed; raise tokens")
+    last = _nearest(inner[1:], (1 - _HELD_OUT) * len(code.tokens))
+    first = _nearest(inner[inner < last], (1 - 2 * _HELD_OUT) * len(code.tokens))
+    parts = dict(zip(SPLITS, code.tokens.tensor_split([first, last]), strict=True))
+    return Corpus(f"python-{platform.python_version()}", code.vocabulary, parts, key_of(code.sha256, vocabulary))
+
+
+def find_corpus(
+    data: Path | str | None = None, *, name: str = "wikitext-2", progress: Progress = quiet
+) -> Corpus | None:
+    """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None."""
+    given = data or os.environ.get("JOMA_DATA")
+    places = [Path(given) / name] if given else []
+    for folder in (*places, cache_folder() / name):
+        if folder.is_dir():
+            return wikitext(folder, progress=progress)
+    return None
+
+
+def cut_vocabulary(corpus: Corpus, size: int) -> Corpus:
+    """The same text with `size` words: <unk> and the size - 1 that are most frequent in the training split.
+
+    Ties keep the order of the corpus. Every other word becomes <unk>.
+
+    >>> corpus = Corpus("x", ("<unk>", "a", "b", "c"), {"train": torch.tensor([1, 3, 3, 2, 2], dtype=torch.int32)}, "")
+    >>> cut = cut_vocabulary(corpus, 3)
+    >>> cut.vocabulary, cut.tokens["train"].tolist()
+    (('<unk>', 'b', 'c'), [0, 2, 2, 1, 1])
+    """
+    known = UNKNOWN in corpus.vocabulary
+    most = len(corpus.vocabulary) + (not known)
+    if not 2 <= size <= most:
+        raise CorpusError(f"size must lie between 2 (<unk> and one word) and {most}, the words there are, got {size}")
+    counts = torch.bincount(corpus.tokens["train"].long(), minlength=len(corpus.vocabulary))
+    if known:
+        counts[corpus.vocabulary.index(UNKNOWN)] = -1  # it is kept anyway, and does not compete
+    kept = counts.argsort(descending=True, stable=True)[: size - 1]
+    entry = torch.zeros(len(corpus.vocabulary), dtype=torch.int32)
+    entry[kept] = torch.arange(1, size, dtype=torch.int32)
+    return replace(
+        corpus,
+        vocabulary=(UNKNOWN, *(corpus.vocabulary[number] for number in kept.tolist())),
+        tokens={split: entry[ids.long()] for split, ids in corpus.tokens.items()},
+        sha256=key_of(corpus.sha256, size),
+    )
+
+
+def streams(tokens: Tensor, batch: int) -> Tensor:
+    """A text cut into `batch` pieces of one length, read in parallel: (batch, length), what is left over dropped.
+
+    >>> streams(torch.arange(7), 2)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    """
+    if tokens.ndim != 1:
+        raise CorpusError(f"tokens must have shape (N,), got {tuple(tokens.shape)}")
+    if batch < 1:
+        raise CorpusError(f"batch must be at least 1, got {batch}")
+    length = len(tokens) // batch
+    if length < 2:
+        raise CorpusError(f"{batch} streams need {2 * batch:,} tokens at least, the text has {len(tokens):,}")
+    return tokens[: batch * length].view(batch, length)
+
+
+def windows(text: Tensor, length: int = 35) -> tuple[Tensor, Tensor]:
+    """Streams cut into sequences that follow one another: inputs and targets, each (count, batch, length).
+
+    Sequence i reads text[:, i length : (i + 1) length]; its targets are one token further. Views, nothing is copied.
+    What is left at the end and has no full sequence is dropped.
+
+    >>> inputs, targets = windows(torch.arange(10).view(2, 5), 2)
+    >>> inputs.shape, inputs[1, 0], targets[1, 0]
+    (torch.Size([2, 2, 2]), tensor([2, 3]), tensor([3, 4]))
+    """
+    if text.ndim != 2:
+        raise CorpusError(f"text must have shape (batch, length), as streams returns it, got {tuple(text.shape)}")
+    if length < 1:
+        raise CorpusError(f"length must be at least 1, got {length}")
+    count = (text.shape[1] - 1) // length
+    if count < 1:
+        raise CorpusError(
+            f"a sequence of {length} tokens with targets needs {length + 1} tokens a stream, there are {text.shape[1]}"
+        )
+    inputs, targets = (text[:, at : at + count * length].unflatten(1, (count, length)).transpose(0, 1) for at in (0, 1))
+    return inputs, targets
+
+
+def _nearest(places: Tensor, wanted: float) -> int:
+    return int(places[(places - wanted).abs().argmin()])
+
+
+def _some(ids: np.ndarray, sentence: str) -> np.ndarray:
+    if len(ids) == 0:
+        raise CorpusError(sentence)
+    return ids
+
+
+def _ordered(ids: np.ndarray, numbers: Numbering, train: int) -> tuple[list[str], np.ndarray]:
+    """The vocabulary of the first `train` tokens, and all of them as indices into it; numbers were given as met."""
+    counts = np.bincount(ids[:train], minlength=len(numbers))
+    if np.count_nonzero(counts) < 2:
+        raise CorpusError(f"the text to train on has one word alone, {next(iter(numbers))!r}: nothing is to be learned")
+    words = by_frequency(numbers, counts)
+    entry = np.zeros(len(numbers) + 1, np.int32)  # what the training split lacks is <unk>
+    for place, word in enumerate(words[1:], 1):
+        entry[numbers[word]] = place
+    return words, entry[ids]
+
+
+def _tensors(words: list[str], tokens: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    # Copies, since pieces of one array cannot be stored as separate tensors.
+    return {"vocabulary": packed(words), **{split: torch.from_numpy(ids.copy()) for split, ids in tokens.items()}}
+
+
+def _corpus(name: str, key: str, kept: dict[str, Tensor]) -> Corpus:
+    return Corpus(name, unpacked(kept["vocabulary"]), {split: kept[split] for split in SPLITS}, key)
