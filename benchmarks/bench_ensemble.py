@@ -22,7 +22,7 @@ from peer_decoder import PeerDecoder, peer_step
 from joma.models import Decoder, DecoderConfig
 from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
 from joma.training.engine import Engine
-from joma.training.ensemble import _precision
+from joma.training.ensemble import products as products_made
 
 TABLE1 = DecoderConfig(
     vocabulary=100, outputs=10, layers=3, width=1024, mlp=4096, context=30, projection=False, causal=True
@@ -78,7 +78,7 @@ def ensemble_step(ensemble: Ensemble, *, steps: int) -> tuple[float, Engine]:
             pass
         made += count
 
-    with _precision(ensemble.precision):
+    with products_made(ensemble.precision):
         return seconds(work, ensemble.device, warm=6 if ensemble.device == "cuda" else 1, steps=steps), engine
 
 
@@ -91,14 +91,14 @@ def peer(ensemble: Ensemble, config: DecoderConfig, *, steps: int) -> float:
         for _ in range(count):
             peer_step(network, optimizer, *batch, clip=ensemble.optimizer.clip)
 
-    with _precision("float32" if ensemble.precision == "float32" else "tf32"):
+    with products_made("float32" if ensemble.precision == "float32" else "tf32"):
         return seconds(work, ensemble.device, warm=3, steps=steps)
 
 
 def tf32_rate() -> float:
     """FLOP/s of one large product."""
     a, b = torch.randn(8192, 8192, device="cuda"), torch.randn(8192, 8192, device="cuda")
-    with _precision("tf32"):
+    with products_made("tf32"):
         return 2 * 8192**3 / seconds(lambda n: [a @ b for _ in range(n)] and None, "cuda", warm=3, steps=20)
 
 

@@ -1,6 +1,69 @@
-import pytest
+"""The standard library as a corpus, and its labels against a slow reading of the syntax tree."""
 
-from joma.data.python_source import source_files, source_text
+import ast
+import io
+import random
+import tokenize
+from keyword import iskeyword
+
+import pytest
+import torch
+
+from joma.data import _syntax, python_source
+from joma.data._syntax import CLASSES, LEVELS, labelled
+from joma.data.errors import CorpusError
+from joma.data.python_source import python_tokens, source_files, source_text
+
+SAMPLE = '''\
+"""Doc."""
+import os; import sys
+@dec
+@(other(1))
+class A(B):
+    x: int = 3; y = 4
+    @property
+    def f(self, a=1 + 2, *b):
+        é = "ü" + g(x for x in é)  # ü
+        if a: return f"{a + 1}" "more"
+        elif b == 2:
+            pass
+        else:
+
+            def inner(): yield a.b[1:2]
+        try:
+            1
+        except (X, Y) as e:
+            raise
+        else:
+            2
+        finally:
+            3
+async def z():
+    async with a as b:
+        pass
+    match a:
+        case [1, 2] if x > 2:
+            pass
+\f
+for i in range(3):
+    while not i: break
+else:
+    lambda q: q if q else 0
+'''
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def label(file, level, word, occurrence=0):
+    places = [place for place, other in enumerate(file.words) if other == word]
+    return LEVELS[level][file.labels[level][places[occurrence]]]
+
+
+# Text
 
 
 def test_it_is_the_library_and_nothing_installed():
@@ -20,3 +83,219 @@ def test_text_is_deterministic_and_cut():
 def test_bad_length():
     with pytest.raises(ValueError, match="characters must be at least 1"):
         source_text(0)
+
+
+# Labels
+
+
+def test_words_are_those_of_the_lexer():
+    file = labelled(b"x = 'a' + 12  # why\n\nif x:\n    pass\n")
+    assert " ".join(file.words) == "x = 'a' + 12 <newline> if x : <newline> <indent> pass <newline> <dedent> <end>"
+    assert " ".join(CLASSES[found] for found in file.classes).startswith(
+        "<name> <operator> <string> <operator> <number>"
+    )
+    assert CLASSES[file.classes[file.words.index("if")]] == "<keyword>"
+
+
+def test_strings_with_expressions_and_long_ones_are_one_token():
+    file = labelled(b"f'{x + 1:{w}}'; rf'''{\ny\n}'''; 'short'; '" + b"long" * 20 + b"'\n")
+    assert file.words[:-2] == ["<string>", ";", "<string>", ";", "'short'", ";", "<string>"]
+    assert set(file.labels["expression"]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("level", "word", "occurrence", "expected"),
+    [
+        ("expression", "g", 0, "Call"),
+        ("expression", "for", 0, "GeneratorExp"),
+        ("expression", "+", 1, "BinOp"),
+        ("expression", '"ü"', 0, "BinOp"),
+        ("expression", "==", 0, "Compare"),
+        ("expression", ".", 0, "Attribute"),
+        ("expression", "[", 0, "Subscript"),
+        ("expression", "]", 0, "Subscript"),
+        ("expression", "Y", 0, "Tuple"),
+        ("expression", ">", 0, "Compare"),
+        ("expression", "q", 2, "IfExp"),
+        ("expression", "lambda", 0, "Lambda"),
+        ("expression", "x", 0, "none"),
+        ("statement", ";", 0, "Import"),
+        ("statement", "@", 0, "ClassDef"),
+        ("statement", "x", 0, "AnnAssign"),
+        ("statement", "y", 0, "Assign"),
+        ("statement", "elif", 0, "If"),
+        ("statement", "except", 0, "Try"),
+        ("statement", "case", 0, "Match"),
+        ("statement", "async", 0, "FunctionDef"),
+        ("statement", "async", 1, "With"),
+        ("statement", "<end>", 0, "none"),
+        ("block", "class", 0, "module"),
+        ("block", "x", 0, "class"),
+        ("block", "return", 0, "if"),
+        ("block", "elif", 0, "function"),
+        ("block", "inner", 0, "else"),
+        ("block", "yield", 0, "function"),
+        ("block", "raise", 0, "except"),
+        ("block", "3", 1, "finally"),
+        ("block", "break", 0, "while"),
+        ("block", "while", 0, "for"),
+        ("definition", "@", 0, "class"),
+        ("definition", "property", 0, "method"),
+        ("definition", "yield", 0, "nested function"),
+        ("definition", "z", 0, "function"),
+        ("definition", "range", 0, "module"),
+    ],
+)
+def test_labels(level, word, occurrence, expected):
+    assert label(labelled(SAMPLE.encode()), level, word, occurrence) == expected
+
+
+def some_files(count, largest=30_000):
+    files = [path for path in source_files() if 500 < path.stat().st_size < largest]
+    return [SAMPLE.encode(), *(path.read_bytes() for path in random.Random(0).sample(files, count))]
+
+
+def test_every_block_closes_as_it_opened():
+    for source in some_files(30):
+        file = labelled(source)
+        opened = []
+        levels = ("block", "statement", "definition", "depth")
+        for place, word in enumerate(file.words):
+            if word == "<indent>":
+                opened.append([file.labels[level][place] for level in levels])
+            elif word == "<dedent>":
+                assert opened.pop() == [file.labels[level][place] for level in levels]
+        assert not opened
+        assert file.words[-1] == "<end>"
+        assert file.labels["statement"].find(0) == len(file.words) - 1  # every other token is in a statement
+
+
+def slow_expressions(source):
+    """The innermost expression at every token, by looking at all of them."""
+    lines = [line.encode() for line in source.decode().split("\n")]
+    spans = []
+    inside_strings = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            inside_strings |= {id(part) for part in ast.walk(node)}
+        if type(node).__name__ in LEVELS["expression"] and id(node) not in inside_strings:
+            begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+            spans.append((begin, (-end[0], -end[1]), type(node).__name__))
+    spans.sort()  # an inner one comes behind the outer one
+    names = []
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type in _syntax._CLASS_OF:
+            row, column = token.start
+            at = (row, len(lines[row - 1].decode()[:column].encode())) if row <= len(lines) else token.start
+            around = [name for begin, end, name in spans if begin <= at < (-end[0], -end[1])]
+            zero = token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE)
+            names.append("none" if zero or not around else around[-1])
+    return names
+
+
+@pytest.mark.skipif(hasattr(tokenize, "FSTRING_START"), reason="this lexer cuts formatted strings into pieces")
+def test_expressions_agree_with_looking_at_every_node():
+    for source in some_files(12, largest=6000):
+        fast = [LEVELS["expression"][found] for found in labelled(source).labels["expression"]]
+        assert fast == slow_expressions(source)
+
+
+# The corpus
+
+
+def test_the_corpus_is_deterministic_and_remembered(cache, monkeypatch):
+    first = python_tokens(300, tokens=20_000)
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(python_source, "labelled", None)  # a second reading would call it
+    again = python_tokens(300, tokens=20_000)
+    assert again.tokens.equal(first.tokens)
+    assert again.vocabulary == first.vocabulary
+    assert all(again.labels[level].equal(first.labels[level]) for level in first.labels)
+    assert again.files == first.files
+    assert again.starts.equal(first.starts)
+    smaller = python_tokens(20, tokens=20_000)
+    assert smaller.vocabulary == first.vocabulary[:20]
+
+
+def test_shapes_and_ranges():
+    code = python_tokens(300, tokens=20_000)
+    assert code.tokens.shape == (20_000,)
+    assert code.tokens.dtype == torch.int32
+    assert len(code.vocabulary) == len(set(code.vocabulary)) == 300
+    assert code.vocabulary[:9] == CLASSES
+    assert int(code.tokens.max()) < 300
+    assert set(code.labels) == {"expression", "statement", "block", "definition", "depth"}
+    for level, names in code.names.items():
+        assert code.labels[level].dtype == torch.int16
+        assert code.labels[level].shape == (20_000,)
+        assert int(code.labels[level].max()) < len(names)
+    assert code.starts[0] == 0
+    assert code.starts[-1] == 20_000
+    assert len(code.starts) == len(code.files) + 1
+    assert (code.starts.diff() > 0).all()
+    # every file but the last, which is cut, ends as files end
+    assert (code.tokens[code.starts[1:-1] - 1] == CLASSES.index("<end>")).all()
+    counts = code.tokens.bincount(minlength=300)[9:]
+    assert (counts.diff() <= 0).all()
+
+
+def test_a_word_outside_the_vocabulary_is_its_class():
+    small, large = python_tokens(20, tokens=5000), python_tokens(100_000, tokens=5000)
+    assert len(large.vocabulary) < 100_000
+    keyword, name = CLASSES.index("<keyword>"), CLASSES.index("<name>")
+    for few, word in zip(small.tokens.tolist(), (large.vocabulary[id] for id in large.tokens.tolist()), strict=True):
+        if few == keyword:
+            assert iskeyword(word)
+        elif few == name:
+            assert word.isidentifier()
+            assert not iskeyword(word)
+        elif few >= len(CLASSES):
+            assert small.vocabulary[few] == word
+
+
+def test_damage_and_a_folder_that_cannot_be_written(cache, monkeypatch, tmp_path):
+    first = python_tokens(50, tokens=500)
+    (path,) = cache.iterdir()
+    path.write_bytes(path.read_bytes()[:-100])
+    assert python_tokens(50, tokens=500).tokens.equal(first.tokens)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "file" / "below"))
+    assert python_tokens(50, tokens=500).tokens.equal(first.tokens)
+
+
+def test_files_that_do_not_parse_are_counted(tmp_path):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "good.py").write_text("x = 1\n")
+    (folder / "bad.py").write_text("x = = 1\n")
+    (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
+    (folder / "null.py").write_bytes(b"x = '\0'\n")
+    code = python_tokens(20, folder=folder)
+    assert code.skipped == 3
+    assert code.files == ("good.py",)
+    assert [code.vocabulary[token] for token in code.tokens] == ["x", "=", "1", "<newline>", "<end>"]
+    (folder / "good.py").write_text("x = (\n")
+    with pytest.raises(CorpusError, match="none of the 4 files"):
+        python_tokens(20, folder=folder)
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = python_tokens(20, folder=tmp_path)
+    (tmp_path / "a.py").write_text("x = 1; y = 2\n")
+    after = python_tokens(20, folder=tmp_path)
+    assert len(after.tokens) > len(before.tokens)
+    assert before.sha256 != after.sha256
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda path: python_tokens(1), "vocabulary must be at least 10 .* got 1"),
+        (lambda path: python_tokens(20, tokens=0), "tokens must be at least 1, got 0"),
+        (lambda path: python_tokens(20, folder=path / "none"), "holds no Python source"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, sentence, tmp_path):
+    with pytest.raises(CorpusError, match=sentence):
+        call(tmp_path)

@@ -86,6 +86,8 @@ def _listing(folder: str) -> list[_Listed]:
     from huggingface_hub.hf_api import RepoFile
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
+    # One question before the client asks with all its patience: without a network that takes half a minute.
+    import_module("huggingface_hub.utils").get_session().head(api.endpoint, timeout=30)
     entries = list(api.list_repo_tree(_REPOSITORY, folder, repo_type="dataset", revision=_COMMIT))
     shard = re.compile(re.escape(folder) + r"/(train|validation|test)-\d{5}-of-\d{5}\.parquet")
     files = [

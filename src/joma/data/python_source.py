@@ -58,7 +58,7 @@ def source_text(characters: int | None = None) -> str:
     return "".join(parts)[:characters]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PythonTokens:
     """Python source as tokens, each labelled with the syntax it stands in.
 

@@ -1,7 +1,7 @@
 """How well hidden neurons stand for latent variables: the best neuron, the same on fresh samples, a linear probe.
 
 The best of many neurons is good by chance too: of n neurons that know nothing, the best correlates with a latent by
-about sqrt(2 ln n / samples). `best_neuron_correlation` is that score, as in Table 1 of the paper.
+nearly sqrt(2 ln n / samples). `best_neuron_correlation` is that score, as in Table 1 of the paper.
 `held_out_correlation` chooses the neuron on some samples and scores it on others, which leaves no room for such luck.
 Neither says what training did: for that, compare with the untrained network, and with permuted latents (which cost
 least as further columns of `latents`).

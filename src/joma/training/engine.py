@@ -32,6 +32,7 @@ class Engine:
         self.step = torch.zeros((), dtype=torch.int32, device=self.device)
         self.age = torch.zeros((), dtype=torch.float64, device=self.device)
         self.rates = torch.zeros(len(members), dtype=torch.float64, device=self.device)
+        self.full_rates = torch.zeros_like(self.rates)
         self.loss_sum = torch.zeros(len(members), dtype=torch.float64, device=self.device)
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
@@ -46,7 +47,8 @@ class Engine:
     def become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
         """Be these members, in that state; without one, at their beginning."""
         rates = self.ensemble.optimizer.rates(self.ensemble.members)
-        self.rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
+        self.full_rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
+        self.rates.copy_(self.full_rates)
         if state is not None:
             for name, tensor in self._tensors().items():
                 tensor.copy_(state[name])
@@ -74,7 +76,10 @@ class Engine:
             self.loss_count.zero_()
         stride = 100 if self.device.type == "cuda" else 10  # asking a GPU for a number makes it wait
         renew = self.ensemble.optimizer.renew_every
+        decay = self.ensemble.optimizer.decay_every
         for step in range(first, last):
+            if decay is not None and (step == first or step % decay == 0):
+                self.rates.copy_(self.full_rates * self.ensemble.optimizer.decay ** (step // decay))
             if renew is not None and step % renew == 0:
                 for moment in self.moments:
                     torch._foreach_zero_(moment)
@@ -100,9 +105,13 @@ class Engine:
         with torch.no_grad():
             for name, measure in self.ensemble.measures.items():
                 value = measure(self.networks, self.members)
-                if len(value) != len(self.members):
-                    raise ValueError(f"measure {name!r} gave {len(value)} values for {len(self.members)} members")
-                found[name] = value.detach().cpu()
+                parts = (
+                    {f"{name}/{part}": v for part, v in value.items()} if isinstance(value, Mapping) else {name: value}
+                )
+                for part, values in parts.items():
+                    if len(values) != len(self.members):
+                        raise ValueError(f"measure {part!r} gave {len(values)} values for {len(self.members)} members")
+                    found[part] = values.detach().cpu()
         return found | {
             "train_loss": (self.loss_sum / self.loss_count).cpu(),
             "diverged_at": self.diverged_at.cpu(),

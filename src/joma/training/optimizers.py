@@ -36,6 +36,9 @@ class Optimizer:
     """The largest norm of one member's whole gradient."""
     renew_every: int | None = None
     """Forget the optimizer's state every so many steps, as the runs of Figures 6 and 8 do once an epoch."""
+    decay: float = 1.0
+    """What the rates are multiplied with every `decay_every` steps."""
+    decay_every: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -55,6 +58,13 @@ class Optimizer:
             raise ValueError(f"clip must be positive, or None for none, got {self.clip}")
         if self.renew_every is not None and self.renew_every < 1:
             raise ValueError(f"renew_every must be at least 1, got {self.renew_every}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
+        if (self.decay_every is None) != (self.decay == 1) or (self.decay_every is not None and self.decay_every < 1):
+            raise ValueError(
+                f"decay_every must say after how many steps to decay, and only if decay is less than 1, "
+                f"got decay {self.decay}, decay_every {self.decay_every}"
+            )
 
     def rates(self, members: int) -> tuple[float, ...]:
         """One rate a member."""
