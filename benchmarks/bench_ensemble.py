@@ -30,13 +30,13 @@ TABLE1 = DecoderConfig(
 FIG8 = DecoderConfig(vocabulary=28_782, layers=5, width=200, mlp=200, context=35, dropout=0.2, copies=True)
 
 
-def table1(width: int, members: int, device: str) -> Ensemble:
+def table1(width: int, members: int, device: str, precision: str = "tf32") -> Ensemble:
     config = TABLE1.with_(width=width, mlp=4 * width)
     tokens = torch.randint(100, (members, 128, 30), device=device)
     labels = torch.randint(10, (members, 128), device=device)
     return Ensemble(
         members, lambda who: Decoder(config, list(who)), lambda step, who: (tokens[: len(who)], labels[: len(who)]),
-        class_loss, Optimizer("adam", rate=1e-4, weight_decay=1e-4), steps=10**6, device=device, precision="tf32",
+        class_loss, Optimizer("adam", rate=1e-4, weight_decay=1e-4), steps=10**6, device=device, precision=precision,
     )  # fmt: skip
 
 

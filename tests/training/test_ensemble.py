@@ -242,6 +242,20 @@ def test_refuses_networks_and_measures_of_another_size(run: Run) -> None:
         train(ensemble(measures={"loss": lambda network, members: torch.zeros(2)}), run)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("together", [5, 2])
+def test_compiled_and_captured_steps_are_the_same_steps(tmp_path: Path, together: int) -> None:
+    runs = {device: fresh(tmp_path / f"{device}.sqlite") for device in ("cpu", "cuda")}
+    for device, run in runs.items():
+        moved = {
+            "networks": lambda members, d=device: networks(members).to(d),
+            "batch": lambda step, members, d=device: tuple(t.to(d) for t in batch(step, members)),
+        }
+        train(ensemble(device=device, together=together, **moved), run)
+    np.testing.assert_allclose(runs["cuda"].array("weights"), runs["cpu"].array("weights"), atol=1e-7)
+    np.testing.assert_allclose(runs["cuda"].array("train_loss"), runs["cpu"].array("train_loss"), atol=1e-7)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_refuses_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="no CUDA GPU"):

@@ -111,7 +111,9 @@ def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
             try:
                 for chunk in _chunks(file, stream):
                     stream.write(chunk)
-                    report(stream.tell())
+                    report(min(stream.tell(), file.size))
+                    if stream.tell() > file.size:
+                        break  # not the file that is listed, as its hash will say
             except _transport_errors():
                 if tries + 1 >= _TRIES and stream.tell() == before:
                     raise

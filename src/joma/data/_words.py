@@ -68,13 +68,13 @@ def file_hash(path: Path) -> str:
         raise CorpusError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def blocks(path: Path) -> Iterator[str]:
-    """The text of a file in blocks that end between words."""
+def blocks(path: Path) -> Iterator[tuple[str, float]]:
+    """The text of a file in blocks that end between words, each with the share of the file that it completes."""
     return _parquet_blocks(path) if path.suffix == ".parquet" else _text_blocks(path)
 
 
-def _text_blocks(path: Path) -> Iterator[str]:
-    at = 0
+def _text_blocks(path: Path) -> Iterator[tuple[str, float]]:
+    at, size = 0, path.stat().st_size
     with path.open("rb") as stream:
         while lines := stream.readlines(_BLOCK):
             content = b"".join(lines)
@@ -85,8 +85,9 @@ def _text_blocks(path: Path) -> Iterator[str]:
                 raise CorpusError(f"{path} is not UTF-8 ({byte}); convert it to UTF-8") from None
             if "\0" in text:
                 raise CorpusError(f"{path} holds null characters: it is binary or UTF-16; UTF-8 text is wanted")
-            yield text.removeprefix("\ufeff") if at == 0 else text  # a byte order mark is no letter
+            text = text.removeprefix("\ufeff") if at == 0 else text  # a byte order mark is no letter
             at += len(content)
+            yield text, at / size
 
 
 def need_pyarrow(what: str) -> None:
@@ -95,7 +96,7 @@ def need_pyarrow(what: str) -> None:
         raise CorpusError(f"{what} needs pyarrow: pip install 'joma[export]'")
 
 
-def _parquet_blocks(path: Path) -> Iterator[str]:
+def _parquet_blocks(path: Path) -> Iterator[tuple[str, float]]:
     need_pyarrow(f"reading {path}")
     import pyarrow
     import pyarrow.parquet
@@ -108,8 +109,10 @@ def _parquet_blocks(path: Path) -> Iterator[str]:
             kind = schema.field("text").type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
                 raise CorpusError(f"the text column of {path} holds {kind}, not strings")
+            done = 0
             for batch in file.iter_batches(batch_size=10_000, columns=["text"]):
-                yield "\n".join(filter(None, batch.column(0).to_pylist()))
+                done += batch.num_rows
+                yield "\n".join(filter(None, batch.column(0).to_pylist())), done / file.metadata.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         raise CorpusError(f"{path} is no parquet file that can be read: {_first_line(error)}") from None
 

@@ -65,12 +65,15 @@ class PythonTokens:
     vocabulary: the nine lexical classes (`<name>`, `<indent>`, ...) first, then words by frequency.
     tokens: (N,) int32, indices into it. A word outside the vocabulary is the token of its class.
     labels: (N,) int16 for each level, indices into `names[level]`:
-        "expression" the innermost expression with parts (a call, a comparison, ...), "none" for a bare name or literal;
-        "statement"  the innermost statement; of a compound one its head (`if x:`, `else:`, decorators, dedents);
-        "block"      whose body the token is in; "definition" the innermost function, method or class, head included;
-        "depth"      the number of blocks around, which has no names.
+
+        expression  the innermost expression with parts (Call, Compare, ...), none for a bare name or literal
+        statement   the innermost statement; of a compound one its head, its indent and its dedent
+        block       whose body the token is in; a head belongs to the block around it
+        definition  the innermost function, method or class, head included
+        depth       the number of blocks around; this one has no names
+
     files, starts: the names of the files, and (files + 1,) where each begins; the last is N.
-    skipped: how many files did not parse.
+    skipped: how many files did not parse. sha256: names source, version of Python and number of tokens.
     """
 
     vocabulary: tuple[str, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +47,7 @@ __all__ = [
 
 SPLITS = ("train", "valid", "test")
 _FORMAT = 1  # of the cached file; raised when the same text would give other tokens
-_HELD_OUT = 0.05  # of one text: so much at its end is the test split, as much before that the validation split
+_HELD_OUT = 0.05  # of a text that comes without splits: so much to validate, as much to test
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +74,16 @@ def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
     key = key_of("splits", _FORMAT, {split: [file_hash(path) for path in files[split]] for split in SPLITS})
 
     def compute() -> dict[str, Tensor]:
-        size = sum(path.stat().st_size for paths in files.values() for path in paths)
+        total = max(sum(path.stat().st_size for paths in files.values() for path in paths), 1)
         done = 0
 
         def read(split: str, number: Callable[[str], int]) -> np.ndarray:
             nonlocal done
             parts = []
             for path in files[split]:
-                progress(done / size, f"cutting {path.name} into words")
-                parts.append(numbered(blocks(path), number))
-                done += path.stat().st_size
+                size = path.stat().st_size
+                parts.append(numbered(_watched(path, progress, done / total, size / total), number))
+                done += size
             return _some(np.concatenate(parts), f"{folder}: the {split} split holds no words")
 
         numbers = Numbering()
@@ -96,14 +96,14 @@ def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
     return _corpus(folder.name, key, remembered("text", key, compute))
 
 
-def text_file(path: Path | str) -> Corpus:
+def text_file(path: Path | str, *, progress: Progress = quiet) -> Corpus:
     """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content."""
     path = Path(path)
     key = key_of("text", _FORMAT, _HELD_OUT, file_hash(path))
 
     def compute() -> dict[str, Tensor]:
         numbers = Numbering()
-        first = _some(numbered(blocks(path), numbers.__getitem__), f"{path} holds no words")
+        first = _some(numbered(_watched(path, progress, 0, 1), numbers.__getitem__), f"{path} holds no words")
         held_out = int(len(first) * _HELD_OUT)
         if held_out == 0:
             raise CorpusError(f"{path} has {len(first)} words, too few to hold some out; 20 are the least")
@@ -213,6 +213,13 @@ def windows(text: Tensor, length: int = 35) -> tuple[Tensor, Tensor]:
         )
     inputs, targets = (text[:, at : at + count * length].unflatten(1, (count, length)).transpose(0, 1) for at in (0, 1))
     return inputs, targets
+
+
+def _watched(path: Path, progress: Progress, start: float, part: float) -> Iterator[str]:
+    """The blocks of a file that is `part` of the work, after `start` of it."""
+    for block, share in blocks(path):
+        yield block
+        progress(start + share * part, f"cutting {path.name} into words")
 
 
 def _some(ids: np.ndarray, sentence: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.measure import _lanczos
+from joma.measure import _factor, _lanczos
 
 GRAM_SIDE = 256
 """Up to this smaller side the Gram matrix is as fast as Lanczos, and exact."""
@@ -29,6 +29,8 @@ SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
 FINEST = 200
 """In units of eps: finer tolerances are left to float64."""
+FACTOR_SIDE = 16384
+"""Up to this smaller side an accelerator forms Gram matrices: two square matrices are held."""
 TOGETHER = 1 << 24
 """Matrices of a stack are done together up to this many entries, which also bounds the memory."""
 
@@ -102,16 +104,20 @@ def spectrum(
         width = -(-(count + warm + SPARE) // WIDTH) * WIDTH
         eps = torch.finfo(_compute_dtype(w)).eps
         exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
-        blocks = None if exact else _start_blocks(stack, width - warm, start, generator)
+        if generator is None:
+            generator = torch.Generator(w.device).manual_seed(0)
+        earlier = stack.new_zeros(len(stack), side, 0) if start is None else start.reshape(len(stack), side, -1)
         parts = []
         step = max(1, TOGETHER // prod(w.shape[-2:]))
         for i in range(0, len(stack), step):
-            some = slice(i, i + step)
-            part = None
-            if blocks is not None:
-                each = failure / (count * len(stack))
-                part = _by_lanczos(stack[some], blocks[some], width - warm, count, tolerance, each)
-            parts.append(_by_gram(stack[some], count) if part is None else part)
+            some, known, part = stack[i : i + step], earlier[i : i + step].detach().to(_compute_dtype(w)), None
+            each = failure / (count * max(1, len(stack)))
+            if not exact and w.device.type != "cpu" and side <= FACTOR_SIDE:
+                each = each / 2  # it may come to both
+                part = _by_factor(some, known, count, tolerance, each, generator)
+            if not exact and part is None:
+                part = _by_lanczos(some, known, width - warm, count, tolerance, each, generator)
+            parts.append(_by_gram(some, count) if part is None else part)
     return _assemble(parts, w, count, 1.0 if exact else 1.0 - failure)
 
 
@@ -195,10 +201,40 @@ class _Part(NamedTuple):
     vectors: Tensor
 
 
-def _by_lanczos(a: Tensor, block: Tensor, gaussians: int, count: int, tolerance: float, failure: float) -> _Part | None:
+def _by_factor(
+    a: Tensor, earlier: Tensor, count: int, tolerance: float, failure: float, generator: torch.Generator
+) -> _Part | None:
+    """One vector, a Gram matrix and Cholesky factors; None if they do not settle it."""
+    frobenius, scale = _scale(a)
+    a = a.to(_compute_dtype(a))
+    drawn = _gaussians(a, 1 + _factor.PROBES, generator).to(a.device)
+    first, probes = drawn[..., 0], drawn[..., 1:].contiguous()
+    # Earlier vectors are a good place to begin: nothing is concluded from this start.
+    start = first / torch.linalg.vector_norm(first, dim=-1, keepdim=True) + earlier.to(a.device).sum(-1)
+    steps = 16 + int(sqrt(a.shape[-2])) + 4 * count
+    for some in (steps, 3 * steps):
+        found = _factor.certify(a, scale, start, probes, some, count, tolerance, failure)
+        error = torch.where(frobenius[:, None] > 0, found.excess, 0.0)
+        if bool((error <= tolerance).all()):
+            iterations = torch.full((len(a),), some)
+            return _Part(found.squares, frobenius, scale, error, iterations, found.vectors)
+    return None
+
+
+def _by_lanczos(
+    a: Tensor,
+    earlier: Tensor,
+    gaussians: int,
+    count: int,
+    tolerance: float,
+    failure: float,
+    generator: torch.Generator,
+) -> _Part | None:
     """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
     frobenius, scale = _scale(a)
     a = a.to(_compute_dtype(a))
+    # Gaussian columns first, so that QR leaves them a basis of their own. On the CPU, which is faster at that.
+    block = torch.cat([_gaussians(a, gaussians, generator).cpu(), earlier.cpu()], dim=-1)
     start, r = torch.linalg.qr(block)
     start = start.to(a.device)
     largest = torch.linalg.matrix_norm(r[:, :gaussians, :gaussians].double(), 2)
@@ -301,20 +337,11 @@ def _scale(a: Tensor) -> tuple[Tensor, Tensor]:
         return frobenius, torch.where(frobenius > 0, 1 / frobenius, 1.0)
 
 
-def _start_blocks(a: Tensor, gaussians: int, start: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """(matrices, side, gaussians + warm): Gaussian columns first, so that QR leaves them a basis of their own.
-
-    On the CPU, where the QR of one block takes less than to launch it elsewhere.
-    """
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
-    block = torch.randn(
-        *a.shape[:-1], gaussians, generator=generator, device=generator.device, dtype=_compute_dtype(a)
-    ).cpu()
-    if start is None:
-        return block
-    earlier = start.detach().to(block).reshape(len(a), a.shape[-2], -1)
-    return torch.cat([block, earlier], dim=-1)
+def _gaussians(a: Tensor, columns: int, generator: torch.Generator) -> Tensor:
+    """(matrices, side, columns), where the generator is."""
+    return torch.randn(
+        *a.shape[:-1], columns, generator=generator, device=generator.device, dtype=_compute_dtype(a)
+    )
 
 
 def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> Spectrum:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.models.dropout import dropout
+from joma.models.products import linear
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
 Activation = Literal["relu", "gelu", "silu", "identity"]
@@ -144,7 +145,7 @@ class Decoder(nn.Module):
 
     def read(self, features: Tensor) -> Tensor:
         """Logits of features (members, positions, width)."""
-        return torch.baddbmm(self.out_bias[:, None], features, self.out.mT)
+        return linear(features, self.out.mT, self.out_bias)
 
     def features(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
         """What the output matrix reads, (members, batch, length, width)."""
@@ -198,28 +199,33 @@ def _attend(
     x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See
 ) -> Tensor:
     members, batch, length, width = shape
-    qkv = torch.baddbmm(w["qkv_bias"][:, None], x, w["qkv"])
+    qkv = linear(x, w["qkv"], w["qkv_bias"])
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
-    logits = query @ key.mT / math.sqrt(width // config.heads)
+    query, key, value = (part.flatten(0, 2) for part in (query, key, value))  # of one head a view, of several a copy
+    logits = torch.bmm(query, key.mT).view(members, batch, config.heads, length, length)
+    logits = logits / math.sqrt(width // config.heads)
     if config.causal:
         logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1), -math.inf)
     attention = logits.softmax(-1)
     if see is not None:
-        for name, tensor in (("query", query), ("key", key), ("logits", logits), ("attention", attention)):
-            see(name, tensor)
-    y = (drop(attention) @ value).transpose(2, 3).reshape(members, batch * length, width)
+        for name, tensor in (("query", query), ("key", key)):
+            see(name, tensor.view(*logits.shape[:-1], -1))
+        see("logits", logits)
+        see("attention", attention)
+    y = torch.bmm(drop(attention).flatten(0, 2), value).view(*logits.shape[:-1], -1)
+    y = y.transpose(2, 3).reshape(members, batch * length, width)
     if config.projection:
-        y = torch.baddbmm(w["projection_bias"][:, None], y, w["projection"])
+        y = linear(y, w["projection"], w["projection_bias"])
     return drop(y)
 
 
 def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See) -> Tensor:
-    hidden = _ACTIVATIONS[config.activation](torch.baddbmm(w["up_bias"][:, None], x, w["up"]))
+    hidden = _ACTIVATIONS[config.activation](linear(x, w["up"], w["up_bias"]))
     if see is not None:
         see("hidden", hidden.view(*shape[:-1], -1))
-    return drop(torch.baddbmm(w["down_bias"][:, None], hidden, w["down"]))
+    return drop(linear(hidden, w["down"], w["down_bias"]))
 
 
 def _norms(norm: Norm, w: dict[str, Tensor], branch: str) -> tuple[Callable[[Tensor], Tensor], ...]:

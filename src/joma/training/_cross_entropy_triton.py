@@ -1,65 +1,90 @@
-"""One kernel: a row of logits becomes its own gradient, and its loss is written beside."""
+"""The kernels of the cross-entropy: factors in half precision, and logits that become their own gradient."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-def gradient_in_place(logits: Tensor, targets: Tensor, losses: Tensor, *, write: bool) -> None:
-    """losses[m, i] = -log softmax(logits[m, i])[target]; with `write`, logits become softmax - 1[target].
+def extended(matrix: Tensor, column: Tensor | None, rows: int) -> Tensor:
+    """[matrix, column, 0 ...] in float16 with `rows` rows, the new ones zero; the width becomes a multiple of 8.
 
-    logits (members, positions, vocabulary), rows contiguous; targets and losses (members, positions).
+    matrix (members, old rows, width); column (members, old rows), or None for ones.
     """
-    members, positions, vocabulary = logits.shape
-    block = triton.next_power_of_2(vocabulary)
-    _row[(members * positions,)](
-        logits,
-        targets,
-        losses,
-        positions,
-        vocabulary,
-        logits.stride(0),
-        logits.stride(1),
-        targets.stride(0),
-        targets.stride(1),
-        losses.stride(0),
-        WRITE=write,
-        BLOCK=block,
-        num_warps=min(32, max(4, block // 1024)),
-    )
+    members, old, width = matrix.shape
+    wide = -(-(width + 1) // 8) * 8
+    made = torch.empty(members, rows, wide, dtype=torch.half, device=matrix.device)
+    matrix = matrix.contiguous()
+    many = 16
+    _extend[(triton.cdiv(rows, many), members)](
+        matrix, matrix if column is None else column.contiguous(), made, old, rows,
+        WIDTH=width, WIDE=wide, COLUMN=column is not None, ROWS=many, BLOCK=triton.next_power_of_2(wide),
+    )  # fmt: skip
+    return made
+
+
+@triton.jit
+def _extend(
+    matrix, column, made, old, rows,
+    WIDTH: tl.constexpr, WIDE: tl.constexpr, COLUMN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    member = tl.program_id(1).to(tl.int64)
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    c = tl.arange(0, BLOCK)[None, :]
+    there = r < old
+    x = tl.load(matrix + member * old * WIDTH + r * WIDTH + c, mask=there & (c < WIDTH), other=0.0)
+    last = tl.where(there, 1.0, 0.0)
+    if COLUMN:
+        last = tl.load(column + member * old + r, mask=there, other=0.0)
+    x = tl.where(c == WIDTH, last, x)
+    tl.store(made + member * rows * WIDE + r * WIDE + c, x.to(tl.float16), mask=(r < rows) & (c < WIDE))
+
+
+def gradient_in_place(logits: Tensor, targets: Tensor, losses: Tensor, vocabulary: int, *, write: bool) -> None:
+    """losses[m, i] = -log softmax(logits[m, i, :vocabulary])[target]; with `write`, logits become softmax - 1[target].
+
+    logits (members, rows, columns), contiguous; rows beyond the positions and columns beyond the vocabulary become
+    zero. targets and losses (members, positions).
+    """
+    members, rows, columns = logits.shape
+    positions = targets.shape[1]
+    _row[(rows, members)](
+        logits, targets, losses, positions, vocabulary, rows, columns, targets.stride(0), targets.stride(1),
+        losses.stride(0), WRITE=write, BLOCK=min(8192, triton.next_power_of_2(columns)), num_warps=8,
+    )  # fmt: skip
 
 
 @triton.jit
 def _row(
-    logits,
-    targets,
-    losses,
-    positions,
-    vocabulary,
-    logits_member,
-    logits_row,
-    targets_member,
-    targets_row,
-    losses_member,
-    WRITE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    program = tl.program_id(0)
-    member = (program // positions).to(tl.int64)
-    row = program % positions
+    logits, targets, losses, positions, vocabulary, rows, columns, targets_member, targets_row, losses_member,
+    WRITE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    member = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0)
+    start = logits + (member * rows + row) * columns
+    c = tl.arange(0, BLOCK)
+    if row >= positions:
+        if WRITE:
+            for first in tl.range(0, columns, BLOCK):
+                tl.store(start + first + c, tl.zeros((BLOCK,), logits.dtype.element_ty), mask=first + c < columns)
+        return
     target = tl.load(targets + member * targets_member + row * targets_row)
-    start = logits + member * logits_member + row * logits_row
-    columns = tl.arange(0, BLOCK)
-    inside = columns < vocabulary
-    # the whole row stays in registers: read once, written once
-    x = tl.load(start + columns, mask=inside, other=-float("inf")).to(tl.float32)
-    highest = tl.max(x, 0)
-    raised = tl.exp(x - highest)
-    total = tl.sum(raised, 0)
-    right = tl.sum(tl.where(columns == target, x, 0.0), 0)
-    tl.store(losses + member * losses_member + row, highest + tl.log(total) - right)
+    highest = tl.full((BLOCK,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in tl.range(0, vocabulary, BLOCK):
+        x = tl.load(start + first + c, mask=first + c < vocabulary, other=-float("inf")).to(tl.float32)
+        new = tl.maximum(tl.maximum(highest, x), -1e30)  # finite, or lanes beyond the end would be NaN
+        total = total * tl.exp(highest - new) + tl.exp(x - new)
+        highest = new
+    most = tl.max(highest, 0)
+    norm = most + tl.log(tl.sum(total * tl.exp(highest - most), 0))
+    right = tl.load(start + target).to(tl.float32)
+    tl.store(losses + member * losses_member + row, norm - right)
     if WRITE:
-        gradient = raised / total - tl.where(columns == target, 1.0, 0.0)
-        tl.store(start + columns, gradient.to(logits.dtype.element_ty), mask=inside)
+        for first in tl.range(0, columns, BLOCK):
+            i = first + c
+            x = tl.load(start + i, mask=i < vocabulary, other=-float("inf")).to(tl.float32)
+            gradient = tl.exp(x - norm) - tl.where(i == target, 1.0, 0.0)
+            tl.store(start + i, gradient.to(logits.dtype.element_ty), mask=i < columns)

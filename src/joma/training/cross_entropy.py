@@ -55,7 +55,7 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 @torch.library.custom_op("joma::cross_entropy_with_gradients", mutates_args=())
 def _with_gradients(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss and the gradients of its sum by features and by [weight, bias]."""
+    """The mean losses, and the gradients of their sums by [features, 1, ...] and [weight, bias, ...], padded."""
     return _in_pieces(features, weight, bias, targets, gradients=True)
 
 
@@ -66,8 +66,10 @@ def _loss_alone(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor)
 
 @_with_gradients.register_fake
 def _(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    extended = features.new_empty(*weight.shape[:2], _extended_width(weight.shape[2]))
-    return features.new_empty(len(features)), torch.empty_like(features), extended
+    members, positions, width = features.shape
+    wide = _multiple(width + 1, 8)
+    by_x = features.new_empty(members, _multiple(positions, 8), wide)
+    return features.new_empty(members), by_x, features.new_empty(members, _multiple(weight.shape[1], 64), wide)
 
 
 @_loss_alone.register_fake
@@ -77,13 +79,15 @@ def _(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.save_for_backward(output[1], output[2])
-    ctx.width = inputs[1].shape[2]
+    ctx.sizes = (inputs[0].shape[1], *inputs[1].shape[1:])
 
 
-def _backward(ctx, loss, by_features, by_extended):  # type: ignore[no-untyped-def]
-    by_features, by_extended = ctx.saved_tensors
-    by_extended = by_extended * loss[:, None, None]
-    return by_features * loss[:, None, None], by_extended[..., : ctx.width], by_extended[..., ctx.width], None
+def _backward(ctx, loss, by_x, by_w):  # type: ignore[no-untyped-def]
+    by_x, by_w = ctx.saved_tensors
+    positions, vocabulary, width = ctx.sizes
+    scale = (loss / positions)[:, None, None]
+    by_w = by_w[:, :vocabulary] * scale
+    return by_x[:, :positions, :width] * scale, by_w[..., :width], by_w[..., width], None
 
 
 _with_gradients.register_autograd(_backward, setup_context=_save)
@@ -92,41 +96,33 @@ _with_gradients.register_autograd(_backward, setup_context=_save)
 def _in_pieces(
     features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from joma.training._cross_entropy_triton import gradient_in_place
+    """See `_with_gradients`.
 
-    members, positions, width = features.shape
+    float16 holds softmax - 1[target]; the mean over positions is left to float32, or small probabilities would vanish.
+    """
+    from joma.training._cross_entropy_triton import extended, gradient_in_place
+
+    members, positions, _ = features.shape
     vocabulary = weight.shape[1]
-    padded = -(-vocabulary // 64) * 64  # rows of logits start on a boundary, or matrix products crawl
-    x = _extended(features, torch.ones_like(features[..., 0]))
-    w = _extended(weight, bias)
-    together = max(1, min(members, AT_ONCE // (2 * positions * padded)))
-    logits = torch.empty(together, positions, padded, dtype=torch.half, device=features.device)
+    # Whole multiples throughout: products over rows that start anywhere take three times as long.
+    rows, columns = _multiple(positions, 8), _multiple(vocabulary, 64)
+    x = extended(features, None, rows)
+    w = extended(weight, bias, columns)
+    together = max(1, min(members, AT_ONCE // (2 * rows * columns)))
+    logits = torch.empty(together, rows, columns, dtype=torch.half, device=features.device)
     losses = features.new_empty(members, positions)
-    by_features = torch.empty_like(features) if gradients else features.new_empty(0)
-    by_extended = features.new_empty(*w.shape) if gradients else features.new_empty(0)
+    by_x = features.new_empty(x.shape if gradients else (0, 0, 0))
+    by_w = features.new_empty(w.shape if gradients else (0, 0, 0))
     for first in range(0, members, together):
         part = slice(first, min(first + together, members))
-        piece = logits[: part.stop - first, :, :vocabulary]
+        piece = logits[: part.stop - first]
         torch.bmm(x[part], w[part].mT, out=piece)
-        gradient_in_place(piece, targets[part], losses[part], write=gradients)
+        gradient_in_place(piece, targets[part], losses[part], vocabulary, write=gradients)
         if gradients:
-            # float16 holds p - 1[target]; the mean over positions is taken in float32, or small p would vanish
-            back = torch.bmm(piece, w[part], out_dtype=torch.float32)
-            by_features[part] = back[..., :width] / positions
-            torch.bmm(piece.mT, x[part], out_dtype=torch.float32, out=by_extended[part])
-    if gradients:
-        by_extended /= positions
-    return losses.mean(-1), by_features, by_extended
+            torch.bmm(piece, w[part], out_dtype=torch.float32, out=by_x[part])
+            torch.bmm(piece.mT, x[part], out_dtype=torch.float32, out=by_w[part])
+    return losses.mean(-1), by_x, by_w
 
 
-def _extended_width(width: int) -> int:
-    return -(-(width + 1) // 8) * 8
-
-
-def _extended(matrix: Tensor, column: Tensor) -> Tensor:
-    """[matrix, column, zeros] in half precision, its width a multiple of 8."""
-    width = matrix.shape[-1]
-    wide = matrix.new_zeros(*matrix.shape[:-1], _extended_width(width), dtype=torch.half)
-    wide[..., :width] = matrix
-    wide[..., width] = column
-    return wide
+def _multiple(number: int, of: int) -> int:
+    return -(-number // of) * of

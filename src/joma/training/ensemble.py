@@ -21,13 +21,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from joma.models.products import half_products
 from joma.runs import Run
 from joma.training.checkpoints import Checkpoint
 from joma.training.cross_entropy import half_logits
 from joma.training.engine import Engine
 from joma.training.optimizers import Optimizer
 
-Precision = Literal["float32", "tf32", "half-logits"]
+Precision = Literal["float32", "tf32", "half-logits", "half"]
 Progress = Callable[[float, str], None]
 
 
@@ -56,7 +57,8 @@ class Ensemble:
     """Measure after so many steps; 0 is the untrained network. The last step always belongs to it."""
     device: str = "cpu"
     precision: Precision = "float32"
-    """tf32: matrix products on a GPU round their factors to 10 bits; half-logits: and logits are float16."""
+    """Of matrix products on a GPU. tf32: factors are rounded to ten bits; half-logits: and logits are float16; half:
+    all factors are float16, see `joma.models.products`."""
     together: int | None = None
     """How many members to train at once; as many as memory allows unless given."""
 
@@ -216,7 +218,7 @@ def products(precision: Precision) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     try:
-        with half_logits(precision == "half-logits"), warnings.catch_warnings():
+        with half_logits(precision.startswith("half")), half_products(precision == "half"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "TF32 acceleration on top of oneDNN")
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
