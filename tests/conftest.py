@@ -1,10 +1,14 @@
 """What several tests share: the Triton interpreter, and a small synthetic study whose number is 1 if all is well."""
 
 import os
+import tempfile
 
 # Triton decides when a kernel is defined whether to compile or to interpret it: say so before anything imports it.
 if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Prepared corpora are kept for the whole session, all workers and none beyond it; not in the user's own cache.
+os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 
 from dataclasses import dataclass
 

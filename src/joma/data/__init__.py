@@ -1,1 +1,26 @@
-"""What models read: `token_classes` (Figures 2 and 3), `python_source` (a corpus that every machine has)."""
+"""What models read: hierarchies with their latents, text, Python source with its syntax, token classes.
+
+`hierarchy` (HBLT, Section 5), `latent_sets` (the generator of Table 1), `text` (WikiText and any other),
+`python_source` (a corpus that every machine has), `token_classes` (Figures 2 and 3).
+"""
+
+from joma.data.hierarchy import HBLT
+from joma.data.latent_sets import TABLE1, LatentSets
+from joma.data.python_source import python_tokens
+from joma.data.samples import Sample, write_sequences
+from joma.data.text import Corpus, download_wikitext, find_corpus, python_corpus, text_file, wikitext
+
+__all__ = [
+    "HBLT",
+    "TABLE1",
+    "Corpus",
+    "LatentSets",
+    "Sample",
+    "download_wikitext",
+    "find_corpus",
+    "python_corpus",
+    "python_tokens",
+    "text_file",
+    "wikitext",
+    "write_sequences",
+]

@@ -1,20 +1,27 @@
 """What we look at, one quantity a file: tensors in, tensors out.
 
 `attention` (entropy and masses without the matrix), `spectrum` (stable rank and friends, certified), `embedding`
-(coherence), `rebound` (drop and rebound of a curve), `superposition` (what a neuron fires on).
+(coherence), `rebound` (drop and rebound of a curve), `superposition` (what a neuron fires on), `alignment` (neurons
+and latents), `intervals` (of a mean over seeds).
 """
 
+from joma.measure.alignment import best_neuron_correlation, held_out_correlation, linear_probe
 from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats
 from joma.measure.embedding import coherence
+from joma.measure.intervals import mean_interval
 from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, stable_rank
 
 __all__ = [
     "AttentionStats",
     "attention_stats",
     "attention_with_stats",
+    "best_neuron_correlation",
     "coherence",
     "effective_rank",
+    "held_out_correlation",
     "leading_singular_values",
+    "linear_probe",
+    "mean_interval",
     "spectral_norm",
     "stable_rank",
 ]

@@ -89,6 +89,8 @@ def _forget(path: Path) -> None:
     """Remove a record with what a killed writer may have left beside it."""
     for leftover in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + leftover).unlink(missing_ok=True)
+    for checkpoint in path.parent.glob(f"{path.name}-*.checkpoint*"):
+        checkpoint.unlink(missing_ok=True)
 
 
 def broken(study: Study, config: Any, error: Exception) -> Result:

@@ -52,7 +52,7 @@ def gradient_in_place(logits: Tensor, targets: Tensor, losses: Tensor, vocabular
     positions = targets.shape[1]
     _row[(rows, members)](
         logits, targets, losses, positions, vocabulary, rows, columns, targets.stride(0), targets.stride(1),
-        losses.stride(0), WRITE=write, BLOCK=min(8192, triton.next_power_of_2(columns)), num_warps=8,
+        losses.stride(0), WRITE=write, BLOCK=min(2048, triton.next_power_of_2(columns)), num_warps=8,
     )  # fmt: skip
 
 

@@ -1,0 +1,59 @@
+"""Matrix products of all members at once, at a chosen precision.
+
+"half" makes every product from float16 factors with float32 sums. float16 keeps ten bits, as TF32 does, but its
+products run at twice the rate and in every layout; its range is the price, so gradients are scaled up by a power of
+two on the way in and down on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_HALF = {"on": False}
+
+SCALE = 2.0**12
+"""Gradients of a mean loss are of order 1e-6 to 1e-2: scaled, they are normal float16 numbers."""
+LARGEST = 65_504.0
+
+
+@contextmanager
+def half_products(on: bool = True) -> Iterator[None]:
+    """Within, `linear` on a GPU makes its products from float16 factors."""
+    before, _HALF["on"] = _HALF["on"], on
+    try:
+        yield
+    finally:
+        _HALF["on"] = before
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x weight + bias for every member: x (members, rows, in), weight (members, in, out), bias (members, out).
+
+    >>> linear(torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.zeros(2, 5)).unique()
+    tensor([4.])
+    """
+    # not baddbmm: it would first write the bias to every row, and a compiler cannot move the addition elsewhere
+    if _HALF["on"] and x.is_cuda:
+        product: Tensor = _HalfProduct.apply(x, weight)  # type: ignore[no-untyped-call]
+        return product + bias[:, None]
+    return torch.bmm(x, weight) + bias[:, None]
+
+
+class _HalfProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        x, weight = x.half(), weight.half()
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight, out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        scaled = (gradient * SCALE).clamp(-LARGEST, LARGEST).half()
+        by_x = torch.bmm(scaled, weight.mT, out_dtype=torch.float32)
+        by_weight = torch.bmm(x.mT, scaled, out_dtype=torch.float32)
+        return by_x / SCALE, by_weight / SCALE

@@ -1,0 +1,155 @@
+"""WikiText from the hub, through its real client, against a server that behaves as the hub does, and misbehaves."""
+
+import io
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hub_server import Repository, serving
+
+from joma.data import _wikitext_hub
+from joma.data.text import CorpusError, download_wikitext, find_corpus, wikitext
+
+TRAIN = [f" the {word} sat on {number} \n" for number, word in enumerate(["cat", "dog"] * 200)]
+SECOND = "train-00001-of-00002.parquet"
+
+
+def rows(lines):
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"text": lines}), stream)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    files = {
+        "train-00000-of-00002.parquet": rows(TRAIN[:150]),
+        SECOND: rows(TRAIN[150:]),
+        "validation-00000-of-00001.parquet": rows([" the cow \n"]),
+        "test-00000-of-00001.parquet": rows([" the cat \n"]),
+    }
+    content = {f"wikitext-103-v1/{name}": data for name, data in files.items()}
+    content |= {"README.md": b"# WikiText", "wikitext-103-v1/notes.parquet": b"no split"}
+    repository = Repository("Salesforce/wikitext", {_wikitext_hub._COMMIT: content}, kind="datasets")
+    monkeypatch.setattr(_wikitext_hub, "_PAUSE", 0.01)
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+    with serving(repository) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        yield repository
+
+
+def place(name):
+    return _wikitext_hub._COMMIT, f"wikitext-103-v1/{name}"
+
+
+def test_it_is_downloaded_verified_and_found(hub, tmp_path):
+    heard = []
+    folder = download_wikitext("wikitext-103", progress=lambda fraction, doing: heard.append(fraction))
+    assert folder == tmp_path / "cache" / "wikitext-103"
+    assert {path.name for path in folder.iterdir()} == {
+        "test-00000-of-00001.parquet",
+        "train-00000-of-00002.parquet",
+        SECOND,
+        "validation-00000-of-00001.parquet",
+    }
+    corpus = find_corpus(name="wikitext-103")
+    assert len(corpus.tokens["train"]) == 5 * len(TRAIN)
+    assert corpus.vocabulary[:4] == ("<unk>", "on", "sat", "the")
+    assert heard == sorted(heard)
+    assert heard[-1] == 1
+    asked = len(hub.requests)
+    assert download_wikitext("wikitext-103") == folder
+    assert len(hub.requests) == asked
+
+
+def test_a_broken_connection_goes_on_where_it_stopped(hub, tmp_path):
+    hub.drops = {place(SECOND): 2}
+    hub.busy = 2  # the first asks whether the hub is there at all
+    download_wikitext("wikitext-103", tmp_path / "here")
+    ranges = [asked for _, path, asked in hub.requests if "/store/" in path and path.endswith(SECOND)]
+    assert len(ranges) == 3
+    assert ranges[0] == "bytes=0-"
+    assert all(asked != "bytes=0-" for asked in ranges[1:])
+    assert (tmp_path / "here" / SECOND).read_bytes() == hub.revisions[_wikitext_hub._COMMIT][place(SECOND)[1]]
+
+
+def test_a_second_call_goes_on_where_the_first_was_cut_off(hub, tmp_path):
+    hub.dead = {place(SECOND)}
+    with pytest.raises(CorpusError, match="wikitext-103 could not be downloaded: the hub cannot be reached"):
+        download_wikitext("wikitext-103", tmp_path)
+    whole = hub.revisions[_wikitext_hub._COMMIT][place(SECOND)[1]]
+    (tmp_path / f"{SECOND}.part").write_bytes(whole[:1000])  # as a killed process leaves it
+    with pytest.raises(CorpusError, match="no train-00001-of-00002"):
+        wikitext(tmp_path)
+    hub.dead = set()
+    before = len(hub.requests)
+    download_wikitext("wikitext-103", tmp_path)
+    stored = [(path, asked) for method, path, asked in hub.requests[before:] if "/store/" in path]
+    assert [asked for path, asked in stored if path.endswith(SECOND)] == ["bytes=1000-"]
+    assert not any("train-00000" in path for path, _ in stored)
+    assert (tmp_path / SECOND).read_bytes() == whole
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_server_without_ranges_and_a_part_that_is_too_long(hub, tmp_path):
+    whole = hub.revisions[_wikitext_hub._COMMIT][place(SECOND)[1]]
+    (tmp_path / f"{SECOND}.part").write_bytes(whole[:500])
+    (tmp_path / "train-00000-of-00002.parquet.part").write_bytes(bytes(100_000))
+    hub.whole = True
+    download_wikitext("wikitext-103", tmp_path)
+    assert (tmp_path / SECOND).read_bytes() == whole
+
+
+def test_a_wrong_hash_is_not_kept(hub, tmp_path):
+    hub.wrong = {place(SECOND)}
+    with pytest.raises(CorpusError, match="does not have the hash that the hub lists; it was deleted"):
+        download_wikitext("wikitext-103", tmp_path)
+    assert not list(tmp_path.glob(f"{SECOND}*"))
+
+
+def test_two_downloads_at_once(hub, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / f"{SECOND}.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CorpusError, match="another process is downloading"):
+            download_wikitext("wikitext-103", tmp_path)
+
+
+def test_a_hub_that_does_not_answer(hub, tmp_path, monkeypatch):
+    hub.name = "somebody/else"
+    with pytest.raises(CorpusError, match="the hub answered with status 404"):
+        download_wikitext("wikitext-103", tmp_path)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CorpusError, match="the hub cannot be reached") as error:
+        download_wikitext("wikitext-103", tmp_path)
+    assert str(error.value).endswith(f"or put train.txt, valid.txt and test.txt into {tmp_path}")
+    assert "\n" not in str(error.value)
+
+
+def test_offline_mode(hub, tmp_path, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CorpusError, match="offline mode"):
+        download_wikitext("wikitext-103", tmp_path)
+
+
+@pytest.mark.parametrize(("module", "sentence"), [("pyarrow", r"joma\[export\]"), ("huggingface_hub", r"joma\[hf\]")])
+def test_what_is_not_installed(hub, tmp_path, monkeypatch, module, sentence):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(CorpusError, match=f"needs {module}: pip install '{sentence}'"):
+        download_wikitext("wikitext-103", tmp_path)
+    assert not hub.requests
+
+
+def test_what_the_hub_lacks(hub, tmp_path):
+    with pytest.raises(CorpusError, match="name must be 'wikitext-2' or 'wikitext-103', got 'wikitext'"):
+        download_wikitext("wikitext", tmp_path)
+    commit = _wikitext_hub._COMMIT
+    hub.revisions[commit] = {"wikitext-103-v1/README.md": b"no files"}
+    with pytest.raises(CorpusError, match="lists no parquet files in wikitext-103-v1"):
+        download_wikitext("wikitext-103", tmp_path)

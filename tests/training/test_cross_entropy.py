@@ -1,0 +1,87 @@
+"""Cross-entropy through the output matrix: against torch's own in float64; its kernels under Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joma.training import cross_entropy
+from joma.training.cross_entropy import half_logits
+
+triton = pytest.importorskip("triton", reason="kernels need triton")
+DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+
+
+def problem(members: int, positions: int, width: int, vocabulary: int, spread: float = 1.0) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(vocabulary)
+    x = torch.randn(members, positions, width, generator=generator)
+    w = spread * torch.randn(members, vocabulary, width, generator=generator) / width**0.5
+    b = torch.randn(members, vocabulary, generator=generator)
+    targets = torch.randint(vocabulary, (members, positions), generator=generator)
+    return x, w, b, targets
+
+
+def oracle(x: Tensor, w: Tensor, b: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    """Loss and gradients of its sum, member by member, in float64."""
+    x, w, b = (t.double().cpu().requires_grad_() for t in (x, w, b))
+    losses = torch.stack([F.cross_entropy(x[m] @ w[m].T + b[m], targets[m].cpu()) for m in range(len(x))])
+    return losses.detach(), *torch.autograd.grad(losses.sum(), (x, w, b))
+
+
+def test_plain_path_equals_torch() -> None:
+    x, w, b, targets = problem(3, 7, 5, 11)
+    leaves = [t.double().requires_grad_() for t in (x, w, b)]
+    loss = cross_entropy(*leaves, targets)
+    found = (loss, *torch.autograd.grad(loss.sum(), leaves))
+    for ours, theirs in zip(found, oracle(x, w, b, targets), strict=True):
+        torch.testing.assert_close(ours.detach(), theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("positions", "width", "vocabulary"), [(5, 6, 70), (9, 8, 128), (8, 3, 9000)])
+def test_kernels(positions: int, width: int, vocabulary: int) -> None:
+    from joma.training._cross_entropy_triton import extended, gradient_in_place
+
+    x, w, b, targets = (t.to(DEVICE) for t in problem(2, positions, width, vocabulary))
+    rows, columns = -(-positions // 8) * 8, -(-vocabulary // 64) * 64
+    wide = extended(w, b, columns)
+    assert wide.shape == (2, columns, -(-(width + 1) // 8) * 8)
+    torch.testing.assert_close(wide[:, :vocabulary, :width], w.half(), rtol=0, atol=0)
+    torch.testing.assert_close(wide[:, :vocabulary, width], b.half(), rtol=0, atol=0)
+    assert (wide[:, vocabulary:] == 0).all()
+    assert (wide[..., width + 1 :] == 0).all()
+    ones = extended(x, None, rows)
+    assert (ones[:, :positions, width] == 1).all()
+    assert (ones[:, positions:] == 0).all()
+
+    logits = (ones.float() @ wide.float().mT).half().contiguous()
+    exact = logits[:, :positions, :vocabulary].double()
+    losses = torch.empty(2, positions, device=DEVICE)
+    gradient_in_place(logits, targets, losses, vocabulary, write=True)
+    expected = F.cross_entropy(exact.flatten(0, 1), targets.flatten(), reduction="none").view(2, positions)
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-5)
+    gradient = exact.softmax(-1) - F.one_hot(targets, vocabulary)
+    torch.testing.assert_close(logits[:, :positions, :vocabulary].double(), gradient, rtol=1e-3, atol=1e-6)
+    assert (logits[:, positions:] == 0).all()
+    assert (logits[:, :, vocabulary:] == 0).all()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="float16 products with float32 sums need a GPU")
+@pytest.mark.parametrize("spread", [1.0, 5.0])
+def test_half_logits_on_a_gpu(spread: float) -> None:
+    """Half precision is a choice that must be seen to be harmless: losses to 1e-3, gradients to 1 % of their norm."""
+    x, w, b, targets = (t.to(DEVICE) for t in problem(5, 700, 200, 5003, spread))
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+    with half_logits():
+        loss = cross_entropy(*leaves, targets)
+        found = torch.autograd.grad(loss.sum(), leaves)
+        with torch.no_grad():
+            alone = cross_entropy(*leaves, targets)
+    expected = oracle(x, w, b, targets)
+    torch.testing.assert_close(loss.detach().double().cpu(), expected[0], rtol=0, atol=1e-3)
+    torch.testing.assert_close(alone, loss.detach())
+    for ours, theirs in zip(found, expected[1:], strict=True):
+        assert (ours.double().cpu() - theirs).norm() < 0.01 * theirs.norm()
