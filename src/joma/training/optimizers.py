@@ -111,7 +111,7 @@ class Optimizer:
 
 def _clipping(gradients: Sequence[Tensor], most: float) -> Tensor:
     """What each member's gradient is multiplied with, (members,)."""
-    square = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+    square = sum((g.square().flatten(1).sum(1) for g in gradients), start=gradients[0].new_zeros(len(gradients[0])))
     return (most / (square.sqrt() + 1e-6)).clamp(max=1.0)
 
 
