@@ -6,7 +6,7 @@ network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision 
 arithmetic rate is put beside what one large TF32 product reaches on the same machine in the same run; for fig8 the
 time beside what its unavoidable memory traffic would take.
 
-    python benchmarks/bench_ensemble.py [--device cuda] [--shapes table1-1024,table1-256,fig8] [--record]
+    python benchmarks/bench_ensemble.py [--device cuda] [--shapes table1-256-tf32,fig8-half-logits] [--record]
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def products(config: DecoderConfig, tokens: int, read: int) -> float:
     return 6 * (config.layers * block * tokens + (config.outputs or config.vocabulary) * config.width * read)
 
 
-def measure_table1(width: int, members: int, device: str) -> dict[str, object]:
-    whole = table1(width, members, device)
+def measure_table1(width: int, members: int, device: str, precision: str) -> dict[str, object]:
+    whole = table1(width, members, device, precision)
     together, engine = ensemble_step(whole, steps=30 if device == "cuda" else 3)
     del engine
     config = TABLE1.with_(width=width, mlp=4 * width)
     alone = peer(whole, config, steps=30 if device == "cuda" else 3)
     row: dict[str, object] = {
-        "shape": f"table1, d = {width}", "members": members, "ms a member-step": 1e3 * together / members,
+        "shape": f"table1, d = {width}, {precision}", "members": members, "ms a member-step": 1e3 * together / members,
         "eager ms a step": 1e3 * alone, "times faster a run": alone / (together / members),
     }  # fmt: skip
     if device == "cuda":
@@ -156,19 +156,16 @@ def main() -> None:
     parser.add_argument("--shapes", default="")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
-    usual = "table1-1024,table1-256,fig8" if options.device == "cuda" else "table1-64,table1-256"
+    gpu = options.device == "cuda"
+    usual = "table1-1024-half,table1-256-tf32,fig8-half-logits" if gpu else "table1-64-float32,table1-256-float32"
     rows = []
     for shape in (options.shapes or usual).split(","):
         kind, *rest = shape.split("-")
         if kind == "fig8":
-            rows.append(measure_fig8(21, options.device, "-".join(rest) or "half-logits"))
+            rows.append(measure_fig8(21, options.device, "-".join(rest)))
         else:
-            width = int(rest[0])
-            rows.append(
-                measure_table1(
-                    width, {1024: 12, 256: 60}.get(width, 12) if options.device == "cuda" else 6, options.device
-                )
-            )
+            members = {1024: 12, 256: 60}[int(rest[0])] if gpu else 6
+            rows.append(measure_table1(int(rest[0]), members, options.device, rest[1]))
         print(*(f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in rows[-1].items()), sep=", ")
     record("ensemble", rows)
 

@@ -31,6 +31,8 @@ _FILES = {
     "thm4": "salient_first",
     "eq6": "entropy_rebound",
     "thm5": "cooccurrence",
+    "table1": "latent_table",
+    "hblt-alignment": "latent_alignment",
     "fig7": "checkpoint_series",
     "fig10": "pattern_superposition",
     "cdag-angles": "cdag_angles",

@@ -1,0 +1,112 @@
+"""What the studies on latents share: the Transformer of Table 1, what its hidden neurons do, and gains over seeds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.measure.intervals import mean_interval
+from joma.models.decoder import Decoder, DecoderConfig
+from joma.studies.contract import NotRun
+
+BLOCKS = 3
+SAMPLES_AT_ONCE = 256
+"""Sequences a member reads at once while it is measured: hidden layers of all positions are large."""
+
+
+def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> DecoderConfig:
+    """Table 1's network: 3 post-norm blocks, one head, no output projection, a ReLU MLP of four times the width.
+
+    The source says nothing of masks and positions; here attention is causal and positions are sinusoidal.
+    """
+    return DecoderConfig(
+        vocabulary=vocabulary,
+        outputs=outputs,
+        layers=BLOCKS,
+        width=width,
+        mlp=4 * width,
+        context=context,
+        projection=False,
+    )
+
+
+def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Every hidden neuron's largest activation over positions, and the logits at the last position.
+
+    tokens: (members, samples, length). Returns (members, blocks, samples, neurons) and (members, samples, outputs).
+    """
+    activity, logits = [], []
+    for some in tokens.split(SAMPLES_AT_ONCE, dim=1):
+        hidden: list[Tensor] = []
+
+        def look(layer: int, name: str, value: Tensor, hidden: list[Tensor] = hidden) -> None:
+            if name == "hidden":
+                hidden.append(value.amax(-2))  # (members, samples, neurons)
+
+        logits.append(decoder.read(decoder.features(some, look=look)[:, :, -1]))
+        activity.append(torch.stack(hidden, dim=1))
+    return torch.cat(activity, dim=2), torch.cat(logits, dim=1)
+
+
+def finite(activity: Tensor) -> tuple[Tensor, Tensor]:
+    """The activity with zeros for members that diverged, and 1 for a sound member, NaN for another, (members,)."""
+    sound = activity.isfinite().flatten(1).all(-1)
+    mark = torch.where(sound, 1.0, torch.nan)
+    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), mark
+
+
+def by_level(per_latent: Tensor, sizes: list[int]) -> Tensor:
+    """Means over the latents of each level that count, (..., levels), of values (..., all latents), lowest first."""
+    return torch.stack([part.nanmean(-1) for part in per_latent.split(sizes, dim=-1)], dim=-1)
+
+
+def mean_known(values: Any, axis: int | tuple[int, ...]) -> Any:
+    """The mean of what is not NaN (networks that diverged), NaN where all is."""
+    known = np.isfinite(values)
+    count = known.sum(axis)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
+
+
+class Gain(NamedTuple):
+    """A score and its control, over seeds."""
+
+    trained: float
+    control: float
+    mean: float
+    """Of trained - control, paired by seed."""
+    half_width: float
+    """Of its 95 % interval."""
+
+    def margin(self, least: float) -> float:
+        """What the difference must exceed: `least`, and its own uncertainty. (Of NaN nothing is above anything.)"""
+        return max(least, self.half_width) if np.isfinite(self.half_width) else least
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ± {self.half_width:.3f}"
+
+
+def gain(trained: Any, control: Any) -> Gain:
+    """Compare arrays (seeds, ...): what differs within a seed is averaged first, then seeds are the repetitions.
+
+    Entries that are NaN in one of them (networks that diverged) are left out of both. With fewer than two seeds left
+    nothing is known: NaN, with an infinite half-width.
+    """
+    pair = np.stack([np.asarray(x, dtype=float).reshape(len(x), -1) for x in (trained, control)])
+    known = np.isfinite(pair).all(0)
+    seeds = known.any(-1)
+    if seeds.sum() < 2:
+        return Gain(np.nan, np.nan, np.nan, np.inf)
+    mean = np.where(known, pair, 0.0).sum(-1)[:, seeds] / known.sum(-1)[seeds]
+    found = mean_interval(torch.from_numpy(mean[0] - mean[1]))
+    return Gain(float(mean[0].mean()), float(mean[1].mean()), float(found.mean), float(found.half_width))
+
+
+def check_device(device: str, study: str) -> None:
+    """Say how to run elsewhere what needs a GPU that is not here."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise NotRun(
+            f"device {device} was asked for, but torch sees no CUDA here", f"joma verify {study} --scale paper"
+        )
