@@ -219,7 +219,9 @@ def products(precision: Precision) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     try:
         with half_logits(precision.startswith("half")), half_products(precision == "half"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TF32 acceleration on top of oneDNN")
+            for said in ("TF32 acceleration on top of oneDNN", "TensorFloat32 tensor cores"):
+                warnings.filterwarnings("ignore", said)  # advice on a choice that was made here
+            warnings.filterwarnings("ignore", module="torch._inductor")
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
     finally:

@@ -1,0 +1,25 @@
+"""The tables of Table 1 and of section 5, as Markdown, from the record of a run of `table1` or `hblt-alignment`.
+
+python docs/table1_table.py joma-out/runs/table1-*.sqlite
+"""
+
+import sys
+
+from joma.runs import Run
+from joma.studies import latent_alignment, latent_table
+
+TABLES = {study.STUDY.name: study for study in (latent_table, latent_alignment)}
+
+
+def main() -> None:
+    for path in sys.argv[1:]:
+        with Run.open(path) as run:
+            study = TABLES[run.study]
+            print("| " + " | ".join(study.TITLES) + " |")
+            print("|" + "--:|" * len(study.TITLES))
+            for line in study.table(run):
+                print("| " + " | ".join(line) + " |")
+
+
+if __name__ == "__main__":
+    main()
