@@ -44,17 +44,12 @@ ROUNDING = 16.0
 """Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
 
 
-class RankLost(Exception):
-    """A block of a run that was not careful turned out not to be orthonormal."""
-
-
 class Step(NamedTuple):
-    """What one block step leaves behind, where the matrix is. Nothing here has been waited for."""
+    """What one block step leaves behind, where the matrix is."""
 
     diagonal: Tensor  # (matrices, width, width), of T
     following: Tensor  # (matrices, width, width), the block B below it
     drift: Tensor  # (matrices,): |Q^T A Q_k - T E_k|_F as computed, which is rounding and would be 0 without it
-    sound: Tensor  # (matrices,): whether the block after it is orthonormal
 
 
 @dataclass(frozen=True)
@@ -93,11 +88,6 @@ class Krylov:
         return self._gather("drift").double().square().sum(0).sqrt()
 
     @cached_property
-    def sound(self) -> bool:
-        """Whether all blocks are orthonormal: if not, nothing else here means anything."""
-        return bool(self._gather("sound").all())
-
-    @cached_property
     def _following(self) -> Tensor:
         return self._gather("following").double()
 
@@ -119,13 +109,11 @@ def times(a: Tensor, x: Tensor) -> Tensor:
     return a @ x if a.stride(-1) == 1 else (x.mT @ a.mT).mT
 
 
-def block_lanczos(a: Tensor, start: Tensor, scale: Tensor, *, careful: bool = True) -> Iterator[Krylov]:
+def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
     """Krylov spaces of (scale a)(scale a)^T from an orthonormal start, one block larger each time.
 
     a: (matrices, side, long), side <= long. start: (matrices, side, width). scale: (matrices, 1, 1). The weights are
     never copied: the scale is applied to the vectors in two halves, so that neither product leaves the range.
-    careful: orthogonalise whatever comes. Otherwise nothing is waited for, so that an accelerator never runs dry, but
-    a block that loses rank (the space is exhausted) breaks the run, and `sound` says so.
     Ends when the next block would not fit into the space any more.
     """
     half = scale.sqrt()
@@ -142,45 +130,39 @@ def block_lanczos(a: Tensor, start: Tensor, scale: Tensor, *, careful: bool = Tr
         z = times(a, y * half) * half
         diagonal = y.mT @ y
         overlap = rows[:, :size] @ z
-        q, following, sound = _orthogonalise(z, overlap, rows[:, :size], careful)
+        q, following = _orthogonalise(z, overlap, rows[:, :size])
         # Only its last two blocks should not be zero: those of T.
         overlap[:, -width:] -= diagonal
         if steps > 1:
             overlap[:, -2 * width : -width] -= taken[-1].following.mT
         drift = torch.linalg.matrix_norm(overlap)
-        taken.append(Step((diagonal + diagonal.mT) / 2, following, drift, sound))
+        taken.append(Step((diagonal + diagonal.mT) / 2, following, drift))
         yield Krylov(steps, rows[:, :size], taken)
 
 
-def _orthogonalise(z: Tensor, overlap: Tensor, rows: Tensor, careful: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of z less its part in the rows' span (overlap = rows z), and whether they are sound."""
-    q, r, sound = orthonormal(torch.baddbmm(z, rows.mT, overlap, alpha=-1), careful)
+def _orthogonalise(z: Tensor, overlap: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Q and R of z less its part in the rows' span (overlap = rows z)."""
+    q, r = orthonormal(torch.baddbmm(z, rows.mT, overlap, alpha=-1))
     # Twice is enough, unless the space is exhausted and the block was mostly rounding: then until it is not.
     for _ in range(4):
-        q, again, still = orthonormal(torch.baddbmm(q, rows.mT, rows @ q, alpha=-1), careful)
+        q, again = orthonormal(torch.baddbmm(q, rows.mT, rows @ q, alpha=-1))
         r = again @ r
-        kept = (again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all(-1)
-        if not careful:
-            return q, r, sound & still & kept
-        if bool(kept.all()):
+        if bool((again.diagonal(dim1=-2, dim2=-1).abs() > 0.5).all()):
             break
-    return q, r, sound
+    return q, r
 
 
-def orthonormal(z: Tensor, careful: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of tall blocks by Cholesky, and whether that was safe; if careful, by Householder where it was not."""
+def orthonormal(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Q and R of tall blocks by Cholesky, or by Householder where that is not safe."""
     q, r, sound = by_cholesky(z)
-    if careful and not bool(sound.all()):
-        q, r = torch.linalg.qr(z)
-        sound = torch.ones_like(sound)
-    return q, r, sound
+    return (q, r) if bool(sound.all()) else torch.linalg.qr(z)
 
 
 def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Q and R from Z^T Z = R^T R, and whether the block is far enough from losing rank for that.
 
-    On an accelerator Householder takes longer than A z. In float64, because squaring halves the digits, and weights
-    with one large singular value give blocks with one large column.
+    Householder takes as long as A z. In float64, because squaring halves the digits, and weights with one large
+    singular value give blocks with one large column.
     """
     wide = z.double()
     factor, info = torch.linalg.cholesky_ex(wide.mT @ wide)

@@ -1,15 +1,16 @@
 """What the singular values of a weight matrix say: stable rank, norms, leading values, effective rank.
 
-A full SVD answers all of it, slowly. The leading values need some twenty products with a block of eight vectors, and
-how far they may be from the truth is part of the answer: `spectrum` returns an error bound together with the
-probability with which it holds. Matrices with a small side are done exactly, through their Gram matrix in float64.
+A full SVD answers all of it, slowly. The leading values need the Gram matrix and one Cholesky factor of it, or some
+twenty products with a block of sixteen vectors, and how far they may be from the truth is part of the answer:
+`spectrum` returns an error bound together with the probability with which it holds. Matrices with a small side are
+done exactly, through their Gram matrix in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod, sqrt
+from math import ceil, prod, sqrt
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,18 @@ from torch import Tensor
 from joma.measure import _factor, _lanczos
 
 GRAM_SIDE = 256
-"""Up to this smaller side the Gram matrix is as fast as Lanczos, and exact."""
-WIDTH = 8
+"""Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""
+FACTOR_SIDE = 16384
+"""Up to this smaller side an accelerator forms Gram matrices: some square matrices are held."""
+FACTOR_SIDE_CPU = 1280
+"""Up to this smaller side a CPU does: beyond, Lanczos takes less time."""
+FACTOR_COUNT = 4
+"""Up to so many values, which need a factor each."""
+STARTS, PROBES, PROBES_CPU = 16, 64, 16
+"""Gaussian vectors for the Gram matrix: to search from, and to measure rounding with (a product with w each)."""
+WIDTH = 16
 """Vectors in a block: a multiple of this is what matrix kernels like best."""
-FIRST_LOOK = 6
+FIRST_LOOK = 8
 """The first step after which an error bound is worked out."""
 PATIENCE = 20
 """From this step on a bound that gets worse is held up by rounding, and more steps only add to that."""
@@ -29,8 +38,6 @@ SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
 FINEST = 200
 """In units of eps: finer tolerances are left to float64."""
-FACTOR_SIDE = 16384
-"""Up to this smaller side an accelerator forms Gram matrices: two square matrices are held."""
 TOGETHER = 1 << 24
 """Matrices of a stack are done together up to this many entries, which also bounds the memory."""
 
@@ -54,7 +61,7 @@ class Spectrum(NamedTuple):
     probability: float
     """With which all error bounds hold; 1 if nothing was left to chance."""
     iterations: Tensor
-    """(...) block steps; 0 where the Gram matrix was used."""
+    """(...) steps of Lanczos, or squarings of the Gram matrix on accelerators; 0 where all eigenvalues were found."""
     vectors: Tensor
     """(..., smaller side, count) singular vectors of the smaller side (left ones if square): a warm `start`."""
 
@@ -75,12 +82,15 @@ def spectrum(
 ) -> Spectrum:
     """The `count` leading singular values of every matrix, to `tolerance`, except with probability `failure`.
 
-    w: (..., rows, columns), any float type, any scale; products are taken in float32 (float64 for float64). Block
-    Lanczos on w w^T with full reorthogonalisation (the same Krylov spaces as Golub-Kahan, orthogonalised on the
-    smaller side only), stopped when the error bound of every matrix is below the tolerance. The bound and its
-    sources are in `joma.measure._lanczos`. Cost: about two reads of w a step; 20 to 40 steps without a spectral gap,
-    fewer with one. Where the smaller side is at most 256, or the tolerance too fine for float32, or the steps
-    would fill the space: the Gram matrix in float64, 2 rows columns min(rows, columns) flops, exact up to rounding.
+    w: (..., rows, columns), any float type, any scale; products are taken in float32 (float64 for float64). With n the
+    smaller side, there are three ways, each stopped when the error bound of every matrix is below the tolerance:
+    - n up to 256, or a tolerance too fine for float32, or if the others give up: the eigenvalues of the Gram matrix in
+      float64, exact up to rounding;
+    - n up to 1280 on a CPU, 16384 elsewhere, count up to 4: the Gram matrix in float32, and a Cholesky factor for each
+      value. Cost: rows columns n flops on a CPU, four times as many in TF32 elsewhere. See `joma.measure._factor`;
+    - else: block Lanczos on w w^T with full reorthogonalisation (the Krylov spaces of Golub-Kahan, orthogonalised on
+      the smaller side only). Cost: about two reads of w a step, 15 to 25 steps without a spectral gap, fewer with
+      one. See `joma.measure._lanczos`.
 
     start: (..., smaller side, any) vectors of a similar matrix, e.g. `vectors` of the checkpoint before. They are used
     in addition to Gaussian vectors: alone they can miss a value that came up in a direction orthogonal to them.
@@ -104,16 +114,18 @@ def spectrum(
         width = -(-(count + warm + SPARE) // WIDTH) * WIDTH
         eps = torch.finfo(_compute_dtype(w)).eps
         exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
+        factor = side <= (FACTOR_SIDE_CPU if _factor.on_cpu(w) else FACTOR_SIDE) and count <= FACTOR_COUNT
         if generator is None:
             generator = torch.Generator(w.device).manual_seed(0)
-        earlier = stack.new_zeros(len(stack), side, 0) if start is None else start.reshape(len(stack), side, -1)
+        earlier = (
+            stack.new_zeros(len(stack), side, 0) if start is None else start.detach().reshape(len(stack), side, -1)
+        )
+        each = failure / (count * max(1, len(stack)) * 2)  # 2: a matrix may come to be tried in two ways
         parts = []
         step = max(1, TOGETHER // prod(w.shape[-2:]))
         for i in range(0, len(stack), step):
-            some, known, part = stack[i : i + step], earlier[i : i + step].detach().to(_compute_dtype(w)), None
-            each = failure / (count * max(1, len(stack)))
-            if not exact and w.device.type != "cpu" and side <= FACTOR_SIDE:
-                each = each / 2  # it may come to both
+            some, known, part = stack[i : i + step], earlier[i : i + step].to(_compute_dtype(w)), None
+            if not exact and factor:
                 part = _by_factor(some, known, count, tolerance, each, generator)
             if not exact and part is None:
                 part = _by_lanczos(some, known, width - warm, count, tolerance, each, generator)
@@ -204,20 +216,18 @@ class _Part(NamedTuple):
 def _by_factor(
     a: Tensor, earlier: Tensor, count: int, tolerance: float, failure: float, generator: torch.Generator
 ) -> _Part | None:
-    """One vector, a Gram matrix and Cholesky factors; None if they do not settle it."""
+    """The Gram matrix and Cholesky factors; None if they do not settle it."""
     frobenius, scale = _scale(a)
     a = a.to(_compute_dtype(a))
-    drawn = _gaussians(a, 1 + _factor.PROBES, generator).to(a.device)
-    first, probes = drawn[..., 0], drawn[..., 1:].contiguous()
+    drawn = _gaussians(a, STARTS + (PROBES_CPU if _factor.on_cpu(a) else PROBES), generator).to(a.device)
+    first, probes = drawn[..., :STARTS] / sqrt(STARTS * a.shape[-2]), drawn[..., STARTS:].contiguous()
     # Earlier vectors are a good place to begin: nothing is concluded from this start.
-    start = first / torch.linalg.vector_norm(first, dim=-1, keepdim=True) + earlier.to(a.device).sum(-1)
-    steps = 16 + int(sqrt(a.shape[-2])) + 4 * count
-    for some in (steps, 3 * steps):
-        found = _factor.certify(a, scale, start, probes, some, count, tolerance, failure)
-        error = torch.where(frobenius[:, None] > 0, found.excess, 0.0)
-        if bool((error <= tolerance).all()):
-            iterations = torch.full((len(a),), some)
-            return _Part(found.squares, frobenius, scale, error, iterations, found.vectors)
+    start = torch.cat([earlier.to(a.device), first], dim=-1)
+    found = _factor.certify(a, scale, start, probes, count, tolerance, failure)
+    error = torch.where(frobenius[:, None] > 0, found.excess, 0.0)
+    if bool((error <= tolerance).all()):
+        iterations = torch.full((len(a),), found.steps)
+        return _Part(found.squares, frobenius, scale, error, iterations, found.vectors)
     return None
 
 
@@ -239,31 +249,12 @@ def _by_lanczos(
     start = start.to(a.device)
     largest = torch.linalg.matrix_norm(r[:, :gaussians, :gaussians].double(), 2)
     deltas = [_lanczos.least_overlap(i + 1, gaussians, failure) / largest for i in range(count)]
-    hurried = a.device.type != "cpu"  # there a step is cheap, and what costs is to wait for it
-    try:
-        return _until_certified(a, start, gaussians, deltas, tolerance, frobenius, scale, hurried)
-    except _lanczos.RankLost:
-        return _until_certified(a, start, gaussians, deltas, tolerance, frobenius, scale, hurried=False)
-
-
-def _until_certified(
-    a: Tensor,
-    start: Tensor,
-    gaussians: int,
-    deltas: list[Tensor],
-    tolerance: float,
-    frobenius: Tensor,
-    scale: Tensor,
-    hurried: bool,
-) -> _Part | None:
     eps = torch.finfo(a.dtype).eps
     done: dict[int, tuple[int, Tensor, Tensor, Tensor]] = {}
     look, before = FIRST_LOOK, None
-    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None], careful=not hurried):
+    for krylov in _lanczos.block_lanczos(a, start, scale.to(a)[:, None, None]):
         if krylov.steps < look:
             continue
-        if not krylov.sound:
-            raise _lanczos.RankLost
         bounds = _lanczos.certify(krylov, len(deltas), gaussians, deltas, tolerance, eps)
         error = torch.where(frobenius[:, None] > 0, bounds.excess, 0.0)
         for i in (error.amax(-1) <= tolerance).nonzero()[:, 0].tolist():
@@ -278,21 +269,18 @@ def _until_certified(
         now = krylov.steps, float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
         if before and now[0] > PATIENCE and now[1] > before[1]:
             return None
-        look, before = _next_look(before, now, hurried), now
+        look, before = _next_look(before, now), now
     return None
 
 
-def _next_look(before: tuple[int, float] | None, now: tuple[int, float], hurried: bool) -> int:
+def _next_look(before: tuple[int, float] | None, now: tuple[int, float]) -> int:
     """The step at which to look again: the eigenvalues of T cost as much as some steps, so not at every one.
 
-    Extrapolates the rate since the last look, at most twice as far. The rate grows, so that is a little too far: right
-    where steps are cheap. Where they are not, a fifth is added to the rate.
+    Extrapolates the rate since the last look, at most twice as far. The rate grows, so a fifth is added to it.
     """
     rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
-    ahead = now[0] if hurried else now[0] / 2
-    if 0 < rate < float("inf"):
-        ahead = now[1] / (rate if hurried else 1.2 * rate)
-    return now[0] + max(1, min(round(ahead), now[0]))
+    ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else now[0] / 2
+    return now[0] + max(1, min(ceil(ahead), now[0]))
 
 
 def _by_gram(a: Tensor, count: int) -> _Part:
@@ -339,9 +327,7 @@ def _scale(a: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gaussians(a: Tensor, columns: int, generator: torch.Generator) -> Tensor:
     """(matrices, side, columns), where the generator is."""
-    return torch.randn(
-        *a.shape[:-1], columns, generator=generator, device=generator.device, dtype=_compute_dtype(a)
-    )
+    return torch.randn(*a.shape[:-1], columns, generator=generator, device=generator.device, dtype=_compute_dtype(a))
 
 
 def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> Spectrum:

@@ -132,18 +132,19 @@ class _Captured:
         self.stream = torch.cuda.Stream()
 
     def __call__(self, batch: tuple[Tensor, ...]) -> None:
-        if self.graph is None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                self.step(batch)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            self.made += 1
-            if self.made == WARM_UP:
-                self.batch = tuple(tensor.clone() for tensor in batch)
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):  # recorded, not run
-                    self.step(self.batch)
-            return
+        if not self.batch:
+            self.batch = tuple(tensor.contiguous().clone() for tensor in batch)
         for kept, new in zip(self.batch, batch, strict=True):
             kept.copy_(new)
-        self.graph.replay()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.step(self.batch)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.made += 1
+        if self.made == WARM_UP:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):  # recorded, not run; on the very tensors it was compiled for
+                self.step(self.batch)
