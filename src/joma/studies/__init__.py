@@ -33,6 +33,7 @@ _FILES = {
     "thm5": "cooccurrence",
     "table1": "latent_table",
     "hblt-alignment": "latent_alignment",
+    "python-hierarchy": "python_hierarchy",
     "fig7": "checkpoint_series",
     "fig10": "pattern_superposition",
     "cdag-angles": "cdag_angles",
