@@ -33,10 +33,21 @@ _FILES = {
     "thm5": "cooccurrence",
     "table1": "latent_table",
     "hblt-alignment": "latent_alignment",
+    "shallow-first": "shallow_first",
     "python-hierarchy": "python_hierarchy",
+    "fig6": "entropy_over_training",
+    "fig8": "learning_rate_sweep",
+    "nonlinearity": "mlp_nonlinearity",
+    "residual": "residual_branch",
+    "embeddings": "frozen_embeddings",
+    "optimizer": "optimizers_compared",
+    "norm": "normalisation",
+    "dropout": "dropout_off",
+    "mlp-rank": "mlp_rank",
     "fig7": "checkpoint_series",
     "fig10": "pattern_superposition",
     "cdag-angles": "cdag_angles",
+    "cdag": "cdag_training",
 }
 
 

@@ -1,0 +1,190 @@
+"""What is looked at in a `joma.models.Decoder` while it trains: many members at once, nothing waits for the host.
+
+Every function gives (members, ...). A member whose weights are no longer finite gets NaN and disturbs no other, so
+that a sweep with a diverging rate goes on. Where `joma.measure` has the same quantity, a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joma.models.decoder import Decoder
+
+CrossEntropy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Of features, output matrix, output bias and targets, as `joma.training.cross_entropy` takes and gives them."""
+
+AT_ONCE = 1 << 27
+"""Logits over the vocabulary that exist at one time; what they need decides how many sequences are read together."""
+DOUBLINGS = 22
+"""Squarings of a Gram matrix: 2^22 power iterations, after which the largest eigenvalue is right to 2e-5."""
+WORDS = 512
+"""Vectors of the vocabulary that are compared with one another."""
+
+
+def attention_entropy(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Mean over queries and sequences of -sum a ln a, (members, layers, heads). tokens: (sequences, length).
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1, 2])
+    >>> attention_entropy(decoder, torch.zeros(4, 10, dtype=torch.long)).shape
+    torch.Size([3, 2, 1])
+    """
+    total, look = _entropies(decoder, tokens.device)
+    decoder.features(tokens, look=look)
+    return total / tokens.numel()
+
+
+def validation(decoder: Decoder, inputs: Tensor, targets: Tensor, cross_entropy: CrossEntropy) -> dict[str, Tensor]:
+    """Loss (members,) and attention entropy (members, layers, heads) on a whole text, in one pass, piece by piece.
+
+    inputs, targets: (sequences, length), every sequence with what follows each of its tokens. Both are means.
+    """
+    length = inputs.shape[-1]
+    together = max(1, AT_ONCE // (length * decoder.out.shape[1]))
+    entropy, look = _entropies(decoder, inputs.device)
+    loss = torch.zeros(decoder.members, device=inputs.device, dtype=torch.float64)
+    for tokens, following in zip(inputs.split(together), targets.split(together), strict=True):
+        features = decoder.features(tokens, look=look).flatten(1, 2)
+        right = following.flatten()[None]
+        for member in range(decoder.members):  # so that the logits of one member exist at a time
+            one = slice(member, member + 1)
+            found = cross_entropy(features[one], decoder.out[one], decoder.out_bias[one], right)
+            loss[one] += found.double() * right.numel()
+    return {"loss": loss / inputs.numel(), "entropy": entropy / inputs.numel()}
+
+
+def _entropies(decoder: Decoder, device: torch.device) -> tuple[Tensor, Callable[[int, str, Tensor], None]]:
+    """A tensor (members, layers, heads), and what adds to it the entropy of all queries that pass by."""
+    config = decoder.config
+    total = torch.zeros(decoder.members, config.layers, config.heads, device=device, dtype=torch.float64)
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name == "attention":  # (members, batch, heads, queries, keys)
+            total[:, layer] += torch.special.entr(value).sum((1, 3, 4), dtype=torch.float64)
+
+    return total, look
+
+
+def weight_ranks(decoder: Decoder) -> dict[str, Tensor]:
+    """Stable ranks: of the MLP's lower matrix, `up` (members, layers), and of W_q W_k^T, `query_key` (..., heads).
+
+    Without an MLP there is no `up`.
+    """
+    config = decoder.config
+    query, key, _ = _weight(decoder, "qkv").split(config.width, dim=-1)  # (members, layers, width, width)
+    heads = [part.unflatten(-1, (config.heads, -1)).movedim(-2, 2) for part in (query, key)]
+    ranks = {"query_key": stable_ranks(heads[0].double() @ heads[1].double().mT)}
+    return {"up": stable_ranks(_weight(decoder, "up")), **ranks} if config.mlp else ranks
+
+
+def gradient_rank(decoder: Decoder, loss: Callable[[Decoder], Tensor]) -> Tensor:
+    """Stable rank of the gradient by the MLP's lower matrix, (members, layers). loss: of one batch, (members,)."""
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(loss(decoder).sum(), [_weight(decoder, "up")])
+    return stable_ranks(gradient)
+
+
+def embedding_coherence(decoder: Decoder) -> Tensor:
+    """Mean |cos| between the vectors of different words, (members,): of all, or of `WORDS` that are drawn once."""
+    words = decoder.config.vocabulary
+    chosen = torch.arange(words)
+    if words > WORDS:
+        chosen = torch.randperm(words, generator=torch.Generator().manual_seed(0))[:WORDS]
+    direction = F.normalize(decoder.embedding[:, chosen.to(decoder.embedding.device)].double(), dim=-1)
+    cosines = (direction @ direction.mT).abs()
+    count = len(chosen)
+    return (cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(-1)) / (count * (count - 1))
+
+
+def stable_ranks(w: Tensor) -> Tensor:
+    """|w|_F^2 / |w|_2^2 of every matrix (..., rows, columns), by repeated squaring of its Gram matrix; 0 for zeros.
+
+    Of G = w w^T / |w|_F^2, tr G^(p+1) / tr G^p lies below the largest eigenvalue by less than side / (e p) of it,
+    p = 2^DOUBLINGS, at most 2e-5 for a side of 256: matrix products alone, where an eigenvalue solver would take its
+    matrices one by one and make the host wait. NaN stays NaN.
+
+    >>> stable_ranks(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
+    tensor(1.5000, dtype=torch.float64)
+    """
+    w = w.detach().double()
+    w = w if w.shape[-2] <= w.shape[-1] else w.mT
+    size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
+    w = w / torch.where(size == 0, 1.0, size)
+    gram = w @ w.mT
+    power = gram
+    for _ in range(DOUBLINGS):
+        power = power @ power
+        trace = power.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        power = power / torch.where(trace == 0, 1.0, trace)
+    largest = (power * gram).sum((-2, -1))  # tr(G^p G), tr G^p being 1
+    return torch.where(largest == 0, 0.0, 1 / torch.where(largest == 0, 1.0, largest))
+
+
+def logit_terms(decoder: Decoder, frequency: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What Theorem 1 ties together in the first layer: logits and squares, each (members, vocabulary), or None.
+
+    logits: of every key word, averaged over queries by their `frequency` (vocabulary,): words that share an MLP share
+    its invariant, so that only this mean can follow from it. squares: sum_k v_k^2, v = E W_v W_o diag(scale) W_up, how
+    the hidden nodes see a word that is attended to. Both in the basis that is being learned.
+
+    None where they do not exist: several heads (which logit?), no MLP, or a norm before attention (what it does to a
+    word depends on the word's place).
+    """
+    config = decoder.config
+    if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre"):
+        return None
+    words = decoder.embedding * math.sqrt(config.width)
+    query, key, value = _weight(decoder, "qkv")[:, 0].split(config.width, dim=-1)
+    bias = _weight(decoder, "qkv_bias")[:, 0, : config.width]
+    mean = torch.einsum("v,mvw->mw", frequency.to(words), words)
+    if config.positions == "sinusoidal":
+        mean = mean + decoder.sinusoids.mean(0)
+    elif config.positions == "learned":
+        mean = mean + decoder.position.mean(1)
+    asked = torch.einsum("mw,mwu->mu", mean, query) + bias
+    logits = torch.einsum("mvw,mw->mv", words, torch.einsum("mwu,mu->mw", key, asked)) / math.sqrt(config.width)
+    through = value @ _weight(decoder, "projection")[:, 0] if config.projection else value
+    if config.norm != "none":
+        through = through * _weight(decoder, "attention_scale")[:, 0, None]
+    seen = words @ (through @ _weight(decoder, "up")[:, 0])
+    return logits, seen.square().sum(-1)
+
+
+def logit_estimate(
+    decoder: Decoder, start: tuple[Tensor, Tensor], frequency: Tensor, *, words: int
+) -> dict[str, Tensor]:
+    """How far the first layer's logits moved as Theorem 1 says: correlations over the most frequent words, (members,).
+
+    `theorem`: with (S - |V|^2 b)/2, S_l = sum_k v_lk^2, b the words' frequency; `squares`: with S/2 alone; `frequency`:
+    with the logarithm of the words' frequency, which needs no theorem. All `words` of them must occur. start:
+    `logit_terms` of the untrained network.
+    Nothing where `logit_terms` has nothing to say.
+    """
+    now = logit_terms(decoder, frequency)
+    if now is None:
+        return {}
+    moved, grown = (after.double() - before.double() for after, before in zip(now, start, strict=True))
+    frequency = frequency.to(moved)
+    often = frequency.topk(words).indices
+    predicted = grown - grown.sum(-1, keepdim=True) * frequency
+    return {
+        "theorem": _pearson(predicted[:, often], moved[:, often]),
+        "squares": _pearson(grown[:, often], moved[:, often]),
+        "frequency": _pearson(frequency[often].log()[None], moved[:, often]),
+    }
+
+
+def _weight(decoder: Decoder, name: str) -> Tensor:
+    found: Tensor = getattr(decoder, name)
+    return found
+
+
+def _pearson(x: Tensor, y: Tensor) -> Tensor:
+    """Over the last dimension; NaN where one of the two does not vary."""
+    x, y = (part - part.mean(-1, keepdim=True) for part in (x, y))
+    return (x * y).sum(-1) / (x.square().sum(-1) * y.square().sum(-1)).sqrt()

@@ -1,0 +1,231 @@
+"""Ablations: one network, twins of it that differ in one thing, and what becomes of drop and rebound.
+
+A study is a table of variants, each a change to the common recipe. All are trained on the same text, with the same
+seeds, so that they are compared seed by seed. Two questions can be asked of the record:
+
+    needs   does a part matter? What the network with the part does must exceed what its twin without it does.
+    shows   is the pattern there under a condition? The twin without that condition stands beside it.
+
+A seed's drop and rebound are read at the valley of the mean of the OTHER seeds, as in `joma.measure.rebound`. No
+verdict is favourable unless the networks learned more than how frequent words are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from joma.data.text import Corpus, cut_vocabulary, streams, windows
+from joma.measure.rebound import FEWEST_SEEDS, rebound
+from joma.runs import Run
+from joma.studies._language_models import (
+    PAPER,
+    Interval,
+    LanguageModelConfig,
+    Recipe,
+    alive,
+    best_loss,
+    corpus,
+    layer_curves,
+    over_seeds,
+    recipe,
+    train_variants,
+)
+from joma.studies.contract import Claim, Finding, Progress
+from joma.studies.verdicts import by_effect
+
+LEARNED = 0.05  # nats by which a loss must be below that of the words' frequencies for the network to have learned
+
+
+@dataclass(frozen=True)
+class AblationConfig(LanguageModelConfig):
+    """Small models of Python source that differ in one thing."""
+
+    vocabulary: int = 200
+    width: int = 24
+    mlp: int = 24
+    streams: int = 4
+    length: int = 24
+    sequence: int = 5
+    valid_sequences: int = 10
+    steps: int = 160
+    every: int = 16
+    layers: int = 1
+    rate: float = 5e-3
+    """Of Adam."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seeds < FEWEST_SEEDS:
+            raise ValueError(f"seeds must be at least {FEWEST_SEEDS} to know what chance does, got {self.seeds}")
+        if self.steps < 2 * self.every:
+            raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
+
+
+AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-4, "steps": 23_432}
+"""Figure 6's recipe with two layers, for 8 of its 20 epochs of 2,929 steps."""
+
+Change = Callable[[Recipe], Recipe]
+
+
+def as_it_is(base: Recipe) -> Recipe:
+    """The network that the others are twins of."""
+    return base
+
+
+def trains(variants: Mapping[str, Change]) -> Callable[[AblationConfig, Run, Progress], None]:
+    """A study's `run`: every variant of the recipe is trained, one ensemble of seeds each."""
+
+    def run(config: AblationConfig, run: Run, progress: Progress) -> None:
+        text = corpus(config, progress)
+        base = recipe(config, text, layers=config.layers, rates=(config.rate,))
+        train_ablation({name: change(base) for name, change in variants.items()}, text, run, progress)
+
+    return run
+
+
+def train_ablation(variants: Mapping[str, Recipe], text: Corpus, run: Run, progress: Progress) -> None:
+    """Train every variant; keep beside each what the frequencies of its words alone would lose."""
+    for name, variant in variants.items():
+        run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
+    train_variants(variants, text, run, progress)
+
+
+def frequency_loss(variant: Recipe, text: Corpus) -> float:
+    """Loss on the validation text of the words' frequencies in the training text, each counted once more."""
+    words = variant.decoder.vocabulary
+    text = cut_vocabulary(text, words) if words < len(text.vocabulary) else text
+    counts = torch.bincount(text.tokens["train"].long(), minlength=words).double() + 1
+    _, following = windows(streams(text.tokens["valid"], variant.valid_streams), variant.decoder.context)
+    return float(-(counts / counts.sum()).log()[following[: variant.valid_sequences].long()].mean())
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What drops and rebounds, and by how much two networks must differ to count as different."""
+
+    measure: str
+    name: str
+    axis: str
+    """Its name in figures."""
+    margin: float
+    unit: str
+    relative: bool = False
+    """Whether a curve is taken as a share of where it began."""
+
+
+ENTROPY = Quantity("valid/entropy", "attention entropy", "attention entropy (nats)", 0.05, " nats")
+"""The margin is what single runs of one recipe were seen to differ by."""
+
+Part = Literal["drop", "rebound"]
+
+
+class Shape(NamedTuple):
+    """Drop and rebound of one variant, (seeds, layers) each, NaN for seeds that diverged."""
+
+    drop: np.ndarray
+    rebound: np.ndarray
+    drops: np.ndarray
+    """(layers,) bool: the drop exceeds the margin, and chance by the rule of `joma.measure.rebound`."""
+    rebounds: np.ndarray
+    """(layers,) bool: the rebound too."""
+
+
+def curves_of(run: Run, variant: str, of: Quantity = ENTROPY) -> np.ndarray:
+    """(layers, seeds, points) of the seeds that did not diverge."""
+    curves = layer_curves(run, variant, of.measure)
+    return curves / curves[..., :1] if of.relative else curves
+
+
+def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
+    """How every layer of a variant drops and rebounds; with too few seeds left, NaN, and no layer does."""
+    curves, kept = curves_of(run, variant, of), alive(run, variant)[0]
+    drop, back = (np.full((len(kept), len(curves)), np.nan) for _ in range(2))
+    if curves.shape[1] < FEWEST_SEEDS:
+        return Shape(drop, back, *(np.zeros(len(curves), bool) for _ in range(2)))
+    others = curves.sum(1, keepdims=True) - curves
+    low = np.take_along_axis(curves, others.argmin(-1)[..., None], -1)[..., 0]
+    drop[kept], back[kept] = (curves[..., 0] - low).T, (curves[..., -1] - low).T
+    found = rebound(torch.from_numpy(curves.copy()), over_seeds=True)
+    drops = found.drops & (found.drop > of.margin)
+    return Shape(drop, back, drops.numpy(), (drops & found.rebounds & (found.rebound > of.margin)).numpy())
+
+
+def differences(run: Run, one: str, other: str, part: Part, of: Quantity = ENTROPY) -> list[Interval]:
+    """By how much `one` does more than `other`, for every layer: seed by seed, mean and 95 % half-width."""
+    first, second = (getattr(shape_of(run, variant, of), part) for variant in (one, other))
+    return [over_seeds(column) for column in (first - second).T]
+
+
+def learned(run: Run, variant: str) -> bool:
+    """Whether the loss fell below that of the words' frequencies."""
+    return over_seeds(best_loss(run, variant)[0]).mean < float(run.value(f"{variant}/loss by frequency")) - LEARNED
+
+
+def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:
+    """Does `part`, drop or rebound, need what `whole` has and `without` lacks?
+
+    holds: in every layer it exceeds the twin's by more than the margin, with a 95 % interval of the paired difference
+    above 0, the twin shows none of it, and both learned. Only some of this: only qualitative. No layer in which it is
+    there and exceeds the twin's: not above its control.
+    """
+    there, left = (getattr(shape_of(run, variant, of), f"{part}s") for variant in (whole, without))
+    gaps = differences(run, whole, without, part, of)
+    surplus = [
+        gap.mean if yes and gap.mean > gap.half_width and learned(run, whole) else 0.0
+        for gap, yes in zip(gaps, there, strict=True)
+    ]
+    everywhere = all(more > of.margin for more in surplus)
+    return by_effect(
+        claim,
+        measured=max(surplus),
+        control=0.0,
+        margin=of.margin,
+        expected=f"in every layer a larger {part} of {of.name} with {whole} than with {without}, by "
+        f"{of.margin:g}{of.unit} and by more than seeds differ (95 %); none at all in the twin",
+        quantitative=everywhere and not left.any() and learned(run, without),
+        shown=f"{said(run, whole, of)}; {part} larger than with {without} by {_listed(gaps)}",
+        control_shown=said(run, without, of),
+    )
+
+
+def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENTROPY) -> Finding:
+    """Do all layers of `variant` drop and rebound by more than chance makes them, while it learns?
+
+    holds: all do; only qualitative: some do; not above its control: none beyond chance, or it did not learn.
+    """
+    shape = shape_of(run, variant, of)
+    does = shape.rebounds & learned(run, variant)
+    return by_effect(
+        claim,
+        measured=max(over_seeds(back).mean if yes else 0.0 for back, yes in zip(shape.rebound.T, does, strict=True)),
+        control=0.0,
+        margin=of.margin,
+        expected=f"{of.name} of every layer drops and comes back, by more than seeds differ by chance (99 %) and by "
+        f"{of.margin:g}{of.unit}",
+        quantitative=bool(does.all()),
+        shown=said(run, variant, of),
+        control_shown=f"no layer by chance; {said(run, twin, of)}",
+    )
+
+
+def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
+    """A variant in words: drop and rebound by layer, how many layers do so beyond chance, and the loss."""
+    shape, seeds = shape_of(run, variant, of), alive(run, variant)[0]
+    lost = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
+    loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}"
+    if not learned(run, variant):
+        loss += f", not below the {float(run.value(f'{variant}/loss by frequency')):.3f} of the words' frequencies"
+    if seeds.sum() < FEWEST_SEEDS:
+        return f"{variant}: too few seeds to tell ({loss}{lost})"
+    down, back = (", ".join(f"{value:.2f}" for value in part[seeds].mean(0)) for part in (shape.drop, shape.rebound))
+    count = f"{shape.rebounds.sum()} of {len(shape.drops)} layers come back"
+    return f"{variant}: down {down}, back {back}{of.unit} ({count}, {loss}{lost})"
+
+
+def _listed(gaps: list[Interval]) -> str:
+    return ", ".join(f"{gap.mean:.2f} ± {gap.half_width:.2f}" for gap in gaps)

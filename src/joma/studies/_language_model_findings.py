@@ -1,0 +1,114 @@
+"""What studies of language models say and draw alike: which layers drop and rebound, what was not run, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joma.measure.rebound import FEWEST_SEEDS, Rebound
+from joma.runs import Run
+from joma.studies._language_models import PAPER, alive, layer_curves, steps_of
+from joma.studies._stored_curves import Distance
+from joma.studies.contract import Claim, Finding
+from joma.studies.drawing import depth_colours
+from joma.studies.verdicts import by_effect, by_test
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+AS_THE_PAPER = {
+    **{name: value for name, value in PAPER.items() if name not in ("device", "precision", "every")},
+    "heads": 1, "dropout": 0.2, "valid_streams": 10, "length": 35, "clip": 0.5, "renew_each_epoch": True, "decay": 1.0,
+}  # fmt: skip
+"""What must not be changed if results are to be compared with the paper's numbers."""
+
+
+def differs(config: Mapping[str, Any], **changes: Any) -> str:
+    """In what a recorded config differs from the paper's recipe, in words; empty if in nothing.
+
+    changes: what else is wanted, or wanted otherwise.
+    """
+    wanted = AS_THE_PAPER | changes
+    found = [f"{name} is {config[name]}, not {value}" for name, value in wanted.items() if config[name] != value]
+    return found[0] + (f" (and {len(found) - 1} more options differ)" if found[1:] else "") if found else ""
+
+
+def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
+    """A finding about what this run cannot tell."""
+    return Finding(claim, expected, f"{reason}; run it with: {command}", None, "not run")
+
+
+def layers_rebound(
+    claim: Claim,
+    found: Mapping[str, Rebound | None],
+    which: Callable[[int], slice] = lambda layers: slice(None),
+) -> Finding:
+    """Do these layers drop and come back, by more than seeds differ by chance? All: holds; some: only qualitative.
+
+    found: `layer_rebounds` of every variant, by its label; which: the layers that count, given their number.
+    """
+    said, chance, ratios, yes = [], [], [0.0], []
+    for label, rebound in found.items():
+        if rebound is None:
+            said.append(f"{label}: fewer than {FEWEST_SEEDS} runs did not diverge")
+            yes.append(np.array([False]))
+            continue
+        some = which(len(rebound.drop))
+        drop, back, margin, drops, comes_back = (
+            getattr(rebound, name)[some].numpy() for name in ("drop", "rebound", "rebound_margin", "drops", "rebounds")
+        )
+        yes.append(comes_back)
+        ratios += [float(b / m) if m > 0 else 0.0 for b, m, d in zip(back, margin, drops, strict=True) if d]
+        said.append(f"{label}: {comes_back.sum()} of {len(back)}, down {_listed(drop)}, back {_listed(back)}")
+        chance.append(f"{label}: {_listed(margin)}")
+    return by_effect(
+        claim,
+        measured=max(ratios),
+        control=1.0,
+        margin=0.0,
+        expected="all these layers come back by more than seeds differ by chance (99 %) and by 2 % of their drop",
+        quantitative=bool(np.concatenate(yes).all()),
+        shown="; ".join(said) + " (nats)",
+        control_shown="chance alone, back by " + "; ".join(chance),
+    )
+
+
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def near_stored(claim: Claim, run: Run) -> Finding:
+    """Are the recorded distances to the stored curves within their tolerances?"""
+    rows = [Distance(*row) for row in run.value("stored")]
+    close = [row.rms <= row.tolerance for row in rows]
+    return by_test(
+        claim,
+        measured="RMS "
+        + ", ".join(f"{row.rms:.3f} of {row.tolerance:.2f} (L = {row.layers:.0f}, {row.rate:g})" for row in rows),
+        expected="mean curves as near as 0.1 nats RMS, or as twice the noise of the stored seeds above L = 5 or 1e-3",
+        as_printed=all(close),
+        in_direction=all(row.rms < row.untrained / 2 for row in rows),
+        tolerance=float(max(row.tolerance for row in rows)),
+        control="if entropy had stayed where it began: " + ", ".join(f"{row.untrained:.2f}" for row in rows),
+    )
+
+
+def diverged(run: Run, variants: list[str]) -> str:
+    """A remark about the members whose loss was no longer finite, or nothing."""
+    lost = {name: (~alive(run, name)).sum() for name in variants}
+    parts = [f"{count} of {alive(run, name).size} runs of {name}" for name, count in lost.items() if count]
+    return f"; diverged and left out: {', '.join(parts)}" if parts else ""
+
+
+def plot_layers(axis: Axes, run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> None:
+    """Mean curves of all layers, dark to light from the input upwards; the range of up to five layers' seeds around."""
+    steps, curves = steps_of(run, variant), layer_curves(run, variant, measure, rate)
+    if not curves.shape[1]:
+        axis.text(0.5, 0.5, "diverged", ha="center", transform=axis.transAxes)
+        return
+    for layer, (curve, colour) in enumerate(zip(curves, depth_colours(len(curves)), strict=True)):
+        axis.plot(steps, curve.mean(0), color=colour, label=f"layer {layer + 1}")
+        if len(curves) <= 5:
+            axis.fill_between(steps, curve.min(0), curve.max(0), color=colour, alpha=0.18, lw=0)

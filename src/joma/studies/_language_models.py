@@ -1,0 +1,389 @@
+"""Language models for studies: recipes, training them as ensembles, and what becomes of entropy and rank.
+
+A study names its variants, each a `Recipe`, and trains them into its run:
+
+    text = corpus(config, progress)
+    base = recipe(config, text)
+    train_variants({"relu": base, "identity": base.with_decoder(activation="identity")}, text, run, progress)
+
+All members of a variant (rates x seeds) train as one ensemble. Recorded under the variant's name, over steps, with the
+members first (`curve` gives them back as (rates, seeds, points, ...)):
+
+    valid/loss                (members,)                  on the whole validation text, as is
+    valid/entropy             (members, layers, heads)    attention entropy
+    sequence/entropy          (members, layers, heads)    on the one sequence that the paper's curves come from
+    rank/up, rank/gradient    (members, layers)           stable rank of the MLP's lower matrix, of its gradient
+    rank/query_key            (members, layers, heads)    of W_q W_k^T
+    coherence                 (members,)                  mean |cos| between word vectors
+    estimate/...              (members,)                  logits by Theorem 1, see `joma.probes.decoder.logit_estimate`
+    train_loss, diverged_at   (members,)                  by the trainer
+
+and once: <variant>/rates, <variant>/seeds, corpus/sizes (words, training tokens, validation tokens), corpus/sha256.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.data.text import Corpus, CorpusError, cut_vocabulary, find_corpus, python_corpus, streams, windows
+from joma.measure.rebound import FEWEST_SEEDS, Rebound, rebound
+from joma.models.decoder import Decoder, DecoderConfig
+from joma.probes import decoder as probe
+from joma.runs import Run
+from joma.studies.contract import NotRun, Progress
+from joma.training import Ensemble, Optimizer, cross_entropy, next_token_loss, train
+from joma.training.ensemble import Precision
+
+PYTHON = "python"
+"""The corpus that needs no download: the source of Python's standard library."""
+WIKITEXT = ("wikitext-2", "wikitext-103")
+KEY_WORDS = 1_000
+"""Most frequent words over which logits are compared with what Theorem 1 says."""
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
+
+    corpus: str = PYTHON
+    """python, or wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to."""
+    data: str = ""
+    """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
+    tokens: int = 200_000
+    """Tokens of Python source to read at most; of WikiText, tokens to train on."""
+    vocabulary: int = 600
+    """Words at most."""
+    width: int = 32
+    mlp: int = 32
+    heads: int = 1
+    dropout: float = 0.2
+    streams: int = 8
+    """Pieces of the training text that are read in parallel: the batch."""
+    valid_streams: int = 10
+    length: int = 35
+    """Tokens in a sequence."""
+    sequence: int = 20
+    """Which sequence of the validation text's first stream the paper's single curves are measured on; from 0."""
+    valid_sequences: int = 30
+    """How many sequences of each validation stream are read at a measuring point; all if there are fewer."""
+    steps: int = 400
+    every: int = 20
+    """Steps between two measuring points."""
+    clip: float = 0.5
+    renew_each_epoch: bool = True
+    """Forget Adam's state at the start of each epoch, as the original runs did."""
+    decay: float = 1.0
+    """The rate's factor from epoch to epoch; 1 is a constant rate, as in the original runs."""
+    seeds: int = 3
+    seed: int = 1
+    """The first of the seeds."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.corpus not in (PYTHON, *WIKITEXT):
+            raise ValueError(f"corpus must be one of {', '.join((PYTHON, *WIKITEXT))}, got {self.corpus!r}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
+
+
+PAPER: dict[str, Any] = {
+    "corpus": "wikitext-2",
+    "tokens": 1_000_000_000,
+    "vocabulary": 1_000_000,
+    "width": 200,
+    "mlp": 200,
+    "streams": 20,
+    "sequence": 100,
+    "valid_sequences": 1_000_000,
+    "steps": 58_580,
+    "every": 1_000,
+    "device": "cuda",
+    "precision": "half-logits",
+}
+"""The recipe of Figures 6 and 8 on WikiText-2: 20 epochs of 2,929 steps."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one variant is trained: a decoder, an optimizer, the reading of the text, and the members."""
+
+    decoder: DecoderConfig
+    """Its vocabulary may be smaller than the corpus's: the text is then cut to the most frequent words."""
+    optimizer: Optimizer
+    """Its rate is that of `rates`. See `with_optimizer` for what depends on the length of an epoch."""
+    rates: tuple[float, ...] = (1e-4,)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """Every rate is trained with every seed."""
+    streams: int = 20
+    valid_streams: int = 10
+    sequence: int = 100
+    valid_sequences: int = 1_000_000
+    steps: int = 58_580
+    every: int = 1_000
+    device: str = "cpu"
+    precision: Precision = "float32"
+
+    @property
+    def members(self) -> list[tuple[float, int]]:
+        """(rate, seed) of every member, the seeds of one rate together."""
+        return [(rate, seed) for rate in self.rates for seed in self.seeds]
+
+    def with_(self, **changes: Any) -> Recipe:
+        """A copy with some options changed."""
+        return replace(self, **changes)
+
+    def with_decoder(self, **changes: Any) -> Recipe:
+        """A copy with some options of the decoder changed."""
+        return replace(self, decoder=replace(self.decoder, **changes))
+
+    def with_optimizer(self, **changes: Any) -> Recipe:
+        """A copy with some options of the optimizer changed."""
+        return replace(self, optimizer=replace(self.optimizer, **changes))
+
+
+def corpus(config: LanguageModelConfig, progress: Progress = lambda share, doing: None) -> Corpus:
+    """The text to train on. Raises `NotRun` where it is not on this machine."""
+    if config.corpus == PYTHON:
+        return python_corpus(config.vocabulary, tokens=config.tokens, progress=lambda _, doing: progress(0.0, doing))
+    found = find_corpus(config.data or None, name=config.corpus, progress=lambda _, doing: progress(0.0, doing))
+    if found is None:
+        raise NotRun(
+            f"{config.corpus} is neither under --data nor under JOMA_DATA, nor downloaded "
+            f"(joma.data.text.download_wikitext({config.corpus!r}) does that)",
+            "JOMA_DATA=FOLDER and the same command",
+        )
+    if config.tokens < len(found.tokens["train"]):
+        cut = found.tokens | {"train": found.tokens["train"][: config.tokens]}
+        found = replace(found, tokens=cut, sha256=sha256(f"{found.sha256} {config.tokens}".encode()).hexdigest())
+    return cut_vocabulary(found, config.vocabulary) if config.vocabulary < len(found.vocabulary) else found
+
+
+def recipe(config: LanguageModelConfig, text: Corpus, *, layers: int = 1, rates: Sequence[float] = (1e-4,)) -> Recipe:
+    """The recipe of Figures 6 and 8 at the sizes of `config`: post-norm blocks that start as copies of one."""
+    epoch = epoch_steps(text, config.streams, config.length)
+    decoder = DecoderConfig(
+        vocabulary=len(text.vocabulary),
+        layers=layers,
+        width=config.width,
+        heads=config.heads,
+        mlp=config.mlp,
+        context=config.length,
+        dropout=config.dropout,
+        copies=True,
+    )
+    optimizer = Optimizer(
+        "adam",
+        clip=config.clip,
+        renew_every=epoch if config.renew_each_epoch else None,
+        decay=config.decay,
+        decay_every=epoch if config.decay < 1 else None,
+    )
+    return Recipe(
+        decoder=decoder,
+        optimizer=optimizer,
+        rates=tuple(rates),
+        seeds=tuple(range(config.seed, config.seed + config.seeds)),
+        streams=config.streams,
+        valid_streams=config.valid_streams,
+        sequence=config.sequence,
+        valid_sequences=config.valid_sequences,
+        steps=config.steps,
+        every=config.every,
+        device=config.device,
+        precision=config.precision,
+    )
+
+
+def epoch_steps(text: Corpus, batch: int, length: int) -> int:
+    """Steps in which the training text is read once; the last one overlaps the one before, to be as long."""
+    return _steps_of(streams(text.tokens["train"], batch), length)
+
+
+def _steps_of(text: Tensor, length: int) -> int:
+    if text.shape[1] <= length:
+        raise CorpusError(f"a sequence of {length} tokens and the next one do not fit into streams of {text.shape[1]}")
+    return -(-(text.shape[1] - 1) // length)
+
+
+def train_variants(
+    variants: Mapping[str, Recipe], text: Corpus, run: Run, progress: Progress, *, share: float = 0.98
+) -> None:
+    """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
+
+    share: the part of the study's progress that this is, from 0 on.
+    """
+    for variant in variants.values():
+        if variant.device.startswith("cuda") and not torch.cuda.is_available():
+            raise NotRun("this scale needs a CUDA GPU", f"joma verify {run.study} --scale paper")
+    _remember_corpus(text, run)
+    work = {name: variant.steps * _work(variant) for name, variant in variants.items()}
+    before, whole = 0.0, sum(work.values())
+    for name, variant in variants.items():
+        run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
+        run.keep(f"{name}/seeds", lambda variant=variant: np.array(variant.seeds))  # type: ignore[misc]
+
+        def tell(done: float, doing: str, before: float = before, name: str = name) -> None:
+            progress(share * (before + done * work[name]) / whole, f"{name}: {doing}")
+
+        train(ensemble(variant, text), run, name=name, progress=tell)
+        before += work[name]
+
+
+def _work(variant: Recipe) -> float:
+    """What a step costs, in some unit."""
+    shape = variant.decoder
+    weights = shape.vocabulary * shape.width + shape.layers * shape.width * (4 * shape.width + 2 * shape.mlp)
+    return weights * len(variant.members) * variant.streams * shape.context
+
+
+def _remember_corpus(text: Corpus, run: Run) -> None:
+    sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]
+    run.keep("corpus/sizes", lambda: np.array(sizes))
+    digest = np.frombuffer(bytes.fromhex(text.sha256), np.uint8)
+    if not np.array_equal(run.keep("corpus/sha256", lambda: digest), digest):
+        raise ValueError(f"{run.path} was begun with another text than {text.name}; begin anew with --fresh")
+
+
+def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
+    """The members of one variant and what is measured on them."""
+    shape, device = variant.decoder, torch.device(variant.device)
+    if shape.vocabulary < len(text.vocabulary):
+        text = cut_vocabulary(text, shape.vocabulary)
+    read = streams(text.tokens["train"], variant.streams).long().to(device)
+    epoch, last = _steps_of(read, shape.context), read.shape[1] - 1 - shape.context
+
+    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+        first = min(step % epoch * shape.context, last)
+        return (
+            read[:, first : first + shape.context].contiguous(),
+            read[:, first + 1 : first + 1 + shape.context].contiguous(),
+        )
+
+    def networks(members: Sequence[int]) -> Decoder:
+        return Decoder(shape, [variant.members[member][1] for member in members])
+
+    return Ensemble(
+        members=len(variant.members),
+        networks=networks,
+        batch=batch,
+        loss=next_token_loss,
+        optimizer=replace(variant.optimizer, rate=tuple(rate for rate, _ in variant.members)),
+        steps=variant.steps,
+        measures=_measures(variant, text, networks),
+        measure_at=tuple(range(0, variant.steps + 1, variant.every)),
+        device=variant.device,
+        precision=variant.precision,
+    )
+
+
+Measure = Callable[[Decoder, Sequence[int]], Tensor | Mapping[str, Tensor]]
+
+
+def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]], Decoder]) -> dict[str, Measure]:
+    device = torch.device(variant.device)
+    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(device)
+    inputs, targets = windows(spoken, variant.decoder.context)  # (count, streams, length)
+    if variant.sequence >= len(inputs):
+        raise CorpusError(
+            f"sequence {variant.sequence} of the validation text was asked for, it has {len(inputs)} (from 0)"
+        )
+    single = inputs[variant.sequence, :1].contiguous()
+    first = inputs[0].contiguous(), targets[0].contiguous()
+    count = min(len(inputs), variant.valid_sequences)
+    inputs, targets = (part[:count].flatten(0, 1).contiguous() for part in (inputs, targets))
+    frequency = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double().to(device)
+    often = min(KEY_WORDS, int((frequency > 0).sum()))
+    frequency = frequency / frequency.sum()
+    starts: dict[tuple[int, ...], tuple[Tensor, Tensor] | None] = {}
+
+    def estimate(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+        key = tuple(members)
+        if key not in starts:
+            starts[key] = probe.logit_terms(networks(members).to(device), frequency)
+        start = starts[key]
+        return {} if start is None else probe.logit_estimate(decoder, start, frequency, words=often)
+
+    measures: dict[str, Measure] = {
+        "valid": lambda decoder, members: probe.validation(decoder, inputs, targets, cross_entropy),
+        "sequence": lambda decoder, members: {"entropy": probe.attention_entropy(decoder, single)},
+        "rank": lambda decoder, members: probe.weight_ranks(decoder),
+        "coherence": lambda decoder, members: probe.embedding_coherence(decoder),
+        "estimate": estimate,
+    }
+    if variant.decoder.mlp:
+        measures["rank/gradient"] = lambda decoder, members: probe.gradient_rank(
+            decoder, lambda decoder: next_token_loss(decoder, first)
+        )
+    return measures
+
+
+def steps_of(run: Run, variant: str) -> np.ndarray:
+    """The measuring points, (points,)."""
+    return run.steps(f"{variant}/valid/loss")
+
+
+def curve(run: Run, variant: str, measure: str) -> np.ndarray:
+    """One measure over training, (rates, seeds, points, ...)."""
+    recorded = run.array(f"{variant}/{measure}")  # (points, members, ...)
+    rates, seeds = len(run.value(f"{variant}/rates")), len(run.value(f"{variant}/seeds"))
+    return np.moveaxis(recorded.reshape(len(recorded), rates, seeds, *recorded.shape[2:]), 0, 2)
+
+
+def alive(run: Run, variant: str) -> np.ndarray:
+    """Which members never diverged, (rates, seeds) bool."""
+    return curve(run, variant, "diverged_at")[:, :, -1] < 0
+
+
+def best_loss(run: Run, variant: str) -> np.ndarray:
+    """The lowest validation loss of each member, (rates, seeds); NaN for one that diverged."""
+    lowest = np.where(alive(run, variant)[..., None], curve(run, variant, "valid/loss"), np.nan).min(-1)
+    return np.asarray(lowest)
+
+
+def layer_curves(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> np.ndarray:
+    """(layers, seeds, points) of the members of one rate that did not diverge; heads are averaged."""
+    values = curve(run, variant, measure)[rate][alive(run, variant)[rate]]  # (seeds, points, layers[, heads])
+    values = values if values.ndim == 3 else values.mean(-1)
+    return np.moveaxis(values, 2, 0)
+
+
+def layer_rebounds(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> Rebound | None:
+    """Drop and rebound of every layer, (layers,) each, with margins from the seeds (see `joma.measure.rebound`).
+
+    None where too few members survived to know what chance does.
+    """
+    curves = layer_curves(run, variant, measure, rate)
+    if curves.shape[1] < FEWEST_SEEDS:
+        return None
+    return rebound(torch.from_numpy(curves.copy()), steps=torch.from_numpy(steps_of(run, variant)), over_seeds=True)
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and the half-width of its 95 % interval."""
+
+    mean: float
+    half_width: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.half_width:.3f}"
+
+
+def over_seeds(values: Any) -> Interval:
+    """Mean and 95 % half-width of one number a seed; NaN ones (diverged) are left out."""
+    from joma.measure.intervals import mean_interval
+
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) < 2:
+        return Interval(float(finite.mean()) if len(finite) else math.nan, math.inf)
+    found = mean_interval(torch.from_numpy(finite))
+    return Interval(float(found.mean), float(found.half_width))

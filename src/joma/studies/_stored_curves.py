@@ -1,0 +1,78 @@
+"""The curves of the runs behind Figures 6 and 8, where they are on this machine: how far ours are from them.
+
+Only distances are recorded, never the curves themselves: they are not ours to hand on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from joma.runs import Run
+from joma.studies._language_models import alive, curve, steps_of
+
+NEAR = 0.1  # nats RMS, for up to five layers and rates up to 1e-3
+NOISES = 2.0  # elsewhere: so many times what the stored curves' own seeds would make two means differ
+
+
+class Distance(NamedTuple):
+    """How far the mean curves of one variant and rate are from the stored ones, RMS over points and layers, in nats."""
+
+    layers: float
+    rate: float
+    rms: float
+    tolerance: float
+    untrained: float
+    """The control: how far the stored curves are from ours if ours had stayed where they began."""
+
+
+def find_stored(data: str) -> list[dict[str, Any]] | None:
+    """The stored curves under `data` or JOMA_DATA, or None: reference/wikitext2_runs.json."""
+    folder = data or os.environ.get("JOMA_DATA")
+    path = Path(folder or "", "reference", "wikitext2_runs.json")
+    if not folder or not path.is_file():
+        return None
+    try:
+        stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        if all({"layers", "lr", "steps", "entropy"} <= run.keys() for run in stored):
+            return stored
+    except (ValueError, AttributeError):
+        pass
+    raise ValueError(f"{path} is not a list of runs with layers, lr, steps and entropy[step][layer]")
+
+
+def distances(run: Run, variants: dict[str, int], stored: list[dict[str, Any]]) -> np.ndarray:
+    """One `Distance` a row for every variant (name: layers) and rate of which curves are stored."""
+    rows = []
+    for variant, layers in variants.items():
+        for index, rate in enumerate(run.value(f"{variant}/rates")):
+            theirs = [one for one in stored if one["layers"] == layers and np.isclose(one["lr"], rate)]
+            if theirs:
+                rows.append(_distance(run, variant, index, float(rate), theirs))
+    return np.array(rows).reshape(-1, len(Distance._fields))
+
+
+def _distance(run: Run, variant: str, index: int, rate: float, theirs: list[dict[str, Any]]) -> Distance:
+    common, mine, other = np.intersect1d(steps_of(run, variant), theirs[0]["steps"], return_indices=True)
+    if len(common) < 2:
+        raise ValueError(
+            f"{variant}: no two measuring points are among those of the stored curves; choose --every 1000"
+        )
+    entropy = curve(run, variant, "sequence/entropy")[index].mean(-1)  # (seeds, points, layers)
+    survived = alive(run, variant)[index]
+    ours = (entropy[survived] if survived.any() else entropy).mean(0)[mine]  # NaN if all diverged: near to nothing
+    reference = np.array([one["entropy"] for one in theirs])[:, other]  # (seeds, points, layers)
+    tolerance = NEAR
+    if (ours.shape[1] > 5 or rate > 1e-3) and len(reference) > 1:
+        tolerance = NOISES * float(np.sqrt(2 / len(reference) * reference.var(0, ddof=1).mean()))
+    return Distance(
+        ours.shape[1], rate, _rms(ours - reference.mean(0)), tolerance, _rms(ours[:1] - reference.mean(0))
+    )  # fmt: skip
+
+
+def _rms(difference: np.ndarray) -> float:
+    return float(np.sqrt(np.square(difference).mean()))

@@ -1,0 +1,328 @@
+"""Figure 6: attention entropy while language models of several depths train from scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from joma.runs import Run
+from joma.studies._language_model_findings import (
+    differs,
+    diverged,
+    layers_rebound,
+    near_stored,
+    not_run,
+    plot_layers,
+)
+from joma.studies._language_models import (
+    PAPER,
+    LanguageModelConfig,
+    alive,
+    best_loss,
+    corpus,
+    curve,
+    layer_curves,
+    layer_rebounds,
+    over_seeds,
+    recipe,
+    steps_of,
+    train_variants,
+)
+from joma.studies._stored_curves import distances, find_stored
+from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
+from joma.studies.drawing import BLUE, CONTROL, GREEN, depth_colours, panels
+from joma.studies.verdicts import by_effect, by_residual, by_test
+
+CLOSE = 0.02  # nats between our best validation loss and the paper's
+HIGH = 0.9  # a Pearson correlation that counts as high, here as under softmax attention in the block
+MARGIN = 0.05  # by how much a correlation must exceed its control
+PRINTED = {
+    "wikitext-2": {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
+    "wikitext-103": {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
+}
+"""The best validation losses in the titles of the figure's panels, by layers."""
+STEPS_103 = 724_000  # five epochs of WikiText-103: 101.4 million words, 35 at a time from 20 streams
+
+
+@dataclass(frozen=True)
+class Config(LanguageModelConfig):
+    """Models that differ in depth alone, one rate for all."""
+
+    layers: tuple[int, ...] = (1, 2)
+    rate: float = 3e-3
+
+
+ONE = Claim(
+    "fig6-one-layer",
+    "JoMA Fig. 6",
+    "With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.",
+    empirical=True,
+)
+TOP = Claim(
+    "fig6-top-layers",
+    "JoMA Fig. 6",
+    "With several layers, the entropy of the top ones first drops and then rebounds.",
+    empirical=True,
+)
+BOTTOM = Claim(
+    "fig6-bottom-layers",
+    "JoMA Fig. 6",
+    "With several layers, entropy is suppressed in the bottom ones: it ends lower than in the top ones.",
+    empirical=True,
+)
+DEEPER = Claim(
+    "fig6-deeper-is-better",
+    "JoMA Fig. 6",
+    "Deeper models reach a lower validation loss.",
+    empirical=True,
+)
+LOSSES = {
+    name: Claim(
+        f"fig6-losses-{name}",
+        "JoMA Fig. 6",
+        f"The best validation losses on {name} are {', '.join(f'{loss:.3f}' for loss in printed.values())} "
+        f"with {', '.join(map(str, printed))} layers.",
+        empirical=True,
+    )
+    for name, printed in PRINTED.items()
+}
+CURVES = Claim(
+    "fig6-curves",
+    "JoMA Fig. 6",
+    "On WikiText-2, the entropy of every layer follows the curves of the runs that the figure shows.",
+    empirical=True,
+)
+LOGITS = Claim(
+    "logits-of-a-language-model",
+    "JoMA Thm 1",
+    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c; asked here of a real model's first layer.",
+    empirical=True,
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Train one ensemble of seeds a depth; keep the distance to the stored curves where there are any."""
+    text = corpus(config, progress)
+    run.keep("layers", lambda: np.array(config.layers))
+    variants = {_name(layers): recipe(config, text, layers=layers, rates=(config.rate,)) for layers in config.layers}
+    train_variants(variants, text, run, progress)
+    stored = None if differs(run.config) else find_stored(config.data)
+    if stored is not None:
+        run.keep("stored", lambda: distances(run, {_name(layers): layers for layers in config.layers}, stored))
+
+
+def _name(layers: int) -> str:
+    return f"L{layers}"
+
+
+def _variants(run: Run) -> dict[int, str]:
+    return {int(layers): _name(int(layers)) for layers in run.value("layers")}
+
+
+def judge(run: Run) -> list[Finding]:
+    """Rebounds against chance over seeds; losses against the paper's; the rest against the untrained networks."""
+    variants = _variants(run)
+    deep = {f"L = {layers}": layer_rebounds(run, name) for layers, name in variants.items() if layers > 1}
+    findings = []
+    if 1 in variants:
+        findings.append(layers_rebound(ONE, {"L = 1": layer_rebounds(run, variants[1])}))
+    else:
+        findings.append(not_run(ONE, "a model of one layer", "layers has no 1", "joma verify fig6"))
+    if deep:
+        findings += [layers_rebound(TOP, deep, lambda layers: slice(layers // 2, None)), _bottom(run, variants)]
+    else:
+        findings += [
+            not_run(claim, "a model of several layers", "layers has only 1", "joma verify fig6")
+            for claim in (TOP, BOTTOM)
+        ]
+    if len(variants) > 1:
+        findings.append(_deeper(run, variants))
+    else:
+        findings.append(not_run(DEEPER, "two depths", "layers has only one depth", "joma verify fig6"))
+    return [*findings, *(_losses(run, name) for name in PRINTED), _curves(run), _logits(run, variants)]
+
+
+def _bottom(run: Run, variants: dict[int, str]) -> Finding:
+    """Top half minus bottom half, at the end and before training, which is the control."""
+    gaps = {}
+    for layers, name in variants.items():
+        if layers > 1:
+            curves = layer_curves(run, name)  # (layers, seeds, points)
+            gaps[layers] = (curves[layers // 2 :].mean(0) - curves[: layers // 2].mean(0))[:, [0, -1]]
+    before, ends = ({layers: over_seeds(gap[:, i]) for layers, gap in gaps.items()} for i in (0, 1))
+    grown = {layers: over_seeds(gap[:, 1] - gap[:, 0]) for layers, gap in gaps.items()}
+    surplus = [one.mean - one.half_width for one in grown.values()]
+    return by_effect(
+        BOTTOM,
+        measured=max(surplus),
+        control=0.0,
+        margin=0.0,
+        expected="at every depth the top half ends above the bottom half by more than it did untrained",
+        quantitative=all(one > 0 for one in surplus) and all(one.mean > one.half_width for one in ends.values()),
+        shown="top above bottom by " + ", ".join(f"{end} (L = {layers})" for layers, end in ends.items()),
+        control_shown="untrained: " + ", ".join(f"{gap.mean:.3f}" for gap in before.values()),
+    )
+
+
+def _deeper(run: Run, variants: dict[int, str]) -> Finding:
+    losses = {layers: best_loss(run, variants[layers])[0] for layers in sorted(variants)}
+    first = {layers: curve(run, variants[layers], "valid/loss")[0, :, 0] for layers in losses}
+    learned = not any((losses[layers] >= first[layers].min()).any() for layers in losses)
+
+    def better(shallow: int, deep: int) -> bool:
+        gain = over_seeds(losses[shallow] - losses[deep])
+        return learned and gain.mean > gain.half_width
+
+    depths = list(losses)
+    return by_test(
+        DEEPER,
+        measured="best validation loss "
+        + ", ".join(f"{over_seeds(loss)} (L = {layers})" for layers, loss in losses.items())
+        + diverged(run, list(variants.values())),
+        expected="each depth below the one before, by more than seeds differ (95 %)",
+        as_printed=all(better(a, b) for a, b in pairwise(depths)),
+        in_direction=better(depths[0], depths[-1]),
+        control="untrained: " + ", ".join(f"{first[layers].mean():.3f}" for layers in losses),
+    )
+
+
+def _losses(run: Run, name: str) -> Finding:
+    printed = PRINTED[name]
+    expected = ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
+    wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
+    config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
+    if reason := differs(config, **wanted):
+        command = "joma verify fig6 --scale paper"
+        if name != "wikitext-2":
+            command = f"joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
+        return not_run(LOSSES[name], expected, reason, command)
+    ours = {layers: over_seeds(best_loss(run, variant)[0]) for layers, variant in _variants(run).items()}
+    return by_residual(
+        LOSSES[name],
+        printed=float(np.max([abs(one.mean - printed[layers]) for layers, one in ours.items()])),
+        tolerance=CLOSE,
+        expected=expected,
+        control="untrained: "
+        + ", ".join(f"{curve(run, v, 'valid/loss')[0, :, 0].mean():.3f}" for v in _variants(run).values()),
+    )
+
+
+def _curves(run: Run) -> Finding:
+    if "stored" in run and len(run.value("stored")):
+        return near_stored(CURVES, run)
+    reason = differs(run.config) or "reference/wikitext2_runs.json is not in the folder of the data"
+    return not_run(CURVES, "the stored curves of those runs", reason, "JOMA_DATA=FOLDER joma verify fig6 --scale paper")
+
+
+def _logits(run: Run, variants: dict[int, str]) -> Finding:
+    expected = f"a correlation of at least {HIGH} over the most frequent words, at the end of training"
+    name = variants[min(variants)]
+    if f"{name}/estimate/theorem" not in run:
+        return not_run(
+            LOGITS, expected, "with several heads the theorem does not say which logits it means", "joma verify fig6"
+        )
+    theorem, squares, frequency = (
+        over_seeds(curve(run, name, f"estimate/{part}")[0, :, -1]) for part in ("theorem", "squares", "frequency")
+    )
+    return by_effect(
+        LOGITS,
+        measured=theorem.mean,
+        control=abs(frequency.mean),
+        margin=MARGIN,
+        expected=expected,
+        quantitative=theorem.mean >= HIGH,
+        shown=f"correlation {theorem}; of ½Σv² alone {squares} (L = {min(variants)})",
+        control_shown=f"the words' log frequency: {frequency}",
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Entropy by layer for every depth beside the losses, and what else was recorded of the deepest model."""
+    return [_draw_entropy(run), _draw_weights(run)]
+
+
+def _draw_entropy(run: Run) -> Drawing:
+    variants = _variants(run)
+    figure, axes = panels(len(variants) + 1, width=2.3 if len(variants) > 2 else 2.9)
+    for axis, (layers, name) in zip(axes, variants.items(), strict=False):
+        plot_layers(axis, run, name)
+        axis.set(xlabel="training step", ylim=(0, None))
+        axis.set_title(f"L = {layers}, loss {over_seeds(best_loss(run, name)).mean:.3f}")
+        axis.sharey(axes[0])
+        if 1 < layers <= 5 and alive(run, name).any():
+            axis.legend(fontsize=7)
+    axes[0].set_ylabel("attention entropy (nats)")
+    late = []
+    for (layers, name), colour in zip(variants.items(), depth_colours(len(variants)), strict=True):
+        losses = curve(run, name, "valid/loss")[0][alive(run, name)[0]]
+        axes[-1].plot(steps_of(run, name), losses.T, color=colour, lw=1)
+        axes[-1].plot([], color=colour, label=f"L = {layers}")
+        late += losses[:, losses.shape[1] // 20 + 1 :].flatten().tolist()
+    axes[-1].set(xlabel="training step", ylabel="validation loss")
+    if late:  # the fall from ln(vocabulary) would flatten all that follows
+        axes[-1].set_ylim(min(late) - 0.05, max(late) + 0.05)
+    axes[-1].set_title("Loss")
+    axes[-1].legend(fontsize=7)
+    caption = (
+        f"Attention entropy on the validation text of {run.config['corpus']}, mean of {run.config['seeds']} seeds and "
+        "their range, layers dark to light from the input upwards; and the loss on that text."
+    )
+    return Drawing("entropy-over-training", caption, figure)
+
+
+def _draw_weights(run: Run) -> Drawing:
+    variants = _variants(run)
+    layers, name = max(variants), variants[max(variants)]
+    shown = {
+        "rank/up": "MLP's lower matrix",
+        "rank/gradient": "its gradient",
+        "rank/query_key": "query-key product",
+    }
+    figure, axes = panels(4, width=2.4)
+    for axis, (measure, title) in zip(axes, shown.items(), strict=False):
+        plot_layers(axis, run, name, measure)
+        axis.set(xlabel="training step", ylim=(0, None))
+        axis.set_title(f"L = {layers}, {title}")
+    axes[0].set_ylabel("stable rank")
+    first = variants[min(variants)]
+    if f"{first}/estimate/theorem" in run:
+        parts = (
+            ("theorem", "Theorem 1", BLUE),
+            ("squares", "½Σv² alone", GREEN),
+            ("frequency", "log frequency", CONTROL),
+        )
+        for part, label, colour in parts:
+            values = curve(run, first, f"estimate/{part}")[0, :, 1:][alive(run, first)[0]]
+            axes[3].plot(steps_of(run, first)[1:], values.T, color=colour, lw=1)
+            axes[3].plot([], color=colour, label=label)
+        axes[3].axhline(0, color=CONTROL, lw=0.7)
+        axes[3].legend(fontsize=7)
+    axes[3].set(xlabel="training step", ylabel="correlation with logits", ylim=(-1, 1))
+    axes[3].set_title(f"L = {min(variants)}, logits")
+    caption = (
+        f"Stable ranks in the model of {layers} layers, dark to light from the input upwards, and how well Theorem 1 "
+        "tells how the first layer's logits moved, over the most frequent words."
+    )
+    return Drawing("weights-over-training", caption, figure)
+
+
+STUDY = Study(
+    name="fig6",
+    title="Figure 6: attention entropy over the training of language models",
+    version=1,
+    claims=(ONE, TOP, BOTTOM, DEEPER, *LOSSES.values(), CURVES, LOGITS),
+    quick=Config(),
+    paper=Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4),
+    run=run,
+    judge=judge,
+    draw=draw,
+    about=(
+        "Decoders of several depths are trained from scratch by the recipe of the paper's runs, three seeds each, all "
+        "seeds as one ensemble. A layer drops and rebounds if the mean over seeds does so by more than the seeds' own "
+        "spread allows. Quick scale trains small models on Python source; paper scale trains 58,580 steps on "
+        "WikiText-2 and compares with the losses and, where they are at hand, the curves of the published runs."
+    ),
+)

@@ -1,0 +1,312 @@
+"""Figure 8: attention entropy and validation loss under seven learning rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from joma.measure.rebound import FEWEST_POINTS, rebound
+from joma.runs import Run
+from joma.studies._language_model_findings import differs, diverged, near_stored, not_run, plot_layers
+from joma.studies._language_models import (
+    PAPER,
+    LanguageModelConfig,
+    alive,
+    best_loss,
+    corpus,
+    curve,
+    layer_curves,
+    layer_rebounds,
+    over_seeds,
+    recipe,
+    steps_of,
+    train_variants,
+)
+from joma.studies._stored_curves import distances, find_stored
+from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
+from joma.studies.drawing import CONTROL, depth_colours, panels
+from joma.studies.verdicts import by_effect, by_test
+
+SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to make good
+SPARSE = 0.1  # of the untrained network's entropy: below that, attention is extremely sparse
+RESAMPLES = 2_000
+SWEEP = "sweep"
+PRINTED_BEST = 1e-4
+
+
+@dataclass(frozen=True)
+class Config(LanguageModelConfig):
+    """Models that differ in rate and seed alone, trained as one ensemble."""
+
+    layers: int = 2
+    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.rates) < 3 or len(set(self.rates)) < len(self.rates):
+            raise ValueError(f"rates must be at least three different ones, got {self.rates}")
+        if self.steps // self.every + 1 < FEWEST_POINTS:
+            raise ValueError(
+                f"{self.steps} steps measured every {self.every} are fewer than {FEWEST_POINTS} points, too few to "
+                "tell a rebound from noise"
+            )
+
+
+BEST = Claim(
+    "fig8-best-rate",
+    "JoMA Fig. 8",
+    "Of seven rates from 1e-6 to 1e-2, 1e-4 has the lowest validation loss.",
+    empirical=True,
+)
+PATTERN = Claim(
+    "fig8-pattern-of-the-best",
+    "JoMA Fig. 8",
+    "The rate with the lowest validation loss is the one under which attention drops and rebounds as predicted.",
+    empirical=True,
+)
+TOGETHER = Claim(
+    "fig8-pattern-and-loss",
+    "JoMA Sec. 6",
+    "Across runs, the more attention rebounds after its drop, the lower the validation loss.",
+    empirical=True,
+)
+LARGE = Claim(
+    "fig8-large-rate",
+    "JoMA Sec. 6",
+    "With a large learning rate attention becomes extremely sparse.",
+    empirical=True,
+)
+COMPARED = (BEST, PATTERN, TOGETHER, LARGE)
+CURVES = Claim(
+    "fig8-curves",
+    "JoMA Fig. 8",
+    "The entropy of every layer follows the curves of the runs that the figure shows.",
+    empirical=True,
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Train all rates and seeds as one ensemble; keep the distance to the stored curves where there are any."""
+    text = corpus(config, progress)
+    variant = recipe(config, text, layers=config.layers, rates=sorted(config.rates))
+    train_variants({SWEEP: variant}, text, run, progress)
+    stored = None if differs(run.config) else find_stored(config.data)
+    if stored is not None:
+        run.keep("stored", lambda: distances(run, {SWEEP: config.layers}, stored))
+
+
+def judge(run: Run) -> list[Finding]:
+    """The best rate against the others; rebound and loss over all runs against rates exchanged at random."""
+    if alive(run, SWEEP).any(-1).sum() < 2:
+        reason = f"fewer than two rates are left to compare{diverged(run, [SWEEP])}"
+        lost = [not_run(claim, "two rates that do not diverge", reason, "joma verify fig8") for claim in COMPARED]
+        return [*lost, _curves(run)]
+    return [_best(run), _pattern(run), _together(run), _large(run), _curves(run)]
+
+
+def comes_back(run: Run) -> np.ndarray:
+    """Which part of its drop in entropy every run made good, (rates, seeds); NaN for runs that diverged.
+
+    Sums over the layers that drop by `SMALLEST_DROP` or more of where they began; 0 where none does.
+    """
+    curves = curve(run, SWEEP, "valid/entropy").mean(-1)  # (rates, seeds, points, layers)
+    found = np.full(curves.shape[:2], np.nan)
+    for at in np.argwhere(alive(run, SWEEP)):
+        each = rebound(torch.from_numpy(curves[tuple(at)].T.copy()))
+        drops = each.drop >= SMALLEST_DROP * each.start
+        back = torch.minimum(each.rebound, each.drop)[drops].sum()
+        found[tuple(at)] = float(back / each.drop[drops].sum()) if drops.any() else 0.0
+    return found
+
+
+def _by_rate(run: Run) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rates, best losses (rates, seeds), and the index of the rate with the lowest mean loss."""
+    losses = best_loss(run, SWEEP)
+    mean = np.array([over_seeds(row).mean for row in losses])
+    return run.value(f"{SWEEP}/rates"), losses, int(np.argmin(np.where(np.isfinite(mean), mean, np.inf)))
+
+
+def _best(run: Run) -> Finding:
+    rates, losses, best = _by_rate(run)
+    expected = f"the lowest mean loss at {PRINTED_BEST:g}, by more than seeds differ (95 %)"
+    if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)):
+        return not_run(BEST, expected, reason, "joma verify fig8 --scale paper")
+    printed = int(np.argmin(np.abs(rates - PRINTED_BEST)))
+    gains = [over_seeds(row - losses[printed]) for i, row in enumerate(losses) if i != printed]
+    nearest = min(gains, key=lambda gain: gain.mean - gain.half_width if np.isfinite(gain.mean) else np.inf)
+    return by_effect(
+        BEST,
+        measured=nearest.mean,
+        control=0.0,
+        margin=nearest.half_width,
+        expected=expected,
+        shown=_losses_shown(rates, losses) + diverged(run, [SWEEP]),
+        control_shown=f"the nearest other rate: above by {nearest}",
+        quantitative=best == printed,
+    )
+
+
+def _losses_shown(rates: np.ndarray, losses: np.ndarray) -> str:
+    return "loss " + ", ".join(
+        f"{over_seeds(row).mean:.3f} ({rate:g})" for rate, row in zip(rates, losses, strict=True)
+    )
+
+
+def _pattern(run: Run) -> Finding:
+    """The best rate's rebound against the largest of any other rate."""
+    rates, _, best = _by_rate(run)
+    back = comes_back(run)
+    means = [over_seeds(row) for row in back]
+    others = [i for i in range(len(rates)) if i != best and np.isfinite(means[i].mean)]
+    rival = max(others, key=lambda i: means[i].mean)
+    each = layer_rebounds(run, SWEEP, rate=best)
+    count = 0 if each is None else int(each.rebounds.sum())
+    ahead = over_seeds(back[best] - back[rival])
+    return by_effect(
+        PATTERN,
+        measured=means[best].mean,
+        control=max(means[rival].mean, 0.0),
+        margin=ahead.half_width if np.isfinite(ahead.half_width) else 0.0,
+        expected="at the best rate more of the drop comes back than at any other, and every layer rebounds",
+        quantitative=count == run.config["layers"],
+        shown=f"best rate {rates[best]:g}: {means[best]} of the drop comes back, {count} of {run.config['layers']} "
+        f"layers rebound; all rates: {', '.join(f'{m.mean:.2f} ({r:g})' for m, r in zip(means, rates, strict=True))}"
+        + diverged(run, [SWEEP]),
+        control_shown=f"the most at another rate: {means[rival]} ({rates[rival]:g})",
+    )
+
+
+def _together(run: Run) -> Finding:
+    """Rank correlation of what comes back with the loss; its interval by drawing rates and, within, seeds anew."""
+    back, losses = comes_back(run), best_loss(run, SWEEP)
+    measured = spearman(back, losses)
+    generator = np.random.default_rng(0)
+    rates, seeds = back.shape
+    drawn: list[float] = []
+    exchanged: list[float] = []
+    for _ in range(RESAMPLES):
+        rows = generator.integers(rates, size=(rates, 1))
+        columns = generator.integers(seeds, size=(rates, seeds))
+        drawn.append(spearman(back[rows, columns], losses[rows, columns]))
+        exchanged.append(abs(spearman(back, losses[generator.permutation(rates)])))
+    (low, high), (chance,) = _quantiles(drawn, 0.025, 0.975), _quantiles(exchanged, 0.95)
+    return by_effect(
+        TOGETHER,
+        measured=-measured,
+        control=chance,
+        margin=0.0,
+        expected="a negative rank correlation, its 95 % interval below 0",
+        quantitative=high < 0,
+        shown=f"rank correlation {measured:.2f} [{low:.2f}, {high:.2f}] over {int(np.isfinite(back).sum())} runs"
+        + diverged(run, [SWEEP]),
+        control_shown=f"losses exchanged between rates: beyond ±{chance:.2f} in 5 % of cases",
+    )
+
+
+def _quantiles(values: list[float], *levels: float) -> list[float]:
+    finite = [value for value in values if np.isfinite(value)]
+    return [float(np.quantile(finite, level)) for level in levels] if finite else [float("nan")] * len(levels)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Rank correlation of all entries that are finite in both; NaN where one of the two does not vary.
+
+    >>> round(spearman(np.array([1.0, 2.0, 3.0, np.nan]), np.array([9.0, 5.0, 1.0, 0.0])), 6)
+    -1.0
+    """
+    both = np.isfinite(x) & np.isfinite(y)
+    first, second = (_ranks(values[both]) for values in (x, y))
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return float("nan")
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Equal values share the mean of their ranks."""
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = count.cumsum()
+    return np.asarray((last - (count - 1) / 2)[group])
+
+
+def _large(run: Run) -> Finding:
+    """The largest rate that did not diverge; its entropy at the end as a share of the untrained network's."""
+    rates, _, best = _by_rate(run)
+    largest = int(np.flatnonzero(alive(run, SWEEP).any(-1))[-1])
+    shares = []
+    for index in (largest, best):
+        curves = layer_curves(run, SWEEP, rate=index).mean(1)  # (layers, points)
+        shares.append(curves[:, -1] / curves[:, 0])
+    return by_test(
+        LARGE,
+        measured=f"at {rates[largest]:g} entropy ends at "
+        + ", ".join(f"{share:.0%}" for share in shares[0])
+        + " of its start, from the first layer upwards"
+        + diverged(run, [SWEEP]),
+        expected=f"below {SPARSE:.0%} in every layer",
+        as_printed=bool((shares[0] < SPARSE).all()),
+        in_direction=bool(shares[0].min() < min(SPARSE, shares[1].min())),
+        tolerance=SPARSE,
+        control=f"at the best rate, {rates[best]:g}: " + ", ".join(f"{share:.0%}" for share in shares[1]),
+    )
+
+
+def _curves(run: Run) -> Finding:
+    if "stored" in run and len(run.value("stored")):
+        return near_stored(CURVES, run)
+    reason = differs(run.config) or "reference/wikitext2_runs.json is not in the folder of the data"
+    return not_run(CURVES, "the stored curves of those runs", reason, "JOMA_DATA=FOLDER joma verify fig8 --scale paper")
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Entropy by layer for every rate, and rebound against loss over all runs."""
+    rates, losses, best = _by_rate(run)
+    columns = 3 if len(rates) < 6 else 4
+    highest = np.nanmax(curve(run, SWEEP, "valid/entropy"))
+    figure, axes = panels(columns, -(-(len(rates) + 1) // columns), width=2.4, height=2.2)
+    for index, (axis, rate) in enumerate(zip(axes, rates, strict=False)):
+        plot_layers(axis, run, SWEEP, rate=index)
+        loss = over_seeds(losses[index]).mean
+        axis.set_title(f"{rate:g}: loss {loss:.3f}" + (" (best)" if index == best else ""))
+        axis.set_ylim(0, 1.05 * highest)
+        if index % columns == 0:
+            axis.set_ylabel("entropy (nats)")
+        axis.set_xlabel("step")
+    if alive(run, SWEEP)[0].any():
+        axes[0].legend(fontsize=7, loc="lower left")
+    last, back = axes[len(rates)], comes_back(run)
+    for row, loss, rate, colour in zip(back, losses, rates, depth_colours(len(rates)), strict=True):
+        last.scatter(row, loss, color=colour, s=16, label=f"{rate:g}")
+    last.axvline(0, color=CONTROL, lw=0.7)
+    last.set(xlabel="part that comes back", ylabel="best validation loss")
+    last.set_title("All runs")
+    last.legend(fontsize=6.5, ncols=2, handletextpad=0.1)
+    for axis in axes[len(rates) + 1 :]:
+        axis.remove()
+    points = len(steps_of(run, SWEEP))
+    caption = (
+        f"Attention entropy on the validation text of {run.config['corpus']} under {len(rates)} rates, mean of "
+        f"{run.config['seeds']} seeds and their range, {points} points, layers dark to light from the input upwards. "
+        "Last: the part of its drop that attention made good, against the loss, one dot a run."
+    )
+    return [Drawing("learning-rate-sweep", caption, figure)]
+
+
+STUDY = Study(
+    name="fig8",
+    title="Figure 8: attention entropy under seven learning rates",
+    version=1,
+    claims=(*COMPARED, CURVES),
+    quick=Config(vocabulary=300, width=24, mlp=24, streams=4, valid_sequences=8, sequence=5, steps=240),
+    paper=Config(**PAPER, layers=5, rates=(1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)),
+    run=run,
+    judge=judge,
+    draw=draw,
+    about=(
+        "Models of one depth are trained with seven rates and three seeds each, all as one ensemble. What counts as "
+        "the predicted pattern is the part of attention's drop in entropy that comes back later. The best rate is "
+        "compared with the others, and over all runs that part is set against the validation loss. A run whose loss "
+        "is no longer finite is marked and left out."
+    ),
+)

@@ -1,0 +1,66 @@
+"""Does the kind of normalisation, or having one, matter to attention's drop and rebound?"""
+
+from __future__ import annotations
+
+from joma.runs import Run
+from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, shows, trains
+from joma.studies._ablation_figures import draw_curves, draw_summary
+from joma.studies.contract import Claim, Drawing, Finding, Study
+
+TWIN = "LayerNorm after"
+VARIANTS = {
+    TWIN: as_it_is,
+    "LayerNorm before": lambda base: base.with_decoder(norm="pre-layer"),
+    "RMSNorm after": lambda base: base.with_decoder(norm="post-rms"),
+    "none": lambda base: base.with_decoder(norm="none"),
+}
+
+NONE = Claim(
+    "rebound-without-norm",
+    "JoMA eq. 1",
+    "The block of the theory has no normalisation; without one, attention entropy drops and then rebounds.",
+    empirical=True,
+)
+BEFORE = Claim(
+    "rebound-with-norm-before",
+    "JoMA Sec. 6",
+    "Attention entropy drops and rebounds in models with a norm before each branch too, as OPT and Pythia have it.",
+    empirical=True,
+)
+RMS = Claim(
+    "rebound-with-rmsnorm",
+    "JoMA Sec. 4",
+    "The prediction does not depend on a norm; asked here of RMSNorm in place of LayerNorm.",
+    empirical=True,
+)
+
+
+def judge(run: Run) -> list[Finding]:
+    """Each kind beside the post-norm network of Figure 6."""
+    return [
+        shows(NONE, run, variant="none", twin=TWIN),
+        shows(BEFORE, run, variant="LayerNorm before", twin=TWIN),
+        shows(RMS, run, variant="RMSNorm after", twin=TWIN),
+    ]
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Curves of the four, and their drops and rebounds."""
+    return [draw_curves(run, {"": list(VARIANTS)}, "norm"), draw_summary(run, list(VARIANTS), "norm-summary")]
+
+
+STUDY = Study(
+    name="norm",
+    title="Ablation: normalisation after, before, by RMS, and none",
+    version=1,
+    claims=(NONE, BEFORE, RMS),
+    quick=AblationConfig(),
+    paper=AblationConfig(**AT_PAPER_SCALE),
+    run=trains(VARIANTS),
+    judge=judge,
+    draw=draw,
+    about=(
+        "Figure 6's language model, which normalises after every branch, with LayerNorm before every branch, with "
+        "RMSNorm after it, and without any, on one text with the same seeds and the same rate."
+    ),
+)

@@ -1,0 +1,83 @@
+"""Matrices made to deceive, and the statement that `Spectrum` makes, against a full SVD in float64."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from joma.measure import _factor
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+WAYS = ["factor", "factor of an accelerator", "lanczos"]
+
+
+@contextmanager
+def going(way):
+    """Which of the ways is taken where the smaller side is above 256, here on a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "lanczos":
+            patch.setattr("joma.measure.spectrum.FACTOR_SIDE_CPU", 0)
+        elif way == "factor of an accelerator":
+            patch.setattr(_factor, "on_cpu", lambda _: False)
+        yield
+
+
+def with_values(sigma, columns, seed=0, dtype=torch.float32):
+    """A matrix with given singular values and random singular vectors."""
+    sigma = torch.as_tensor(sigma, dtype=torch.float64)
+    left = torch.linalg.qr(torch.randn(len(sigma), len(sigma), generator=rng(seed), dtype=torch.float64))[0]
+    right = torch.linalg.qr(torch.randn(columns, len(sigma), generator=rng(seed + 1), dtype=torch.float64))[0]
+    return ((left * sigma) @ right.mT).to(dtype)
+
+
+def assert_certified(found, w, tolerance=1e-3):
+    """The statement of `Spectrum`, against svdvals in float64."""
+    true = torch.linalg.svdvals(w.double())[..., : found.values.shape[-1]]
+    gap = (true**2 - found.values.double() ** 2) / true[..., :1] ** 2
+    assert (gap.abs() <= found.error).all(), (gap, found.error)
+    assert (found.error <= max(tolerance, 1e-6)).all()
+    frobenius = torch.linalg.matrix_norm(w.double())
+    torch.testing.assert_close(found.frobenius.double(), frobenius, rtol=1e-6, atol=0)
+    rank = (frobenius / true[..., 0]) ** 2
+    assert ((found.stable_rank / rank - 1).abs() <= found.error[..., 0] + 1e-6).all()
+
+
+LARGE = {
+    "gaussian": lambda: torch.randn(320, 500, generator=rng()),
+    "gaussian, tall": lambda: torch.randn(500, 320, generator=rng()),
+    "gaussian, square": lambda: torch.randn(384, 384, generator=rng()),
+    "transposed view": lambda: torch.randn(500, 320, generator=rng()).mT,
+    "common mean": lambda: torch.randn(300, 500, generator=rng()) + 1,
+    "power law": lambda: with_values(torch.arange(1, 321) ** -1.0, 500),
+    "nearly flat": lambda: with_values(1 - 0.1 * torch.arange(320) / 320, 400),
+    "two equal leaders": lambda: with_values([2.0, 2.0] + [1.0] * 318, 400),
+    "twenty equal leaders": lambda: with_values([2.0] * 20 + [1.0] * 300, 400),
+    "rank one": lambda: torch.outer(torch.arange(1.0, 401), torch.ones(600)),
+    "rank forty": lambda: torch.randn(320, 40, generator=rng()) @ torch.randn(40, 500, generator=rng()),
+    "identity": lambda: torch.eye(320),
+    "one entry": lambda: torch.zeros(400, 500).index_put((torch.tensor(3), torch.tensor(7)), torch.tensor(5.0)),
+    "bfloat16": lambda: torch.randn(320, 500, generator=rng()).bfloat16(),
+    "float16": lambda: torch.randn(320, 500, generator=rng()).half(),
+    "float64": lambda: torch.randn(320, 500, generator=rng(), dtype=torch.float64),
+    "stack": lambda: torch.stack([torch.randn(300, 400, generator=rng()), torch.ones(300, 400), torch.eye(300, 400)]),
+}
+
+
+def alone_in_its_row(value):
+    """Others in a block of their own: a leader that one coordinate holds, and no product shows to the rest."""
+    w = torch.zeros(300, 320)
+    w[0, 0] = value
+    w[1:, 1:] = with_values([1.0] * 299, 319)
+    return w
+
+
+HIDDEN = {
+    "above the rest": lambda: with_values([1.05] + [1.0] * 299, 300),
+    "just above the bound": lambda: with_values([1.0007] + [1.0] * 299, 300),
+    "above a cluster": lambda: with_values([1.002] + [1.0] * 40 + [0.5] * 259, 300),
+    "alone in its row": lambda: alone_in_its_row(1.05),
+}

@@ -1,0 +1,431 @@
+"""The ablations on a made-up language: all variants are trained and recorded, and their judges can be turned."""
+
+import dataclasses
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from joma.runs import Run
+from joma.studies import _ablation as ablation
+from joma.studies import _language_models as lm
+from joma.studies import (
+    dropout_off,
+    frozen_embeddings,
+    mlp_nonlinearity,
+    mlp_rank,
+    normalisation,
+    optimizers_compared,
+    residual_branch,
+)
+from joma.studies.contract import NotRun, silent
+from joma.studies.execute import check_config, draw, judge, plain_config
+
+HOLDS = {"holds", "holds as corrected"}
+NONE = "not above its control"
+STUDIES = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        mlp_nonlinearity,
+        residual_branch,
+        frozen_embeddings,
+        optimizers_compared,
+        normalisation,
+        mlp_rank,
+        dropout_off,
+    )
+}
+SMALL = {
+    "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
+    "sequence": 5, "valid_sequences": 8, "layers": 2, "rate": 0.02, "steps": 24, "every": 6, "dropout": 0.1,
+}  # fmt: skip
+
+SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """A folder with words that follow one another by a rule, with noise."""
+    folder = tmp_path_factory.mktemp("ablations")
+    generator = np.random.default_rng(0)
+    (folder / "wikitext-2").mkdir()
+    for split, count in (("train", 3000), ("valid", 400), ("test", 100)):
+        ids = [0]
+        for _ in range(count):
+            ids.append((3 * ids[-1] + 1) % 50 if generator.random() < 0.8 else int(generator.integers(50)))
+        (folder / "wikitext-2" / f"{split}.txt").write_text(" ".join(f"w{i}" for i in ids), encoding="utf-8")
+    return folder
+
+
+def carry_out(study, text, path, **changes):
+    config = type(study.quick)(**SMALL | (SGD if study.name == "optimizer" else {}) | {"data": str(text)} | changes)
+    check_config(config)
+    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
+    study.run(config, run, silent)
+    return run
+
+
+@pytest.fixture(scope="session")
+def runs(text, tmp_path_factory):
+    """The run of every study by its name, made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("ablation-runs")
+    return cache(lambda name: carry_out(STUDIES[name], text, folder / f"{name}.sqlite"))
+
+
+def run_on(claim, runs):
+    return runs(next(name for name, study in STUDIES.items() if claim in study.claims))
+
+
+class changed:
+    """The run as judges and figures read it, every entry of every series gone through change(name, step, value)."""
+
+    def __init__(self, run, change):
+        self.run, self.change, self.study, self.config = run, change, run.study, run.config
+        self.steps, self.names = run.steps, run.names
+
+    def __contains__(self, name):
+        return name in self.run
+
+    def array(self, name):
+        steps = self.run.steps(name)
+        return np.stack(
+            [self.change(name, int(at), value) for at, value in zip(steps, self.run.array(name), strict=True)]
+        )
+
+    def value(self, name):
+        return self.array(name)[0]
+
+
+def verdict(run, claim):
+    return next(found.verdict for found in judge(STUDIES[run.study], run) if found.claim is claim)
+
+
+def patterns(measure="valid/entropy", **by_variant):
+    """A record in which every variant learned, and drops by 1 and comes back as given (one number, or one a layer).
+
+    A variant that is not named drops and comes back by 0.5; None stands for a curve that stays where it began.
+    """
+
+    def change(name, step, value):
+        variant = name.split("/")[0]
+        if name.endswith("valid/loss"):
+            return value * 0 + (5.0 if step == 0 else 0.5) + np.linspace(0, 0.01, len(value))
+        if name != f"{variant}/{measure}":
+            return value
+        back = by_variant.get(variant.replace(" ", "_").replace(",", ""), 0.5)
+        rank = measure.startswith("rank")
+        noise = 0.004 * np.random.default_rng(step).standard_normal(value.shape)
+        if back is None:
+            return value * 0 + 2 + noise
+        back = np.broadcast_to(np.array(back, dtype=float), (2,))
+        back = back[None, :] if rank else back[None, :, None]
+        return value * 0 + 2 - min(step, 12) / 12 + max(step - 12, 0) / 12 * back + noise
+
+    return change
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_all_variants_are_recorded_judged_and_drawn(runs, name):
+    run, study = runs(name), STUDIES[name]
+    variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}
+    assert len(variants) >= 2
+    for variant in variants:
+        assert lm.layer_curves(run, variant).shape == (2, 3, 5), variant
+        assert run.value(f"{variant}/seeds").tolist() == [1, 2, 3]
+    findings = judge(study, run)
+    assert [finding.claim for finding in findings] == list(study.claims)
+    assert all(finding.control is not None for finding in findings)
+    assert len(draw(study, run)) >= 2
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_an_untrained_network_holds_nothing(runs, name):
+    run = runs(name)
+
+    def still(entry, step, value):
+        ends = ("/loss", "/entropy", "/coherence", "/theorem", "/squares", "/frequency")
+        return run.at(entry, 0) if entry.endswith(ends) or "/rank/" in entry else value
+
+    found = {finding.verdict for finding in judge(STUDIES[name], changed(run, still))}
+    assert not HOLDS & found
+
+
+@pytest.mark.parametrize("name", ["nonlinearity", "embeddings", "mlp-rank"])
+def test_a_rate_of_zero_holds_nothing(text, tmp_path, name):
+    run = carry_out(STUDIES[name], text, tmp_path / "run", rate=0.0, steps=12)
+    assert not HOLDS & {finding.verdict for finding in judge(STUDIES[name], run)}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_networks_that_learned_only_frequencies_hold_nothing(runs, name):
+    def no_context(entry, step, value):
+        value = patterns()(entry, step, value)
+        return value + 10 if entry.endswith("valid/loss") else value
+
+    found = {finding.verdict for finding in judge(STUDIES[name], changed(runs(name), no_context))}
+    assert not HOLDS & found
+
+
+NEEDS = [
+    (mlp_nonlinearity.REBOUND, "ReLU", "identity"),
+    (mlp_nonlinearity.REBOUND_OF_MLP, "ReLU", "no_MLP"),
+    (residual_branch.REBOUND, "residual", "no_residual"),
+    (dropout_off.BY_DROPOUT, "dropout", "no_dropout"),
+]
+
+
+@pytest.mark.parametrize(("claim", "whole", "without"), NEEDS)
+def test_a_rebound_needs_what_its_twin_lacks(runs, claim, whole, without):
+    run = run_on(claim, runs)
+    cases = {
+        "holds": {whole: 0.5, without: 0.0},
+        "only qualitative": {whole: 0.5, without: 0.2},
+        NONE: {whole: 0.5, without: 0.5},
+    }
+    for expected, back in cases.items():
+        assert verdict(changed(run, patterns(**back)), claim) == expected
+    more = {
+        "in one layer alone": ({whole: (0.5, 0.0), without: 0.0}, "only qualitative"),
+        "the other way round": ({whole: 0.0, without: 0.5}, NONE),
+        "below the margin": ({whole: 0.04, without: 0.0}, NONE),
+    }
+    for case, (back, expected) in more.items():
+        assert verdict(changed(run, patterns(**back)), claim) == expected, case
+
+
+@pytest.mark.parametrize(
+    ("claim", "without"), [(mlp_nonlinearity.DROP_OF_MLP, "no_MLP"), (residual_branch.DROP, "no_residual")]
+)
+def test_a_drop_needs_what_its_twin_lacks(runs, claim, without):
+    run = run_on(claim, runs)
+    assert verdict(changed(run, patterns(**{without: None})), claim) == "holds"
+    assert verdict(changed(run, patterns()), claim) == NONE
+
+
+def test_a_twin_that_does_not_learn_proves_nothing(runs):
+    def fails_to_learn(entry, step, value):
+        value = patterns(no_residual=None)(entry, step, value)
+        return value + 10 if entry == "no residual/valid/loss" else value
+
+    run = changed(runs("residual"), fails_to_learn)
+    finding = judge(STUDIES["residual"], run)[0]
+    assert finding.verdict == "only qualitative"
+    assert "not below the" in finding.control
+
+
+SHOWS = [
+    (mlp_nonlinearity.GELU, "GELU"),
+    (normalisation.NONE, "none"),
+    (normalisation.BEFORE, "LayerNorm_before"),
+    (normalisation.RMS, "RMSNorm_after"),
+    (optimizers_compared.SGD, "SGD"),
+    (optimizers_compared.KEPT, "Adam_state_kept"),
+    (optimizers_compared.DECAY, "AdamW"),
+    (frozen_embeddings.ORTHONORMAL, "orthonormal"),
+    (frozen_embeddings.FROZEN, "frozen"),
+    (dropout_off.WITHOUT, "no_dropout"),
+]
+
+
+@pytest.mark.parametrize(("claim", "variant"), SHOWS)
+def test_a_variant_shows_the_pattern_or_not(runs, claim, variant):
+    run = run_on(claim, runs)
+    for back, expected in ((0.5, "holds"), ((0.5, 0.0), "only qualitative"), (0.0, NONE), (None, NONE)):
+        assert verdict(changed(run, patterns(**{variant: back})), claim) == expected, back
+
+
+def test_a_linear_mlp_stays_sparse_or_not(runs):
+    cases = [
+        ({"identity": 0.0}, "holds"),
+        ({"identity": (0.0, 0.5)}, "only qualitative"),
+        ({"identity": 0.5}, "fails"),
+        ({"identity": None}, "fails"),
+        ({"identity": 0.0, "ReLU": 0.0}, NONE),
+        ({"identity": 0.0, "ReLU": (0.0, 0.5)}, "only qualitative"),
+    ]
+    for back, expected in cases:
+        run = changed(runs("nonlinearity"), patterns(**back))
+        assert verdict(run, mlp_nonlinearity.LINEAR) == expected, back
+
+
+def test_rank_bounces_needs_and_follows(runs):
+    run = runs("mlp-rank")
+
+    def both(**ranks):
+        def change(name, step, value):
+            value = patterns("rank/up", **ranks)(name, step, value)
+            return patterns()(name, step, value) if name.endswith("valid/entropy") else value
+
+        return change
+
+    found = changed(run, both(ReLU=0.5, identity=0.0))
+    assert [finding.verdict for finding in judge(STUDIES["mlp-rank"], found)] == ["holds"] * 3
+    found = changed(run, both(ReLU=0.0, identity=0.0))
+    assert verdict(found, mlp_rank.BOUNCES) == NONE
+    assert verdict(found, mlp_rank.NONLINEAR) == NONE
+
+    def by_time(name, step, value):
+        value = both()(name, step, value)
+        return value * 0 + 2 - math.log1p(step) / 4 if name.endswith("rank/up") else value
+
+    assert verdict(changed(run, by_time), mlp_rank.TOGETHER) == NONE
+
+
+def test_what_learning_embeddings_is_good_for(runs):
+    run = runs("embeddings")
+
+    def made(**ends):
+        def change(name, step, value):
+            value = patterns()(name, step, value)
+            shift = ends.get(name.replace("/", "_").replace(" ", "_").replace(",", ""))
+            return value if shift is None or step == 0 else value * 0 + shift + np.linspace(0, 0.003, 3)
+
+        return changed(run, change)
+
+    for loss, expected in ((0.7, "holds"), (0.5, NONE), (0.3, NONE)):
+        assert verdict(made(frozen_valid_loss=loss), frozen_embeddings.BETTER_LEARNED) == expected
+    for alike, expected in ((0.4, "holds"), (0.2, NONE)):
+        found = made(learned_coherence=alike, frozen_coherence=0.2)
+        assert verdict(found, frozen_embeddings.ALIKE_LEARNED) == expected
+    cases = (
+        (0.95, 0.3, "holds"),
+        (0.6, 0.3, "only qualitative"),
+        (0.95, 0.95, NONE),
+        (-0.9, 0.3, NONE),
+    )
+    for orthonormal, random, expected in cases:
+        ends = {"orthonormal_estimate_theorem": orthonormal, "frozen_few_words_estimate_theorem": random}
+        found = made(**ends, orthonormal_estimate_frequency=0.1)
+        assert verdict(found, frozen_embeddings.LOGITS) == expected
+
+
+def test_drops_are_those_of_the_measure(runs):
+    run = runs("nonlinearity")
+    for variant in mlp_nonlinearity.VARIANTS:
+        shape, found = ablation.shape_of(run, variant), lm.layer_rebounds(run, variant)
+        np.testing.assert_allclose(shape.drop.mean(0), found.drop, atol=1e-12)
+        np.testing.assert_allclose(shape.rebound.mean(0), found.rebound, atol=1e-12)
+    gap = ablation.differences(run, "ReLU", "identity", "drop")[1]
+    pairs = ablation.shape_of(run, "ReLU").drop[:, 1] - ablation.shape_of(run, "identity").drop[:, 1]
+    assert gap.mean == pytest.approx(pairs.mean())
+    assert gap.half_width == pytest.approx(4.302653 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
+
+
+def test_variants_differ_in_one_thing(text):
+    config = ablation.AblationConfig(**SMALL, data=str(text))
+    base = lm.recipe(config, lm.corpus(config), layers=2, rates=(0.02,))
+    for module in (mlp_nonlinearity, residual_branch, normalisation, mlp_rank, dropout_off):
+        twin, *others = (change(base) for change in module.VARIANTS.values())
+        assert twin == base
+        for other in others:
+            back = dataclasses.replace(other, decoder=base.decoder)
+            assert back == base
+            differing = {
+                entry.name
+                for entry in dataclasses.fields(base.decoder)
+                if getattr(base.decoder, entry.name) != getattr(other.decoder, entry.name)
+            }
+            assert len(differing - {"mlp"}) <= 1
+
+
+def test_embeddings_are_what_they_are_called(runs):
+    run = runs("embeddings")
+    ends = {name: lm.curve(run, name, "coherence")[0] for name in ("learned", "frozen", "orthonormal")}
+    assert np.abs(ends["orthonormal"]).max() < 1e-6
+    assert np.ptp(ends["frozen"], axis=1).max() == 0
+    assert np.ptp(ends["learned"], axis=1).min() > 0
+
+
+def test_several_heads_leave_theorem_1_open(text, tmp_path):
+    run = carry_out(STUDIES["embeddings"], text, tmp_path / "run", heads=2, layers=1, steps=12)
+    assert verdict(run, frozen_embeddings.LOGITS) == "not run"
+
+
+def test_the_rate_of_sgd_is_the_best_of_a_trial(runs):
+    run = runs("optimizer")
+    losses = lm.curve(run, optimizers_compared.TRIAL, "valid/loss")[:, 0, -1]
+    assert lm.steps_of(run, optimizers_compared.TRIAL).tolist() == [0, 8]
+    assert run.value("SGD/rates") == run.value("trial of SGD/rates")[np.nanargmin(losses)]
+
+    def first_is_best(name, step, value):
+        return np.array([0.1, 1.0, np.nan]) if name == "trial of SGD/valid/loss" else value
+
+    assert optimizers_compared.chosen_rate(changed(run, first_is_best)) == 0.1
+
+    def none(name, step, value):
+        return value * np.nan if name == "trial of SGD/valid/loss" else value
+
+    with pytest.raises(NotRun, match="every rate of SGD diverged"):
+        optimizers_compared.chosen_rate(changed(run, none))
+
+
+def test_a_state_that_was_never_renewed_tells_nothing(text, tmp_path):
+    run = carry_out(STUDIES["optimizer"], text, tmp_path / "run", tokens=3000, steps=12)
+    assert "Adam, state kept/rates" not in run
+    assert verdict(run, optimizers_compared.KEPT) == "not run"
+    assert len(draw(STUDIES["optimizer"], run)) == 2
+
+
+def test_a_variant_that_diverges_is_said_to(runs):
+    def diverges(count):
+        def change(name, step, value):
+            value = patterns()(name, step, value)
+            if not name.startswith("none/") or step == 0:
+                return value
+            value = value.copy()
+            if name == "none/diverged_at":
+                value[:count] = 3
+            elif value.dtype.kind == "f" and value.ndim:
+                value[:count] = np.nan
+            return value
+
+        return change
+
+    for count in (1, 3):
+        run = changed(runs("norm"), diverges(count))
+        finding = judge(STUDIES["norm"], run)[0]
+        assert finding.verdict == NONE
+        assert f"{count} of 3 seeds diverged" in finding.measured
+        assert len(draw(STUDIES["norm"], run)) == 2
+
+
+def test_frequencies_lose_their_entropy(text):
+    config = ablation.AblationConfig(**SMALL | {"valid_sequences": 1000}, data=str(text))
+    corpus = lm.corpus(config)
+    made = lm.recipe(config, corpus)
+    count = torch.bincount(corpus.tokens["train"].long(), minlength=40).double() + 1
+    whole = -(count / count.sum()).log()[corpus.tokens["valid"].long()].mean()
+    assert ablation.frequency_loss(made, corpus) == pytest.approx(float(whole), abs=0.05)
+    assert ablation.frequency_loss(made.with_decoder(vocabulary=8), corpus) < float(whole)
+
+
+def test_a_finished_run_is_not_trained_again(runs, text):
+    before = runs("optimizer").names()
+    config = optimizers_compared.Config(**SMALL, **SGD, data=str(text))
+    optimizers_compared.run(config, runs("optimizer"), silent)
+    assert runs("optimizer").names() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"seeds": 2}, "seeds must be at least 3"),
+        ({"steps": 11}, "leave no valley"),
+        ({"sgd_rates": (0.0,)}, "positive"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        optimizers_compared.Config(**SMALL | changes)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_paper_scale_is_eight_epochs_on_a_gpu(name, text, tmp_path):
+    paper = STUDIES[name].paper
+    assert (paper.steps, paper.every, paper.layers, paper.rate, paper.seeds) == (8 * 2_929, 1_000, 2, 1e-4, 3)
+    assert (paper.device, paper.precision, paper.corpus) == ("cuda", "half-logits", "wikitext-2")
+    if not torch.cuda.is_available():
+        with pytest.raises(NotRun, match=f"needs a CUDA GPU; run it with: joma verify {name} --scale paper"):
+            carry_out(STUDIES[name], text, tmp_path / "run", device="cuda")

@@ -1,0 +1,102 @@
+"""Rates that decay, and measures that find several things in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from joma.models import Decoder, DecoderConfig
+from joma.runs import Run
+from joma.training import Ensemble, Optimizer, next_token_loss, train
+
+CONFIG = DecoderConfig(vocabulary=7, width=4, mlp=4, context=3)
+
+
+def ensemble(optimizer: Optimizer, **changes: object) -> Ensemble:
+    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        text = torch.randint(7, (2, 4), generator=torch.Generator().manual_seed(step))
+        return text[:, :-1], text[:, 1:]
+
+    def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
+        return decoder.out.flatten(1)
+
+    whole: dict[str, object] = {
+        "members": 2, "networks": lambda members: Decoder(CONFIG, list(members)), "batch": batch,
+        "loss": next_token_loss, "optimizer": optimizer, "steps": 9, "measures": {"weights": weights},
+        "measure_at": range(10),
+    }  # fmt: skip
+    return Ensemble(**(whole | changes))  # type: ignore[arg-type]
+
+
+def test_a_decayed_rate_is_the_smaller_rate(tmp_path: Path) -> None:
+    """Against SGD by hand."""
+    with Run.create(tmp_path / "decay", study="x", config={}) as run:
+        train(ensemble(Optimizer("sgd", rate=(0.1, 0.4), decay=0.5, decay_every=3)), run)
+        path = run.array("weights")
+    for step, factor in ((0, 1.0), (2, 1.0), (3, 0.5), (5, 0.5), (8, 0.25)):
+        moved = path[step + 1] - path[step]
+        np.testing.assert_allclose(moved, -np.array([[0.1], [0.4]]) * factor * _gradient(step), atol=1e-6)
+
+
+def _gradient(step: int) -> np.ndarray:
+    """By the output matrix, at the place that a run with the decayed rates has reached."""
+    networks = Decoder(CONFIG, [0, 1])
+    made = ensemble(Optimizer("sgd", rate=0.1))
+    for now in range(step + 1):
+        networks.zero_grad()
+        next_token_loss(networks, made.batch(now, [0, 1])).sum().backward()
+        if now == step:
+            break
+        with torch.no_grad():
+            for parameter in networks.parameters():
+                rates = torch.tensor([0.1, 0.4]).view(-1, *[1] * (parameter.ndim - 1)) * 0.5 ** (now // 3)
+                parameter -= rates * parameter.grad
+    assert networks.out.grad is not None
+    return networks.out.grad.flatten(1).numpy()
+
+
+def test_decay_survives_a_kill(tmp_path: Path) -> None:
+    optimizer = Optimizer("adam", rate=0.1, decay=0.5, decay_every=4)
+    whole = Run.create(tmp_path / "whole", study="x", config={})
+    train(ensemble(optimizer), whole)
+    made = ensemble(optimizer)
+
+    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 6:
+            raise KeyboardInterrupt
+        return made.batch(step, members)
+
+    killed = Run.create(tmp_path / "killed", study="x", config={})
+    with pytest.raises(KeyboardInterrupt):
+        train(ensemble(optimizer, batch=deadly), killed, checkpoint_every=0.0)
+    train(ensemble(optimizer), killed)
+    np.testing.assert_array_equal(whole.array("weights"), killed.array("weights"))
+    whole.close(), killed.close()
+
+
+def test_one_pass_may_find_several_things(tmp_path: Path) -> None:
+    def two(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+        return {"in": decoder.embedding.flatten(1).sum(1), "out": decoder.out.flatten(1).sum(1)}
+
+    def none(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+        return {}
+
+    with Run.create(tmp_path / "run", study="x", config={}) as run:
+        train(ensemble(Optimizer("sgd"), measures={"sum": two, "nothing": none}), run)
+        assert run.names() == ["sum/in", "sum/out", "train_loss", "diverged_at"]
+        assert run.array("sum/in").shape == (10, 2)
+    with Run.create(tmp_path / "wrong", study="x", config={}) as run:
+        wrong = {"a": lambda decoder, members: {"b": torch.zeros(3)}}
+        with pytest.raises(ValueError, match="measure 'a/b' gave 3 values for 2 members"):
+            train(ensemble(Optimizer("sgd"), measures=wrong), run)
+
+
+@pytest.mark.parametrize(("decay", "every"), [(0.0, 3), (1.5, 3), (0.5, None), (1.0, 3), (0.5, 0)])
+def test_refusals_of_decay(decay: float, every: int | None) -> None:
+    with pytest.raises(ValueError, match="decay"):
+        Optimizer("sgd", decay=decay, decay_every=every)
