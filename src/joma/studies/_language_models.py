@@ -72,7 +72,7 @@ class LanguageModelConfig:
     """Tokens in a sequence."""
     sequence: int = 20
     """Which sequence of the validation text's first stream the paper's single curves are measured on; from 0."""
-    valid_sequences: int = 30
+    valid_sequences: int = 20
     """How many sequences of each validation stream are read at a measuring point; all if there are fewer."""
     steps: int = 400
     every: int = 20

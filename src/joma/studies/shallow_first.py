@@ -21,8 +21,6 @@ from joma.studies.contract import Drawing, NotRun, Progress, Study
 from joma.studies.drawing import CONTROL, SERIES, depth_colours, panels
 from joma.training import Ensemble, Optimizer, class_loss, train
 
-HELD_OUT = 384
-A_QUERY = 32  # held-out sequences of each query
 PERMUTED = 8  # trees with permuted leaves, beside that of each member
 
 
@@ -42,7 +40,7 @@ class Config:
     """Sequences of each query in a step."""
     block_rate: float = 3.0
     """SGD's rate of blocks with one query; a block that all queries share has a tenth of it."""
-    decoder_steps: int = 320
+    decoder_steps: int = 300
     decoder_batch: int = 24
     decoder_rate: float = 4e-3
     """Adam's."""
@@ -62,8 +60,8 @@ class Config:
             raise ValueError(f"rho must lie between 0 and 1, got {self.rho}")
         if self.context > 10 * self.classes - 2:
             raise ValueError(f"context must leave two of the {10 * self.classes} tokens, got {self.context}")
-        if self.samples < HELD_OUT:
-            raise ValueError(f"samples must be at least {HELD_OUT}, got {self.samples}")
+        if self.samples < 100:
+            raise ValueError(f"samples must be at least 100, for every token to appear, got {self.samples}")
 
 
 class _Setting:
@@ -84,18 +82,10 @@ class _Setting:
 
     @cached_property
     def pool(self) -> net.Pool:
-        """What is trained on."""
-        return self._draw(self.config.samples, self.config.samples // 8, 0)
-
-    @cached_property
-    def fresh(self) -> net.Pool:
-        """What is not."""
-        return self._draw(HELD_OUT, A_QUERY, 1)
-
-    def _draw(self, samples: int, chosen: int, part: int) -> net.Pool:
+        """What is trained on; of each token an eighth of the sequences, which it is in more often than that."""
         config = self.config
-        sources = streams(config.seed, range(config.members), part, device=config.device)
-        return net.draw_pool(self.tree, samples, chosen, config.context, sources)
+        sources = streams(config.seed, range(config.members), device=config.device)
+        return net.draw_pool(self.tree, config.samples, config.samples // 8, config.context, sources)
 
 
 def run(config: Config, run: Run, progress: Progress) -> None:
@@ -156,7 +146,6 @@ class _Kind(NamedTuple):
     optimizer: Optimizer
     steps: int
     size: int
-    held_out: int
     logits: net.Matrix
     others: dict[str, net.Matrix]
 
@@ -171,7 +160,6 @@ def _kind(setting: _Setting, name: str) -> _Kind:
             Optimizer("adam", rate=config.decoder_rate),
             config.decoder_steps,
             config.decoder_batch,
-            HELD_OUT,
             partial(net.decoder_logits, tokens=tokens),
             {
                 "weights": partial(net.decoder_strengths, tokens=tokens),
@@ -188,7 +176,6 @@ def _kind(setting: _Setting, name: str) -> _Kind:
         Optimizer("sgd", rate=config.block_rate / (10 if name == SHARED else 1)),
         config.block_steps,
         config.block_batch,
-        A_QUERY,
         net.block_logits,
         {} if name == SHARED else {"weights": net.block_strengths},
     )
@@ -209,9 +196,6 @@ def _ensemble(setting: _Setting, name: str) -> Ensemble:
         )
         for what, matrix in kind.others.items():
             measures[what] = net.between(matrix, matrix(untrained), setting.trees)
-    measures["loss"] = lambda network, members: kind.loss(
-        network, kind.batch(setting.fresh, kind.held_out, 0, members), None
-    )
     points = np.unique(np.geomspace(1, kind.steps, config.points).round().astype(int))
     return Ensemble(
         members=config.members,
@@ -252,7 +236,9 @@ def _draw_attention(run: Run) -> Drawing:
             axis.plot(steps, mean, color=colour, label=labels[height])
             axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
         axis.plot(steps, permuted[..., 0].mean(1), ls="--", lw=1.2, color=CONTROL, label="H = 1, permuted")
-        axis.axvline(np.median(run.steps(f"{name}/loss")[findings.early(run, name)]), lw=0.8, ls=":", color=CONTROL)
+        axis.axvline(
+            np.median(run.steps(f"{name}/attention")[findings.early(run, name)]), lw=0.8, ls=":", color=CONTROL
+        )
         axis.set(xscale="log", title=TITLES[name], xlabel="step", ylabel="attention / even share")
     axes[0].legend(loc="upper left")
     caption = (
@@ -266,7 +252,7 @@ def _draw_attention(run: Run) -> Drawing:
 def _draw_order(run: Run) -> Drawing:
     figure, (left, right) = panels(2)
     for name, colour in zip(NETWORKS, SERIES, strict=True):
-        steps = run.steps(f"{name}/loss")[1:]
+        steps = run.steps(f"{name}/attention")[1:]
         style = "--" if name.startswith("residual") else "-"
         left.plot(steps, findings.order(run, name)[0][1:].mean(1), style, color=colour, label=name)
     left.axhline(0, lw=0.8, color=CONTROL)
