@@ -39,7 +39,8 @@ TOKEN_PULL = _claim(
 CLASS_PULL = _claim(
     "pull-towards-the-class",
     "JoMA Sec. 5",
-    "The same where the class at the root is predicted.",
+    "The higher the common ancestor of l and query m, the smaller the target weight of l given m; here where the class "
+    "at the root is predicted.",
     "The pull towards the node of m's class is the same at every height below its latent: the part of P(l, m) that "
     "depends on the height is the same in every class.",
 )
