@@ -12,21 +12,21 @@ from joma.runs.machine import machine, versions
 ROOT = Path(__file__).parents[1]
 
 
-def record(name: str, rows: list[dict[str, object]]) -> None:
-    """Write the rows when the script was called with --record."""
+def record(name: str, rows: list[dict[str, object]], *, on: str = "") -> None:
+    """Write the rows when the script was called with --record; `on` tells records of several machines apart."""
     if "--record" not in sys.argv[1:]:
         return
     commit = os.environ.get("JOMA_COMMIT") or _head()
     record = {
         "benchmark": name,
-        "command": f"python benchmarks/bench_{name}.py --record",
+        "command": " ".join(["python", f"benchmarks/bench_{name}.py", *sys.argv[1:]]),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit,
         "machine": machine(),
         "versions": versions(),
         "rows": rows,
     }
-    path = ROOT / "results" / f"bench_{name}.json"
+    path = ROOT / "results" / f"bench_{name}{on and '_'}{on}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"recorded: {path.relative_to(ROOT)}")
 

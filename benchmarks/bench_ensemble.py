@@ -2,7 +2,9 @@
 
 Shapes: `table1` at width d (3 blocks, no output projection, MLP 4d, sequences of 30, batch 128, Adam, weight decay),
 and `fig8` (5 blocks of width 200, vocabulary 28,782, 20 x 35 tokens, dropout 0.2, Adam, clipped). The peer is the same
-network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix products. For table1 the
+network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix products (`half` is put
+beside TF32, which has as many bits), and on a CPU with the same libraries, though PyTorch's default of using oneDNN
+would slow the peer down many times on Arm. For table1 the
 arithmetic rate is put beside what one large TF32 product reaches on the same machine in the same run; for fig8 the
 time beside what its unavoidable memory traffic would take.
 
@@ -22,6 +24,7 @@ from peer_decoder import PeerDecoder, peer_step
 from joma.models import Decoder, DecoderConfig
 from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
 from joma.training.engine import Engine
+from joma.training.ensemble import fitting
 from joma.training.ensemble import products as products_made
 
 TABLE1 = DecoderConfig(
@@ -68,8 +71,10 @@ def wait(device: str) -> None:
 
 
 def ensemble_step(ensemble: Ensemble, *, steps: int) -> tuple[float, Engine]:
-    engine = Engine(ensemble, range(ensemble.members))
-    engine.become(range(ensemble.members), None)
+    """Seconds a member and step, in groups as large as the trainer would make them; and the engine."""
+    members = range(fitting(ensemble))
+    engine = Engine(ensemble, members)
+    engine.become(members, None)
     made = 0
 
     def work(count: int) -> None:
@@ -79,7 +84,8 @@ def ensemble_step(ensemble: Ensemble, *, steps: int) -> tuple[float, Engine]:
         made += count
 
     with products_made(ensemble.precision):
-        return seconds(work, ensemble.device, warm=6 if ensemble.device == "cuda" else 1, steps=steps), engine
+        time_of_all = seconds(work, ensemble.device, warm=6 if ensemble.device == "cuda" else 1, steps=steps)
+    return time_of_all / len(members), engine
 
 
 def peer(ensemble: Ensemble, config: DecoderConfig, *, steps: int) -> float:
@@ -110,23 +116,23 @@ def products(config: DecoderConfig, tokens: int, read: int) -> float:
 
 def measure_table1(width: int, members: int, device: str, precision: str) -> dict[str, object]:
     whole = table1(width, members, device, precision)
-    together, engine = ensemble_step(whole, steps=30 if device == "cuda" else 3)
+    one, engine = ensemble_step(whole, steps=30 if device == "cuda" else 3)
     del engine
     config = TABLE1.with_(width=width, mlp=4 * width)
     alone = peer(whole, config, steps=30 if device == "cuda" else 3)
     row: dict[str, object] = {
-        "shape": f"table1, d = {width}, {precision}", "members": members, "ms a member-step": 1e3 * together / members,
-        "eager ms a step": 1e3 * alone, "times faster a run": alone / (together / members),
+        "shape": f"table1, d = {width}, {precision}", "members": members, "ms a member-step": 1e3 * one,
+        "eager ms a step": 1e3 * alone, "times faster a run": alone / one,
     }  # fmt: skip
     if device == "cuda":
-        rate, most = products(config, 128 * 30, 128) * members / together, tf32_rate()
+        rate, most = products(config, 128 * 30, 128) / one, tf32_rate()
         row |= {"TFLOP/s": rate / 1e12, "one large TF32 product, TFLOP/s": most / 1e12, "share": rate / most}
     return row
 
 
 def measure_fig8(members: int, device: str, precision: str) -> dict[str, object]:
     whole = fig8(members, device, precision)
-    together, engine = ensemble_step(whole, steps=30)
+    one, engine = ensemble_step(whole, steps=30)
     count = sum(p[0].numel() for p in engine.parameters)
     logits = 20 * 35 * FIG8.vocabulary * (2 if precision == "half-logits" else 4)
     # Adam reads weight, gradient and two moments and writes three; the gradient is written, and read for its norm.
@@ -136,10 +142,10 @@ def measure_fig8(members: int, device: str, precision: str) -> dict[str, object]
     del engine
     alone = peer(whole, FIG8, steps=30)
     return {
-        "shape": f"fig8, {precision}", "members": members, "ms a member-step": 1e3 * together / members,
-        "eager ms a step": 1e3 * alone, "times faster a run": alone / (together / members),
+        "shape": f"fig8, {precision}", "members": members, "ms a member-step": 1e3 * one,
+        "eager ms a step": 1e3 * alone, "times faster a run": alone / one,
         "floor by memory traffic, ms": 1e3 * traffic / speed, "floor by Adam alone, ms": 1e3 * 7 * 4 * count / speed,
-        "minutes for 58,580 steps": together * 58_580 / 60,
+        "minutes for 58,580 steps": one * members * 58_580 / 60,
     }  # fmt: skip
 
 
@@ -157,7 +163,11 @@ def main() -> None:
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     gpu = options.device == "cuda"
-    usual = "table1-1024-half,table1-256-tf32,fig8-half-logits" if gpu else "table1-64-float32,table1-256-float32"
+    usual = (
+        "table1-1024-half,table1-256-tf32,fig8-half-logits"
+        if gpu
+        else "table1-16-float32,table1-64-float32,table1-256-float32"
+    )
     rows = []
     for shape in (options.shapes or usual).split(","):
         kind, *rest = shape.split("-")
@@ -167,7 +177,7 @@ def main() -> None:
             members = {1024: 12, 256: 60}[int(rest[0])] if gpu else 6
             rows.append(measure_table1(int(rest[0]), members, options.device, rest[1]))
         print(*(f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in rows[-1].items()), sep=", ")
-    record("ensemble", rows)
+    record("ensemble", rows, on="" if gpu else "cpu")
 
 
 if __name__ == "__main__":

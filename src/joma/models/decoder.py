@@ -187,6 +187,10 @@ class _Dropper:
     def __init__(self, probability: float, noise: Tensor | None) -> None:
         self.probability, self.noise, self.place = probability, noise, 0
 
+    @property
+    def drops(self) -> bool:
+        return self.noise is not None and self.probability > 0
+
     def __call__(self, x: Tensor) -> Tensor:
         self.place += 1
         return x if self.noise is None else dropout(x, self.probability, self.noise, self.place)
@@ -203,22 +207,36 @@ def _attend(
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
-    query, key, value = (part.flatten(0, 2) for part in (query, key, value))  # of one head a view, of several a copy
-    logits = torch.bmm(query, key.mT).view(members, batch, config.heads, length, length)
-    logits = logits / math.sqrt(width // config.heads)
-    if config.causal:
-        logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1), -math.inf)
-    attention = logits.softmax(-1)
-    if see is not None:
-        for name, tensor in (("query", query), ("key", key)):
-            see(name, tensor.view(*logits.shape[:-1], -1))
-        see("logits", logits)
-        see("attention", attention)
-    y = torch.bmm(drop(attention).flatten(0, 2), value).view(*logits.shape[:-1], -1)
+    if see is None and not drop.drops and x.device.type == "cpu":
+        # nobody looks at the weights: torch's fused kernel takes half the time of many small products
+        flat = [part.flatten(0, 1) for part in (query, key, value)]
+        y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)
+    else:
+        y = _attend_in_the_open(query, key, value, config, drop, see)
     y = y.transpose(2, 3).reshape(members, batch * length, width)
     if config.projection:
         y = linear(y, w["projection"], w["projection_bias"])
     return drop(y)
+
+
+def _attend_in_the_open(
+    query: Tensor, key: Tensor, value: Tensor, config: DecoderConfig, drop: _Dropper, see: See
+) -> Tensor:
+    """Attention with its weights written out, as dropout and onlookers need them."""
+    shape = query.shape  # (members, batch, heads, length, head width)
+    length = shape[-2]
+    query, key, value = (part.flatten(0, 2) for part in (query, key, value))  # of one head a view, of several a copy
+    logits = torch.bmm(query, key.mT).view(*shape[:-1], length) / math.sqrt(shape[-1])
+    if config.causal:
+        future = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
+        logits = logits.masked_fill(future, -math.inf)
+    attention = logits.softmax(-1)
+    if see is not None:
+        for name, tensor in (("query", query), ("key", key)):
+            see(name, tensor.view(shape))
+        see("logits", logits)
+        see("attention", attention)
+    return torch.bmm(drop(attention).flatten(0, 2), value).view(shape)
 
 
 def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See) -> Tensor:

@@ -36,11 +36,38 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     >>> linear(torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.zeros(2, 5)).unique()
     tensor([4.])
     """
-    # not baddbmm: it would first write the bias to every row, and a compiler cannot move the addition elsewhere
-    if _HALF["on"] and x.is_cuda:
-        product: Tensor = _HalfProduct.apply(x, weight)  # type: ignore[no-untyped-call]
-        return product + bias[:, None]
-    return torch.bmm(x, weight) + bias[:, None]
+    result: Tensor
+    if x.device.type == "cpu":
+        result = _OnProcessor.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    elif _HALF["on"]:
+        result = _HalfProduct.apply(x, weight) + bias[:, None]  # type: ignore[no-untyped-call]
+    else:
+        # not baddbmm: it would first write the bias to every row, and a compiler cannot move the addition elsewhere
+        result = torch.bmm(x, weight) + bias[:, None]
+    return result
+
+
+class _OnProcessor(torch.autograd.Function):
+    """The same numbers in less time: the bias is added in place, its gradient is a product with ones.
+
+    torch sums over rows at a seventh of the speed at which BLAS does.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight).add_(bias[:, None])
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        ones = gradient.new_ones(1, 1, 1).expand(len(x), 1, x.shape[1])
+        return (
+            torch.bmm(gradient, weight.mT) if by_x else None,
+            torch.bmm(x.mT, gradient) if by_weight else None,
+            torch.bmm(ones, gradient)[:, 0] if by_bias else None,
+        )
 
 
 class _HalfProduct(torch.autograd.Function):
