@@ -7,6 +7,10 @@ import tempfile
 if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Workers beside each other share the cores: with a thread a core in every worker they would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Prepared corpora are kept for the whole session, all workers and none beyond it; not in the user's own cache.
 os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 

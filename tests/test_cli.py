@@ -49,6 +49,17 @@ def test_one_broken_study_does_not_hide_the_others(with_toy, tmp_path, capsys):
     assert "broke: RuntimeError: boom" in capsys.readouterr().out
 
 
+def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, monkeypatch):
+    from joma.data.errors import CorpusError
+
+    def refuses(*_, **__):
+        raise CorpusError("the text is too short")
+
+    monkeypatch.setattr("joma.studies.execute.execute", refuses)
+    assert main(["run", "toy", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("joma: the text is too short\n")
+
+
 def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
     assert main(["run", "toy", "--fail-at", "gpu", "--out", str(tmp_path)]) == 0
     assert "not run" in capsys.readouterr().out

@@ -111,6 +111,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, *, fresh: bool, scale: str) -> int:
     """Execute the studies one after another; one that breaks does not stop the others."""
+    from joma.data.errors import CorpusError
     from joma.report import findings_json, write_report
     from joma.studies.contract import check_config
     from joma.studies.execute import broken, execute
@@ -127,6 +128,10 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
             with screen.study(study.name) as progress:
                 try:
                     results.append(execute(study, config, out, fresh=fresh, progress=progress))
+                except CorpusError as error:  # a text that does not fit what was asked for is bad input, not a fault
+                    if len(work) == 1:
+                        raise
+                    results.append(broken(study, config, error))
                 except Exception as error:  # one broken study must not hide the verdicts of the others
                     results.append(broken(study, config, error))
             screen.finished(results[-1])

@@ -155,6 +155,12 @@ def test_refusals(changes: dict[str, object], sentence: str) -> None:
 def test_refuses_no_members_and_long_sequences() -> None:
     with pytest.raises(ValueError, match="at least one member"):
         Decoder(SMALL, seeds=[])
+    for impossible in (torch.zeros(3, dtype=torch.long), torch.zeros(5, 1, 3, dtype=torch.long)):
+        with pytest.raises(ValueError, match=r"tokens must have shape \(batch, length\)"):
+            Decoder(SMALL, [0, 1])(impossible)
+    for token in (-1, SMALL.vocabulary):  # the second would be the first word of the second member
+        with pytest.raises(ValueError, match=f"tokens must lie between 0 and {SMALL.vocabulary - 1}, got"):
+            Decoder(SMALL, [0, 1])(torch.full((1, 3), token))
     with pytest.raises(ValueError, match="longer than the context of 6"):
         Decoder(SMALL, seeds=[0])(torch.zeros(1, 7, dtype=torch.long))
 

@@ -74,6 +74,24 @@ def test_nothing_holds_at_rate_zero(tmp_path):
     assert not GOOD & set(verdicts(STUDY, carried_out(replace(TINY, rate=0.0, steps=4), tmp_path / "r")).values())
 
 
+def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path):
+    copy = Run.create(tmp_path / "one", study=run.study, config=run.config, version=run.version)
+    for name in run.names():
+        for step in run.steps(name):
+            value = run.at(name, int(step)).copy()
+            if name in ("small start/counts", "small start/loss"):
+                value[0] = np.nan
+            if name == "small start/diverged_at":
+                value[0] = 1
+            copy.append(name, int(step), value)
+    for finding in judge(STUDY, copy):
+        assert "; 1 networks diverged" in finding.measured
+        assert "nan" not in finding.measured
+    gone = carried_out(replace(TINY, rate=1e30, steps=8), tmp_path / "all")
+    assert set(verdicts(STUDY, gone).values()) <= {"not above its control", "fails"}
+    STUDY.draw(gone)
+
+
 def test_a_record_without_a_violation_holds(run, tmp_path):
     good = {"signs": 100, "signs_positive": 100, "others": 100, "others_positive": 50, "edges": 100,
             "edges_with_the_rule": 100, "children": 20, "children_positive": 20, "other_children": 20,
@@ -123,8 +141,9 @@ def test_without_a_gpu_the_paper_scale_says_how_to_run_it(run):
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
-    [({"members": 1}, "at least 2"), ({"rho": 1.0}, "between 0 and 1"), ({"held_out": 3}, "at least 4")],
-)
+    [({"members": 1}, "at least 2"), ({"rho": 1.0}, "between 0 and 1"), ({"held_out": 3}, "at least 100"),
+     ({"branching": (50, 50)}, "make 12500 tokens, at most 4096")],
+)  # fmt: skip
 def test_bad_configs_are_refused(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         replace(STUDY.quick, **changes)

@@ -344,6 +344,15 @@ def test_the_table_for_a_page(runs, capsys, monkeypatch, name):
         (lambda: trees.Config(seeds=1), "seeds must be at least 2"),
         (lambda: trees.Config(samples=5), "samples must be at least 10"),
         (lambda: trees.Config(look_at=(9999,)), "look_at must lie below"),
+        (lambda: trees.Config(steps=0), "steps must be at least 1"),
+        (lambda: trees.Config(classes=1), "classes must be at least 2"),
+        (lambda: trees.Config(depths=(40,)), "at most 4096"),
+        (lambda: trees.Config(width=31), "even width, got 31"),
+        (lambda: sets.Config(width=47), "even width, got 47"),
+        (lambda: sets.Config(steps=0), "steps must be at least 1"),
+        (lambda: check_config(sets.Config(rate=-1.0)), "rate must not be negative, got -1.0"),
+        (lambda: check_config(sets.Config(weight_decay=-1.0)), "weight_decay must not be negative"),
+        (lambda: check_config(sets.Config(device="gpu")), "device must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
     ],
 )
 def test_bad_options_are_refused_in_one_sentence(config, reason):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from records import altered, verdicts
 
+from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
@@ -271,7 +272,8 @@ def test_a_network_that_diverged_is_left_out_and_named(tmp_path):
                 assert findings[0].verdict == "holds"
                 assert "1 networks diverged" in findings[0].measured
                 assert Scores(copy).written.shape[1] == 3
-        for gone in ((0, 1, 2), (4,)):  # one seed is left; no control on shuffled text is left
+        # one seed is left; none is; no control on shuffled text is left
+        for gone in ((0, 1, 2), (0, 1, 2, 3), (4,)):
             path = tmp_path / f"c{len(gone)}.sqlite"
             with altered(run, path, "diverged_at", lambda value, gone=gone: mark(value, *gone)) as copy:
                 assert verdicts(STUDY, copy)[CLAIMS[0]] == "not above its control"
@@ -286,6 +288,8 @@ def test_a_network_that_diverged_is_left_out_and_named(tmp_path):
         ({"layers": 1}, "layers must be at least 2"),
         ({"held_out": 1.0}, "held_out must lie between 0 and 1"),
         ({"context": 2}, "context must be at least 4"),
+        ({"heads": 3}, "cannot be shared by 3 heads"),
+        ({"dropout": 1.0}, "less than 1"),
     ],
 )
 def test_impossible_configs(change, sentence):
@@ -296,12 +300,12 @@ def test_impossible_configs(change, sentence):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"tokens": 500}, "at least 4 to train on and 4 to hold out are needed"),
+        ({"tokens": 500}, "at least 4 of each are needed"),
         ({"context": 20_000}, "longer than half of the held-out"),
     ],
 )
 def test_too_little_text(tmp_path, change, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(CorpusError, match=sentence):
         execute(STUDY, dataclasses.replace(SMALL, **change), tmp_path)
 
 

@@ -160,6 +160,22 @@ def test_a_killed_run_goes_on_to_the_numbers_it_would_have_had(run, tmp_path, mo
         np.testing.assert_array_equal(again.array(name), run.array(name), err_msg=name)
 
 
+def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path):
+    def one(name, values):
+        values = values.copy()
+        if name.startswith("decoder/") and name != "decoder/diverged_at":
+            values[-1, 0] = np.nan
+        elif name == "decoder/diverged_at":
+            values[-1, 0] = 3
+        return values
+
+    for finding in judge(STUDY, rewritten(run, tmp_path / "one", one)):
+        assert "; 1 networks diverged" in finding.measured
+        assert "nan" not in finding.measured
+    gone = rewritten(run, tmp_path / "all", lambda n, v: v if n.startswith("data/") or v.dtype == int else v * np.nan)
+    assert {name for name, verdict in verdicts(STUDY, gone).items() if verdict in GOOD} <= OF_DATA
+
+
 def test_figures_are_drawn(run):
     with house_style():
         assert [drawing.name for drawing in STUDY.draw(run)] == ["attention-by-height", "order-of-learning"]

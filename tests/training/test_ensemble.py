@@ -70,8 +70,11 @@ def test_records_measures_losses_and_divergence(run: Run) -> None:
     assert (run.array("x/diverged_at") == -1).all()
     assert not list(run.path.parent.glob("*.checkpoint"))
     before = run.path.read_bytes()
+    left = run.path.with_name(f"{run.path.name}-x.checkpoint")
+    left.write_bytes(b"killed before it was removed")
     train(ensemble(), run, name="x")  # done already
     assert run.path.read_bytes() == before
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,11 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
         (lambda: ensemble(members=4), "rate has 5 entries for 4 members"),
         (lambda: Optimizer("adam", rate=float("nan")), "rate must be finite"),
         (lambda: Optimizer("adam", rate=(1e-3, -1.0)), "rate must be finite and not negative, got -1.0"),
+        (lambda: ensemble(device="gpu"), "device must be cpu or cuda, got 'gpu'"),
+        (lambda: ensemble(steps=float("nan")), "steps must be at least 1"),
+        (lambda: Optimizer("adam", rate=[1e-3]), "rate must be a number, or a tuple"),
+        (lambda: Optimizer("adam", epsilon=-1.0), "epsilon must be finite and not negative"),
+        (lambda: Optimizer("adam", betas=(0.9,)), "betas must be two numbers"),
         (lambda: Optimizer("lion"), "kind must be one of"),
         (lambda: Optimizer("adam", momentum=0.9), "momentum belongs to sgd"),
         (lambda: Optimizer("sgd", momentum=1.0), "less than 1"),

@@ -37,7 +37,12 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder. Every option is honoured or refused."""
+    """The shape of a decoder. Every option is honoured or refused.
+
+    >>> DecoderConfig(vocabulary=50, width=16).with_(heads=3)
+    Traceback (most recent call last):
+    ValueError: width 16 cannot be shared by 3 heads
+    """
 
     vocabulary: int
     outputs: int | None = None
@@ -171,6 +176,16 @@ class Decoder(nn.Module):
 
     def _embed(self, tokens: Tensor) -> Tensor:
         config = self.config
+        if tokens.ndim not in (2, 3) or (tokens.ndim == 3 and len(tokens) not in (1, self.members)):
+            raise ValueError(
+                f"tokens must have shape (batch, length) or ({self.members} members, batch, length), "
+                f"got {tuple(tokens.shape)}"
+            )
+        if tokens.device.type == "cpu" and not ((tokens >= 0) & (tokens < config.vocabulary)).all():
+            # unseen, such a token would read the embedding of another member; to ask a GPU would make it wait
+            raise ValueError(
+                f"tokens must lie between 0 and {config.vocabulary - 1}, got {tokens.min()} to {tokens.max()}"
+            )
         if tokens.shape[-1] > config.context:
             raise ValueError(f"a sequence of {tokens.shape[-1]} tokens is longer than the context of {config.context}")
         tokens = tokens.expand(self.members, *tokens.shape[-2:])

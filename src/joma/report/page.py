@@ -280,6 +280,8 @@ def _study(section: _Section, figures: Iterator[int], anchors: Anchors) -> str:
         *pictures,
         f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>',
         *map(_command, commands),
+        '<h3 class="small">Run what was not run</h3>' if result.run and elsewhere else "",
+        *(map(_command, sorted(elsewhere)) if result.run else ()),
         _details(result),
         "</section>",
     ]

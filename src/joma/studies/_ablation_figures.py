@@ -9,7 +9,7 @@ import numpy as np
 
 from joma.runs import Run
 from joma.studies._ablation import ENTROPY, Quantity, curves_of, shape_of
-from joma.studies._language_models import Interval, alive, curve, over_seeds, steps_of
+from joma.studies._language_models import TEXTS, Interval, alive, curve, over_seeds, steps_of
 from joma.studies.contract import Drawing
 from joma.studies.drawing import BLUE, CONTROL, GREEN, ORANGE, PURPLE, depth_colours, panels
 
@@ -42,8 +42,9 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         lines, labels = here[-1].get_legend_handles_labels()
         here[-1].legend(lines[::-1], labels[::-1], fontsize=7)
     caption = (
-        f"{of.name[0].upper()}{of.name[1:]} while training on {run.config['corpus']}, and the loss on its validation "
-        f"text: mean of {run.config['seeds']} seeds and their range; dotted: what the words' frequencies alone lose."
+        f"{of.name[0].upper()}{of.name[1:]} while training on {TEXTS[run.config['corpus']]}, and the loss on held-out "
+        f"text: mean of {run.config['seeds']} seeds and their range; dotted: what the words' frequencies alone lose. "
+        "Grey: the network that the others are twins of."
     )
     return Drawing(name, caption, figure)
 

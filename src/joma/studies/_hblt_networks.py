@@ -17,6 +17,8 @@ from joma.training.ensemble import Precision
 
 KINDS = ("neuron", "neuron, permuted latents", "linear probe")
 """Scores that are recorded, all of them on fresh samples."""
+LONGEST = 4096
+"""Tokens of a sequence: attention has the square of it."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,16 @@ class Config:
             raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
         if self.samples < 10:
             raise ValueError(f"samples must be at least 10, got {self.samples}")
+        if self.classes < 2:
+            raise ValueError(f"classes must be at least 2 to be told apart, got {self.classes}")
+        longest = self.classes * 2 ** (max(self.depths, default=3) - 2) * self.tokens
+        if longest > LONGEST:
+            raise ValueError(
+                f"depths, classes and tokens make sequences of {longest} tokens, at most {LONGEST} can be read"
+            )
+        transformer(vocabulary=2, outputs=2, width=self.width, context=1)  # refuses an impossible width
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
         if any(step >= self.steps for step in self.look_at):
             raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
 

@@ -61,17 +61,19 @@ def layers_rebound(
         )
         yes.append(comes_back)
         ratios += [float(b / m) if m > 0 else 0.0 for b, m, d in zip(back, margin, drops, strict=True) if d]
-        said.append(f"{label}: {comes_back.sum()} of {len(back)}, down {_listed(drop)}, back {_listed(back)}")
-        chance.append(f"{label}: {_listed(margin)}")
+        count = f"{label}: {comes_back.sum()} of {len(back)} layers come back"
+        said.append(f"{count} (down {_listed(drop)}, back {_listed(back)} nats)")
+        chance.append(f"{_listed(margin)} ({label})")
     return by_effect(
         claim,
         measured=max(ratios),
         control=1.0,
         margin=0.0,
-        expected="all these layers come back by more than seeds differ by chance (99 %) and by 2 % of their drop",
+        expected="each of these layers drops and comes back, by more than seeds differ by chance (99 %), and by 2 % of "
+        "its drop",
         quantitative=bool(np.concatenate(yes).all()),
-        shown="; ".join(said) + " (nats)",
-        control_shown="chance alone, back by " + "; ".join(chance),
+        shown="; ".join(said),
+        control_shown="seeds alone may come back by " + "; ".join(chance),
     )
 
 

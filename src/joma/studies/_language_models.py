@@ -24,6 +24,7 @@ and once: <variant>/rates, <variant>/seeds, corpus/sizes (words, training tokens
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -45,6 +46,8 @@ from joma.training.ensemble import Precision
 PYTHON = "python"
 """The corpus that needs no download: the source of Python's standard library."""
 WIKITEXT = ("wikitext-2", "wikitext-103")
+TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
+"""Every corpus as a caption calls it."""
 KEY_WORDS = 1_000
 """Most frequent words over which logits are compared with what Theorem 1 says."""
 
@@ -93,6 +96,15 @@ class LanguageModelConfig:
             raise ValueError(f"corpus must be one of {', '.join((PYTHON, *WIKITEXT))}, got {self.corpus!r}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
+        if self.seeds < FEWEST_SEEDS:
+            raise ValueError(f"seeds must be at least {FEWEST_SEEDS} to know what chance does, got {self.seeds}")
+        if self.steps < 2 * self.every:
+            raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be cpu or cuda, got {self.device!r}")
+        # What is wrong with the network or its training is said now, by those who know, not when training starts.
+        DecoderConfig(self.vocabulary, width=self.width, heads=self.heads, context=self.length, dropout=self.dropout)
+        Optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
 
 
 PAPER: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from joma.data.errors import CorpusError
 from joma.data.python_source import PythonTokens
 from joma.measure.alignment import held_out_correlation, linear_probe
 from joma.models import Decoder
@@ -75,9 +76,9 @@ def prepare(code: PythonTokens, sizes: Sizes, seeds: Sequence[int]) -> Material:
     held = len(code.files) - first
     cut = int(starts[first])
     if held < 4 or first < 4:
-        raise ValueError(
-            f"{len(code.tokens):,} tokens are {len(code.files)} files; raise tokens: at least 4 to train on "
-            "and 4 to hold out are needed"
+        raise CorpusError(
+            f"{len(code.tokens):,} tokens are {len(code.files)} files, of which held_out leaves {first} to train on "
+            f"and {held} to hold out: at least 4 of each are needed"
         )
     latents = find_latents(code, cut)
     halves = [_halves(code, latents, first, sizes, seed) for seed in seeds]
@@ -130,7 +131,7 @@ def _half(code: PythonTokens, latents: Latents, files: Tensor, sizes: Sizes, gen
         rotated.append(on[-1].roll(by, 0))
     text, value, elsewhere = torch.cat(tokens), torch.cat(on), torch.cat(rotated)
     if len(text) <= sizes.context:
-        raise ValueError(f"a window of {sizes.context} tokens is longer than half of the held-out files ({len(text)})")
+        raise CorpusError(f"a window of {sizes.context} tokens is longer than half of the held-out files ({len(text)})")
     begin = torch.randint(len(text) - sizes.context, (sizes.windows, 1), generator=generator)
     late = (begin + torch.arange(sizes.context // 2, sizes.context)).flatten()
     table = latents.given_token[text[late]]
@@ -190,4 +191,5 @@ def token_score(scored: Half, latents: int) -> Tensor:
     value = scored.latents[..., :latents].double()
     table = scored.table.double()
     value, table = (x - x.mean(1, keepdim=True) for x in (value, table))
-    return (value * table).sum(1) / (value.norm(dim=1) * table.norm(dim=1))
+    found: Tensor = (value * table).sum(1) / (value.norm(dim=1) * table.norm(dim=1))
+    return found

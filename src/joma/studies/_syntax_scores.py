@@ -29,7 +29,9 @@ class Scores:
         sound = run.array("diverged_at")[-1] < 0
         self.diverged = int((~sound).sum())
         self.written, self.shuffled = whole[:, :seeds][:, sound[:seeds]], whole[:, seeds:][:, sound[seeds:]]
-        self.token: Any = self.by_level(run.value("token")[sound[:seeds]])
+        if not sound[:seeds].any():
+            self.written = np.full_like(whole[:, :1], np.nan)  # nothing is known, which passes no test
+        self.token: Any = self.by_level(run.value("token")[sound[:seeds] | ~sound[:seeds].any()])
 
     def by_level(self, values: Any) -> Any:
         """(..., latents) as (..., levels)."""

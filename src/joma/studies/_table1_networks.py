@@ -62,6 +62,9 @@ class Config:
             raise ValueError(f"columns must hold one of each end of the table, like 1 and 4, got {self.columns}")
         if self.seeds < 2:
             raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)  # refuses an impossible width
         if any(step >= self.steps for step in self.look_at):
             raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
 

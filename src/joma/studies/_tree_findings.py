@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,36 +119,58 @@ class Effect(NamedTuple):
 
 
 def effect(trained: Any, control: Any) -> Effect:
-    """trained, control: (members,), paired."""
-    gap = mean_interval(torch.from_numpy(np.asarray(trained - control, dtype=np.float64)))
-    return Effect(float(np.mean(trained)), float(np.mean(control)), float(gap.mean), float(gap.half_width))
+    """trained, control: (members,), paired. Members with a number that is not finite are left out.
+
+    With fewer than two left nothing is known: NaN, which is above nothing.
+    """
+    pair = np.stack([np.asarray(trained, dtype=np.float64), np.asarray(control, dtype=np.float64)])
+    pair = pair[:, np.isfinite(pair).all(0)]
+    if pair.shape[1] < 2:
+        return Effect(np.nan, np.nan, np.nan, np.nan)
+    gap = mean_interval(torch.from_numpy(pair[0] - pair[1]))
+    return Effect(float(pair[0].mean()), float(pair[1].mean()), float(gap.mean), float(gap.half_width))
+
+
+def say_who_diverged(run: Run, networks: Iterable[str], found: list[Finding]) -> list[Finding]:
+    """The findings, each with the number of networks that were left out, if there are any."""
+    lost = sum(int((run.array(f"{name}/diverged_at")[-1] >= 0).sum()) for name in networks)
+    if not lost:
+        return found
+    return [replace(one, measured=f"{one.measured}; {lost} networks diverged and are left out") for one in found]
 
 
 # What a network's series holds, (points, members, true or permuted tree, L + 3):
 ALONE, ORDER, MOVED = DEPTH, DEPTH + 1, DEPTH + 2
 
 
+def _series(run: Run, name: str, what: str) -> Any:
+    """Without the members that diverged; with fewer than two others all are kept, and their NaN passes no test."""
+    values = run.array(f"{name}/{what}")
+    sound = np.isfinite(values).all((0, 2, 3))
+    return values[:, sound] if sound.sum() >= 2 else values
+
+
 def by_height(run: Run, name: str, what: str = "attention") -> tuple[Any, Any]:
     """Means over pairs at each height, in the true and the permuted tree: (points, members, L) each."""
-    values = run.array(f"{name}/{what}")
+    values = _series(run, name, what)
     return values[:, :, 0, :DEPTH], values[:, :, 1, :DEPTH]
 
 
 def alone(run: Run, name: str, what: str = "attention") -> tuple[Any, Any]:
     """By how much tokens without a sibling exceed others as far from the query: (points, members) each."""
-    values = run.array(f"{name}/{what}")
+    values = _series(run, name, what)
     return values[:, :, 0, ALONE], values[:, :, 1, ALONE]
 
 
 def order(run: Run, name: str, what: str = "attention") -> tuple[Any, Any]:
     """Rank correlation of the change since the start with lowness: (points, members) each."""
-    values = run.array(f"{name}/{what}")
+    values = _series(run, name, what)
     return values[:, :, 0, ORDER], values[:, :, 1, ORDER]
 
 
 def early(run: Run, name: str, what: str = "attention") -> Any:
     """Of each member the first measuring point at which a tenth of the whole movement of `what` has happened."""
-    moved = run.array(f"{name}/{what}")[:, :, 0, MOVED]
+    moved = _series(run, name, what)[:, :, 0, MOVED]
     begun = moved >= EARLY * moved.max(0)
     begun[0] = False
     begun[-1] = True  # where nothing moves
@@ -156,7 +179,7 @@ def early(run: Run, name: str, what: str = "attention") -> Any:
 
 def judge(run: Run) -> list[Finding]:
     """One finding a claim, from means over members and their intervals."""
-    return [
+    found = [
         _judge_pull(run, TOKEN_PULL, "token"),
         _judge_pull(run, CLASS_PULL, "class"),
         _judge_blocks(
@@ -185,6 +208,7 @@ def judge(run: Run) -> list[Finding]:
         _judge_start(run, NODES, DECODER, "weights"),
         _judge_bottom_up(run),
     ]
+    return say_who_diverged(run, NETWORKS, found)
 
 
 def _judge_pull(run: Run, claim: Claim, target: str) -> Finding:
@@ -235,7 +259,7 @@ class _Start(NamedTuple):
 def _start(run: Run, name: str, what: str) -> _Start:
     when = early(run, name, what)
     member = np.arange(len(when))
-    moved = run.array(f"{name}/{what}")[when, member, 0, MOVED]
+    moved = _series(run, name, what)[when, member, 0, MOVED]
     moved = np.where(moved > 0, moved, 1.0)  # where nothing moves nothing is ahead
     leads = []
     for values in by_height(run, name, what):
@@ -346,7 +370,7 @@ def _judge_bottom_up(run: Run) -> Finding:
         BOTTOM_UP,
         measured="half of what tells H = 1 from 2, 2 from 3, 3 from the root is there at steps "
         f"{', '.join(f'{2**t - 1:.0f}' for t in when.mean(0))}; "
-        f"the top comes 2^({later.difference:.1f} ± {later.half:.1f}) times as late as the bottom",
+        f"the top comes {later.difference:.1f} ± {later.half:.1f} doublings of time after the bottom",
         expected="the later, the higher",
         as_printed=learned and bool((np.diff(when.mean(0)) > 0).all()) and later.above(0.0),
         control=f"told apart in the end by {listed(gained.mean(0))} nats; permuted tree: {listed(permuted.mean(0))}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from joma.data.hierarchy import HBLT
 from joma.data.samples import streams
 from joma.runs import Run
 from joma.studies import _latent_mlp as net
-from joma.studies._tree_findings import Effect, effect
+from joma.studies._tree_findings import Effect, effect, say_who_diverged
 from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 from joma.studies.drawing import CONTROL, SERIES, panels
 from joma.studies.verdicts import by_effect, by_test
@@ -24,6 +25,7 @@ from joma.training import Ensemble, Optimizer, train
 MARGIN = 0.05  # a share, or a correlation, must exceed its control by so much, and by its interval
 ALL = 0.99  # of edges or nodes
 DEGREES = 5.0
+MOST_TOKENS = 4096  # every one of them is an input
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "small start": {"start": 0.1},
@@ -60,8 +62,10 @@ class Config:
             raise ValueError(f"members and classes must be at least 2, got {self.members} and {self.classes}")
         if not 0 < self.rho < 1:
             raise ValueError(f"rho must lie between 0 and 1, got {self.rho}")
-        if self.held_out < 4 or self.steps < 3:
-            raise ValueError(f"held_out must be at least 4 and steps 3, got {self.held_out} and {self.steps}")
+        if self.held_out < 100 or self.steps < 3:
+            raise ValueError(f"held_out must be at least 100 and steps 3, got {self.held_out} and {self.steps}")
+        if (tokens := self.classes * prod(self.branching)) > MOST_TOKENS:
+            raise ValueError(f"classes and branching make {tokens} tokens, at most {MOST_TOKENS} can be read")
 
 
 def _claim(name: str, source: str, says: str) -> Claim:
@@ -168,7 +172,13 @@ def _ensemble(config: Config, tokens: int, options: dict[str, Any], batch: Any, 
 
 def column(run: Run, name: str, what: str) -> Any:
     """One of the counts over training, (points, members)."""
-    return run.array(f"{name}/counts")[:, :, net.COLUMNS.index(what)]
+    return _sound(run, name, run.array(f"{name}/counts")[:, :, net.COLUMNS.index(what)])
+
+
+def _sound(run: Run, name: str, values: Any) -> Any:
+    """Values (points, members) of the members that did not diverge; with fewer than two of them nothing is known."""
+    sound = run.array(f"{name}/diverged_at")[-1] < 0
+    return values[:, sound] if sound.sum() >= 2 else np.full(values.shape, np.nan)
 
 
 def share(run: Run, name: str, what: str) -> Any:
@@ -181,7 +191,7 @@ def learning(run: Run, name: str) -> Any:
 
     If there is none, that at which it is nearest to half; if the loss never falls, the last. (points, members) bool.
     """
-    loss = run.array(f"{name}/loss")
+    loss = _sound(run, name, run.array(f"{name}/loss"))
     whole = loss[0] - loss.min(0)
     fallen = (loss[0] - loss) / np.where(whole > 0, whole, 1.0)
     during = (fallen >= 0.1) & (fallen <= 0.9)
@@ -198,7 +208,7 @@ def while_learning(run: Run, name: str, values: Any) -> Any:
 
 def judge(run: Run) -> list[Finding]:
     """Shares while the networks learn, against other nodes' latents and against the untrained network."""
-    return [
+    found = [
         _judge_share(run, SIGNS, "signs", "others", "edges that meet the premises", 1.0),
         _judge_rule(run),
         _judge_share(run, CHILD, "children", "other children", "nodes", ALL),
@@ -207,6 +217,7 @@ def judge(run: Run) -> list[Finding]:
         _judge_residual(run),
         _judge_learned(run),
     ]
+    return say_who_diverged(run, NETWORKS, found)
 
 
 def _judge_share(run: Run, claim: Claim, what: str, other: str, of: str, needed: float) -> Finding:
@@ -320,14 +331,12 @@ def draw(run: Run) -> list[Drawing]:
         steps = run.steps(f"{name}/counts")[1:]
         left.plot(steps, share(run, name, "children")[1:].mean(1), color=colour, label=name)
         left.plot(steps, share(run, name, "signs")[1:].mean(1), color=colour, ls="--")
-        left.plot(
-            steps, share(run, name, "other children")[1:].mean(1), color=CONTROL, lw=1, label="another node's latent"
-        )
+        left.plot(steps, share(run, name, "other children")[1:].mean(1), color=CONTROL, lw=1)
+    left.plot([], [], color=CONTROL, lw=1, label="another node's latent")  # after the networks, and once
     left.set(xscale="log", xlabel="step", ylabel="share that goes with the latent", title="Gradients sent to a child")
     left.set(ylim=(0.3, 1.5), yticks=(0.4, 0.6, 0.8, 1.0))
-    entries = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))  # each label once
     title = "solid: all parents, dashed: one parent"
-    left.legend(entries.values(), entries.keys(), loc="upper left", title=title, title_fontsize=8.5)
+    left.legend(loc="upper left", title=title, title_fontsize=8.5)
     steps = run.steps("residual/counts")
     for what, label, colour in (("total", "between layers", SERIES[0]), ("direct total", "residual edges", SERIES[1])):
         values = column(run, "residual", what)

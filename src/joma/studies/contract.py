@@ -26,6 +26,7 @@ SCALES = ("quick", "paper")
 Progress = Callable[[float, str], None]
 """Called by a running study with the share done (0 to 1) and a few words on what comes next."""
 
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _SOURCE = re.compile(
     r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG) "
     r"((Thm|Lemma|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
@@ -117,7 +118,7 @@ class Drawing:
 
 
 def check_config(config: Any) -> None:
-    """Refuse sizes below one, negative seeds and numbers that are not finite, by the option's name.
+    """Refuse sizes below one, negative seeds and rates, numbers that are not finite and unknown devices, by name.
 
     A config checks what only it knows in its own `__post_init__`.
     """
@@ -125,12 +126,16 @@ def check_config(config: Any) -> None:
         value = getattr(config, entry.name)
         if value == ():
             raise ValueError(f"{entry.name} must not be empty")
+        if entry.name == "device" and not _DEVICE.fullmatch(value):
+            raise ValueError(f"device must be cpu, cuda or cuda:NUMBER, got {value!r}")
         for number in value if isinstance(value, tuple) else (value,):
             least = 0 if entry.name == "seed" else 1
             if isinstance(number, int) and not isinstance(number, bool) and number < least:
                 raise ValueError(f"{entry.name} must be at least {least}, got {number}")
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{entry.name} must be finite, got {number}")
+            if isinstance(number, float) and number < 0 and entry.name.endswith(("rate", "rates", "weight_decay")):
+                raise ValueError(f"{entry.name} must not be negative, got {number}")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ WITHOUT = Claim(
 BY_DROPOUT = Claim(
     "rebound-needs-dropout",
     "JoMA Fig. 6",
-    "Attention entropy rebounds in networks that are trained with dropout; asked here: because of it?",
+    "Attention entropy rebounds in networks trained with dropout; asked here: does the rebound need it?",
     empirical=True,
 )
 

@@ -19,6 +19,7 @@ from joma.studies._language_model_findings import (
 )
 from joma.studies._language_models import (
     PAPER,
+    TEXTS,
     LanguageModelConfig,
     alive,
     best_loss,
@@ -168,24 +169,32 @@ def _bottom(run: Run, variants: dict[int, str]) -> Finding:
 
 
 def _deeper(run: Run, variants: dict[int, str]) -> Finding:
+    """The control of a depth is the one before it. Significantly worse: fails; undecided: not above its control."""
     losses = {layers: best_loss(run, variants[layers])[0] for layers in sorted(variants)}
     first = {layers: curve(run, variants[layers], "valid/loss")[0, :, 0] for layers in losses}
     learned = not any((losses[layers] >= first[layers].min()).any() for layers in losses)
-
-    def better(shallow: int, deep: int) -> bool:
-        gain = over_seeds(losses[shallow] - losses[deep])
-        return learned and gain.mean > gain.half_width
-
     depths = list(losses)
-    return by_test(
-        DEEPER,
-        measured="best validation loss "
+    steps = [over_seeds(losses[shallow] - losses[deep]) for shallow, deep in pairwise(depths)]
+    whole = over_seeds(losses[depths[0]] - losses[depths[-1]])
+    expected = "each depth below the one before, by more than seeds differ (95 %)"
+    shown = (
+        "best validation loss "
         + ", ".join(f"{over_seeds(loss)} (L = {layers})" for layers, loss in losses.items())
-        + diverged(run, list(variants.values())),
-        expected="each depth below the one before, by more than seeds differ (95 %)",
-        as_printed=all(better(a, b) for a, b in pairwise(depths)),
-        in_direction=better(depths[0], depths[-1]),
-        control="untrained: " + ", ".join(f"{first[layers].mean():.3f}" for layers in losses),
+        + f"; seed by seed the deepest is below the shallowest by {whole}"
+        + diverged(run, list(variants.values()))
+    )
+    control = "untrained: " + ", ".join(f"{first[layers].mean():.3f}" for layers in losses)
+    if learned and whole.mean < -whole.half_width:
+        return by_test(DEEPER, measured=shown, expected=expected, as_printed=False, control=control)
+    return by_effect(
+        DEEPER,
+        measured=whole.mean - whole.half_width if learned else 0.0,
+        control=0.0,
+        margin=0.0,
+        expected=expected,
+        quantitative=all(gain.mean > gain.half_width for gain in steps),
+        shown=shown,
+        control_shown=control,
     )
 
 
@@ -267,8 +276,9 @@ def _draw_entropy(run: Run) -> Drawing:
     axes[-1].set_title("Loss")
     axes[-1].legend(fontsize=7)
     caption = (
-        f"Attention entropy on the validation text of {run.config['corpus']}, mean of {run.config['seeds']} seeds and "
-        "their range, layers dark to light from the input upwards; and the loss on that text."
+        f"Attention entropy on held-out text of {TEXTS[run.config['corpus']]}, mean of {run.config['seeds']} seeds and "
+        "their range, layers dark to light from the input upwards; and the loss on that text, one line a seed, without "
+        "its first fall."
     )
     return Drawing("entropy-over-training", caption, figure)
 
@@ -303,8 +313,9 @@ def _draw_weights(run: Run) -> Drawing:
     axes[3].set(xlabel="training step", ylabel="correlation with logits", ylim=(-1, 1))
     axes[3].set_title(f"L = {min(variants)}, logits")
     caption = (
-        f"Stable ranks in the model of {layers} layers, dark to light from the input upwards, and how well Theorem 1 "
-        "tells how the first layer's logits moved, over the most frequent words."
+        f"Stable ranks in the model of {layers} layers, dark to light from the input upwards: mean of seeds and their "
+        "range. Last: how well Theorem 1, its first term alone and the words' frequency tell how the first layer's "
+        "logits moved, over the most frequent words, one line a seed."
     )
     return Drawing("weights-over-training", caption, figure)
 

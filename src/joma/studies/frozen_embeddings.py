@@ -44,7 +44,7 @@ ORTHONORMAL = Claim(
 FROZEN = Claim(
     "rebound-with-random-embeddings",
     "JoMA Sec. 7",
-    "With more words than dimensions vectors are almost orthogonal, and little should change.",
+    "Words that outnumber dimensions can have almost orthogonal vectors; asked here: does attention rebound with them?",
     empirical=True,
 )
 BETTER_LEARNED = Claim(

@@ -269,6 +269,7 @@ def _draw_scores(scores: Scores) -> Drawing:
         probe = mean_known(scores.tokens[depth][order, :, level], 1)
         axis.plot(scores.rhos[order], probe, "-.", lw=1.2, color=ORANGE, label="linear probe of the tokens")
         axis.set(xlabel="ρ", ylabel="held-out correlation", ylim=(-0.1, 1.05))
+        axis.set_xticks(scores.rhos[order])
         axis.set_title(f"depth {depth}, latents at height {level + 1}")
     for axis in axes[len(levels) :]:
         axis.remove()

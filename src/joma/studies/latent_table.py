@@ -201,7 +201,7 @@ def _difference(claim: Claim, found: Gain, words: str, scores: Scores) -> Findin
         margin=found.margin(MARGIN),
         expected=f"a difference larger than in the untrained network by {MARGIN} and by more than the 95 % interval "
         "over seeds",
-        shown=words.format(found.trained) + _lost(scores),
+        shown=f"{words.format(found.trained)}, {found} against untrained" + _lost(scores),
         control_shown=f"{words.format(found.control)} (untrained)",
     )
 

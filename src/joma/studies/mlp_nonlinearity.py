@@ -46,7 +46,7 @@ GELU = Claim(
 DROP_OF_MLP = Claim(
     "drop-needs-mlp",
     "JoMA Thm 1",
-    "Attention's logits move with the weights of the MLP above it, and so its entropy drops.",
+    "Attention's logits follow from the weights of the MLP above it; asked here: does the drop of its entropy need it?",
     empirical=True,
 )
 REBOUND_OF_MLP = Claim(

@@ -22,7 +22,12 @@ from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
 
 RANK = Quantity(
-    "rank/up", "stable rank of the MLP's lower matrix", "stable rank / its start", 0.02, " of the start", relative=True
+    "rank/up",
+    "the stable rank of the MLP's lower matrix",
+    "stable rank / its start",
+    0.02,
+    " of the start",
+    relative=True,
 )
 CLOSE = 0.9  # a correlation that counts as following
 MARGIN = 0.05  # by which it must exceed its control
@@ -43,7 +48,7 @@ NONLINEAR = Claim(
 )
 TOGETHER = Claim(
     "mlp-rank-follows-entropy",
-    "JoMA Thm 1",
+    "JoMA Sec. 4",
     "MLP and attention move together, so that the rank of the one falls and rises with the entropy of the other.",
     empirical=True,
 )

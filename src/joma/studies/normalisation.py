@@ -24,13 +24,13 @@ NONE = Claim(
 BEFORE = Claim(
     "rebound-with-norm-before",
     "JoMA Sec. 6",
-    "Attention entropy drops and rebounds in models with a norm before each branch too, as OPT and Pythia have it.",
+    "Attention entropy drops and rebounds, if less plainly, in OPT and Pythia, which have the norm before each branch.",
     empirical=True,
 )
 RMS = Claim(
     "rebound-with-rmsnorm",
     "JoMA Sec. 4",
-    "The prediction does not depend on a norm; asked here of RMSNorm in place of LayerNorm.",
+    "The rebound is derived for a block without a norm; asked here of RMSNorm in place of LayerNorm.",
     empirical=True,
 )
 

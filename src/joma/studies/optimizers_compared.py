@@ -52,7 +52,7 @@ KEPT = Claim(
 DECAY = Claim(
     "rebound-with-adamw",
     "JoMA Sec. 6",
-    "Attention entropy drops and rebounds in models such as Pythia too, which are trained with weight decay.",
+    "Attention entropy drops and rebounds, if less plainly, in Pythia, which is trained with weight decay.",
     empirical=True,
 )
 

@@ -76,6 +76,19 @@ class Config:
             raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out:g}")
         if self.context < 4:
             raise ValueError(f"context must be at least 4, got {self.context}")
+        self.shape(self.vocabulary)  # refuses what cannot be a decoder
+
+    def shape(self, vocabulary: int) -> DecoderConfig:
+        """Of the decoders that read so many words."""
+        return DecoderConfig(
+            vocabulary,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            mlp=self.mlp,
+            context=self.context,
+            dropout=self.dropout,
+        )
 
 
 ALIGN = Claim(
@@ -130,15 +143,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
 
 
 def _ensemble(config: Config, vocabulary: int, material: Material, seeds: Sequence[int]) -> Ensemble:
-    shape = DecoderConfig(
-        vocabulary,
-        layers=config.layers,
-        width=config.width,
-        heads=config.heads,
-        mlp=config.mlp,
-        context=config.context,
-        dropout=config.dropout,
-    )
+    shape = config.shape(vocabulary)
     order = torch.randperm(len(material.train), generator=torch.Generator().manual_seed(config.seed))
     texts = torch.stack([material.train, material.train[order]]).to(config.device)  # as written, shuffled
     halves = [Half(*(part.to(config.device) for part in half)) for half in (material.chosen, material.scored)]
@@ -178,7 +183,13 @@ def judge(run: Run) -> list[Finding]:
     scores = Scores(run)
     note = f"; {scores.diverged} networks diverged and are left out" if scores.diverged else ""
     return [
-        _judge_gain(ALIGN, scores, "labels", "the best hidden node, chosen on other files, beyond every control", note),
+        _judge_gain(
+            ALIGN,
+            scores,
+            "labels",
+            "the best hidden node, chosen on other files, beyond untrained networks, rotated labels and shuffled text",
+            note,
+        ),
         _judge_gain(BEYOND, scores, "beyond", "the same for what the current token does not tell of the label", note),
         _judge_one_node(scores, note),
         _judge_order(scores, note),
@@ -204,7 +215,7 @@ def _judge_gain(claim: Claim, scores: Scores, version: str, expected: str, note:
         expected=expected,
         shown=f"correlation {trained.mean():.3f} ({_levels(trained)}); gain over the best control {_pm(gain)}{note}",
         control_shown="; ".join(f"{name} {np.mean(value):.3f}" for name, value in controls.items())
-        + f"; the current token alone {scores.token.mean():.3f}" * (version == "labels"),
+        + f"; for comparison, the current token alone {scores.token.mean():.3f}" * (version == "labels"),
     )
 
 

@@ -242,8 +242,8 @@ def _draw_attention(run: Run) -> Drawing:
         axis.set(xscale="log", title=TITLES[name], xlabel="step", ylabel="attention / even share")
     axes[0].legend(loc="upper left")
     caption = (
-        "Attention of a query on tokens by the height of their lowest common ancestor, as a multiple of an even share. "
-        "Bands: standard deviation over seeds. Dotted: a tenth of the movement has happened. What the network "
+        "Attention of a query on tokens by the height H of their lowest common ancestor, as a multiple of an even "
+        "share. Bands: standard deviation over seeds. Dotted: a tenth of the movement has happened. What the network "
         "is asked for stands in the title."
     )
     return Drawing("attention-by-height", caption, figure)
@@ -269,8 +269,8 @@ def _draw_order(run: Run) -> Drawing:
     right.legend(loc="upper left")
     caption = (
         "Left: how the change of attention is ordered by height; at +1 siblings would come before all others, at -1 "
-        "after them. Right: by how much the decoder prefers a token at one height to one at the next, given the query "
-        "alone, as a share of its final value."
+        "after them (bare: no residual; shared: one block for all queries). Right: by how much the decoder prefers a "
+        "token at one height to one at the next, given the query alone, as a share of its final value."
     )
     return Drawing("order-of-learning", caption, figure)
 

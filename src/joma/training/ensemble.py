@@ -65,12 +65,14 @@ class Ensemble:
     def __post_init__(self) -> None:
         if self.members < 1:
             raise ValueError(f"an ensemble needs at least one member, got {self.members}")
-        if self.steps < 1:
+        if not self.steps >= 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         if self.together is not None and self.together < 1:
             raise ValueError(f"together must be at least 1, got {self.together}")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
+        if self.device.split(":")[0] not in ("cpu", "cuda"):
+            raise ValueError(f"device must be cpu or cuda, got {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for, but this machine has no CUDA GPU")
         if any(not 0 <= step <= self.steps for step in self.measure_at):
@@ -96,9 +98,28 @@ def train(
     train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
     loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
     run, written about every `checkpoint_every` seconds and removed at the end.
+
+    >>> import tempfile
+    >>> from joma.models import Decoder, DecoderConfig
+    >>> from joma.training import next_token_loss
+    >>> text = torch.arange(40).view(4, 10) % 7
+    >>> ensemble = Ensemble(
+    ...     members=2,
+    ...     networks=lambda members: Decoder(DecoderConfig(vocabulary=7, width=8, mlp=8), seeds=members),
+    ...     batch=lambda step, members: (text[:, :-1], text[:, 1:]),
+    ...     loss=next_token_loss,
+    ...     optimizer=Optimizer("adam", rate=(1e-3, 1e-2)),
+    ...     steps=5,
+    ...     measure_at=(0,),
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a.sqlite", study="x", config={}) as run:
+    ...     train(ensemble, run)
+    ...     run.steps("train_loss").tolist(), run.array("diverged_at")[-1].tolist()
+    ([0, 5], [-1, -1])
     """
     prefix = f"{name}/" if name else ""
     if run.last_step(f"{prefix}diverged_at") == ensemble.steps:
+        Checkpoint(run, name, ensemble.members).remove()  # there still if the end of the run was its last record
         return
     together = ensemble.together or fitting(ensemble)
     while True:
@@ -208,9 +229,10 @@ def fitting(ensemble: Ensemble) -> int:
         return ensemble.members
     parameters = list(ensemble.networks([0]).parameters())
     one: int = sum(p.numel() * p.element_size() for p in parameters)
-    free: int = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # Of all memory and not of what is free just now: the split must be the same when a run is taken up again.
+    memory: int = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     # weights, gradients, two moments, and as much again for what passes through
-    in_memory = free // (8 * one)
+    in_memory = memory // (8 * one)
     widest: int = max(max(p.shape) * p.element_size() for p in parameters)
     in_cache = AT_ONCE // (ensemble.batch(0, [0])[0].numel() * widest)
     return max(1, min(ensemble.members, in_memory, in_cache))

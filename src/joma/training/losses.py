@@ -25,7 +25,14 @@ def next_token_loss(decoder: Decoder, batch: tuple[Tensor, ...], noise: Tensor |
 
 
 def class_loss(decoder: Decoder, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of the class read at the last position, (members,). batch: tokens, labels (..., batch)."""
+    """Mean cross-entropy of the class read at the last position, (members,). batch: tokens, labels (..., batch).
+
+    >>> from joma.models import DecoderConfig
+    >>> import torch
+    >>> decoder = Decoder(DecoderConfig(vocabulary=50, outputs=3, width=8, mlp=16), seeds=[0, 1])
+    >>> class_loss(decoder, (torch.randint(50, (4, 10)), torch.tensor([0, 2, 1, 1]))).shape
+    torch.Size([2])
+    """
     tokens, labels = batch
     features = decoder.features(tokens, noise=noise)[:, :, -1]
     return cross_entropy(features, decoder.out, decoder.out_bias, labels.expand(decoder.members, -1))

@@ -44,10 +44,16 @@ class Optimizer:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         for rate in self.rate if isinstance(self.rate, tuple) else (self.rate,):
+            if not isinstance(rate, (int, float)):
+                raise ValueError(f"rate must be a number, or a tuple with one for each member, got {rate!r}")
             if not (math.isfinite(rate) and rate >= 0):
                 raise ValueError(f"rate must be finite and not negative, got {rate}")
         if self.momentum and self.kind != "sgd":
             raise ValueError(f"momentum belongs to sgd; {self.kind} has betas")
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise ValueError(f"epsilon must be finite and not negative, got {self.epsilon}")
+        if len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {self.betas}")
         if not 0 <= self.momentum < 1 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(
                 f"momentum and betas must be at least 0 and less than 1, got {self.momentum}, {self.betas}"

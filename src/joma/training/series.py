@@ -19,7 +19,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SeriesConfig:
-    """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does."""
+    """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does.
+
+    >>> SeriesConfig(layers=2, steps=100).width
+    64
+    """
 
     layers: int = 3
     width: int = 64
