@@ -84,6 +84,7 @@ def spectrum(
 
     w: (..., rows, columns), any float type, any scale; products are taken in float32 (float64 for float64). With n the
     smaller side, there are three ways, each stopped when the error bound of every matrix is below the tolerance:
+
     - n up to 256, or a tolerance too fine for float32, or if the others give up: the eigenvalues of the Gram matrix in
       float64, exact up to rounding;
     - n up to 1280 on a CPU, 16384 elsewhere, count up to 4: the Gram matrix in float32, and a Cholesky factor for each
