@@ -55,6 +55,10 @@ class Corpus:
     """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
 
     sha256 names the content and the rules that made the tokens of it, for a record of what a model was trained on.
+
+    >>> corpus = Corpus("tiny", ("<unk>", "a", "b"), {"train": torch.tensor([1, 2, 2], dtype=torch.int32)}, "")
+    >>> [corpus.vocabulary[number] for number in corpus.tokens["train"]]
+    ['a', 'b', 'b']
     """
 
     name: str
@@ -68,6 +72,14 @@ def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
 
     Any text in that layout will do. Lines do not count, empty ones contribute nothing. Cached by content. Of WikiText-2
     come 28,782 words and 2,049,990 / 214,417 / 241,859 tokens.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for split in ("train", "valid", "test"):
+    ...         _ = (Path(folder) / f"{split}.txt").write_text("The cat, the hat.")
+    ...     corpus = wikitext(folder)
+    >>> corpus.vocabulary, corpus.tokens["valid"].tolist()
+    (('<unk>', 'the', ',', '.', 'cat', 'hat'), [1, 4, 2, 1, 5, 3])
     """
     folder = Path(folder)
     files = {split: split_files(folder, split) for split in SPLITS}
@@ -97,7 +109,16 @@ def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
 
 
 def text_file(path: Path | str, *, progress: Progress = quiet) -> Corpus:
-    """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content."""
+    """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "song.txt"
+    ...     _ = path.write_text("la la la so " * 10)
+    ...     corpus = text_file(path)
+    >>> corpus.vocabulary, {split: len(tokens) for split, tokens in corpus.tokens.items()}
+    (('<unk>', 'la', 'so'), {'train': 36, 'valid': 2, 'test': 2})
+    """
     path = Path(path)
     key = key_of("text", _FORMAT, _HELD_OUT, file_hash(path))
 
@@ -119,6 +140,10 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
 
     Whole files, at most 5 % of the tokens each, are held out to validate and to test. Words outside the vocabulary are
     the token of their lexical class, so there is no <unk>. The vocabulary is made from all three splits.
+
+    >>> corpus = python_corpus(300, tokens=50_000)
+    >>> len(corpus.vocabulary), sorted(corpus.tokens)
+    (300, ['test', 'train', 'valid'])
     """
     code = python_tokens(vocabulary, tokens=tokens, progress=progress)
     files = list(code.tokens.split(code.starts.diff().tolist()))
@@ -138,7 +163,11 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
 def find_corpus(
     data: Path | str | None = None, *, name: str = "wikitext-2", progress: Progress = quiet
 ) -> Corpus | None:
-    """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None."""
+    """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None.
+
+    >>> find_corpus("no such folder", name="no-such-corpus") is None
+    True
+    """
     given = data or os.environ.get("JOMA_DATA")
     places = [Path(given) / name] if given else []
     for folder in (*places, cache_folder() / name):

@@ -43,6 +43,14 @@ def validation(decoder: Decoder, inputs: Tensor, targets: Tensor, cross_entropy:
     """Loss (members,) and attention entropy (members, layers, heads) on a whole text, in one pass, piece by piece.
 
     inputs, targets: (sequences, length), every sequence with what follows each of its tokens. Both are means.
+
+    >>> from joma.models import DecoderConfig
+    >>> from joma.training import cross_entropy
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
+    >>> text = torch.arange(22).view(2, 11) % 9
+    >>> found = validation(decoder, text[:, :-1], text[:, 1:], cross_entropy)
+    >>> found["loss"].shape, found["entropy"].shape
+    (torch.Size([2]), torch.Size([2, 1, 1]))
     """
     length = inputs.shape[-1]
     together = max(1, AT_ONCE // (length * decoder.out.shape[1]))
@@ -74,6 +82,11 @@ def weight_ranks(decoder: Decoder) -> dict[str, Tensor]:
     """Stable ranks: of the MLP's lower matrix, `up` (members, layers), and of W_q W_k^T, `query_key` (..., heads).
 
     Without an MLP there is no `up`.
+
+    >>> from joma.models import DecoderConfig
+    >>> ranks = weight_ranks(Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1]))
+    >>> ranks["up"].shape, ranks["query_key"].shape
+    (torch.Size([2, 2]), torch.Size([2, 2, 1]))
     """
     config = decoder.config
     query, key, _ = _weight(decoder, "qkv").split(config.width, dim=-1)  # (members, layers, width, width)
@@ -83,14 +96,28 @@ def weight_ranks(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def gradient_rank(decoder: Decoder, loss: Callable[[Decoder], Tensor]) -> Tensor:
-    """Stable rank of the gradient by the MLP's lower matrix, (members, layers). loss: of one batch, (members,)."""
+    """Stable rank of the gradient by the MLP's lower matrix, (members, layers). loss: of one batch, (members,).
+
+    >>> from joma.models import DecoderConfig
+    >>> from joma.training import next_token_loss
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
+    >>> text = torch.arange(22).view(2, 11) % 9
+    >>> gradient_rank(decoder, lambda decoder: next_token_loss(decoder, (text[:, :-1], text[:, 1:]))).shape
+    torch.Size([2, 1])
+    """
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(loss(decoder).sum(), [_weight(decoder, "up")])
     return stable_ranks(gradient)
 
 
 def embedding_coherence(decoder: Decoder) -> Tensor:
-    """Mean |cos| between the vectors of different words, (members,): of all, or of `WORDS` that are drawn once."""
+    """Mean |cos| between the vectors of different words, (members,): of all, or of `WORDS` that are drawn once.
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=8, width=8, mlp=8, embeddings="orthonormal"), seeds=[0])
+    >>> bool(embedding_coherence(decoder) < 1e-6)
+    True
+    """
     words = decoder.config.vocabulary
     chosen = torch.arange(words)
     if words > WORDS:
