@@ -1,7 +1,15 @@
-"""What the tests of several studies share: reading verdicts off a run, and a run with one series spoiled."""
+"""What the tests of several studies share: a run, the verdicts read off it, and a copy with one series spoiled."""
 
 from joma.runs import Run
-from joma.studies.execute import judge
+from joma.studies.contract import silent
+from joma.studies.execute import judge, plain_config
+
+
+def carried_out(study, config, path):
+    """The study's run with `config`, still open."""
+    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
+    study.run(config, run, silent)
+    return run
 
 
 def verdicts(study, run):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from records import altered, verdicts
+from records import altered, carried_out, verdicts
 
 from joma.runs import Run
 from joma.studies import _latent_mlp as net
@@ -20,15 +20,9 @@ TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, s
 GOOD = {"holds", "holds as corrected"}
 
 
-def carried_out(config, path):
-    run = Run.create(path, study=STUDY.name, config=plain_config(config), version=STUDY.version)
-    STUDY.run(config, run, silent)
-    return run
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return carried_out(TINY, tmp_path_factory.mktemp("runs") / "tiny")
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
 
 
 @pytest.fixture
@@ -71,7 +65,9 @@ def test_nothing_holds_of_an_untrained_network(run, tmp_path):
 
 
 def test_nothing_holds_at_rate_zero(tmp_path):
-    assert not GOOD & set(verdicts(STUDY, carried_out(replace(TINY, rate=0.0, steps=4), tmp_path / "r")).values())
+    assert not GOOD & set(
+        verdicts(STUDY, carried_out(STUDY, replace(TINY, rate=0.0, steps=4), tmp_path / "r")).values()
+    )
 
 
 def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path):
@@ -87,7 +83,7 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path):
     for finding in judge(STUDY, copy):
         assert "; 1 networks diverged" in finding.measured
         assert "nan" not in finding.measured
-    gone = carried_out(replace(TINY, rate=1e30, steps=8), tmp_path / "all")
+    gone = carried_out(STUDY, replace(TINY, rate=1e30, steps=8), tmp_path / "all")
     assert set(verdicts(STUDY, gone).values()) <= {"not above its control", "fails"}
     STUDY.draw(gone)
 

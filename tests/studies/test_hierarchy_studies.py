@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import altered, verdicts
+from records import altered, carried_out, verdicts
 
 from joma.runs import Run
 from joma.studies import cdag_angles, cooccurrence
@@ -16,12 +16,6 @@ TREES = replace(cooccurrence.STUDY.quick, trees=20, samples=100_000)
 SIGNALS = replace(cdag_angles.STUDY.quick, dimensions=(2, 3, 10), draws=10_000, angled=2_000, batches=2)
 STUDIES = [(cooccurrence.STUDY, TREES), (cdag_angles.STUDY, SIGNALS)]
 FIXED = "holds as corrected"
-
-
-def carried_out(study, config, path):
-    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
-    study.run(config, run, silent)
-    return run
 
 
 def contents(run):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import altered, verdicts
+from records import altered, carried_out, verdicts
 
 from joma.runs import Run
 from joma.studies import critical_points, hyperplane_means, linearisation, mixture_dynamics
@@ -21,12 +21,6 @@ STUDIES = [
 ]
 BY_NAME = {study.name: study for study, _ in STUDIES}
 FIXED = "holds as corrected"
-
-
-def carried_out(study, config, path):
-    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
-    study.run(config, run, silent)
-    return run
 
 
 @pytest.fixture(scope="module")

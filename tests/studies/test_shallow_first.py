@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from records import verdicts
+from records import carried_out, verdicts
 from scipy.stats import spearmanr
 
 from joma.data.samples import streams
@@ -28,15 +28,9 @@ OF_DATA = {"pull-towards-a-token", "pull-towards-the-class"}
 GOOD = {"holds", "holds as corrected"}
 
 
-def carried_out(config, path):
-    run = Run.create(path, study=STUDY.name, config=plain_config(config), version=STUDY.version)
-    STUDY.run(config, run, silent)
-    return run
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return carried_out(TINY, tmp_path_factory.mktemp("runs") / "tiny")
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +61,9 @@ def test_nothing_holds_of_an_untrained_network(run, tmp_path):
 
 
 def test_nothing_holds_at_rate_zero(tmp_path):
-    still = carried_out(replace(TINY, block_rate=0.0, decoder_rate=0.0, block_steps=3, decoder_steps=3), tmp_path / "r")
+    still = carried_out(
+        STUDY, replace(TINY, block_rate=0.0, decoder_rate=0.0, block_steps=3, decoder_steps=3), tmp_path / "r"
+    )
     assert {name for name, verdict in verdicts(STUDY, still).items() if verdict in GOOD} <= OF_DATA
 
 

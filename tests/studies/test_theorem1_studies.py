@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from records import carried_out
 
 from joma.runs import Run
 from joma.studies import block_equations, first_integral, learning_rates, several_queries
@@ -60,12 +61,6 @@ VERDICTS = {
         "pull-by-query": FIXED,
     },
 }
-
-
-def carried_out(study, config, path):
-    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
-    study.run(config, run, silent)
-    return run
 
 
 @pytest.fixture(scope="module")
