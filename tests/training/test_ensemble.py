@@ -222,6 +222,7 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
         (lambda: ensemble(measure_at=(13,)), "between 0 and 12"),
         (lambda: ensemble(together=0), "together must be at least 1"),
         (lambda: ensemble(precision="bf8"), "precision must be one of"),
+        (lambda: ensemble(precision="half"), "precision 'half' is a choice for a GPU"),
         (lambda: ensemble(members=4), "rate has 5 entries for 4 members"),
         (lambda: Optimizer("adam", rate=float("nan")), "rate must be finite"),
         (lambda: Optimizer("adam", rate=(1e-3, -1.0)), "rate must be finite and not negative, got -1.0"),

@@ -118,7 +118,8 @@ class Drawing:
 
 
 def check_config(config: Any) -> None:
-    """Refuse sizes below one, negative seeds and rates, numbers that are not finite and unknown devices, by name.
+    """Refuse sizes below one, negative seeds and rates, numbers that are not finite, devices that are unknown and a
+    precision that the device does not have, by name.
 
     A config checks what only it knows in its own `__post_init__`.
     """
@@ -136,6 +137,9 @@ def check_config(config: Any) -> None:
                 raise ValueError(f"{entry.name} must be finite, got {number}")
             if isinstance(number, float) and number < 0 and entry.name.endswith(("rate", "rates", "weight_decay")):
                 raise ValueError(f"{entry.name} must not be negative, got {number}")
+    precision = getattr(config, "precision", "float32")
+    if getattr(config, "device", "cpu") == "cpu" and precision != "float32":
+        raise ValueError(f"precision {precision!r} is a choice for a GPU; on a CPU it is float32")
 
 
 @dataclass(frozen=True)

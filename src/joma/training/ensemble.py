@@ -75,6 +75,8 @@ class Ensemble:
             raise ValueError(f"device must be cpu or cuda, got {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for, but this machine has no CUDA GPU")
+        if self.device == "cpu" and self.precision != "float32":
+            raise ValueError(f"precision {self.precision!r} is a choice for a GPU; on a CPU it is float32")
         if any(not 0 <= step <= self.steps for step in self.measure_at):
             raise ValueError(f"measure_at must lie between 0 and {self.steps}, got {list(self.measure_at)}")
         self.optimizer.rates(self.members)
