@@ -1,4 +1,4 @@
-"""Figure 8: attention entropy and validation loss under seven learning rates."""
+"""Figure 8: attention entropy and validation loss under several learning rates."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def _rate_colours(count: int) -> list[str]:
 
 STUDY = Study(
     name="fig8",
-    title="Figure 8: attention entropy under seven learning rates",
+    title="Figure 8: attention entropy and the learning rate",
     version=1,
     claims=(*COMPARED, CURVES),
     quick=Config(vocabulary=300, width=24, mlp=24, streams=4, valid_sequences=8, sequence=5, steps=240),
@@ -313,7 +313,8 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     about=(
-        "Models of one depth are trained with seven rates and three seeds each, all as one ensemble. What counts as "
+        "Models of one depth are trained with several rates (at paper scale the figure's seven) and three seeds each, "
+        "all as one ensemble. What counts as "
         "the predicted pattern is the part of attention's drop in entropy that comes back later. The best rate is "
         "compared with the others, and over all runs that part is set against the validation loss. A run whose loss "
         "is no longer finite is marked and left out."
