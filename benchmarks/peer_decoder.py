@@ -28,7 +28,7 @@ class PeerBlock(nn.Module):
         mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
         attention = F.dropout(logits.masked_fill(mask, -math.inf).softmax(-1), self.dropout)
         x = self.norm1(x + F.dropout(self.projection(attention @ value), self.dropout))
-        return self.norm2(x + F.dropout(self.down(F.relu(self.up(x))), self.dropout))
+        return self.norm2(x + F.dropout(self.down(F.dropout(F.relu(self.up(x)), self.dropout)), self.dropout))
 
 
 class PeerDecoder(nn.Module):

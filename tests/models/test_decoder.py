@@ -19,7 +19,7 @@ def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.T
     """torch's own layer with the weights of one member's block."""
     config = decoder.config
     theirs = nn.TransformerEncoderLayer(
-        config.width, config.heads, config.mlp, dropout=0.0, activation=config.activation, batch_first=True,
+        config.width, config.heads, config.mlp, dropout=config.dropout, activation=config.activation, batch_first=True,
         norm_first=pre,
     ).eval()  # fmt: skip
     pairs = {
@@ -29,8 +29,10 @@ def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.T
         "norm1.weight": "attention_scale", "norm1.bias": "attention_shift",
         "norm2.weight": "mlp_scale", "norm2.bias": "mlp_shift",
     }  # fmt: skip
-    state = {}
+    state = dict(theirs.state_dict())  # with norms of one and zero, where the decoder has none
     for name, ours in pairs.items():
+        if not hasattr(decoder, ours):
+            continue
         value = getattr(decoder, ours)[member, layer]
         state[name] = value.T if value.ndim == 2 else value
     theirs.load_state_dict(state)
@@ -184,3 +186,27 @@ def test_dropout_is_fair_and_independent() -> None:
     kept = dropout(x, p, keys(seeds, 3), 1)
     assert set(kept.unique().tolist()) == {0.0, 1.25}
     assert dropout(x, 0.0, keys(seeds, 3), 1) is x
+
+
+def test_dropout_is_where_torchs_layer_has_it() -> None:
+    """Mean and spread over draws: a place too few or too many, or another share, shows in the spread."""
+    draws = 4_000
+    config = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, context=6, dropout=0.3, norm="none")
+    decoder = shaken(Decoder(config, seeds=[3]))
+    tokens = TOKENS[:1].expand(draws, -1)
+    ours = decoder.features(tokens, noise=keys(decoder.seeds, torch.tensor(0)))[0]
+    torch.manual_seed(0)
+    theirs = torch_layer_without_norm(decoder, tokens)
+    error = (ours.var(0) + theirs.var(0)).div(draws).sqrt()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
+    torch.testing.assert_close(ours.std(0).mean(), theirs.std(0).mean(), rtol=0.02, atol=0)
+
+
+def torch_layer_without_norm(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """torch's own layer in training, its norms taken out, on the embeddings of the first member."""
+    theirs = torch_layer(decoder, 0, 0, pre=False).double().train()
+    theirs.norm1 = theirs.norm2 = nn.Identity()  # type: ignore[assignment]
+    x = decoder.embedding[0][tokens] * math.sqrt(decoder.config.width) + decoder.sinusoids
+    x = nn.functional.dropout(x, decoder.config.dropout)
+    mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=torch.double)
+    return theirs(x, src_mask=mask, is_causal=True)

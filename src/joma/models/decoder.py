@@ -55,7 +55,7 @@ class DecoderConfig:
     context: int = 35
     """The longest sequence."""
     dropout: float = 0.0
-    """On the embeddings, the attention weights and both branches."""
+    """On the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own layer."""
     causal: bool = True
     norm: Norm = "post-layer"
     activation: Activation = "relu"
@@ -258,7 +258,7 @@ def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Si
     hidden = _ACTIVATIONS[config.activation](linear(x, w["up"], w["up_bias"]))
     if see is not None:
         see("hidden", hidden.view(*shape[:-1], -1))
-    return drop(linear(hidden, w["down"], w["down_bias"]))
+    return drop(linear(drop(hidden), w["down"], w["down_bias"]))
 
 
 def _norms(norm: Norm, w: dict[str, Tensor], branch: str) -> tuple[Callable[[Tensor], Tensor], ...]:

@@ -47,7 +47,7 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     about=(
-        "Figure 6's language model with its dropout of 0.2 on embeddings, attention weights and branches, and without "
-        "any, on one text with the same seeds. Entropy is measured without dropout in both."
+        "Figure 6's language model with its dropout of 0.2 on embeddings, attention weights, hidden units and both "
+        "branches, and without any, on one text with the same seeds. Entropy is measured without dropout in both."
     ),
 )
