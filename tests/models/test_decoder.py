@@ -210,3 +210,16 @@ def torch_layer_without_norm(decoder: Decoder, tokens: Tensor) -> Tensor:
     x = nn.functional.dropout(x, decoder.config.dropout)
     mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=torch.double)
     return theirs(x, src_mask=mask, is_causal=True)
+
+
+def test_a_seed_starts_as_torchs_modules_do() -> None:
+    decoder = Decoder(SMALL.with_(heads=1, copies=True), seeds=[6, 7])
+    torch.manual_seed(7)
+    layer = nn.TransformerEncoderLayer(8, 1, 12)
+    embedding, out = nn.Embedding(13, 8), nn.Linear(8, 13)
+    nn.init.uniform_(embedding.weight, -0.1, 0.1)
+    nn.init.uniform_(out.weight, -0.1, 0.1)
+    for block in range(SMALL.layers):
+        ours = torch_layer(decoder, 1, block, pre=False).state_dict()
+        assert all(torch.equal(value, ours[name]) for name, value in layer.state_dict().items())
+    assert torch.equal(decoder.embedding[1], embedding.weight) and torch.equal(decoder.out[1], out.weight)

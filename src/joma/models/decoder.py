@@ -300,18 +300,17 @@ def _in_block(config: DecoderConfig) -> tuple[str, ...]:
 
 
 def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tensor]:
-    """One member's initial values: those of torch.nn.TransformerEncoderLayer, embeddings and output uniform +-0.1."""
+    """One member's initial values, drawn as torch's own modules draw them after torch.manual_seed(seed).
+
+    In turn: TransformerEncoderLayer, Embedding, Linear, and then embedding and output anew, uniform within +-0.1. The
+    runs of Figures 6 and 8 were begun like this, so that a seed of theirs begins with the very same weights here.
+    """
     outputs = config.outputs or config.vocabulary
 
     def uniform(bound: float, *shape: int) -> Tensor:
         return torch.empty(*shape).uniform_(-bound, bound, generator=generator)
 
-    values = {"embedding": uniform(0.1, config.vocabulary, config.width)}
-    if config.embeddings == "orthonormal":
-        square = torch.randn(config.width, config.width, generator=generator)
-        values["embedding"] = torch.linalg.qr(square).Q[: config.vocabulary].contiguous()
-    if config.positions == "learned":
-        values["position"] = uniform(0.1, config.context, config.width)
+    values = {}
     blocks = [_block_start(config, uniform) for _ in range(1 if config.copies else config.layers)]
     for name in _in_block(config):
         values[name] = torch.stack([block[name] for block in blocks]).expand(config.layers, *blocks[0][name].shape)
@@ -319,27 +318,37 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
         values["last_scale"] = torch.ones(config.width)
         if config.norm.endswith("layer"):
             values["last_shift"] = torch.zeros(config.width)
+    torch.empty(config.vocabulary, config.width).normal_(generator=generator)  # the defaults of Embedding and Linear,
+    uniform(1 / math.sqrt(config.width), outputs, config.width + 1)  # which are not used
+    values["embedding"] = uniform(0.1, config.vocabulary, config.width)
     values["out"] = uniform(0.1, outputs, config.width)
     values["out_bias"] = torch.zeros(outputs)
+    if config.embeddings == "orthonormal":
+        square = torch.randn(config.width, config.width, generator=generator)
+        values["embedding"] = torch.linalg.qr(square).Q[: config.vocabulary].contiguous()
+    if config.positions == "learned":
+        values["position"] = uniform(0.1, config.context, config.width)
     return values
 
 
 def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[str, Tensor]:
     width, mlp = config.width, config.mlp
     values = {
-        "qkv": uniform(math.sqrt(6 / (4 * width)), width, 3 * width),
-        "qkv_bias": torch.zeros(3 * width),
-        "projection": uniform(1 / math.sqrt(width), width, width),
-        "projection_bias": torch.zeros(width),
         "attention_scale": torch.ones(width),
         "attention_shift": torch.zeros(width),
         "mlp_scale": torch.ones(width),
         "mlp_shift": torch.zeros(width),
     }
+    if config.projection:
+        values["projection"] = uniform(1 / math.sqrt(width), width, width).T
+        uniform(1 / math.sqrt(width), width)  # torch draws this bias too, and then sets it to zero
+        values["projection_bias"] = torch.zeros(width)
+    values["qkv"] = uniform(math.sqrt(6 / (4 * width)), 3 * width, width).T
+    values["qkv_bias"] = torch.zeros(3 * width)
     if mlp:
-        values["up"] = uniform(1 / math.sqrt(width), width, mlp)
+        values["up"] = uniform(1 / math.sqrt(width), mlp, width).T
         values["up_bias"] = uniform(1 / math.sqrt(width), mlp)
-        values["down"] = uniform(1 / math.sqrt(mlp), mlp, width)
+        values["down"] = uniform(1 / math.sqrt(mlp), width, mlp).T
         values["down_bias"] = uniform(1 / math.sqrt(mlp), width)
     return values
 
