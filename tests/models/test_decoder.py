@@ -222,4 +222,5 @@ def test_a_seed_starts_as_torchs_modules_do() -> None:
     for block in range(SMALL.layers):
         ours = torch_layer(decoder, 1, block, pre=False).state_dict()
         assert all(torch.equal(value, ours[name]) for name, value in layer.state_dict().items())
-    assert torch.equal(decoder.embedding[1], embedding.weight) and torch.equal(decoder.out[1], out.weight)
+    assert torch.equal(decoder.embedding[1], embedding.weight)
+    assert torch.equal(decoder.out[1], out.weight)

@@ -303,7 +303,8 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
     """One member's initial values, drawn as torch's own modules draw them after torch.manual_seed(seed).
 
     In turn: TransformerEncoderLayer, Embedding, Linear, and then embedding and output anew, uniform within +-0.1. The
-    runs of Figures 6 and 8 were begun like this, so that a seed of theirs begins with the very same weights here.
+    runs of Figures 6 and 8 were begun like this, so that a seed of theirs begins with the very same weights here. A
+    classifier has no such twin; its values do not depend on how many classes stand beside its own.
     """
     outputs = config.outputs or config.vocabulary
 
@@ -318,8 +319,9 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
         values["last_scale"] = torch.ones(config.width)
         if config.norm.endswith("layer"):
             values["last_shift"] = torch.zeros(config.width)
-    torch.empty(config.vocabulary, config.width).normal_(generator=generator)  # the defaults of Embedding and Linear,
-    uniform(1 / math.sqrt(config.width), outputs, config.width + 1)  # which are not used
+    if config.outputs is None:  # what Embedding and Linear draw for themselves, and is not used
+        torch.empty(config.vocabulary, config.width).normal_(generator=generator)
+        uniform(1 / math.sqrt(config.width), outputs, config.width + 1)
     values["embedding"] = uniform(0.1, config.vocabulary, config.width)
     values["out"] = uniform(0.1, outputs, config.width)
     values["out_bias"] = torch.zeros(outputs)

@@ -59,8 +59,9 @@ class AblationConfig(LanguageModelConfig):
     """Of Adam."""
 
 
-AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-4, "steps": 23_432}
-"""Figure 6's recipe with two layers, for 8 of its 20 epochs of 2,929 steps."""
+AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-4, "steps": 23_432, "seeds": 6}
+"""Figure 6's recipe with two layers, for 8 of its 20 epochs of 2,929 steps. Six seeds: with three, rebounds of 0.3 and
+0.4 nats after drops of 1.1 and 0.8 were within what chance could do at 99 %."""
 
 Change = Callable[[Recipe], Recipe]
 

@@ -118,10 +118,11 @@ PAPER: dict[str, Any] = {
     "valid_sequences": 1_000_000,
     "steps": 58_580,
     "every": 1_000,
+    "seed": 3,
     "device": "cuda",
     "precision": "half-logits",
 }
-"""The recipe of Figures 6 and 8 on WikiText-2: 20 epochs of 2,929 steps."""
+"""The recipe of Figures 6 and 8 on WikiText-2: 20 epochs of 2,929 steps, from the seeds of those runs on."""
 
 
 @dataclass(frozen=True)
