@@ -67,7 +67,7 @@ def _distance(run: Run, variant: str, index: int, rate: float, theirs: list[dict
         )
     entropy = curve(run, variant, "sequence/entropy")[index].mean(-1)  # (seeds, points, layers)
     survived = alive(run, variant)[index]
-    same = np.isin(run.value(f"{variant}/seeds"), [SEEDS.get(one["seed"]) for one in theirs])
+    same = np.isin(run.value(f"{variant}/seeds"), [SEEDS[one["seed"]] for one in theirs if one["seed"] in SEEDS])
     survived = survived & same if (survived & same).any() else survived
     ours = (entropy[survived] if survived.any() else entropy).mean(0)[mine]  # NaN if all diverged: near to nothing
     reference = np.array([one["entropy"] for one in theirs])[:, other]  # (seeds, points, layers)
