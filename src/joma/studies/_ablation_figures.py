@@ -28,15 +28,20 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         here = axes[row * (layers + 1) : (row + 1) * (layers + 1)]
         for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):  # the first on top
             for layer in range(layers):
-                _band(here[layer], steps_of(run, variant), curves_of(run, variant, of)[layer], colour, variant)
+                band(here[layer], steps_of(run, variant), curves_of(run, variant, of)[layer], colour, variant)
             losses = curve(run, variant, "valid/loss")[0][alive(run, variant)[0]]
-            _band(here[-1], steps_of(run, variant), losses, colour, variant)
+            band(here[-1], steps_of(run, variant), losses, colour, variant)
         for layer, axis in enumerate(here[:-1]):
             axis.set_title(f"{group}, layer {layer + 1}" if group else f"Layer {layer + 1}")
             axis.set(xlabel="training step")
             axis.sharey(here[0])
         here[0].set_ylabel(of.axis)
-        here[-1].axhline(float(run.value(f"{variants[0]}/loss by frequency")), color=CONTROL, ls=":", lw=1)
+        frequencies = float(run.value(f"{variants[0]}/loss by frequency"))
+        here[-1].axhline(frequencies, color=CONTROL, ls=":", lw=1)
+        lowest = min(float(np.nanmin(curve(run, variant, "valid/loss"))) for variant in variants)
+        if lowest < frequencies:  # the fall from ln(vocabulary) would flatten all that follows
+            spare = 0.1 * (frequencies - lowest)
+            here[-1].set_ylim(lowest - spare, frequencies + spare)
         here[-1].set(xlabel="training step", ylabel="validation loss")
         here[-1].set_title("Loss")
         lines, labels = here[-1].get_legend_handles_labels()
@@ -49,7 +54,7 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
     return Drawing(name, caption, figure)
 
 
-def _band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label: str) -> None:
+def band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label: str) -> None:
     """Mean and range of (seeds, points); a variant whose seeds all diverged only has its name in the legend."""
     if not len(curves):
         axis.plot([], [], color=colour, label=f"{label} (diverged)")
