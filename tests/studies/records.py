@@ -1,12 +1,15 @@
-"""What the tests of several studies share: a run, the verdicts read off it, and a copy with one series spoiled."""
+"""What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
 from joma.runs import Run
 from joma.studies.contract import silent
-from joma.studies.execute import judge, plain_config
+from joma.studies.execute import check_config, judge, plain_config
+
+HOLDS = {"holds", "holds as corrected"}
 
 
 def carried_out(study, config, path):
     """The study's run with `config`, still open."""
+    check_config(config)
     run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
     study.run(config, run, silent)
     return run
@@ -16,11 +19,19 @@ def verdicts(study, run):
     return {finding.claim.name: finding.verdict for finding in judge(study, run)}
 
 
+def found(study, run, claim):
+    return next(finding for finding in judge(study, run) if finding.claim is claim)
+
+
+def changed(run, path, change):
+    """A copy of the run in which every entry of every series went through change(name, step, value)."""
+    copy = Run.create(path, study=run.study, config=run.config, version=run.version)
+    for name in run.names():
+        for step in run.steps(name):
+            copy.append(name, int(step), change(name, int(step), run.at(name, int(step))))
+    return copy
+
+
 def altered(run, path, name, change):
     """A copy of the run with one of its series changed: a judge that cannot be turned by it judges nothing."""
-    copy = Run.create(path, study=run.study, config=run.config, version=run.version)
-    for series in run.names():
-        for step in run.steps(series):
-            value = run.at(series, int(step))
-            copy.append(series, int(step), change(value) if series == name else value)
-    return copy
+    return changed(run, path, lambda series, step, value: change(value) if series == name else value)

@@ -18,6 +18,11 @@ TINY = dataclasses.replace(
 )  # fmt: skip
 
 
+def test_a_series_that_cannot_be_trained_is_refused_with_the_config():
+    with pytest.raises(ValueError, match="width 64 cannot be shared by 5 heads"):
+        dataclasses.replace(STUDY.quick, heads=5)
+
+
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     return execute(STUDY, TINY, tmp_path_factory.mktemp("out"))

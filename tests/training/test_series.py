@@ -1,12 +1,15 @@
 """A series of our own is laid out as transformers does it, learns, and repeats itself."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from joma.data.python_source import source_text
 from joma.training import SeriesConfig, checkpoint_steps, train_series
+from joma.training.series import _model
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
@@ -57,13 +60,34 @@ def test_schedule_is_pythias():
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"vocabulary": 100}, "vocabulary must be at least 260"), ({"batch": 10_000}, "fewer than one batch")],
+    [
+        *(({name: 0}, f"{name} must be at least 1, got 0") for name in ("layers", "width", "heads", "context", "batch")),
+        ({"steps": -3}, "steps must be at least 1, got -3"),
+        ({"heads": 3}, "width 32 cannot be shared by 3 heads"),
+        ({"heads": 16}, "must be 4 wide at least: width 32 over 16 heads is 2"),
+        ({"vocabulary": 100}, "vocabulary must be at least 260 (all bytes and a few merges), got 100"),
+        ({"rate": -1e-3}, "rate must be finite and not negative, got -0.001"),
+        ({"rate": float("inf")}, "rate must be finite and not negative, got inf"),
+        ({"warmup": 1.5}, "warmup is a share of the steps, from 0 to 1, got 1.5"),
+        ({"warmup": float("nan")}, "warmup is a share of the steps, from 0 to 1, got nan"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
 )
-def test_bad_input(change, sentence, tmp_path):
-    from dataclasses import replace
+def test_a_config_that_cannot_be_trained_is_refused(change, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        replace(TINY, **change)
 
-    with pytest.raises(ValueError, match=sentence):
-        train_series(tmp_path, source_text(30_000), replace(TINY, **change))
+
+def test_heads_that_are_just_wide_enough_know_positions():
+    """The config refuses narrower ones: transformers builds them, and the order of the tokens makes no difference."""
+    model = _model(replace(TINY, layers=1, heads=8)).eval()
+    logits = model(torch.tensor([[1, 2, 3], [2, 1, 3]])).logits[:, -1]
+    assert not torch.allclose(logits[0], logits[1], atol=1e-6)
+
+
+def test_a_text_that_fills_no_batch(tmp_path):
+    with pytest.raises(ValueError, match="fewer than one batch"):
+        train_series(tmp_path, source_text(30_000), replace(TINY, batch=10_000))
 
 
 def test_no_steps():

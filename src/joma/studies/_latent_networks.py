@@ -1,8 +1,9 @@
-"""What the studies on latents share: the Transformer of Table 1, what its hidden neurons do, and gains over seeds."""
+"""What the studies on latents share: the Transformer of Table 1, its training, its hidden neurons, gains over seeds."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,10 @@ from torch import Tensor
 from joma.measure.intervals import mean_interval
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.studies.contract import NotRun
+from joma.training import Ensemble, Optimizer
+
+if TYPE_CHECKING:  # they build on this file
+    from joma.studies import _hblt_networks, _table1_networks
 
 BLOCKS = 3
 SAMPLES_AT_ONCE = 256
@@ -30,6 +35,24 @@ def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> D
         mlp=4 * width,
         context=context,
         projection=False,
+    )
+
+
+def ensemble_of(who: _table1_networks.Members | _hblt_networks.Members, loss: Callable[..., Tensor]) -> Ensemble:
+    """All of them, trained by Adam as their config says and measured before, on the way and after."""
+    config = who.config
+    return Ensemble(
+        members=len(who.number),
+        networks=who.networks,
+        batch=who.batch,
+        loss=loss,
+        optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
+        steps=config.steps,
+        measures={"scores": who.scores, "accuracy": who.accuracy},
+        measure_at=(0, *config.look_at),
+        device=config.device,
+        precision=config.precision,
+        together=config.together,
     )
 
 

@@ -52,6 +52,23 @@ class Config:
     """Train on WikiText-2 as well, found through JOMA_DATA."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        self.own_series()  # what cannot be trained is refused now, not when training starts
+
+    def own_series(self) -> SeriesConfig:
+        """The series that is trained where none is given."""
+        return SeriesConfig(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            vocabulary=self.vocabulary,
+            context=self.context,
+            batch=self.batch,
+            steps=self.steps,
+            rate=self.rate,
+            seed=self.seed,
+        )
+
 
 RANK_TOP = Claim(
     "rank-of-top-layers",
@@ -100,17 +117,11 @@ def _train(config: Config, run: Run, folder: Path, progress: Progress) -> tuple[
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     held_out = folder / "held-out.txt"
     held_out.write_text(text[-config.held_out :], encoding="utf-8")
-    shape = SeriesConfig(
-        **{name: getattr(config, name) for name in ("layers", "width", "heads", "vocabulary", "context", "batch")},
-        steps=config.steps,
-        rate=config.rate,
-        seed=config.seed,
-    )
     at = sorted({*checkpoint_steps(config.steps), *range(0, config.steps + 1, config.every)})
     losses = train_series(
         folder / "checkpoints",
         text[: -config.held_out],
-        shape,
+        config.own_series(),
         device=config.device,
         save_at=at,
         progress=lambda share, doing: progress(0.7 * share, doing),

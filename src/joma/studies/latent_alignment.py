@@ -10,11 +10,11 @@ import numpy as np
 
 from joma.runs import Run
 from joma.studies._hblt_networks import KINDS, Config, Members
-from joma.studies._latent_networks import BLOCKS, Gain, check_device, gain, mean_known
+from joma.studies._latent_networks import BLOCKS, Gain, check_device, ensemble_of, gain, mean_known
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import CONTROL, ORANGE, depth_colours, panels
 from joma.studies.verdicts import by_effect
-from joma.training import Ensemble, Optimizer, class_loss, train
+from joma.training import class_loss, train
 
 MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain
@@ -71,21 +71,8 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     for i, depth in enumerate(config.depths):
         who = Members(config, depth)
         run.keep(f"depth {depth}/tokens", who.read_from_tokens)
-        ensemble = Ensemble(
-            members=len(who.number),
-            networks=who.networks,
-            batch=who.batch,
-            loss=class_loss,
-            optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
-            steps=config.steps,
-            measures={"scores": who.scores, "accuracy": who.accuracy},
-            measure_at=(0, *config.look_at),
-            device=config.device,
-            precision=config.precision,
-            together=config.together,
-        )
         tell = partial(_part, progress, i, len(config.depths), depth)
-        train(ensemble, run, name=f"depth {depth}", progress=tell)
+        train(ensemble_of(who, class_loss), run, name=f"depth {depth}", progress=tell)
 
 
 def _part(progress: Progress, part: int, parts: int, depth: int, share: float, doing: str) -> None:

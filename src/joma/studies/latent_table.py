@@ -8,12 +8,12 @@ import numpy as np
 
 from joma.data.latent_sets import TABLE1
 from joma.runs import Run
-from joma.studies._latent_networks import Gain, check_device, gain
+from joma.studies._latent_networks import Gain, check_device, ensemble_of, gain
 from joma.studies._table1_networks import ALL, COMPLEX, KINDS, SIMPLE, Config, Members, shared_loss
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import BLUE, CONTROL, GREEN, ORANGE, PRINTED, panels
 from joma.studies.verdicts import by_effect
-from joma.training import Ensemble, Optimizer, train
+from joma.training import train
 
 MARGIN = 0.02  # of a correlation: what two decimals of the table can tell
 NEAR = 0.05  # of the published number, whose spread over seeds is up to 0.08
@@ -63,19 +63,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     who = Members(config)
     run.keep("column", lambda: np.array(who.column))
     run.keep("distinct inputs", lambda: np.array([int(sets.distinct) for sets in who.sets]))
-    ensemble = Ensemble(
-        members=len(who.column),
-        networks=who.networks,
-        batch=who.batch,
-        loss=shared_loss,
-        optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
-        steps=config.steps,
-        measures={"scores": who.scores, "accuracy": who.accuracy},
-        measure_at=(0, *config.look_at),
-        device=config.device,
-        precision=config.precision,
-        together=config.together,
-    )
+    ensemble = ensemble_of(who, shared_loss)
     train(ensemble, run, name="networks", progress=progress, checkpoint_every=config.checkpoint_every)
 
 

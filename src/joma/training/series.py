@@ -34,7 +34,28 @@ class SeriesConfig:
     steps: int = 300
     rate: float = 3e-3
     warmup: float = 0.01
+    """The share of the steps over which the rate rises."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "context", "batch", "steps"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
+        if self.width < 4 * self.heads:  # transformers would build it all the same, and nothing would have a position
+            raise ValueError(
+                f"positions turn a quarter of each head, which must be 4 wide at least: "
+                f"width {self.width} over {self.heads} heads is {self.width // self.heads}"
+            )
+        if self.vocabulary < 260:
+            raise ValueError(f"vocabulary must be at least 260 (all bytes and a few merges), got {self.vocabulary}")
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise ValueError(f"rate must be finite and not negative, got {self.rate}")
+        if not 0 <= self.warmup <= 1:
+            raise ValueError(f"warmup is a share of the steps, from 0 to 1, got {self.warmup}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
 
 
 def checkpoint_steps(steps: int) -> list[int]:
@@ -156,8 +177,6 @@ def _tokenizer(text: str, vocabulary: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    if vocabulary < 260:
-        raise ValueError(f"vocabulary must be at least 260 (all bytes and a few merges), got {vocabulary}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

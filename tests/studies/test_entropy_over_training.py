@@ -1,0 +1,145 @@
+@pytest.fixture(scope="module")
+def depths(data_folder, tmp_path_factory):
+    config = fig6.Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02)
+    return carried_out(fig6.STUDY, config, tmp_path_factory.mktemp("fig6") / "run.sqlite")
+
+
+def test_everything_is_recorded_per_layer_and_head(depths):
+    assert lm.steps_of(depths, "L2").tolist() == list(range(0, 49, 4))
+    shapes = {
+        "valid/loss": (), "valid/entropy": (2, 1), "sequence/entropy": (2, 1), "rank/up": (2,), "rank/gradient": (2,),
+        "rank/query_key": (2, 1), "coherence": (), "estimate/theorem": (), "estimate/frequency": (),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        assert lm.curve(depths, "L2", name).shape == (1, 3, 13, *shape), name
+    assert lm.layer_curves(depths, "L2").shape == (2, 3, 13)
+    assert lm.alive(depths, "L2").all()
+    assert (lm.best_loss(depths, "L2") < lm.curve(depths, "L2", "valid/loss")[..., 0]).all()
+    sizes = depths.value("corpus/sizes")
+    assert sizes.tolist() == [40, 3001, 401]
+    # the untrained blocks are copies, and both read vectors of one scale
+    start = lm.curve(depths, "L2", "rank/up")[0, :, 0]
+    np.testing.assert_array_equal(start[:, 0], start[:, 1])
+
+
+def test_verdicts_of_small_runs(depths, sweep):
+    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
+        of = verdicts(run, study)
+        assert set(of) == {claim.name for claim in study.claims}
+    of = verdicts(fig6.STUDY, depths)
+    assert {name for name, verdict in of.items() if verdict == "not run"} == {
+        "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
+    }  # fmt: skip
+    said = found(fig6.STUDY, depths, fig6.LOSSES["wikitext-103"]).measured
+    assert "--corpus wikitext-103" in said
+    assert "corpus is wikitext-2" in said
+
+
+def test_an_untrained_network_holds_nothing(depths, sweep, tmp_path):
+    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
+        still = changed(run, tmp_path / study.name, untrained(run))
+        assert not HOLDS & set(verdicts(still, study).values())
+
+
+def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path):
+    config = fig6.Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
+    run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
+    assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
+    assert np.ptp(lm.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
+
+
+def drop_and_rebound(depth):
+    """Entropy of all layers and members along 0, 4, ..., 48: down to the middle, then up again by half."""
+
+    def change(name, step, value):
+        if not name.endswith("valid/entropy"):
+            return value
+        noise = 0.01 * np.random.default_rng(step).standard_normal(value.shape)
+        return 2 - np.minimum(step, 24) / 24 * depth + np.maximum(step - 24, 0) / 24 * depth / 2 + noise
+
+    return change
+
+
+def test_entropy_that_drops_and_rebounds_is_found(depths, tmp_path):
+    run = changed(depths, tmp_path / "a", drop_and_rebound(1.0))
+    assert verdicts(fig6.STUDY, run)["fig6-one-layer"] == verdicts(fig6.STUDY, run)["fig6-top-layers"] == "holds"
+    flat = changed(depths, tmp_path / "b", drop_and_rebound(0.0))
+    assert verdicts(fig6.STUDY, flat)["fig6-one-layer"] == "not above its control"
+
+    def falls(name, step, value):
+        return value * 0 + 2 - step / 48 if name.endswith("valid/entropy") else value
+
+    falling = changed(depths, tmp_path / "c", falls)
+    assert verdicts(fig6.STUDY, falling)["fig6-one-layer"] == "not above its control"
+
+
+def test_bottom_layers_are_judged_against_the_untrained_network(depths, tmp_path):
+    def ends(gap):
+        def change(name, step, value):
+            if name != "L2/valid/entropy":
+                return value
+            noise = 0.01 * np.random.default_rng(step).standard_normal(value.shape)
+            return value * 0 + 2 + np.array([0.0, 0.3 + gap * step / 48])[None, :, None] + noise
+
+        return change
+
+    for gap, verdict in ((0.5, "holds"), (0.0, "not above its control"), (-0.5, "not above its control")):
+        run = changed(depths, tmp_path / f"{gap}", ends(gap))
+        assert verdicts(fig6.STUDY, run)["fig6-bottom-layers"] == verdict
+
+
+def test_deeper_must_be_better_by_more_than_seeds_differ(depths, tmp_path):
+    def losses(one, two):
+        def change(name, step, value):
+            if not name.endswith("valid/loss"):
+                return value
+            return (one if name.startswith("L1") else two) + np.array([0.0, 0.01, -0.01]) + (3.0 if step == 0 else 0.0)
+
+        return change
+
+    for two, verdict in ((1.9, "holds"), (2.1, "fails"), (2.0, "not above its control")):
+        run = changed(depths, tmp_path / f"{two}", losses(2.0, two))
+        assert verdicts(fig6.STUDY, run)["fig6-deeper-is-better"] == verdict
+
+
+def test_losses_are_compared_with_the_paper(depths, tmp_path, monkeypatch):
+    monkeypatch.setattr(findings, "AS_THE_PAPER", {name: depths.config[name] for name in findings.AS_THE_PAPER})
+    ours = {layers: float(lm.best_loss(depths, f"L{layers}").mean()) for layers in (1, 2)}
+    real = findings.differs
+    monkeypatch.setattr(
+        fig6, "differs", lambda config, **wanted: real(config) if wanted.get("corpus") != "wikitext-103" else "x"
+    )
+    for shift, verdict in ((0.01, "holds"), (0.05, "fails")):
+        printed = {layers: loss + shift for layers, loss in ours.items()}
+        monkeypatch.setattr(fig6, "PRINTED", {**fig6.PRINTED, "wikitext-2": printed})
+        assert verdicts(fig6.STUDY, depths)["fig6-losses-wikitext-2"] == verdict
+
+
+def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
+    config = fig6.Config(**SMALL | {"steps": 16}, data=str(data_folder), rate=1e30)
+    run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
+    assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
+    assert "did not diverge" in found(fig6.STUDY, run, fig6.ONE).measured
+    with house_style():
+        assert len(draw(fig6.STUDY, run)) == 2
+
+
+def test_figures(depths, sweep):
+    with house_style():
+        assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
+        assert [d.name for d in fig8.draw(sweep)] == ["learning-rate-sweep"]
+
+
+def test_a_finished_run_is_not_trained_again(depths, data_folder):
+    before = depths.names()
+    fig6.run(fig6.Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02), depths, silent)
+    assert depths.names() == before
+
+
+def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path):
+    other = tmp_path / "wikitext-2"
+    other.mkdir()
+    for split in ("train", "valid", "test"):
+        (other / f"{split}.txt").write_text((data_folder / "wikitext-2" / f"{split}.txt").read_text() + " more")
+    with pytest.raises(ValueError, match="begun with another text"):
+        fig6.run(fig6.Config(**SMALL, data=str(tmp_path), layers=(1, 2), rate=0.02), depths, silent)

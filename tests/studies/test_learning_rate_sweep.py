@@ -1,0 +1,144 @@
+@pytest.fixture(scope="module")
+def sweep(data_folder, tmp_path_factory):
+    config = fig8.Config(**SMALL, data=str(data_folder), layers=2, rates=(0.3, 1e-3, 0.02))
+    return carried_out(fig8.STUDY, config, tmp_path_factory.mktemp("fig8") / "run.sqlite")
+
+
+def test_members_are_rates_and_then_seeds(sweep):
+    assert sweep.value("sweep/rates").tolist() == [1e-3, 0.02, 0.3]
+    assert sweep.value("sweep/seeds").tolist() == [1, 2, 3]
+    start = lm.curve(sweep, "sweep", "valid/loss")[..., 0]
+    np.testing.assert_allclose(start[0], start[1], rtol=1e-6)  # one seed, one start, whatever the rate
+    assert len(np.unique(start[0].round(6))) == 3
+
+
+def test_verdicts_of_small_runs(depths, sweep):
+    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
+        of = verdicts(run, study)
+        assert set(of) == {claim.name for claim in study.claims}
+    of = verdicts(fig6.STUDY, depths)
+    assert {name for name, verdict in of.items() if verdict == "not run"} == {
+        "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
+    }  # fmt: skip
+    said = found(fig6.STUDY, depths, fig6.LOSSES["wikitext-103"]).measured
+    assert "--corpus wikitext-103" in said
+    assert "corpus is wikitext-2" in said
+
+
+def test_an_untrained_network_holds_nothing(depths, sweep, tmp_path):
+    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
+        still = changed(run, tmp_path / study.name, untrained(run))
+        assert not HOLDS & set(verdicts(still, study).values())
+
+
+def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_path):
+    config = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e-3, 0.02, 1e30))
+    run = carried_out(fig8.STUDY, config, tmp_path / "run.sqlite")
+    assert lm.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
+    assert np.isfinite(lm.best_loss(run, "sweep")[:2]).all()
+    said = found(fig8.STUDY, run, fig8.TOGETHER).measured
+    assert "over 6 runs" in said
+    assert "diverged and left out: 3 of 9 runs of sweep" in said
+    with house_style():
+        assert len(draw(fig8.STUDY, run)) == 1
+    everything = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
+    result = execute(fig8.STUDY, everything, tmp_path)
+    assert {finding.verdict for finding in result.findings} == {"not run"}
+    assert result.run.exists()  # what was trained is not thrown away
+    assert "9 of 9 runs" in result.findings[0].measured
+
+
+def sweep_like(scores, losses):
+    """Entropy that falls from 2 to 1 and comes back by the rate's score; the rate's loss."""
+
+    def change(name, step, value):
+        each = np.repeat(np.array(scores), 3)
+        noise = 1e-3 * np.random.default_rng(step).standard_normal(value.shape)
+        if name == "sweep/valid/entropy":
+            level = 2 - min(step, 24) / 24 + max(step - 24, 0) / 24 * each
+            return level[:, None, None] + noise
+        if name == "sweep/valid/loss":
+            return np.repeat(np.array(losses), 3) + noise + (5.0 if step == 0 else 0.0)
+        return value
+
+    return change
+
+
+def test_the_pattern_of_the_best_rate(sweep, tmp_path):
+    cases = {
+        (0.1, 0.8, 0.2): "holds",
+        (0.1, 0.5, 0.9): "not above its control",
+        (0.1, 0.5, 0.5): "not above its control",
+        (0.0, 0.0, 0.0): "not above its control",
+    }
+    for scores, verdict in cases.items():
+        run = changed(sweep, tmp_path / f"{scores}", sweep_like(scores, (3.0, 2.0, 2.5)))
+        assert verdicts(fig8.STUDY, run)["fig8-pattern-of-the-best"] == verdict
+        np.testing.assert_allclose(fig8.comes_back(run).mean(-1), scores, atol=0.06)
+
+
+def test_rank_correlation_needs_more_than_chance(data_folder, sweep, tmp_path):
+    config = fig8.Config(**SMALL | {"steps": 44}, data=str(data_folder), layers=1, rates=tuple(1e-3 * 2**i for i in range(7)))
+    run = carried_out(fig8.STUDY, config, tmp_path / "seven")
+    scores = np.linspace(0.1, 0.7, 7)
+    for losses, verdict in ((3 - scores, "holds"), (2 + scores, "not above its control")):
+        made = changed(run, tmp_path / f"{losses[0]}", sweep_like(scores, losses))
+        assert verdicts(fig8.STUDY, made)["fig8-pattern-and-loss"] == verdict
+    # three rates can be put in order by chance, however many seeds there are
+    three = changed(sweep, tmp_path / "three", sweep_like((0.1, 0.4, 0.7), (3.0, 2.5, 2.0)))
+    assert verdicts(fig8.STUDY, three)["fig8-pattern-and-loss"] == "not above its control"
+
+
+def test_large_rates(sweep, tmp_path):
+    def at_the_end(*layers):
+        def change(name, step, value):
+            if name != "sweep/valid/entropy" or step == 0:
+                return value
+            value = value.copy()
+            value[6:] = np.array(layers)[None, :, None]  # the largest rate
+            value[:6] = 1.0
+            return value
+
+        return change
+
+    for layers, verdict in (((0.01, 0.02), "holds"), ((0.01, 2.0), "only qualitative"), ((0.5, 2.0), "fails")):
+        run = changed(sweep, tmp_path / f"{layers}", at_the_end(*layers))
+        assert verdicts(fig8.STUDY, run)["fig8-large-rate"] == verdict
+
+
+def test_figures(depths, sweep):
+    with house_style():
+        assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
+        assert [d.name for d in fig8.draw(sweep)] == ["learning-rate-sweep"]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: fig6.Config(corpus="wikitext-3"), "corpus must be one of python, wikitext-2, wikitext-103"),
+        (lambda: fig6.Config(decay=0.0), "decay must lie above 0"),
+        (lambda: fig6.Config(seeds=2), "seeds must be at least 3"),
+        (lambda: fig6.Config(steps=30), "leave no valley"),
+        (lambda: fig6.Config(vocabulary=1), "a vocabulary of one word"),
+        (lambda: fig6.Config(heads=5), "width 32 cannot be shared by 5 heads"),
+        (lambda: fig6.Config(dropout=1.0), "dropout must be at least 0 and less than 1"),
+        (lambda: fig6.Config(rate=-1.0), "rate must be finite and not negative"),
+        (lambda: fig6.Config(clip=-1.0), "clip must be positive"),
+        (lambda: fig6.Config(device="tpu"), "device must be cpu or cuda"),
+        (lambda: fig8.Config(rates=(1e-3, 1e-2, -1.0)), "rate must be finite and not negative"),
+        (lambda: fig8.Config(rates=(1e-3, 1e-3, 1e-2)), "at least three different"),
+        (lambda: fig8.Config(steps=100, every=50), "fewer than 12 points"),
+    ],
+)
+def test_refusals(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_spearman():
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((2, 30))
+    x[:5] = x[5]
+    scipy = pytest.importorskip("scipy.stats")
+    assert fig8.spearman(x, y) == pytest.approx(scipy.spearmanr(x, y).statistic)
+    assert np.isnan(fig8.spearman(x, np.ones(30)))
