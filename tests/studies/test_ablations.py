@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from records import HOLDS, carried_out, verdicts
+from small_language_models import SMALL as SIZES
 
-from joma.runs import Run
 from joma.studies import _ablation as ablation
 from joma.studies import _language_models as lm
 from joma.studies import (
@@ -21,9 +22,8 @@ from joma.studies import (
     residual_branch,
 )
 from joma.studies.contract import NotRun, silent
-from joma.studies.execute import check_config, draw, judge, plain_config
+from joma.studies.execute import draw, judge
 
-HOLDS = {"holds", "holds as corrected"}
 NONE = "not above its control"
 STUDIES = {
     module.STUDY.name: module.STUDY
@@ -37,41 +37,20 @@ STUDIES = {
         dropout_off,
     )
 }
-SMALL = {
-    "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
-    "sequence": 5, "valid_sequences": 8, "layers": 2, "rate": 0.02, "steps": 24, "every": 6, "dropout": 0.1,
-}  # fmt: skip
-
+SMALL = SIZES | {"layers": 2, "rate": 0.02, "steps": 24, "every": 6}
 SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch
 
 
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    """A folder with words that follow one another by a rule, with noise."""
-    folder = tmp_path_factory.mktemp("ablations")
-    generator = np.random.default_rng(0)
-    (folder / "wikitext-2").mkdir()
-    for split, count in (("train", 3000), ("valid", 400), ("test", 100)):
-        ids = [0]
-        for _ in range(count):
-            ids.append((3 * ids[-1] + 1) % 50 if generator.random() < 0.8 else int(generator.integers(50)))
-        (folder / "wikitext-2" / f"{split}.txt").write_text(" ".join(f"w{i}" for i in ids), encoding="utf-8")
-    return folder
-
-
-def carry_out(study, text, path, **changes):
-    config = type(study.quick)(**SMALL | (SGD if study.name == "optimizer" else {}) | {"data": str(text)} | changes)
-    check_config(config)
-    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
-    study.run(config, run, silent)
-    return run
+def carry_out(study, data_folder, path, **changes):
+    sizes = SMALL | (SGD if study.name == "optimizer" else {})
+    return carried_out(study, type(study.quick)(**sizes | {"data": str(data_folder)} | changes), path)
 
 
 @pytest.fixture(scope="session")
-def runs(text, tmp_path_factory):
+def runs(data_folder, tmp_path_factory):
     """The run of every study by its name, made when it is first asked for."""
     folder = tmp_path_factory.mktemp("ablation-runs")
-    return cache(lambda name: carry_out(STUDIES[name], text, folder / f"{name}.sqlite"))
+    return cache(lambda name: carry_out(STUDIES[name], data_folder, folder / f"{name}.sqlite"))
 
 
 def run_on(claim, runs):
@@ -99,7 +78,7 @@ class changed:
 
 
 def verdict(run, claim):
-    return next(found.verdict for found in judge(STUDIES[run.study], run) if found.claim is claim)
+    return verdicts(STUDIES[run.study], run)[claim.name]
 
 
 def patterns(measure="valid/entropy", **by_variant):
@@ -153,8 +132,8 @@ def test_an_untrained_network_holds_nothing(runs, name):
 
 
 @pytest.mark.parametrize("name", ["nonlinearity", "embeddings", "mlp-rank"])
-def test_a_rate_of_zero_holds_nothing(text, tmp_path, name):
-    run = carry_out(STUDIES[name], text, tmp_path / "run", rate=0.0, steps=12)
+def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path, name):
+    run = carry_out(STUDIES[name], data_folder, tmp_path / "run", rate=0.0, steps=12)
     assert not HOLDS & {finding.verdict for finding in judge(STUDIES[name], run)}
 
 
@@ -313,8 +292,8 @@ def test_drops_are_those_of_the_measure(runs):
     assert gap.half_width == pytest.approx(4.302653 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
 
 
-def test_variants_differ_in_one_thing(text):
-    config = ablation.AblationConfig(**SMALL, data=str(text))
+def test_variants_differ_in_one_thing(data_folder):
+    config = ablation.AblationConfig(**SMALL, data=str(data_folder))
     base = lm.recipe(config, lm.corpus(config), layers=2, rates=(0.02,))
     for module in (mlp_nonlinearity, residual_branch, normalisation, mlp_rank, dropout_off):
         twin, *others = (change(base) for change in module.VARIANTS.values())
@@ -338,8 +317,8 @@ def test_embeddings_are_what_they_are_called(runs):
     assert np.ptp(ends["learned"], axis=1).min() > 0
 
 
-def test_several_heads_leave_theorem_1_open(text, tmp_path):
-    run = carry_out(STUDIES["embeddings"], text, tmp_path / "run", heads=2, layers=1, steps=12)
+def test_several_heads_leave_theorem_1_open(data_folder, tmp_path):
+    run = carry_out(STUDIES["embeddings"], data_folder, tmp_path / "run", heads=2, layers=1, steps=12)
     assert verdict(run, frozen_embeddings.LOGITS) == "not run"
 
 
@@ -361,8 +340,8 @@ def test_the_rate_of_sgd_is_the_best_of_a_trial(runs):
         optimizers_compared.chosen_rate(changed(run, none))
 
 
-def test_a_state_that_was_never_renewed_tells_nothing(text, tmp_path):
-    run = carry_out(STUDIES["optimizer"], text, tmp_path / "run", tokens=3000, steps=12)
+def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
+    run = carry_out(STUDIES["optimizer"], data_folder, tmp_path / "run", tokens=3000, steps=12)
     assert "Adam, state kept/rates" not in run
     assert verdict(run, optimizers_compared.KEPT) == "not run"
     assert len(draw(STUDIES["optimizer"], run)) == 2
@@ -391,8 +370,8 @@ def test_a_variant_that_diverges_is_said_to(runs):
         assert len(draw(STUDIES["norm"], run)) == 2
 
 
-def test_frequencies_lose_their_entropy(text):
-    config = ablation.AblationConfig(**SMALL | {"valid_sequences": 1000}, data=str(text))
+def test_frequencies_lose_their_entropy(data_folder):
+    config = ablation.AblationConfig(**SMALL | {"valid_sequences": 1000}, data=str(data_folder))
     corpus = lm.corpus(config)
     made = lm.recipe(config, corpus)
     count = torch.bincount(corpus.tokens["train"].long(), minlength=40).double() + 1
@@ -401,9 +380,9 @@ def test_frequencies_lose_their_entropy(text):
     assert ablation.frequency_loss(made.with_decoder(vocabulary=8), corpus) < float(whole)
 
 
-def test_a_finished_run_is_not_trained_again(runs, text):
+def test_a_finished_run_is_not_trained_again(runs, data_folder):
     before = runs("optimizer").names()
-    config = optimizers_compared.Config(**SMALL, **SGD, data=str(text))
+    config = optimizers_compared.Config(**SMALL, **SGD, data=str(data_folder))
     optimizers_compared.run(config, runs("optimizer"), silent)
     assert runs("optimizer").names() == before
 
@@ -422,10 +401,10 @@ def test_refusals(changes, sentence):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_paper_scale_is_eight_epochs_on_a_gpu(name, text, tmp_path):
+def test_paper_scale_is_eight_epochs_on_a_gpu(name, data_folder, tmp_path):
     paper = STUDIES[name].paper
-    assert (paper.steps, paper.every, paper.layers, paper.rate, paper.seeds) == (8 * 2_929, 1_000, 2, 1e-4, 3)
+    assert (paper.steps, paper.every, paper.layers, paper.rate, paper.seeds) == (8 * 2_929, 1_000, 2, 1e-4, 6)
     assert (paper.device, paper.precision, paper.corpus) == ("cuda", "half-logits", "wikitext-2")
     if not torch.cuda.is_available():
         with pytest.raises(NotRun, match=f"needs a CUDA GPU; run it with: joma verify {name} --scale paper"):
-            carry_out(STUDIES[name], text, tmp_path / "run", device="cuda")
+            carry_out(STUDIES[name], data_folder, tmp_path / "run", device="cuda")

@@ -1,3 +1,20 @@
+"""Figure 6 on a made-up language: what is recorded, what is judged, and that its judges can be turned."""
+
+import numpy as np
+import pytest
+from records import HOLDS, carried_out, changed, found, verdicts
+from small_language_models import SMALL, as_the_paper, untrained
+
+from joma.studies import _language_model_findings as findings
+from joma.studies import _language_models as lm
+from joma.studies import entropy_over_training as fig6
+from joma.studies.contract import silent
+from joma.studies.drawing import house_style
+from joma.studies.execute import draw
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+
+
 @pytest.fixture(scope="module")
 def depths(data_folder, tmp_path_factory):
     config = fig6.Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02)
@@ -22,11 +39,9 @@ def test_everything_is_recorded_per_layer_and_head(depths):
     np.testing.assert_array_equal(start[:, 0], start[:, 1])
 
 
-def test_verdicts_of_small_runs(depths, sweep):
-    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
-        of = verdicts(run, study)
-        assert set(of) == {claim.name for claim in study.claims}
+def test_verdicts_of_small_runs(depths):
     of = verdicts(fig6.STUDY, depths)
+    assert set(of) == {claim.name for claim in fig6.STUDY.claims}
     assert {name for name, verdict in of.items() if verdict == "not run"} == {
         "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
     }  # fmt: skip
@@ -35,10 +50,9 @@ def test_verdicts_of_small_runs(depths, sweep):
     assert "corpus is wikitext-2" in said
 
 
-def test_an_untrained_network_holds_nothing(depths, sweep, tmp_path):
-    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
-        still = changed(run, tmp_path / study.name, untrained(run))
-        assert not HOLDS & set(verdicts(still, study).values())
+def test_an_untrained_network_holds_nothing(depths, tmp_path):
+    still = untrained(depths, tmp_path / "still")
+    assert not HOLDS & set(verdicts(fig6.STUDY, still).values())
 
 
 def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path):
@@ -103,7 +117,7 @@ def test_deeper_must_be_better_by_more_than_seeds_differ(depths, tmp_path):
 
 
 def test_losses_are_compared_with_the_paper(depths, tmp_path, monkeypatch):
-    monkeypatch.setattr(findings, "AS_THE_PAPER", {name: depths.config[name] for name in findings.AS_THE_PAPER})
+    as_the_paper(monkeypatch, depths.config)
     ours = {layers: float(lm.best_loss(depths, f"L{layers}").mean()) for layers in (1, 2)}
     real = findings.differs
     monkeypatch.setattr(
@@ -120,14 +134,12 @@ def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
     assert "did not diverge" in found(fig6.STUDY, run, fig6.ONE).measured
-    with house_style():
-        assert len(draw(fig6.STUDY, run)) == 2
+    assert len(draw(fig6.STUDY, run)) == 2
 
 
-def test_figures(depths, sweep):
+def test_figures(depths):
     with house_style():
         assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
-        assert [d.name for d in fig8.draw(sweep)] == ["learning-rate-sweep"]
 
 
 def test_a_finished_run_is_not_trained_again(depths, data_folder):

@@ -1,3 +1,25 @@
+"""What Figures 6 and 8 share: the reading of a text, the recipe, the stored curves, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from records import carried_out, changed, found, verdicts
+from small_language_models import SMALL, as_the_paper
+
+from joma.data.text import Corpus, CorpusError
+from joma.runs import Run
+from joma.studies import _language_model_findings as findings
+from joma.studies import _language_models as lm
+from joma.studies import entropy_over_training as fig6
+from joma.studies import learning_rate_sweep as fig8
+from joma.studies.contract import NotRun, silent
+from joma.studies.execute import plain_config
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+
+
 def test_a_step_reads_what_follows_and_an_epoch_reads_everything(data_folder):
     config = lm.LanguageModelConfig(**SMALL, data=str(data_folder))
     text = lm.corpus(config)
@@ -58,7 +80,8 @@ def test_a_variant_may_read_fewer_words(data_folder, tmp_path):
 def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, monkeypatch):
     options = {"layers": (1,), "rate": 0.02} if study is fig6 else {"layers": 1, "rates": (0.02, 1e-3, 0.1)}
     config = study.Config(**SMALL, data=str(tmp_path), seed=3, seeds=4, **options)  # one more than is stored
-    as_the_paper(monkeypatch, config)
+    as_the_paper(monkeypatch, plain_config(config))
+    monkeypatch.setattr(fig8, "RESAMPLES", 200)
     (tmp_path / "wikitext-2").symlink_to(data_folder / "wikitext-2")
     first = carried_out(study.STUDY, config, tmp_path / "first")
     variant = "L1" if study is fig6 else "sweep"
@@ -101,26 +124,23 @@ def test_a_text_that_is_too_small_is_refused(data_folder, tmp_path, changes, sen
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("changes", "sentence"),
     [
-        (lambda: fig6.Config(corpus="wikitext-3"), "corpus must be one of python, wikitext-2, wikitext-103"),
-        (lambda: fig6.Config(decay=0.0), "decay must lie above 0"),
-        (lambda: fig6.Config(seeds=2), "seeds must be at least 3"),
-        (lambda: fig6.Config(steps=30), "leave no valley"),
-        (lambda: fig6.Config(vocabulary=1), "a vocabulary of one word"),
-        (lambda: fig6.Config(heads=5), "width 32 cannot be shared by 5 heads"),
-        (lambda: fig6.Config(dropout=1.0), "dropout must be at least 0 and less than 1"),
-        (lambda: fig6.Config(rate=-1.0), "rate must be finite and not negative"),
-        (lambda: fig6.Config(clip=-1.0), "clip must be positive"),
-        (lambda: fig6.Config(device="tpu"), "device must be cpu or cuda"),
-        (lambda: fig8.Config(rates=(1e-3, 1e-2, -1.0)), "rate must be finite and not negative"),
-        (lambda: fig8.Config(rates=(1e-3, 1e-3, 1e-2)), "at least three different"),
-        (lambda: fig8.Config(steps=100, every=50), "fewer than 12 points"),
+        ({"corpus": "wikitext-3"}, "corpus must be one of python, wikitext-2, wikitext-103"),
+        ({"decay": 0.0}, "decay must lie above 0"),
+        ({"seeds": 2}, "seeds must be at least 3"),
+        ({"steps": 30}, "leave no valley"),
+        ({"vocabulary": 1}, "a vocabulary of one word"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1"),
+        ({"rate": -1.0}, "rate must be finite and not negative"),
+        ({"clip": -1.0}, "clip must be positive"),
+        ({"device": "tpu"}, "device must be cpu or cuda"),
     ],
 )
-def test_refusals(make, sentence):
+def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        make()
+        fig6.Config(**changes)
 
 
 def test_what_this_machine_lacks_is_not_run(tmp_path, data_folder):

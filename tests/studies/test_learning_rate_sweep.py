@@ -1,3 +1,24 @@
+"""Figure 8 on a made-up language: what is recorded, what is judged, and that its judges can be turned."""
+
+import numpy as np
+import pytest
+from records import HOLDS, carried_out, changed, found, verdicts
+from small_language_models import SMALL, untrained
+
+from joma.studies import _language_models as lm
+from joma.studies import learning_rate_sweep as fig8
+from joma.studies.drawing import house_style
+from joma.studies.execute import draw, execute
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """A judge draws anew each time it is asked, and these cases are clear enough for few draws."""
+    monkeypatch.setattr(fig8, "RESAMPLES", 200)
+
+
 @pytest.fixture(scope="module")
 def sweep(data_folder, tmp_path_factory):
     config = fig8.Config(**SMALL, data=str(data_folder), layers=2, rates=(0.3, 1e-3, 0.02))
@@ -12,23 +33,15 @@ def test_members_are_rates_and_then_seeds(sweep):
     assert len(np.unique(start[0].round(6))) == 3
 
 
-def test_verdicts_of_small_runs(depths, sweep):
-    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
-        of = verdicts(run, study)
-        assert set(of) == {claim.name for claim in study.claims}
-    of = verdicts(fig6.STUDY, depths)
-    assert {name for name, verdict in of.items() if verdict == "not run"} == {
-        "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
-    }  # fmt: skip
-    said = found(fig6.STUDY, depths, fig6.LOSSES["wikitext-103"]).measured
-    assert "--corpus wikitext-103" in said
-    assert "corpus is wikitext-2" in said
+def test_verdicts_of_small_runs(sweep):
+    of = verdicts(fig8.STUDY, sweep)
+    assert set(of) == {claim.name for claim in fig8.STUDY.claims}
+    assert {name for name, verdict in of.items() if verdict == "not run"} == {"fig8-best-rate", "fig8-curves"}
 
 
-def test_an_untrained_network_holds_nothing(depths, sweep, tmp_path):
-    for run, study in ((depths, fig6.STUDY), (sweep, fig8.STUDY)):
-        still = changed(run, tmp_path / study.name, untrained(run))
-        assert not HOLDS & set(verdicts(still, study).values())
+def test_an_untrained_network_holds_nothing(sweep, tmp_path):
+    still = untrained(sweep, tmp_path / "still")
+    assert not HOLDS & set(verdicts(fig8.STUDY, still).values())
 
 
 def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_path):
@@ -39,8 +52,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     said = found(fig8.STUDY, run, fig8.TOGETHER).measured
     assert "over 6 runs" in said
     assert "diverged and left out: 3 of 9 runs of sweep" in said
-    with house_style():
-        assert len(draw(fig8.STUDY, run)) == 1
+    assert len(draw(fig8.STUDY, run)) == 1
     everything = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
     result = execute(fig8.STUDY, everything, tmp_path)
     assert {finding.verdict for finding in result.findings} == {"not run"}
@@ -78,7 +90,8 @@ def test_the_pattern_of_the_best_rate(sweep, tmp_path):
 
 
 def test_rank_correlation_needs_more_than_chance(data_folder, sweep, tmp_path):
-    config = fig8.Config(**SMALL | {"steps": 44}, data=str(data_folder), layers=1, rates=tuple(1e-3 * 2**i for i in range(7)))
+    rates = tuple(1e-3 * 2**i for i in range(7))
+    config = fig8.Config(**SMALL | {"steps": 44}, data=str(data_folder), layers=1, rates=rates)
     run = carried_out(fig8.STUDY, config, tmp_path / "seven")
     scores = np.linspace(0.1, 0.7, 7)
     for losses, verdict in ((3 - scores, "holds"), (2 + scores, "not above its control")):
@@ -106,33 +119,22 @@ def test_large_rates(sweep, tmp_path):
         assert verdicts(fig8.STUDY, run)["fig8-large-rate"] == verdict
 
 
-def test_figures(depths, sweep):
+def test_figures(sweep):
     with house_style():
-        assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
         assert [d.name for d in fig8.draw(sweep)] == ["learning-rate-sweep"]
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("changes", "sentence"),
     [
-        (lambda: fig6.Config(corpus="wikitext-3"), "corpus must be one of python, wikitext-2, wikitext-103"),
-        (lambda: fig6.Config(decay=0.0), "decay must lie above 0"),
-        (lambda: fig6.Config(seeds=2), "seeds must be at least 3"),
-        (lambda: fig6.Config(steps=30), "leave no valley"),
-        (lambda: fig6.Config(vocabulary=1), "a vocabulary of one word"),
-        (lambda: fig6.Config(heads=5), "width 32 cannot be shared by 5 heads"),
-        (lambda: fig6.Config(dropout=1.0), "dropout must be at least 0 and less than 1"),
-        (lambda: fig6.Config(rate=-1.0), "rate must be finite and not negative"),
-        (lambda: fig6.Config(clip=-1.0), "clip must be positive"),
-        (lambda: fig6.Config(device="tpu"), "device must be cpu or cuda"),
-        (lambda: fig8.Config(rates=(1e-3, 1e-2, -1.0)), "rate must be finite and not negative"),
-        (lambda: fig8.Config(rates=(1e-3, 1e-3, 1e-2)), "at least three different"),
-        (lambda: fig8.Config(steps=100, every=50), "fewer than 12 points"),
+        ({"rates": (1e-3, 1e-2, -1.0)}, "rate must be finite and not negative"),
+        ({"rates": (1e-3, 1e-3, 1e-2)}, "at least three different"),
+        ({"steps": 100, "every": 50}, "fewer than 12 points"),
     ],
 )
-def test_refusals(make, sentence):
+def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        make()
+        fig8.Config(**changes)
 
 
 def test_spearman():

@@ -171,7 +171,7 @@ def by_squaring(g: Tensor, start: Tensor, squarings: int) -> tuple[Tensor, Tenso
 
 def by_lanczos(g: Tensor, start: Tensor, steps: int, count: int) -> tuple[Tensor, Tensor]:
     """`count` of them after so many Lanczos steps; one start vector after the other, as they exhaust their spaces."""
-    rows = g.new_zeros(len(g), steps, g.shape[-1])
+    rows, images = (g.new_zeros(len(g), steps, g.shape[-1]) for _ in range(2))
     q = start.sum(-1)[:, None]
     for step in range(steps):
         known = rows[:, :step]
@@ -181,9 +181,11 @@ def by_lanczos(g: Tensor, start: Tensor, steps: int, count: int) -> tuple[Tensor
         length = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
         new = length > 0.5 * before  # else all that was left was rounding
         q = torch.where(new, q / length, 0.0)
-        rows[:, step] = q[:, 0]
-        q = torch.where(new, q @ g, start[:, None, :, step % start.shape[-1]])
-    theta, s = torch.linalg.eigh((rows @ g @ rows.mT).cpu().double())
+        image = q @ g
+        rows[:, step], images[:, step] = q[:, 0], image[:, 0]
+        q = torch.where(new, image, start[:, None, :, step % start.shape[-1]])
+    held = (images @ rows.mT).cpu().double()
+    theta, s = torch.linalg.eigh((held + held.mT) / 2)
     return theta[:, -count:].flip(-1), rows.mT @ s[..., -count:].flip(-1).to(rows)
 
 

@@ -10,10 +10,24 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from time import monotonic
 
 from joma import studies
 from joma.studies.contract import SCALES
 from joma.studies.execute import execute
+
+
+class _Lines:
+    """Progress as lines for a log: at most one in two seconds, each with the seconds since the study began."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.began, self.last = name, monotonic(), 0.0
+
+    def __call__(self, share: float, doing: str) -> None:
+        now = monotonic()
+        if now - self.last >= 2 or share >= 1:
+            self.last = now
+            print(f"{self.name} {share:4.0%} {now - self.began:5.0f} s  {doing}", flush=True)
 
 
 def main() -> int:
@@ -35,7 +49,7 @@ def main() -> int:
             study.preset(options.scale),
             options.out,
             fresh=options.fresh,
-            progress=lambda share, doing, name=name: print(f"{name} {share:4.0%} {doing}", flush=True),  # type: ignore[misc]
+            progress=_Lines(name),
             pictures=False,
         )
         for finding in result.findings:
