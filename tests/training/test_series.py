@@ -61,7 +61,10 @@ def test_schedule_is_pythias():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        *(({name: 0}, f"{name} must be at least 1, got 0") for name in ("layers", "width", "heads", "context", "batch")),
+        *(
+            ({name: 0}, f"{name} must be at least 1, got 0")
+            for name in ("layers", "width", "heads", "context", "batch")
+        ),
         ({"steps": -3}, "steps must be at least 1, got -3"),
         ({"heads": 3}, "width 32 cannot be shared by 3 heads"),
         ({"heads": 16}, "must be 4 wide at least: width 32 over 16 heads is 2"),

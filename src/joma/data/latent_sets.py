@@ -22,14 +22,22 @@ from joma.theory._arguments import whole
 
 
 class Published(NamedTuple):
-    """A number of the paper's Table 1, over 5 seeds."""
+    """A number of the paper's Table 1, over 5 seeds.
+
+    >>> TABLE1[0].ncorr[1]
+    Published(mean=0.81, spread=0.05)
+    """
 
     mean: float
     spread: float
 
 
 class Table1Column(NamedTuple):
-    """One column of the paper's Table 1."""
+    """One column of the paper's Table 1.
+
+    >>> TABLE1[0].classes, TABLE1[0].children, TABLE1[0].latents
+    (20, 2, (10, 20))
+    """
 
     classes: int
     """C"""

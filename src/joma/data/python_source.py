@@ -26,7 +26,11 @@ _FORMAT = 1  # of the cached file; raised when tokens or labels change
 
 
 def source_files(folder: Path | None = None) -> Iterator[Path]:
-    """The .py files of the standard library (or of a folder), in an order that depends on nothing but their names."""
+    """The .py files of the standard library (or of a folder), in an order that depends on nothing but their names.
+
+    >>> next(source_files()).suffix
+    '.py'
+    """
     root = Path(sysconfig.get_path("stdlib")) if folder is None else folder
     found: list[Path] = []
     for place, folders, names in os.walk(root):
@@ -74,6 +78,10 @@ class PythonTokens:
 
     files, starts: the names of the files, and (files + 1,) where each begins; the last is N.
     skipped: how many files did not parse. sha256: names source, version of Python and number of tokens.
+
+    >>> code = python_tokens(256, tokens=2000)
+    >>> sorted(code.labels), code.vocabulary[:2], int(code.starts[-1])
+    (['block', 'definition', 'depth', 'expression', 'statement'], ('<end>', '<newline>'), 2000)
     """
 
     vocabulary: tuple[str, ...]

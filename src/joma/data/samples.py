@@ -16,7 +16,13 @@ Generators = torch.Generator | Sequence[torch.Generator]
 
 
 class Sample(NamedTuple):
-    """Sequences, their classes, and all that is hidden behind them."""
+    """Sequences, their classes, and all that is hidden behind them.
+
+    >>> from joma.data import HBLT
+    >>> sample = HBLT.one_per_class(2, (2, 3), 1.0).sample(5, generator=torch.Generator().manual_seed(0))
+    >>> sample.tokens.shape, [latents.shape[-1] for latents in sample.latents]
+    (torch.Size([5, 12]), [4, 2])
+    """
 
     tokens: Tensor
     """(*shape, length) int64: the tokens that are on, in increasing order, at the end; pads before them."""

@@ -30,7 +30,13 @@ LEAST_RIDGE = 1e-10
 
 
 class Alignment(NamedTuple):
-    """How well single neurons stand for latents. Leading dimensions are those of activity and latents together."""
+    """How well single neurons stand for latents. Leading dimensions are those of activity and latents together.
+
+    >>> activity, latent = torch.tensor([[7.0, 0.1], [7.0, 0.9], [7.0, 0.1]]), torch.tensor([[0], [1], [0]])
+    >>> found = best_neuron_correlation(activity, latent)
+    >>> found.neuron, found.score
+    (tensor([1]), tensor(1.))
+    """
 
     score: Tensor
     """(...) mean of `per_latent` over the latents that count; NaN where there is none."""
@@ -45,7 +51,12 @@ class Alignment(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """How well all neurons together tell the latents. Leading dimensions as in `Alignment`."""
+    """How well all neurons together tell the latents. Leading dimensions as in `Alignment`.
+
+    >>> x = torch.arange(8.0)[:, None]
+    >>> linear_probe(x[::2], 3 * x[::2], fresh_activity=x[1::2], fresh_latents=3 * x[1::2]).r2
+    tensor([1.])
+    """
 
     score: Tensor
     """(...) mean of `per_latent` over the latents that count; NaN where there is none."""

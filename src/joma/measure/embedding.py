@@ -14,7 +14,12 @@ CHUNK = 1 << 22
 
 
 class Coherence(NamedTuple):
-    """|cos| between pairs of vectors: what was found, and what random vectors of that width would show."""
+    """|cos| between pairs of vectors: what was found, and what random vectors of that width would show.
+
+    >>> found = coherence(torch.eye(4))
+    >>> found.mean, found.pairs
+    (tensor(0.), tensor(6))
+    """
 
     mean: Tensor
     """(...) mean |cos|; NaN where fewer than two vectors are not zero."""

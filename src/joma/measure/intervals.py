@@ -11,7 +11,12 @@ from torch import Tensor
 
 
 class MeanInterval(NamedTuple):
-    """A mean and how far it may be from the truth; fields have the shape of the values without `dim`, float64."""
+    """A mean and how far it may be from the truth; fields have the shape of the values without `dim`, float64.
+
+    >>> gain = mean_interval(torch.tensor([0.3, 0.5, 0.4]))
+    >>> gain.low, gain.high
+    (tensor(0.1516, dtype=torch.float64), tensor(0.6484, dtype=torch.float64))
+    """
 
     mean: Tensor
     """The mean over `dim`."""

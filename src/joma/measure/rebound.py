@@ -20,7 +20,12 @@ FEWEST_SEEDS = 3
 
 
 class Rebound(NamedTuple):
-    """What a curve does between start and end; every field has the leading shape of the curves."""
+    """What a curve does between start and end; every field has the leading shape of the curves.
+
+    >>> found = rebound((torch.linspace(0, 1, 41) - 0.6) ** 2, steps=torch.arange(41))
+    >>> found.valley, found.drops, found.rebounds
+    (tensor(24), tensor(True), tensor(True))
+    """
 
     start: Tensor
     """Level at the first point."""

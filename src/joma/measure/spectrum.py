@@ -48,6 +48,10 @@ class Spectrum(NamedTuple):
     With probability at least `probability` over the random start, |sigma_i^2 - values_i^2| <= error_i sigma_1^2 for
     all i and all matrices of the call. The values are never above the true ones (up to rounding), so the stable rank
     is at most error_0 (relative) too large, the spectral norm at most error_0 / 2 too small.
+
+    >>> found = spectrum(torch.diag(torch.tensor([3.0, 1.0])))
+    >>> found.spectral_norm, found.frobenius
+    (tensor(3.), tensor(3.1623))
     """
 
     values: Tensor

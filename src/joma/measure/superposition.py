@@ -31,7 +31,12 @@ _NUMBERS = 1 << 24  # entries of the tf-idf vectors at a time
 
 
 class Superposition(NamedTuple):
-    """What `superposition` found; contexts are ordered by activation, strongest first."""
+    """What `superposition` found; contexts are ordered by activation, strongest first.
+
+    >>> tokens, height = torch.arange(60)[:, None], torch.arange(60.0)[:, None].repeat(1, 3)
+    >>> superposition(height, torch.zeros(60, 3, dtype=torch.long), tokens, contexts=5).texts[0]
+    tensor([59, 58, 57, 56, 55])
+    """
 
     score: Tensor
     """(neurons,) one minus the mean cosine between a neuron's contexts."""
@@ -80,6 +85,13 @@ def superposition(
     height, position (texts, neurons): the largest activation of a neuron in each text and where (see `peaks`). tokens
     (texts, length): token ids. keys, weights (texts, length, m): the positions that each query attends to most and
     their attention; without them all tokens up to the query count alike. `seed` shuffles.
+
+    >>> tokens = torch.arange(240)[:, None]  # texts of one word, each its own,
+    >>> tokens[:20] = 0  # but the first twenty are alike,
+    >>> height = torch.eye(12).repeat_interleave(20, 0)  # and the first of twelve neurons fires on those
+    >>> found = superposition(height, torch.zeros(240, 12, dtype=torch.long), tokens)
+    >>> found.score[:3], found.patterns[:3]
+    (tensor([0., 1., 1.]), tensor([1, 0, 0]))
     """
     _check(height, position, tokens, keys, weights, contexts)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)

@@ -20,6 +20,13 @@ class Probe:
     `stats[name]` lists one `AttentionStats` a call, each tensor (batch, heads, queries); it stays empty under
     keep=False. `mean` averages over everything seen so far. Padded queries and queries that see no key at all count
     in no mean. A module that several layers share appears once, with the calls of all of them.
+
+    >>> from joma.probes import collect_plain
+    >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> with collect_plain(layer) as probe:
+    ...     _ = layer(*[torch.zeros(1, 4, 8)] * 3)
+    >>> probe.layers, probe.mean_entropy().shape
+    (['MultiheadAttention'], torch.Size([1, 2]))
     """
 
     def __init__(self, model: nn.Module, *, keep: bool) -> None:

@@ -27,6 +27,11 @@ def attention_entropy(
     end is not read. The mean runs over all queries, also the first ones of a window, which can only see a few keys:
     compare values of the same context. `device` moves the model there and leaves it there; by default it stays where
     it is. Runs in evaluation mode without gradients; the mode comes back afterwards.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9, context=8).shape
+    torch.Size([2, 4])
     """
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ProbeError(f"{type(model).__name__} reads two texts: call it yourself inside joma.probes.collect")

@@ -33,11 +33,6 @@ class _TransformersProbe(Probe):
 def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
-        with collect(model) as probe:
-            model(**batch)
-        probe.mean_entropy()                             # (layers, heads)
-        probe.stats["model.layers.0.self_attn"][0].lse   # (batch, heads, queries)
-
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
     setting comes back afterwards. The statistics take a second pass, or, with single_pass=True, come out of the pass
     that computes the output (for CUDA; logits then agree within rounding). Soft-capped logits and learned sinks,
@@ -46,6 +41,16 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
 
     keep=False keeps the running means alone: memory does not grow with the number of calls. A model that does not
     send its attention through transformers' AttentionInterface is refused by name with a `ProbeError`.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> model = GPT2Model(shape)
+    >>> with collect(model) as probe:
+    ...     _ = model(torch.arange(8)[None])
+    >>> probe.mean_entropy().shape  # (layers, heads)
+    torch.Size([2, 4])
+    >>> probe.stats["h.0.attn"][0].lse.shape  # of the first call: (batch, heads, queries)
+    torch.Size([1, 4, 8])
     """
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]

@@ -161,6 +161,12 @@ def logit_terms(decoder: Decoder, frequency: Tensor) -> tuple[Tensor, Tensor] | 
 
     None where they do not exist: several heads (which logit?), no MLP, or a norm before attention (what it does to a
     word depends on the word's place).
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
+    >>> logits, squares = logit_terms(decoder, torch.full((9,), 1 / 9))
+    >>> logits.shape, squares.shape
+    (torch.Size([2, 9]), torch.Size([2, 9]))
     """
     config = decoder.config
     if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre"):
@@ -191,6 +197,14 @@ def logit_estimate(
     with the logarithm of the words' frequency, which needs no theorem. All `words` of them must occur. start:
     `logit_terms` of the untrained network.
     Nothing where `logit_terms` has nothing to say.
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
+    >>> frequency = torch.arange(1.0, 10.0) / 45
+    >>> start = logit_terms(decoder, frequency)
+    >>> _ = decoder.qkv.data.mul_(2)  # stands for training
+    >>> {name: found.shape for name, found in logit_estimate(decoder, start, frequency, words=5).items()}
+    {'theorem': torch.Size([2]), 'squares': torch.Size([2]), 'frequency': torch.Size([2])}
     """
     now = logit_terms(decoder, frequency)
     if now is None:

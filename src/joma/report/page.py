@@ -84,7 +84,13 @@ class _Section:
 
 
 def write_report(results: Sequence[Result], out: Path, *, scale: str, made: datetime | None = None) -> Path:
-    """Write `out`/report.html, whole or not at all, and return its path. `made` is the date it carries, else now."""
+    """Write `out`/report.html, whole or not at all, and return its path. `made` is the date it carries, else now.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report([], Path(folder), scale="quick").name
+    'report.html'
+    """
     text = _page(results, scale, made or datetime.now().astimezone())
     out.mkdir(parents=True, exist_ok=True)
     path, part = out / "report.html", out / f".report.html.{os.getpid()}.part"
@@ -97,7 +103,14 @@ def write_report(results: Sequence[Result], out: Path, *, scale: str, made: date
 
 
 def findings_json(results: Sequence[Result]) -> dict[str, Any]:
-    """The findings of all studies as plain JSON values, without figures."""
+    """The findings of all studies as plain JSON values, without figures.
+
+    >>> from joma.studies import load
+    >>> from joma.studies.execute import broken
+    >>> study = load("thm2")
+    >>> findings_json([broken(study, study.quick, ValueError("no room"))])["studies"][0]["error"]
+    'ValueError: no room'
+    """
     return {"studies": [result.as_json() for result in results]}
 
 

@@ -20,7 +20,11 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a step is left out of the curves: what is wrong, in which file, in which tensor."""
+    """Why a step is left out of the curves: what is wrong, in which file, in which tensor.
+
+    >>> print(Fault(100, "step100", "model.safetensors", "h.0.mlp.c_fc.weight", "identical to step 10"))
+    step 100 (step100): model.safetensors: h.0.mlp.c_fc.weight: identical to step 10
+    """
 
     step: int
     checkpoint: str

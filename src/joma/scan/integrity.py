@@ -48,7 +48,11 @@ def check_finite(w: Tensor, tensor: str, file: str | None) -> None:
 
 
 def sketch(w: Tensor) -> Tensor:
-    """(1024,) values of `w` at fixed places, float64 if `w` is, else float32."""
+    """(1024,) values of `w` at fixed places, float64 if `w` is, else float32.
+
+    >>> sketch(torch.eye(3)).shape
+    torch.Size([1024])
+    """
     flat = w.reshape(-1) if w.is_contiguous() else w.contiguous().reshape(-1)
     sample = flat[_places(flat.numel()).to(flat.device)]
     return sample.double() if w.dtype is torch.float64 else sample.float()
@@ -74,6 +78,11 @@ def suspicions(
     """(step, tensor, what is wrong) by the rules above.
 
     steps: ascending. sketches, checksums: per tensor (steps, 1024) and (steps,).
+
+    >>> path = [torch.full((4, 4), place) for place in (0.0, 1.0, 1.0, 3.0)]
+    >>> sketches, checksums = np.stack([sketch(w) for w in path]), np.array([checksum(w) for w in path])
+    >>> suspicions([0, 10, 20, 30], {"w": sketches}, {"w": checksums})
+    [(20, 'w', 'identical to step 10')]
     """
     found: list[tuple[int, str, str]] = []
     twins = {name: _first_twins(sketches[name], checksums[name]) for name in sketches}

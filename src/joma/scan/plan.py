@@ -23,7 +23,17 @@ _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and what every checkpoint of the series must therefore hold."""
+    """What is measured, and what every checkpoint of the series must therefore hold.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan.series import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
+    ...     settled = plan(open_series(folder, downloads=Path(folder)))
+    >>> list(settled.wanted())
+    ['stable_rank/mlp', 'sketch/mlp', 'checksum/mlp']
+    """
 
     series: Series
     measures: Mapping[str, WeightMeasure | ModelMeasure]
@@ -80,6 +90,14 @@ def plan(
 
     Raises CheckpointError where architectures are mixed or the matrices cannot be found, NoneUsable where no
     checkpoint can be opened.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan.series import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
+    ...     plan(open_series(folder, downloads=Path(folder))).groups
+    {'mlp': ('h.0.mlp.c_fc.weight',)}
     """
     wanted = chosen(measures)
     worker = usable_device(device)

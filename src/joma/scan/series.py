@@ -19,7 +19,17 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Series:
-    """Where the checkpoints of one training run are; `source` is the user's word for it."""
+    """Where the checkpoints of one training run are; `source` is the user's word for it.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10, 20):
+    ...         save_file({}, f"{folder}/step{step}.safetensors")
+    ...     series = open_series(folder, downloads=Path(folder))
+    >>> series.select("10:").steps
+    [10, 20]
+    """
 
     source: str
     places: tuple[Place, ...]
@@ -45,6 +55,14 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
     """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
 
     downloads: folder for hub files that cannot be read in part, of at most `budget` bytes; made when it is needed.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({}, f"{folder}/step{step}.safetensors")
+    ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
+    ['step0.safetensors', 'step10.safetensors']
     """
     path = Path(source).expanduser()
     name = str(source)

@@ -30,7 +30,12 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity over the usable steps: values (steps, ...), the tensors of its rows, the names of its columns."""
+    """One quantity over the usable steps: values (steps, ...), the tensors of its rows, the names of its columns.
+
+    >>> curve = Curve(("h.0.mlp.c_fc.weight",), ("stable rank",), np.array([[4.0], [3.5]]))
+    >>> curve.values[:, 0]
+    array([4. , 3.5])
+    """
 
     tensors: tuple[str, ...]
     columns: tuple[str, ...]
@@ -39,7 +44,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a sweep found: curves over the usable steps, and the faults of the steps that were left out."""
+    """What a sweep found: curves over the usable steps, and the faults of the steps that were left out.
+
+    >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
+    >>> found.as_json()["left_out"][0]["what"]
+    'is cut off'
+    """
 
     source: str
     steps: list[int]
@@ -61,6 +71,19 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
 
     Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
     A checkpoint with a fault is reported, left out, and tried again by the next sweep.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series, plan
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({"h.0.mlp.c_fc.weight": torch.eye(4) + step}, f"{folder}/step{step}.safetensors")
+    ...     settled = plan(open_series(folder, downloads=Path(folder)))
+    ...     with Run.create(f"{folder}/scan.sqlite", study="scan", config=settled.config()) as run:
+    ...         found = sweep(settled, run)
+    >>> found.steps, found.curves["stable_rank/mlp"].values.round(3).tolist()
+    ([0, 10], [[4.0], [1.002]])
     """
     if jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {jobs}")

@@ -52,7 +52,11 @@ _FILES = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all studies, in the order of the report."""
+    """The names of all studies, in the order of the report.
+
+    >>> names()[:3]
+    ('block', 'thm1', 'thm1-rates')
+    """
     return tuple(_FILES)
 
 

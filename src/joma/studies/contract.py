@@ -34,7 +34,12 @@ _SOURCE = re.compile(
 
 
 def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
-    """How many findings came out how, in words: [("holds", "3 hold"), ("fails", "1 fails")]; absent ones left out."""
+    """How many findings came out how, in words; verdicts that nothing got are left out.
+
+    >>> claim = Claim("twice", "JoMA Thm 1", "Twice one is two.")
+    >>> tally([Finding(claim, "2", 2.0, None, "holds"), Finding(claim, "2", 2.0, None, "holds")])
+    [('holds', '2 hold')]
+    """
     counts = Counter(finding.verdict for finding in findings)
     plural = {"holds": "hold", "holds as corrected": "hold as corrected", "fails": "fail"}
     return [(v, f"{n} {plural.get(v, v) if n > 1 else v}") for v in VERDICTS if (n := counts[v])]
@@ -45,7 +50,11 @@ def silent(share: float, doing: str) -> None:
 
 
 class NotRun(Exception):
-    """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere."""
+    """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere.
+
+    >>> print(NotRun("torch sees no CUDA here", "joma verify fig6 --scale paper"))
+    torch sees no CUDA here; run it with: joma verify fig6 --scale paper
+    """
 
     def __init__(self, reason: str, command: str) -> None:
         super().__init__(f"{reason}; run it with: {command}")
@@ -53,7 +62,13 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of a source in our words, with its one place and, where it needs one, its correction."""
+    """One sentence of a source in our words, with its one place and, where it needs one, its correction.
+
+    >>> Claim("winner", "the paper", "One token takes all attention.")
+    Traceback (most recent call last):
+        ...
+    ValueError: claim 'winner': source must be one place like 'JoMA Thm 1', got 'the paper'
+    """
 
     name: str
     source: str
@@ -69,7 +84,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found about a claim. Built by the rules in `joma.studies.verdicts`, from recorded numbers."""
+    """What a study found about a claim. Built by the rules in `joma.studies.verdicts`, from recorded numbers.
+
+    >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
+    >>> Finding(claim, expected="one token", measured=1.0, tolerance=None, verdict="holds").as_json()["measured"]
+    1.0
+    """
 
     claim: Claim
     expected: str
@@ -122,6 +142,12 @@ def check_config(config: Any) -> None:
     precision that the device does not have, by name.
 
     A config checks what only it knows in its own `__post_init__`.
+
+    >>> from joma.studies import load
+    >>> check_config(dataclasses.replace(load("fig7").quick, every=0))
+    Traceback (most recent call last):
+        ...
+    ValueError: every must be at least 1, got 0
     """
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
@@ -147,6 +173,11 @@ class Study:
     """What tests claims. `quick` and `paper` are two instances of one frozen config dataclass.
 
     Raise `version` whenever `run` would record something else for the same config: stored runs are then run again.
+
+    >>> from joma.studies import load
+    >>> study = load("fig7")
+    >>> study.preset("quick").steps < study.preset("paper").steps
+    True
     """
 
     name: str

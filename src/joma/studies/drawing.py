@@ -48,7 +48,13 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Everything drawn inside looks like the rest of the report."""
+    """Everything drawn inside looks like the rest of the report.
+
+    >>> import matplotlib
+    >>> with house_style():
+    ...     matplotlib.rcParams["axes.spines.top"]
+    False
+    """
     import matplotlib
     from cycler import cycler
 
@@ -58,7 +64,13 @@ def house_style() -> Iterator[None]:
 
 
 def panels(columns: int = 1, rows: int = 1, *, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """A figure of `rows` x `columns` panels and its axes in reading order. Draw inside `house_style`."""
+    """A figure of `rows` x `columns` panels and its axes in reading order. Draw inside `house_style`.
+
+    >>> with house_style():
+    ...     figure, axes = panels(3, 2)
+    >>> len(axes), figure.get_size_inches().round(1).tolist()
+    (6, [10.2, 5.4])
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows))
@@ -67,7 +79,11 @@ def panels(columns: int = 1, rows: int = 1, *, width: float = 3.4, height: float
 
 
 def depth_colours(count: int) -> Sequence[str]:
-    """`count` colours from light to dark of one scale: layers, saliencies, anything with an order."""
+    """`count` colours from dark to light of one scale: layers, saliencies, anything with an order.
+
+    >>> depth_colours(3)
+    ['#3e4989', '#1f9f88', '#bddf26']
+    """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -76,7 +92,13 @@ def depth_colours(count: int) -> Sequence[str]:
 
 
 def to_svg(figure: Figure, *, title: str) -> str:
-    """The figure as an inline SVG that scales with the page, draws text in the page's colour and names itself."""
+    """The figure as an inline SVG that scales with the page, draws text in the page's colour and names itself.
+
+    >>> with house_style():
+    ...     svg = to_svg(panels()[0], title="v over time")
+    >>> svg[:42]
+    '<svg role="img" aria-label="v over time" x'
+    """
     buffer = StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = buffer.getvalue()

@@ -20,7 +20,11 @@ from joma.studies.drawing import house_style, to_svg
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure: its name, its caption, and the picture itself as SVG text."""
+    """A drawn figure: its name, its caption, and the picture itself as SVG text.
+
+    >>> Picture("curve", "v over time", "<svg></svg>").caption
+    'v over time'
+    """
 
     name: str
     caption: str
@@ -29,7 +33,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Result:
-    """All that a report says about one study."""
+    """All that a report says about one study.
+
+    >>> study = load("thm2")
+    >>> result = Result(study, plain_config(study.quick), 1.5, [], [], "joma verify thm2", None)
+    >>> result.as_json()["seconds"]
+    1.5
+    """
 
     study: Study
     config: dict[str, Any]
@@ -67,6 +77,13 @@ def execute(
 
     A finished record of the same config and version is not run again, an unfinished one is taken up where it
     stopped; `fresh` throws either away first.
+
+    >>> import tempfile
+    >>> study = load("thm5")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = execute(study, study.quick, Path(folder), pictures=False)
+    >>> len(result.findings) == len(study.claims)
+    True
     """
     check_config(config)
     plain = plain_config(config)
@@ -94,14 +111,22 @@ def _forget(path: Path) -> None:
 
 
 def broken(study: Study, config: Any, error: Exception) -> Result:
-    """The result of a study that raised `error`: no findings, but a line that says why."""
+    """The result of a study that raised `error`: no findings, but a line that says why.
+
+    >>> broken(load("thm2"), load("thm2").quick, ValueError("no room")).error
+    'ValueError: no room'
+    """
     plain = plain_config(config)
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
     return Result(study, plain, 0.0, [], [], command_line(study, plain), None, reason)
 
 
 def stored_results(folder: Path) -> list[Result]:
-    """Judge and draw the newest finished run of every study under `folder`; studies without one are not run."""
+    """Judge and draw the newest finished run of every study under `folder`; studies without one are not run.
+
+    >>> {result.findings[0].verdict for result in stored_results(Path("nothing is stored here"))}
+    {'not run'}
+    """
     newest: dict[str, tuple[str, Path]] = {}
     for path in sorted((folder / "runs").glob("*.sqlite")):
         with Run.open(path) as run:
@@ -128,7 +153,16 @@ def _not_run(study: Study, config: dict[str, Any], reason: NotRun) -> Result:
 
 
 def judge(study: Study, run: Run) -> list[Finding]:
-    """The findings of a recorded run: one for each claim of the study, in the study's order."""
+    """The findings of a recorded run: one for each claim of the study, in the study's order.
+
+    >>> import tempfile
+    >>> study = load("thm5")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = execute(study, study.quick, Path(folder), pictures=False).run
+    ...     with Run.open(record) as run:
+    ...         [finding.claim for finding in judge(study, run)] == list(study.claims)
+    True
+    """
     by_claim = {finding.claim.name: finding for finding in study.judge(run)}
     wanted = [claim.name for claim in study.claims]
     if set(by_claim) != set(wanted):
@@ -145,19 +179,31 @@ def draw(study: Study, run: Run) -> list[Picture]:
 
 
 def plain_config(config: Any) -> dict[str, Any]:
-    """A config dataclass as the JSON that a run stores."""
+    """A config dataclass as the JSON that a run stores.
+
+    >>> plain_config(load("fig7").quick)["device"]
+    'cpu'
+    """
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
 
 def run_path(study: Study, config: dict[str, Any], folder: Path) -> Path:
-    """Where the record of this study, version and config lives: the name changes when any of them does."""
+    """Where the record of this study, version and config lives: the name changes when any of them does.
+
+    >>> run_path(load("thm2"), {}, Path("out")).parent.as_posix()
+    'out/runs'
+    """
     identity = json.dumps({"version": study.version, "config": config}, sort_keys=True)
     return folder / "runs" / f"{study.name}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}.sqlite"
 
 
 def command_line(study: Study, config: dict[str, Any]) -> str:
-    """The shortest command that repeats a run: a preset if it is one, else `joma run` with what differs."""
+    """The shortest command that repeats a run: a preset if it is one, else `joma run` with what differs.
+
+    >>> command_line(load("thm2"), plain_config(load("thm2").paper))
+    'joma verify thm2 --scale paper'
+    """
     for scale in ("quick", "paper"):
         if config == plain_config(study.preset(scale)):
             return f"joma verify {study.name}" + ("" if scale == "quick" else f" --scale {scale}")

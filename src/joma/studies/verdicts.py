@@ -20,6 +20,10 @@ def by_residual(
 
     The printed form within tolerance holds; failing that, the corrected one within tolerance holds as corrected;
     failing both, the claim fails. A claim that was never corrected has only `printed`.
+
+    >>> claim = Claim("growth", "JoMA Thm 2", "erf(v/2) grows linearly.", corrected="erf(v/√2) grows linearly.")
+    >>> by_residual(claim, printed=0.36, corrected=4e-14, tolerance=1e-9, expected="a straight line").verdict
+    'holds as corrected'
     """
     if (corrected is None) != (claim.corrected is None):
         raise ValueError(f"{claim.name}: a corrected residual and a corrected form come together")
@@ -56,6 +60,10 @@ def by_test(
 
     The tests are computed from recorded numbers by the caller; `measured` shows those numbers. A claim whose
     quantity is missed but whose direction is seen (`in_direction`) is only qualitative.
+
+    >>> claim = Claim("order", "JoMA Thm 4", "Salient components converge first.")
+    >>> by_test(claim, measured="4 of 4 in order", expected="all in order", as_printed=True).verdict
+    'holds'
     """
     if (as_corrected is None) != (claim.corrected is None):
         raise ValueError(f"{claim.name}: a corrected form and its test come together")
@@ -82,6 +90,10 @@ def by_effect(
 
     If not, it is not above its control. If so, but the source's quantity is missed (`quantitative` is false),
     it is only qualitative. `shown` and `control_shown` replace the bare numbers where a reader wants intervals.
+
+    >>> claim = Claim("rebound", "JoMA Fig. 6", "Attention entropy bounces back.", empirical=True)
+    >>> by_effect(claim, measured=0.3, control=0.28, margin=0.05, expected="a rebound").verdict
+    'not above its control'
     """
     verdict: Verdict
     if not isfinite(measured - control) or measured <= control + margin:
@@ -99,7 +111,11 @@ def by_effect(
 
 
 def show(number: float) -> str:
-    """A number as a reader wants it: 0.36, 4e-14, 12.6."""
+    """A number as a reader wants it: four digits, or two and the power of ten.
+
+    >>> show(0.36), show(4e-14), show(12.6)
+    ('0.36', '4.0e-14', '12.6')
+    """
     if number == 0 or 1e-3 <= abs(number) < 1e5:
         return f"{number:.4g}"
     return f"{number:.1e}".replace("e-0", "e-").replace("e+0", "e+")

@@ -22,7 +22,13 @@ Side = Literal[1, -1]
 
 
 class CriticalRay(NamedTuple):
-    """The ratio a_-/a_+ that m asks for, and the two signed distances on the ray; NaN where there is none."""
+    """The ratio a_-/a_+ that m asks for, and the two signed distances on the ray; NaN where there is none.
+
+    >>> from joma.theory.radial import StudentT
+    >>> ray = critical_rays(1.0, StudentT(4, 3.0))
+    >>> ray.rho_plus, ray.rho_minus
+    (tensor(0.0333, dtype=torch.float64), tensor(-0.9667, dtype=torch.float64))
+    """
 
     ratio: Tensor
     rho_plus: Tensor
@@ -69,13 +75,23 @@ def crossing_value(law: RadialLaw) -> Tensor:
     """p_n(0) theta2(0), which eq. 58 compares with 1/4: at or above it F/theta1 does not rise at 0, so rays exist.
 
     Sufficient, not necessary: the Student-t with nu = 3 has 0.203 and critical rays. The Gaussian has 1/(2 pi).
+
+    >>> from joma.theory.radial import Gaussian, StudentT
+    >>> crossing_value(Gaussian(4)), crossing_value(StudentT(4, 3.0))
+    (tensor(0.1592, dtype=torch.float64), tensor(0.2026, dtype=torch.float64))
     """
     zero = torch.zeros((), dtype=torch.float64)
     return law.density(zero) * law.theta2(zero)
 
 
 class CriticalPoint(NamedTuple):
-    """|mu| and xi of a critical point, and its signed distances to the two clusters; NaN where there is none."""
+    """|mu| and xi of a critical point, and its signed distances to the two clusters; NaN where there is none.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1)
+    >>> torch.isclose(point.xi, point.rho_minus * point.norm)
+    tensor(True)
+    """
 
     norm: Tensor
     xi: Tensor
@@ -117,7 +133,14 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
 
 
 class Linearisation(NamedTuple):
-    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...)."""
+    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(2), 0.1)
+    >>> mu = point.norm * torch.tensor([1.0, 0.0], dtype=torch.float64)
+    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, Gaussian(2), decay=0.1).beta1
+    tensor(0.1219, dtype=torch.float64)
+    """
 
     C: Tensor
     beta1: Tensor
@@ -144,6 +167,13 @@ def linearisation(
     order |v - mu|^2, and xi does not wait: see `hessian` for (v, xi) together. Refuses a mu where v' is not zero.
 
     mu, centre: (..., d); xi, a_plus, a_minus, decay: (...).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(2), 0.1)
+    >>> mu = point.norm * torch.tensor([1.0, 0.0], dtype=torch.float64)
+    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, Gaussian(2), decay=0.1).C
+    tensor([[0.1013, 0.0000],
+            [0.0000, 0.1219]], dtype=torch.float64)
     """
     point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law)
     shrink = real(decay, "decay").to(point.mu)

@@ -17,7 +17,12 @@ RELU: Slopes = (0.0, 1.0)
 
 
 class Thetas(NamedTuple):
-    """E[psi] and the length of E[x' psi], each of the shape of the distance."""
+    """E[psi] and the length of E[x' psi], each of the shape of the distance.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> thetas(0.0, Gaussian(3)).first  # half of the samples are active
+    tensor(0.5000, dtype=torch.float64)
+    """
 
     first: Tensor
     second: Tensor
@@ -52,6 +57,10 @@ def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
     """Lemma 3: F(s) = second + s first = E[phi(u + s)], so that F' = first (`thetas`). Any shape.
 
     Increasing only where phi' >= 0, and F(-inf) = 0 only for a ReLU.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> excess([-1.0, 0.0, 1.0], Gaussian(3))
+    tensor([0.0833, 0.3989, 1.0833], dtype=torch.float64)
     """
     low, high = _pair(slopes)
     return low * real(s, "s") + (high - low) * law.F(s)
@@ -75,7 +84,12 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
 
 
 class HyperplaneMean(NamedTuple):
-    """E[psi(v . x + xi)] (...) and E[x psi(v . x + xi)] (..., d)."""
+    """E[psi(v . x + xi)] (...) and E[x psi(v . x + xi)] (..., d).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).mean
+    tensor(0.5000, dtype=torch.float64)
+    """
 
     mean: Tensor
     vector: Tensor
@@ -110,7 +124,12 @@ def hyperplane_mean(
 
 
 class Velocity(NamedTuple):
-    """v' (..., d) and xi' (...)."""
+    """v' (..., d) and xi' (...).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2)).xi
+    tensor(0.3413, dtype=torch.float64)
+    """
 
     v: Tensor
     xi: Tensor
@@ -163,6 +182,10 @@ def objective(
 
     Without decay J = |v| sum_j a_j F(rho_j), homogeneous of degree one, so v . v' + xi xi' = J by Euler: this is
     eq. 53 corrected, and why sum_j a_j F(rho_j) = 0 at every stationary point (eq. 54).
+
+    >>> from joma.theory.radial import Gaussian
+    >>> objective([[1.0, 0.0], [2.0, 0.0]], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    tensor([0.6844, 1.3687], dtype=torch.float64)
     """
     node = Node.of(v, xi, centres, weights, law)
     gain = node.length * (node.weights * excess(node.rho, law, slopes=slopes)).sum(-1)
@@ -185,6 +208,12 @@ def hessian(
         y_j = (xbar_j - rho_j vhat, 1)
 
     Without decay H (v, xi) = 0: nothing holds a point of a critical ray in place along the ray.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> hessian([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    tensor([[ 0.0000,  0.0000,  0.0000],
+            [ 0.0000, -0.1570,  0.0000],
+            [ 0.0000,  0.0000, -0.1570]], dtype=torch.float64)
     """
     node = Node.of(v, xi, centres, weights, law)
     low, high = _pair(slopes)

@@ -13,7 +13,13 @@ from joma.theory._quadrature import half_line, with_slope
 
 
 class RadialLaw(ABC):
-    """One isotropic law: its dimension n, its radial density, and its one-dimensional marginal."""
+    """One isotropic law: its dimension n, its radial density, and its one-dimensional marginal.
+
+    >>> from joma.theory.radial import Gaussian
+    >>> law = Gaussian(3)
+    >>> torch.isclose(law.F(0.5), law.theta2(0.5) + 0.5 * law.theta1(0.5))
+    tensor(True)
+    """
 
     dimension: int
     radius: float

@@ -68,12 +68,20 @@ class Attention:
 
 
 def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """f'(at) of a pointwise function, by autograd; differentiable again."""
+    """f'(at) of a pointwise function, by autograd; differentiable again.
+
+    >>> derivative(torch.square, torch.tensor([1.0, 3.0]))
+    tensor([2., 6.])
+    """
     return value_and_derivative(function, at)[1]
 
 
 def value_and_derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
-    """f(at) and f'(at) of a pointwise function; both carry the graph of `at` if it has one, and else none."""
+    """f(at) and f'(at) of a pointwise function; both carry the graph of `at` if it has one, and else none.
+
+    >>> value_and_derivative(torch.square, torch.tensor([1.0, 3.0]))
+    (tensor([1., 9.]), tensor([2., 6.]))
+    """
     graph = at.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
         inner = at if graph else at.detach().requires_grad_()
@@ -98,7 +106,12 @@ def entropy(p: Number, *, dim: int = -1) -> Tensor:
 
 
 def random_orthonormal(width: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """`count` orthonormal columns in `width` dimensions: the embeddings that Theorem 1 asks for. (width, count)."""
+    """`count` orthonormal columns in `width` dimensions: the embeddings that Theorem 1 asks for. (width, count).
+
+    >>> u = random_orthonormal(5, 3, generator=torch.Generator().manual_seed(0))
+    >>> torch.allclose(u.mT @ u, torch.eye(3, dtype=torch.float64))
+    True
+    """
     if whole(count, "count", 1) > whole(width, "width", 1):
         raise ValueError(f"{count} orthonormal vectors do not fit into {width} dimensions")
     q: Tensor

@@ -27,7 +27,11 @@ from joma.theory._arguments import Number, at_least_dims, real, together
 
 
 class Signals(NamedTuple):
-    """The four signals of Theorem 1, each (..., samples)."""
+    """The four signals of Theorem 1, each (..., samples).
+
+    >>> counter_example().delta
+    tensor([1., 0.], dtype=torch.float64)
+    """
 
     za: Tensor
     """The latent that node j is to learn."""
@@ -40,7 +44,12 @@ class Signals(NamedTuple):
 
 
 class AngleCondition(NamedTuple):
-    """What `angle_condition` finds; angles in radians."""
+    """What `angle_condition` finds; angles in radians.
+
+    >>> found = angle_condition(*counter_example())
+    >>> found.satisfied, found.total.rad2deg()
+    (tensor(False), tensor(107.1318, dtype=torch.float64))
+    """
 
     angles: Tensor
     """(..., 3): a = (za, delta), b = (zb, f), c = (za, +-zb)."""
@@ -53,7 +62,11 @@ class AngleCondition(NamedTuple):
 
 
 class Gated(NamedTuple):
-    """The signals at a child node k: a latent, its activation, the gradient that arrives; each (..., samples)."""
+    """The signals at a child node k: a latent, its activation, the gradient that arrives; each (..., samples).
+
+    >>> gate_counter_example().f
+    tensor([-0.5000,  1.0000], dtype=torch.float64)
+    """
 
     zb: Tensor
     f: Tensor
@@ -137,7 +150,12 @@ def independent_conclusion(zb: Number, delta: Number, gain: Number) -> Tensor:
 
 
 def counter_example() -> Signals:
-    """Two samples for which all premises of Theorem 1 are positive (0.5, 0.99, 0.95) and the conclusion is -0.01."""
+    """Two samples for which all premises of Theorem 1 are positive (0.5, 0.99, 0.95) and the conclusion is -0.01.
+
+    >>> za, zb, f, delta = counter_example()
+    >>> bool((premises(za, zb, f, delta) > 0).all()), bool(conclusion(zb, f, delta) > 0)
+    (True, False)
+    """
     return Signals(*(torch.tensor(x, dtype=torch.float64) for x in ([0.5, 1], [-0.1, 1], [0.1, 1], [1, 0])))
 
 

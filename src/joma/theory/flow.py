@@ -28,17 +28,29 @@ Method = Literal["DOP853", "Radau", "LSODA"]
 
 
 def identity(x: Tensor) -> Tensor:
-    """phi(x) = x, the linear MLP."""
+    """phi(x) = x, the linear MLP.
+
+    >>> identity(torch.tensor([-1.0, 2.0]))
+    tensor([-1.,  2.])
+    """
     return x
 
 
 def constant_gradient(g: Tensor) -> Backprop:
-    """Assumption 1 to the letter: g never changes. g: (samples, nodes)."""
+    """Assumption 1 to the letter: g never changes. g: (samples, nodes).
+
+    >>> constant_gradient(torch.tensor([[1.0, -1.0]]))(torch.zeros(1, 2), 0.5)
+    tensor([[ 1., -1.]])
+    """
     return lambda h, time: g
 
 
 def cross_entropy_gradient(label: Tensor) -> Backprop:
-    """g = onehot(label) - softmax(h): a softmax loss directly on the hidden nodes. label: (samples,)."""
+    """g = onehot(label) - softmax(h): a softmax loss directly on the hidden nodes. label: (samples,).
+
+    >>> cross_entropy_gradient(torch.tensor([1]))(torch.zeros(1, 2), 0.0)
+    tensor([[-0.5000,  0.5000]])
+    """
 
     def gradient(h: Tensor, time: float) -> Tensor:
         target = torch.nn.functional.one_hot(label, h.shape[-1]).to(h)
@@ -48,7 +60,12 @@ def cross_entropy_gradient(label: Tensor) -> Backprop:
 
 
 class State(NamedTuple):
-    """The two halves of the block, or of its velocity: w (..., width, nodes) and z (..., queries, tokens)."""
+    """The two halves of the block, or of its velocity: w (..., width, nodes) and z (..., queries, tokens).
+
+    >>> state = State(w=torch.zeros(3, 2), z=torch.zeros(1, 2))  # width 3, 2 nodes, 1 query, 2 tokens
+    >>> state.w.shape, state.z.shape
+    (torch.Size([3, 2]), torch.Size([1, 2]))
+    """
 
     w: Tensor
     z: Tensor
@@ -62,6 +79,13 @@ class Block:
     tokens U_C (width, tokens) and queries u_m (width, queries), the embeddings as columns.
     `per_query` averages z_m' over the samples of query m, as eq. 2 is written; otherwise it is the gradient of the
     one mixed loss, p_m times that. Rates are eta_w and eta_z.
+
+    >>> u = torch.eye(3, dtype=torch.float64)
+    >>> x, query = torch.tensor([[0.25, 0.75]], dtype=torch.float64), torch.tensor([0])
+    >>> block = Block(x, query, u[:, :2], u[:, 2:], constant_gradient(torch.ones(1, 1, dtype=torch.float64)))
+    >>> end = block.solve(torch.zeros(3, 1).double(), torch.zeros(1, 2).double(), [1.0])
+    >>> torch.allclose(end.z, block.project(end.w).mT ** 2 / 2)  # Theorem 1
+    True
     """
 
     x: Tensor

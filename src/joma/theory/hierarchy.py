@@ -167,7 +167,11 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
 
 
 class Enumeration(NamedTuple):
-    """The exact distribution of the tokens of a small tree, every latent summed over."""
+    """The exact distribution of the tokens of a small tree, every latent summed over.
+
+    >>> enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3]).both.diagonal()  # how often each token appears
+    tensor([0.4100, 0.4100, 0.4100, 0.4100], dtype=torch.float64)
+    """
 
     joint: Tensor
     """(..., 2, ..., 2): the probability of each pattern of tokens, one axis a token, left to right."""

@@ -106,6 +106,10 @@ def sgd_drift(
     A sum of squares of steps, so first order in the rate at fixed training time; under exp its sign is fixed: z lags.
     Momentum keeps the order, Adam and weight decay break the invariant outright.
     z: (..., steps, tokens), v: (..., steps, tokens, nodes), the recorded path. Returns (..., steps, tokens), 0 first.
+
+    >>> z, v = [[0.0], [0.0], [0.04]], [[[0.0]], [[0.2]], [[0.4]]]  # two steps: dz = v dv
+    >>> sgd_drift(z, v)[-1], first_integral(z[-1], v[-1])
+    (tensor([-0.0400], dtype=torch.float64), tensor([-0.0400], dtype=torch.float64))
     """
     logits, weights = _logits_and_weights(z, v, steps=True)
     rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
@@ -146,6 +150,12 @@ def softmax_estimate(
     Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step.
     The mean of z over tokens never changes under softmax, so the estimates keep that of z0. kappa and temperature are
     one number each.
+
+    >>> v = [[[0.0], [0.0]], [[0.5], [0.0]], [[1.0], [0.0]]]
+    >>> softmax_estimate(v, x=[[0.5, 0.5]])
+    tensor([[ 0.0000,  0.0000],
+            [ 0.0000,  0.0000],
+            [ 0.1250, -0.1250]], dtype=torch.float64)
     """
     weights = at_least_dims(real(v, "v"), "v", 3, "(..., steps, tokens, nodes)")
     given = _only_needed(method, x=x, mean_attention=mean_attention, covariance=covariance)

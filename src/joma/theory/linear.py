@@ -102,6 +102,10 @@ def row_trajectory(
     From a zero start V = diag(s/n) delta, so rank V = rank delta at every t > 0: "V becomes low rank" is true of
     the stable rank only. delta, v0: (..., tokens, nodes); z0: (..., tokens). Returns (..., steps, tokens, nodes).
     Differentiable in every argument, also at a row of zeros.
+
+    >>> row_trajectory([[0.6, 0.8], [0.0, 0.5]], [1.0])
+    tensor([[[0.7653, 1.0204],
+             [0.0000, 0.5229]]], dtype=torch.float64)
     """
     saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
     saliency, start = together(delta=saliency, v0=real(v0, "v0"))
@@ -116,7 +120,11 @@ def row_trajectory(
 
 
 class Motion(NamedTuple):
-    """Trajectories of the MLP weights and of the attention logits, each (..., steps, tokens[, nodes])."""
+    """Trajectories of the MLP weights and of the attention logits, each (..., steps, tokens[, nodes]).
+
+    >>> linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0).z
+    tensor([[1.5431, 1.1276]], dtype=torch.float64)
+    """
 
     v: Tensor
     z: Tensor
@@ -130,6 +138,10 @@ def linear_attention_trajectory(
         v = v0 cosh(w t) + z0/sqrt(kappa) sinh(w t),   z = z0 cosh(w t) + sqrt(kappa) v0 sinh(w t),   w = sqrt(kappa) delta / norm
 
     From v0 = z0 = 0 nothing ever moves: Theorem 1 is then true and empty. Shapes as in `trajectory`.
+
+    >>> v, z = linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0)
+    >>> torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
+    True
     """  # noqa: E501
     saliency = at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)")
     root = positive(kappa, "kappa").sqrt()
@@ -147,6 +159,10 @@ def linear_attention_row_trajectory(
     """Linear attention with K > 1 nodes: rows move along their own delta, s = alpha cosh + z0/sqrt(kappa) sinh.
 
     Shapes as in `row_trajectory`; z is (..., steps, tokens).
+
+    >>> linear_attention_row_trajectory([[0.6, 0.8], [0.0, 0.5]], [1.0], z0=1.0).v
+    tensor([[[0.7051, 0.9402],
+             [0.0000, 0.5211]]], dtype=torch.float64)
     """
     saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
     saliency, start = together(delta=saliency, v0=real(v0, "v0"))
@@ -169,6 +185,10 @@ def winner_growth(tau: Number) -> Tensor:
 
     W0 is Lambert's function: only the square root of a logarithm. Relative error 0.015 at tau = 0.99 and
     falling; an asymptote, so meant for tau near 1 (`trajectory` is exact everywhere).
+
+    >>> tau = torch.tensor([0.99, 0.9999], dtype=torch.float64)
+    >>> winner_growth(tau), trajectory([1.0], tau * blow_up_time([1.0]))[:, 0]
+    (tensor([2.6147, 3.9045], dtype=torch.float64), tensor([2.5758, 3.8906], dtype=torch.float64))
     """
     fraction = real(tau, "tau")
     if ((fraction < 0) | (fraction >= 1)).any():

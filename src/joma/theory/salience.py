@@ -109,7 +109,11 @@ def depth(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
 
 
 class ConvergenceRatio(NamedTuple):
-    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda)."""
+    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda).
+
+    >>> convergence_ratio(3.0, 2.0, [1.0, 100.0]).Lambda
+    tensor([0.5779, 0.0024], dtype=torch.float64)
+    """
 
     ratio: Tensor
     leading: Tensor

@@ -37,7 +37,22 @@ class Ensemble:
     """What is trained: members, each with its data, its loss and its learning rate.
 
     The callables are given the numbers of the members they are asked for, because an ensemble that does not fit in
-    memory is split into groups that take turns between measuring points.
+    memory is split into groups that take turns between measuring points. `train` has an example of a whole run.
+
+    >>> from joma.models import Decoder, DecoderConfig
+    >>> from joma.training import next_token_loss
+    >>> text = torch.zeros(4, 10, dtype=torch.long)
+    >>> ensemble = Ensemble(
+    ...     members=2,
+    ...     networks=lambda members: Decoder(DecoderConfig(vocabulary=7), seeds=members),
+    ...     batch=lambda step, members: (text[:, :-1], text[:, 1:]),
+    ...     loss=next_token_loss,
+    ...     optimizer=Optimizer("adam", rate=1e-3),
+    ...     steps=10,
+    ...     measure_at=(0, 5),
+    ... )
+    >>> ensemble.points
+    [0, 5, 10]
     """
 
     members: int

@@ -84,6 +84,13 @@ def train_series(
     A tokenizer is made from the text and saved with every checkpoint. No position is seen more than once an epoch;
     batches run through the text in a fixed shuffled order. float32 weights; bf16 arithmetic on a GPU.
     A folder that already holds the whole series of this config and text is left as it is.
+
+    >>> import tempfile
+    >>> config = SeriesConfig(layers=1, width=16, heads=2, vocabulary=260, context=8, batch=2, steps=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     losses = train_series(Path(folder), "to be or not to be " * 50, config)
+    ...     len(losses), sorted(path.name for path in Path(folder).iterdir())
+    (2, ['series.json', 'step0', 'step1', 'step2'])
     """
     at = checkpoint_steps(config.steps) if save_at is None else save_at
     identity = {"config": asdict(config), "text": hash_of(text), "save_at": at}
@@ -102,7 +109,11 @@ def train_series(
 
 
 def hash_of(text: str) -> str:
-    """A short name for a text."""
+    """A short name for a text.
+
+    >>> hash_of("to be or not to be")
+    '2e9d72a733ae5a6c'
+    """
     from hashlib import sha256
 
     return sha256(text.encode()).hexdigest()[:16]
