@@ -77,6 +77,19 @@ def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(with_t
     assert (tmp_path / "report.html").exists()
 
 
+def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path):
+    assert main(["run", "toy", "--out", str(tmp_path)]) == 0
+    (kept,) = (tmp_path / "runs").glob("*.sqlite")
+    records = tmp_path / "records" / "toy"
+    records.mkdir(parents=True)
+    kept.rename(records / "toy.sqlite")
+    assert main(["report", str(records.parent), "--out", str(tmp_path / "page")]) == 0
+    findings = json.loads((tmp_path / "page" / "findings.json").read_text())
+    assert [study["name"] for study in findings["studies"]] == ["toy"]
+    assert (tmp_path / "page" / "report.html").exists()
+    assert [path.name for path in records.parent.iterdir()] == ["toy"]
+
+
 def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
     for arguments, hint in ((["--sice", "3"], "--size"), (["--size", "three"], "--size")):
         with pytest.raises(SystemExit) as exit:

@@ -68,7 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser(
         "report", help="judge and draw stored runs again and rewrite their report and findings"
     )
-    report.add_argument("folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote")
+    report.add_argument(
+        "folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote, or one of kept records"
+    )
+    report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: into DIR)")
     report.set_defaults(call=_report)
 
     scan_command.add_parser(commands)
@@ -174,11 +177,13 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     from joma.report import findings_json, write_report
     from joma.studies.execute import stored_results
 
-    if not (options.folder / "runs").is_dir():
-        raise ValueError(f"{options.folder} holds no runs; `joma verify --out {options.folder}` makes them")
     results = stored_results(options.folder)
-    _write_json(options.folder / "findings.json", findings_json(results))
-    print(f"report: {write_report(results, options.folder, scale='as stored')}")
+    if not results:
+        raise ValueError(f"{options.folder} holds no runs; `joma verify --out {options.folder}` makes them")
+    out = options.out or options.folder
+    _usable_folder(out)
+    _write_json(out / "findings.json", findings_json(results))
+    print(f"report: {write_report(results, out, scale='as stored')}")
     return OK
 
 

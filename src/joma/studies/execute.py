@@ -122,18 +122,23 @@ def broken(study: Study, config: Any, error: Exception) -> Result:
 
 
 def stored_results(folder: Path) -> list[Result]:
-    """Judge and draw the newest finished run of every study under `folder`; studies without one are not run.
+    """Judge and draw the newest finished run of every study under `folder`.
 
-    >>> {result.findings[0].verdict for result in stored_results(Path("nothing is stored here"))}
-    {'not run'}
+    In FOLDER/runs, where `joma verify` puts them; studies without one are not run. Or, if there is no such folder, in
+    FOLDER/STUDY, as records are kept; then only of those studies that have one.
+
+    >>> stored_results(Path("nothing is stored here"))
+    []
     """
+    verified = (folder / "runs").is_dir()
     newest: dict[str, tuple[str, Path]] = {}
-    for path in sorted((folder / "runs").glob("*.sqlite")):
+    for path in sorted(folder.glob("runs/*.sqlite" if verified else "*/*.sqlite")):
         with Run.open(path) as run:
             known = run.study in names() and run.version == load(run.study).version
             if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
                 newest[run.study] = (run.created, path)
-    return [_stored(load(name), newest[name][1] if name in newest else None, folder) for name in names()]
+    shown = [name for name in names() if verified or name in newest]
+    return [_stored(load(name), newest[name][1] if name in newest else None, folder) for name in shown]
 
 
 def _stored(study: Study, path: Path | None, folder: Path) -> Result:
