@@ -77,7 +77,8 @@ def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(with_t
     assert (tmp_path / "report.html").exists()
 
 
-def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path):
+def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.studies.execute.load", studies.load)
     assert main(["run", "toy", "--out", str(tmp_path)]) == 0
     (kept,) = (tmp_path / "runs").glob("*.sqlite")
     records = tmp_path / "records" / "toy"
