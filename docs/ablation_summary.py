@@ -1,4 +1,4 @@
-"""What causes the drop and the rebound: all ablations of a folder as one table (Markdown) and one picture.
+"""What the ablations show of drop and rebound: those with all words, as one table (Markdown) and one picture.
 
 python docs/ablation_summary.py results docs/_static/ablations.png
 """
@@ -11,8 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 from joma.runs import Run
-from joma.studies import load
-from joma.studies._ablation import curves_of, learned, shape_of
+from joma.studies._ablation import curves_of, shape_of
 from joma.studies._ablation_figures import COLOURS, band
 from joma.studies._language_models import best_loss, over_seeds, steps_of
 from joma.studies.drawing import house_style, panels
@@ -25,7 +24,7 @@ SHOWN = {
     "norm": ("LayerNorm after", "LayerNorm before", "RMSNorm after", "none"),
     "optimizer": ("Adam", "Adam, state kept", "AdamW", "SGD"),
 }
-"""Every ablation with the full vocabulary, its twin first."""
+"""The variants that are shown, the network itself before its twins."""
 LIMITS = (0.5, 2.65)
 
 
@@ -33,15 +32,13 @@ def line(run: Run, study: str, variant: str) -> str:
     """One row of the table."""
     shape = shape_of(run, variant)
     drop, back = (", ".join(str(over_seeds(layer)) for layer in part.T) for part in (shape.drop, shape.rebound))
-    loss = f"{over_seeds(best_loss(run, variant)[0]).mean:.3f}" + (
-        "" if learned(run, variant) else " (learned nothing)"
-    )
-    return f"| `{study}` | {variant} | {drop} | {back} | {shape.rebounds.sum()} of {len(shape.rebounds)} | {loss} |"
+    loss = over_seeds(best_loss(run, variant)[0]).mean
+    return f"| `{study}` | {variant} | {drop} | {back} | {shape.rebounds.sum()} of {len(shape.rebounds)} | {loss:.3f} |"
 
 
 def main() -> None:
     records, picture = Path(sys.argv[1]), Path(sys.argv[2])
-    print("| Study | Network | Drop, layer by layer | Rebound | Layers that rebound | Loss |")
+    print("| Study | Network | Drop, layer by layer | Rebound | Layers that rebound by the rule | Loss |")
     print("|---|---|---|---|---|---|")
     with house_style():
         figure, axes = panels(len(SHOWN), 2, width=2.0, height=2.1)
@@ -53,7 +50,7 @@ def main() -> None:
                     for layer, curves in enumerate(curves_of(run, variant)):
                         steps = steps_of(run, variant) / 1000
                         band(axes[layer * len(SHOWN) + column], steps, curves, colour, variant)
-            axes[column].set_title(load(study).name)
+            axes[column].set_title(study)
             lower = axes[len(SHOWN) + column]
             lower.set_xlabel("thousand steps")
             lower.set_ylim(LIMITS)

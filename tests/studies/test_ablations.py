@@ -10,6 +10,7 @@ import torch
 from records import HOLDS, carried_out, verdicts
 from small_language_models import SMALL as SIZES
 
+from joma.models import Decoder
 from joma.studies import _ablation as ablation
 from joma.studies import _language_models as lm
 from joma.studies import (
@@ -307,6 +308,20 @@ def test_variants_differ_in_one_thing(data_folder):
                 if getattr(base.decoder, entry.name) != getattr(other.decoder, entry.name)
             }
             assert len(differing - {"mlp"}) <= 1
+            assert_equal_starts(base.decoder, other.decoder)
+    base, few = base.decoder, base.decoder.with_(vocabulary=8)
+    for shape in (base.with_(embeddings="frozen"), few.with_(embeddings="orthonormal")):
+        assert_equal_starts(base if shape.vocabulary == base.vocabulary else few, shape)
+
+
+def assert_equal_starts(one, other):
+    """All that two networks of one seed have in common begins with the same values."""
+    first, second = (Decoder(shape, seeds=[3]).state_dict() for shape in (one, other))
+    chosen = {"embedding"} if other.embeddings == "orthonormal" else set()
+    common = (first.keys() & second.keys()) - chosen
+    assert {"qkv", "projection", "out", "out_bias"} <= common
+    for name in common:
+        assert torch.equal(first[name], second[name]), name
 
 
 def test_embeddings_are_what_they_are_called(runs):

@@ -127,6 +127,14 @@ def test_losses_are_compared_with_the_paper(depths, tmp_path, monkeypatch):
         printed = {layers: loss + shift for layers, loss in ours.items()}
         monkeypatch.setattr(fig6, "PRINTED", {**fig6.PRINTED, "wikitext-2": printed})
         assert verdicts(fig6.STUDY, depths)["fig6-losses-wikitext-2"] == verdict
+    monkeypatch.setattr(fig6, "PRINTED", {**fig6.PRINTED, "wikitext-2": ours})
+
+    def lost(name, step, value):
+        return np.zeros_like(value) if name == "L2/diverged_at" else value
+
+    assert verdicts(fig6.STUDY, depths)["fig6-losses-wikitext-2"] == "holds"
+    run = changed(depths, tmp_path / "a depth diverged", lost)
+    assert verdicts(fig6.STUDY, run)["fig6-losses-wikitext-2"] == "fails"
 
 
 def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):

@@ -92,7 +92,14 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
     (tmp_path / "reference").mkdir()
     for shift, verdict in ((0.05, "holds"), (0.15, "fails")):
         stored = [
-            {"layers": 1, "lr": 0.02, "seed": seed, "steps": list(range(0, 49, 4)), "entropy": (one + shift).tolist()}
+            {
+                "layers": 1,
+                "lr": 0.02,
+                "seed": seed,
+                "steps": list(range(0, 49, 4)),
+                "val_loss": [3.0] * 13,
+                "entropy": (one + shift).tolist(),
+            }
             for seed, one in enumerate(ours[:3], start=1)
         ]
         (tmp_path / "reference" / "wikitext2_runs.json").write_text(json.dumps(stored))

@@ -1,4 +1,4 @@
-"""The stored runs of Figures 6 and 8, where they are at hand: they begin with the weights that our seeds give."""
+"""The stored runs of Figures 6 and 8: they begin with the weights that our seeds give; how distances are worked out."""
 
 import os
 
@@ -9,8 +9,9 @@ import torch
 from joma.data.text import streams, windows
 from joma.models import Decoder
 from joma.probes.decoder import attention_entropy
+from joma.runs import Run
 from joma.studies._language_models import corpus, recipe
-from joma.studies._stored_curves import SEEDS, find_stored
+from joma.studies._stored_curves import NEAR, NOISES, SEEDS, Distance, distances, find_stored
 from joma.studies.entropy_over_training import STUDY
 
 
@@ -28,3 +29,73 @@ def test_the_stored_runs_begin_with_our_weights(layers):
             decoder = Decoder(variant.decoder, seeds=[SEEDS[theirs["seed"]]])
             ours = attention_entropy(decoder, sequences[variant.sequence, :1])[0, :, 0]
         np.testing.assert_allclose(ours, theirs["entropy"][0], atol=2e-5)
+
+
+POINTS = (0, 1000, 2000)
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """A run of seeds 2 to 5 under two rates that was never trained: seed s has the entropy s + point / 1000, loss s."""
+    seeds = np.arange(2, 6)
+
+    def make(diverged=()):
+        run = Run.create(tmp_path / "run.sqlite", study="x", config={})
+        run.keep("v/rates", lambda: np.array([1e-4, 1e-2]))
+        run.keep("v/seeds", lambda: seeds)
+        members = np.tile(seeds, 2).astype(float)
+        for step in POINTS:
+            entropy = np.broadcast_to((members + step / 1000)[:, None, None], (8, 2, 1))
+            lost = np.where(np.isin(members, diverged), 0, -1)
+            run.record(step, {"v/sequence/entropy": entropy, "v/valid/loss": members, "v/diverged_at": lost})
+        return run
+
+    return make
+
+
+def stored_run(seed, level, rate=1e-4):
+    """One that stands at its level in both layers, with the loss 9 at first and then 3."""
+    return {
+        "layers": 2, "lr": rate, "seed": seed, "steps": [0, 1000, 2000, 3000], "val_loss": [9.0, 3.0, 3.0, 3.0],
+        "entropy": [[level, level]] * 4,
+    }  # fmt: skip
+
+
+def rows(run, stored):
+    return [Distance(*row) for row in distances(run, {"v": 2}, stored)]
+
+
+def test_curves_are_compared_seed_by_seed(ours):
+    """Stored seeds 1 and 2 are our 3 and 4; our 2 and 5 have no part in it, nor has a stored one that we lack."""
+    (found,) = rows(ours(), [stored_run(1, 3.0), stored_run(2, 5.0), stored_run(7, 100.0)])
+    assert found.rms == pytest.approx(np.sqrt(np.mean(np.square(3.5 + np.arange(3) - 4.0))))
+    assert found.untrained == pytest.approx(0.5)
+    assert found.loss == pytest.approx(0.5)
+    assert (found.layers, found.rate, found.tolerance) == (2, 1e-4, NEAR)
+
+
+def test_a_seed_that_diverged_takes_its_twin_with_it(ours):
+    (found,) = rows(ours(diverged=[4]), [stored_run(1, 3.0), stored_run(2, 50.0)])
+    assert found.untrained == pytest.approx(0.0)
+
+
+def test_other_seeds_are_compared_by_their_means(ours):
+    (found,) = rows(ours(), [stored_run(8, 3.0), stored_run(9, 4.0)])
+    assert found.untrained == pytest.approx(0.0)
+
+
+def test_large_rates_are_allowed_twice_the_noise_of_the_stored_seeds(ours):
+    (found,) = rows(ours(), [stored_run(1, 3.0, 1e-2), stored_run(2, 5.0, 1e-2)])
+    assert found.tolerance == pytest.approx(
+        NOISES * np.sqrt(2.0)
+    )  # sqrt 2 is the sd of 3 and 5; two means of two differ
+
+
+def test_one_stored_seed_has_no_noise_to_allow_for(ours):
+    (found,) = rows(ours(), [stored_run(1, 3.0, 1e-2)])
+    assert found.tolerance == NEAR
+
+
+def test_where_all_diverged_nothing_is_near(ours):
+    (found,) = rows(ours(diverged=[2, 3, 4, 5]), [stored_run(1, 3.0)])
+    assert np.isnan(found.loss)

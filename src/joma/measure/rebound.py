@@ -123,12 +123,24 @@ def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
     return level, middle, size
 
 
+def drop_and_rebound(curve: Tensor) -> tuple[Tensor, Tensor]:
+    """Drop and rebound of every seed, each read at the valley of the mean of the others: its noise chooses no place.
+
+    curve: (..., seeds, points) -> (..., seeds) each.
+
+    >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
+    (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))
+    """
+    others = curve.sum(-2, keepdim=True) - curve
+    low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]
+    return curve[..., 0] - low, curve[..., -1] - low
+
+
 def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    others = (curve.sum(-2, keepdim=True) - curve) / (curve.shape[-2] - 1)
-    low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]  # (..., seeds)
     start, end = curve[..., 0], curve[..., -1]
-    margins = mean_interval(torch.stack([start - low, end - low], dim=-1), dim=-2, level=confidence).half_width
-    return start.mean(-1), low.mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
+    drop, back = drop_and_rebound(curve)
+    margins = mean_interval(torch.stack([drop, back], dim=-1), dim=-2, level=confidence).half_width
+    return start.mean(-1), (start - drop).mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
 
 
 def _checked(

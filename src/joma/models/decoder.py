@@ -303,8 +303,7 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
     """One member's initial values, drawn as torch's own modules draw them after torch.manual_seed(seed).
 
     In turn: TransformerEncoderLayer, Embedding, Linear, and then embedding and output anew, uniform within +-0.1. The
-    runs of Figures 6 and 8 were begun like this, so that a seed of theirs begins with the very same weights here. A
-    classifier has no such twin; its values do not depend on how many classes stand beside its own.
+    runs of Figures 6 and 8 were begun like this, so that a seed of theirs begins with the very same weights here.
     """
     outputs = config.outputs or config.vocabulary
 
@@ -319,7 +318,8 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
         values["last_scale"] = torch.ones(config.width)
         if config.norm.endswith("layer"):
             values["last_shift"] = torch.zeros(config.width)
-    if config.outputs is None:  # what Embedding and Linear draw for themselves, and is not used
+    if config.outputs is None:  # what Embedding and Linear draw for themselves, and is not used; a classifier has no
+        # twin to match, and its weights should not hang on how many classes stand beside its own
         torch.empty(config.vocabulary, config.width).normal_(generator=generator)
         uniform(1 / math.sqrt(config.width), outputs, config.width + 1)
     values["embedding"] = uniform(0.1, config.vocabulary, config.width)
@@ -347,11 +347,11 @@ def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[
         values["projection_bias"] = torch.zeros(width)
     values["qkv"] = uniform(math.sqrt(6 / (4 * width)), 3 * width, width).T
     values["qkv_bias"] = torch.zeros(3 * width)
-    if mlp:
-        values["up"] = uniform(1 / math.sqrt(width), mlp, width).T
-        values["up_bias"] = uniform(1 / math.sqrt(width), mlp)
-        values["down"] = uniform(1 / math.sqrt(mlp), width, mlp).T
-        values["down_bias"] = uniform(1 / math.sqrt(mlp), width)
+    hidden = mlp or width  # without an MLP its numbers are drawn all the same: what follows is then as in its twin
+    values["up"] = uniform(1 / math.sqrt(width), hidden, width).T
+    values["up_bias"] = uniform(1 / math.sqrt(width), hidden)
+    values["down"] = uniform(1 / math.sqrt(hidden), width, hidden).T
+    values["down_bias"] = uniform(1 / math.sqrt(hidden), width)
     return values
 
 

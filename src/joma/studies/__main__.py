@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -21,7 +22,7 @@ class _Lines:
     """Progress as lines for a log: at most one in two seconds, each with the seconds since the study began."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.began, self.last = name, monotonic(), 0.0
+        self.name, self.began, self.last = name, monotonic(), -inf
 
     def __call__(self, share: float, doing: str) -> None:
         now = monotonic()

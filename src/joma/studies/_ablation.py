@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from joma.data.text import Corpus, cut_vocabulary, streams, windows
-from joma.measure.rebound import FEWEST_SEEDS, rebound
+from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound, rebound
 from joma.runs import Run
 from joma.studies._language_models import (
     PAPER,
@@ -141,10 +141,9 @@ def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
     drop, back = (np.full((len(kept), len(curves)), np.nan) for _ in range(2))
     if curves.shape[1] < FEWEST_SEEDS:
         return Shape(drop, back, *(np.zeros(len(curves), bool) for _ in range(2)))
-    others = curves.sum(1, keepdims=True) - curves
-    low = np.take_along_axis(curves, others.argmin(-1)[..., None], -1)[..., 0]
-    drop[kept], back[kept] = (curves[..., 0] - low).T, (curves[..., -1] - low).T
-    found = rebound(torch.from_numpy(curves.copy()), over_seeds=True)
+    each = torch.from_numpy(curves.copy())
+    drop[kept], back[kept] = (part.T.numpy() for part in drop_and_rebound(each))
+    found = rebound(each, over_seeds=True)
     drops = found.drops & (found.drop > of.margin)
     return Shape(drop, back, drops.numpy(), (drops & found.rebounds & (found.rebound > of.margin)).numpy())
 

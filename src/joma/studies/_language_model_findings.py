@@ -85,10 +85,12 @@ def near_stored(claim: Claim, run: Run) -> Finding:
     """Are the recorded distances to the stored curves within their tolerances?"""
     rows = [Distance(*row) for row in run.value("stored")]
     close = [row.rms <= row.tolerance for row in rows]
+    losses = [row.loss for row in rows if np.isfinite(row.loss)]
     return by_test(
         claim,
         measured="RMS "
-        + ", ".join(f"{row.rms:.3f} of {row.tolerance:.2f} (L = {row.layers:.0f}, {row.rate:g})" for row in rows),
+        + ", ".join(f"{row.rms:.3f} of {row.tolerance:.2f} (L = {row.layers:.0f}, {row.rate:g})" for row in rows)
+        + (f"; best losses off by {max(losses):.3f} at most" if losses else ""),
         expected="mean curves as near as 0.1 nats RMS, or as twice the noise of the stored seeds above L = 5 or 1e-3",
         as_printed=all(close),
         in_direction=all(row.rms < row.untrained / 2 for row in rows),

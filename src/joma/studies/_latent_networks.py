@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from joma.measure.intervals import mean_interval
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.studies.contract import NotRun
 from joma.training import Ensemble, Optimizer
-
-if TYPE_CHECKING:  # they build on this file
-    from joma.studies import _hblt_networks, _table1_networks
 
 BLOCKS = 3
 SAMPLES_AT_ONCE = 256
@@ -38,7 +35,20 @@ def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> D
     )
 
 
-def ensemble_of(who: _table1_networks.Members | _hblt_networks.Members, loss: Callable[..., Tensor]) -> Ensemble:
+class Members(Protocol):
+    """The networks of a study on latents: what they learn from and what is measured on them."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def number(self) -> list[int]: ...
+    def networks(self, members: Sequence[int], /) -> Decoder: ...
+    def batch(self, step: int, members: Sequence[int], /) -> tuple[Tensor, ...]: ...
+    def scores(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
+    def accuracy(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
+
+
+def ensemble_of(who: Members, loss: Callable[..., Tensor]) -> Ensemble:
     """All of them, trained by Adam as their config says and measured before, on the way and after."""
     config = who.config
     return Ensemble(

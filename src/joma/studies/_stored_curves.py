@@ -6,6 +6,7 @@ Only distances are recorded, never the curves themselves: they are not ours to h
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from joma.runs import Run
-from joma.studies._language_models import alive, curve, steps_of
+from joma.studies._language_models import alive, best_loss, curve, steps_of
 
 SEEDS = {1: 3, 2: 4, 3: 5}
 """The stored runs number their seeds from 1; their first entropies, equal to ours to five digits, say that the weights
@@ -31,6 +32,8 @@ class Distance(NamedTuple):
     tolerance: float
     untrained: float
     """The control: how far the stored curves are from ours if ours had stayed where they began."""
+    loss: float = math.nan
+    """By how much the means of the best validation losses differ."""
 
 
 def find_stored(data: str) -> list[dict[str, Any]] | None:
@@ -41,11 +44,13 @@ def find_stored(data: str) -> list[dict[str, Any]] | None:
         return None
     try:
         stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        if all({"layers", "lr", "seed", "steps", "entropy"} <= run.keys() for run in stored):
+        if all({"layers", "lr", "seed", "steps", "val_loss", "entropy"} <= run.keys() for run in stored):
             return stored
     except (ValueError, AttributeError):
         pass
-    raise ValueError(f"{path} is not a list of runs with layers, lr, seed, steps and entropy[step][layer]")
+    raise ValueError(
+        f"{path} is not a list of runs with layers, lr, seed, steps, val_loss[step] and entropy[step][layer]"
+    )
 
 
 def distances(run: Run, variants: dict[str, int], stored: list[dict[str, Any]]) -> np.ndarray:
@@ -65,18 +70,26 @@ def _distance(run: Run, variant: str, index: int, rate: float, theirs: list[dict
         raise ValueError(
             f"{variant}: no two measuring points are among those of the stored curves; choose --every 1000"
         )
-    entropy = curve(run, variant, "sequence/entropy")[index].mean(-1)  # (seeds, points, layers)
-    survived = alive(run, variant)[index]
-    same = np.isin(run.value(f"{variant}/seeds"), [SEEDS[one["seed"]] for one in theirs if one["seed"] in SEEDS])
-    survived = survived & same if (survived & same).any() else survived
-    ours = (entropy[survived] if survived.any() else entropy).mean(0)[mine]  # NaN if all diverged: near to nothing
-    reference = np.array([one["entropy"] for one in theirs])[:, other]  # (seeds, points, layers)
-    tolerance = NEAR
-    if (ours.shape[1] > 5 or rate > 1e-3) and len(reference) > 1:
-        tolerance = NOISES * float(np.sqrt(2 / len(reference) * reference.var(0, ddof=1).mean()))
+    spread = np.array([one["entropy"] for one in theirs])[:, other].std(0, ddof=1) if len(theirs) > 1 else None
+    noise = math.nan if spread is None else _rms(spread) * math.sqrt(2 / len(theirs))
+    seeds, survived = run.value(f"{variant}/seeds"), alive(run, variant)[index]
+    pairs = {int(seed) for seed in seeds[survived]} & {SEEDS.get(one["seed"]) for one in theirs}
+    if pairs:  # from the same weights on, seed by seed
+        survived = survived & np.isin(seeds, list(pairs))
+        theirs = [one for one in theirs if SEEDS.get(one["seed"]) in pairs]
+    chosen = survived if survived.any() else slice(None)  # NaN if all diverged: near to nothing
+    ours = curve(run, variant, "sequence/entropy")[index][chosen].mean((0, -1))[mine]  # (points, layers)
+    reference = np.mean([one["entropy"] for one in theirs], axis=0)[other]
+    strict = (ours.shape[1] <= 5 and rate <= 1e-3) or math.isnan(noise)
+    losses = best_loss(run, variant)[index][chosen].mean() - np.mean([min(one["val_loss"]) for one in theirs])
     return Distance(
-        ours.shape[1], rate, _rms(ours - reference.mean(0)), tolerance, _rms(ours[:1] - reference.mean(0))
-    )  # fmt: skip
+        layers=ours.shape[1],
+        rate=rate,
+        rms=_rms(ours - reference),
+        tolerance=NEAR if strict else NOISES * noise,
+        untrained=_rms(ours[:1] - reference),
+        loss=abs(float(losses)),
+    )
 
 
 def _rms(difference: np.ndarray) -> float:

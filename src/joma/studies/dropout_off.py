@@ -39,7 +39,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="dropout",
     title="Ablation: dropout on and off",
-    version=1,
+    version=2,
     claims=(WITHOUT, BY_DROPOUT),
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),

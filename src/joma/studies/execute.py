@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -125,16 +125,18 @@ def stored_results(folder: Path) -> list[Result]:
     """Judge and draw the newest finished run of every study under `folder`.
 
     In FOLDER/runs, where `joma verify` puts them; studies without one are not run. Or, if there is no such folder, in
-    FOLDER/STUDY, as records are kept; then only of those studies that have one.
+    FOLDER/STUDY/STUDY.sqlite, as records are kept, perhaps by an earlier version of the study; then only of those
+    studies that have one.
 
     >>> stored_results(Path("nothing is stored here"))
     []
     """
     verified = (folder / "runs").is_dir()
     newest: dict[str, tuple[str, Path]] = {}
-    for path in sorted(folder.glob("runs/*.sqlite" if verified else "*/*.sqlite")):
+    kept = (folder / name / f"{name}.sqlite" for name in names())
+    for path in sorted((folder / "runs").glob("*.sqlite")) if verified else filter(Path.is_file, kept):
         with Run.open(path) as run:
-            known = run.study in names() and run.version == load(run.study).version
+            known = run.study in names() and (run.version == load(run.study).version or not verified)
             if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
                 newest[run.study] = (run.created, path)
     shown = [name for name in names() if verified or name in newest]
@@ -148,7 +150,13 @@ def _stored(study: Study, path: Path | None, folder: Path) -> Result:
     with Run.open(path) as run:
         command = command_line(study, run.config)
         return Result(
-            study, run.config, float(run.value("seconds")), judge(study, run), draw(study, run), command, path
+            replace(study, version=run.version),
+            run.config,
+            float(run.value("seconds")),
+            judge(study, run),
+            draw(study, run),
+            command,
+            path,
         )
 
 

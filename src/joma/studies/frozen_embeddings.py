@@ -146,7 +146,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="embeddings",
     title="Ablation: embeddings learned, frozen, orthonormal",
-    version=1,
+    version=2,
     claims=(ORTHONORMAL, FROZEN, BETTER_LEARNED, ALIKE_LEARNED, LOGITS),
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),

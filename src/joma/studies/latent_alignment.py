@@ -297,7 +297,7 @@ def _draw_gains(scores: Scores) -> Drawing:
 STUDY = Study(
     name="hblt-alignment",
     title="Section 5: what training adds to the alignment of neurons and latents",
-    version=1,
+    version=2,
     claims=(REPRESENT, LOW, HIGH, ORDER, FIRST, READABLE, CERTAIN),
     quick=Config(),
     paper=Config(

@@ -285,7 +285,7 @@ def _draw_training(run: Run) -> Drawing:
 STUDY = Study(
     name="table1",
     title="Table 1: hidden neurons and the latents of their data",
-    version=1,
+    version=2,
     claims=(LOWEST, UPPER, VALUES, LEARNED, LEVELS, HARDER),
     quick=Config(),
     paper=Config(

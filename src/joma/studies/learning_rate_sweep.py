@@ -305,7 +305,7 @@ def _rate_colours(count: int) -> list[str]:
 STUDY = Study(
     name="fig8",
     title="Figure 8: attention entropy and the learning rate",
-    version=1,
+    version=2,
     claims=(*COMPARED, CURVES),
     quick=Config(vocabulary=300, width=24, mlp=24, streams=4, valid_sequences=8, sequence=5, steps=240),
     paper=Config(**PAPER, layers=5, rates=(1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)),

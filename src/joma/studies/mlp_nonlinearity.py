@@ -105,7 +105,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="nonlinearity",
     title="Ablation: is it the nonlinearity that makes attention rebound?",
-    version=1,
+    version=2,
     claims=(REBOUND, LINEAR, GELU, DROP_OF_MLP, REBOUND_OF_MLP),
     quick=AblationConfig(width=32, mlp=32, streams=8, layers=2, steps=300, every=20),
     paper=AblationConfig(**AT_PAPER_SCALE),

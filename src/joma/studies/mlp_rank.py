@@ -104,7 +104,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="mlp-rank",
     title="Section 4: does the MLP's rank drop and bounce back?",
-    version=1,
+    version=2,
     claims=(BOUNCES, NONLINEAR, TOGETHER),
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),

@@ -52,7 +52,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="norm",
     title="Ablation: normalisation after, before, by RMS, and none",
-    version=1,
+    version=2,
     claims=(NONE, BEFORE, RMS),
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),

@@ -123,7 +123,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="optimizer",
     title="Ablation: Adam, AdamW and SGD",
-    version=1,
+    version=2,
     claims=(SGD, KEPT, DECAY),
     quick=Config(),
     paper=Config(**AT_PAPER_SCALE, trial=2_929),

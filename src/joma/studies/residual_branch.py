@@ -39,7 +39,7 @@ def draw(run: Run) -> list[Drawing]:
 STUDY = Study(
     name="residual",
     title="Ablation: residual connections on and off",
-    version=1,
+    version=2,
     claims=(DROP, REBOUND),
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),

@@ -278,7 +278,7 @@ def _draw_order(run: Run) -> Drawing:
 STUDY = Study(
     name="shallow-first",
     title="Section 5: are tokens with a low common ancestor learned first?",
-    version=1,
+    version=2,
     claims=findings.CLAIMS,
     quick=Config(),
     paper=Config(
