@@ -26,26 +26,28 @@ SHOWN = {
 }
 """The variants that are shown, the network itself before its twins."""
 LIMITS = (0.5, 2.65)
+GLUE = "\N{NO-BREAK SPACE}"
 
 
-def line(run: Run, study: str, variant: str) -> str:
+def line(run: Run, variant: str) -> str:
     """One row of the table."""
     shape = shape_of(run, variant)
-    drop, back = (", ".join(str(over_seeds(layer)) for layer in part.T) for part in (shape.drop, shape.rebound))
-    loss = over_seeds(best_loss(run, variant)[0]).mean
-    return f"| `{study}` | {variant} | {drop} | {back} | {shape.rebounds.sum()} of {len(shape.rebounds)} | {loss:.3f} |"
+    found = [over_seeds(layer) for part in (shape.drop, shape.rebound) for layer in part.T]
+    cells = [variant, *(f"{one.mean:.2f}{GLUE}±{GLUE}{one.half_width:.2f}" for one in found)]
+    cells += [f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{over_seeds(best_loss(run, variant)[0]).mean:.3f}"]
+    return " | ".join(cells)
 
 
 def main() -> None:
     records, picture = Path(sys.argv[1]), Path(sys.argv[2])
-    print("| Study | Network | Drop, layer by layer | Rebound | Layers that rebound by the rule | Loss |")
-    print("|---|---|---|---|---|---|")
+    print("| Study | Network | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
     with house_style():
         figure, axes = panels(len(SHOWN), 2, width=2.0, height=2.1)
         for column, (study, variants) in enumerate(SHOWN.items()):
             with Run.open(records / study / f"{study}.sqlite") as run:
-                for variant in variants:
-                    print(line(run, study, variant))
+                for row, variant in enumerate(variants):
+                    print(f"| {'' if row else f'`{study}`'} | {line(run, variant)} |")
                 for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):
                     for layer, curves in enumerate(curves_of(run, variant)):
                         steps = steps_of(run, variant) / 1000
