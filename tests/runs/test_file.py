@@ -238,6 +238,44 @@ def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path) -> None
     assert opened_in_a_read_only_folder(path) == f"finished {VALUES.sum()}"
 
 
+def killed_amid_a_commit(path: Path) -> None:
+    """With the rollback journal: one step is recorded, of the next one half is in the file."""
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("x", 0, 1.0)
+    killed = subprocess.run([sys.executable, "-c", DIE_AMID_A_COMMIT, str(path)], check=False)
+    assert killed.returncode == -9
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+
+
+DIE_AMID_A_COMMIT = """
+import os, signal, sqlite3, sys
+
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+connection.execute("PRAGMA cache_size = 1")  # so that pages go to the file before the commit
+connection.execute("BEGIN")
+row = connection.execute("SELECT series, dtype, shape, checksum, data FROM entries").fetchone()
+for step in range(1, 2000):
+    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (row[0], step, *row[1:]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_reader_does_not_see_half_a_commit(path: Path) -> None:
+    killed_amid_a_commit(path)
+    with Run.open(path) as run:
+        assert run.steps("x").tolist() == [0]
+    with Run.open(path, write=True) as run:
+        assert run.steps("x").tolist() == [0]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_half_a_commit_in_a_read_only_folder_is_refused(path: Path) -> None:
+    killed_amid_a_commit(path)
+    said = opened_in_a_read_only_folder(path)
+    assert "was interrupted and its folder is read-only; copy it with a.joma-journal" in said
+
+
 def test_an_interrupted_run_in_a_read_only_folder_hides_nothing(path: Path) -> None:
     with Run.create(path, study="demo", config={}) as run:
         run.append("x", 0, 1.0)

@@ -110,6 +110,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
+        if _beside(path, "-journal"):
+            return _open_after_rolling_back(path)
         return _open_where_nothing_can_be_made(path)
 
 
@@ -167,8 +169,8 @@ def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a newer joma (format {schema}; this one reads up to {SCHEMA}); upgrade joma"
         )
     # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
-    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
-    if schema < 1 or (not any(b.exists() for b in beside) and path.stat().st_size % pragma("page_size")):
+    whole = path.stat().st_size % pragma("page_size") == 0 or _beside(path, "-wal") or _beside(path, "-journal")
+    if schema < 1 or not whole:
         raise RunError(f"{path} is damaged or cut off; restore it from a copy or run it again")
     connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
     connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
@@ -179,11 +181,38 @@ def _must_accept_writing(connection: sqlite3.Connection) -> None:
     connection.execute("ROLLBACK")
 
 
+def _beside(path: Path, ending: str) -> bool:
+    """Whether SQLite left something there that belongs to the file."""
+    try:
+        return path.with_name(path.name + ending).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _open_after_rolling_back(path: Path) -> sqlite3.Connection:
+    """A writer died amid a commit and the file may hold half of it; the first to open it must have that taken back."""
+    try:
+        connection = _connect(path, "mode=rw")
+        try:
+            _must_be_a_run(connection, path)  # SQLite rolls back before it reads anything
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as error:
+        if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        raise _interrupted(path, "-journal") from error
+    return _connect(path, "mode=ro")
+
+
+def _interrupted(path: Path, ending: str) -> RunError:
+    beside = path.name + ending
+    return RunError(f"{path} was interrupted and its folder is read-only; copy it with {beside} and open the copy")
+
+
 def _open_where_nothing_can_be_made(path: Path) -> sqlite3.Connection:
     """A file in WAL mode needs helper files; where none can be made, it is read as something that never changes."""
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size > 0:
-        raise RunError(f"{path} was interrupted and its folder is read-only; copy it with {log.name} and open the copy")
+    if _beside(path, "-wal"):
+        raise _interrupted(path, "-wal")
     connection = _connect(path, "mode=ro&immutable=1")
     try:
         _must_be_a_run(connection, path)
