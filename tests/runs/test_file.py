@@ -257,6 +257,8 @@ connection.execute("BEGIN")
 row = connection.execute("SELECT series, dtype, shape, checksum, data FROM entries").fetchone()
 for step in range(1, 2000):
     connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (row[0], step, *row[1:]))
+for other in range(2000):  # and these push the pages of the entries out
+    connection.execute("INSERT INTO series (name) VALUES (?)", (f"another {other}",))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
