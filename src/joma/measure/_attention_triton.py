@@ -38,7 +38,7 @@ def _capped(s, scale2, softcap2, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def _walk(
-    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, low, high, keys,
+    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, low, high, keys,
     stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
     PAD: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, BN: tl.constexpr,
@@ -58,9 +58,8 @@ def _walk(
         else:
             s = _capped(s, scale2, softcap2, SOFTCAP)
             if BIAS:
-                b = tl.load(
-                    bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=n[None, :] < keys, other=0.0
-                )
+                there = alive[:, None] & (n[None, :] < keys)
+                b = tl.load(bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=there, other=0.0)
                 s += b.to(tl.float32) * _LOG2E
             if MASK:
                 keep = n[None, :] < keys
@@ -149,17 +148,17 @@ def _attention(
     acc = tl.zeros([BM, VWIDTH], tl.float32)
     if WINDOW:
         m, l, a, acc = _walk(
-            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, low, tl.minimum(full_low, high), keys,
-            stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, low, tl.minimum(full_low, high),
+            keys, stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
             True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
         )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, full_low, full_high, keys,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, full_low, full_high, keys,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
         False, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, own, full_high, high, keys,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, full_high, high, keys,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
         True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
