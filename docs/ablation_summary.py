@@ -1,19 +1,18 @@
-"""What the ablations show of drop and rebound: those with all words, as one table (Markdown) and one picture.
+"""What the ablations show of drop and rebound: those with all words, as two tables (Markdown) and one picture.
 
 python docs/ablation_summary.py results docs/_static/ablations.png
 """
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
+from matplotlib.figure import Figure
 
 from joma.runs import Run
-from joma.studies._ablation import curves_of, shape_of
+from joma.studies._ablation import curves_of, differences, shape_of
 from joma.studies._ablation_figures import COLOURS, band
-from joma.studies._language_models import best_loss, over_seeds, steps_of
+from joma.studies._language_models import Interval, best_loss, over_seeds, steps_of
 from joma.studies.drawing import house_style, panels
 
 SHOWN = {
@@ -29,40 +28,64 @@ LIMITS = (0.5, 2.65)
 GLUE = "\N{NO-BREAK SPACE}"
 
 
-def line(run: Run, variant: str) -> str:
-    """One row of the table."""
+def interval(found: Interval) -> str:
+    return f"{found.mean:.2f}{GLUE}±{GLUE}{found.half_width:.2f}"
+
+
+def alone(run: Run, variant: str) -> str:
+    """One network: drop and rebound, how many layers rebound by the rule, the loss."""
     shape = shape_of(run, variant)
-    found = [over_seeds(layer) for part in (shape.drop, shape.rebound) for layer in part.T]
-    cells = [variant, *(f"{one.mean:.2f}{GLUE}±{GLUE}{one.half_width:.2f}" for one in found)]
-    cells += [f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{over_seeds(best_loss(run, variant)[0]).mean:.3f}"]
-    return " | ".join(cells)
+    cells = [interval(over_seeds(layer)) for part in (shape.drop, shape.rebound) for layer in part.T]
+    loss = over_seeds(best_loss(run, variant)[0]).mean
+    return " | ".join([variant, *cells, f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{loss:.3f}"])
+
+
+def paired(run: Run, network: str, twin: str) -> str:
+    """By how much the network does more than its twin, seed by seed."""
+    gaps = [gap for part in ("drop", "rebound") for gap in differences(run, network, twin, part)]
+    return " | ".join([f"{network} − {twin}", *map(interval, gaps)])
+
+
+def tables(runs: dict[str, Run]) -> str:
+    first = [
+        "| Study | Network | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    second = [
+        "| Study | Network − twin | Drop larger by, layer 1 | layer 2 | Rebound larger by, layer 1 | layer 2 |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for study, (network, *twins) in SHOWN.items():
+        first += [f"| `{study}` | {alone(runs[study], variant)} |" for variant in (network, *twins)]
+        second += [f"| `{study}` | {paired(runs[study], network, twin)} |" for twin in twins]
+    return "\n".join([*first, "", *second])
+
+
+def draw(runs: dict[str, Run]) -> Figure:
+    figure, axes = panels(len(SHOWN), 2, width=2.0, height=2.1)
+    for axis in axes:
+        axis.set_ylim(LIMITS)
+    for column, (study, variants) in enumerate(SHOWN.items()):
+        upper, lower = axes[column], axes[len(SHOWN) + column]
+        for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):
+            for axis, curves in zip((upper, lower), curves_of(runs[study], variant), strict=True):
+                band(axis, steps_of(runs[study], variant) / 1000, curves, colour, variant)
+        upper.set_title(study)
+        lower.set_xlabel("thousand steps")
+        lines, labels = lower.get_legend_handles_labels()
+        lower.legend(lines[::-1], labels[::-1], fontsize=6.5, loc="best")
+    for layer, axis in enumerate(axes[:: len(SHOWN)]):
+        axis.set_ylabel(f"entropy of layer {layer + 1} (nats)")
+    return figure
 
 
 def main() -> None:
     records, picture = Path(sys.argv[1]), Path(sys.argv[2])
-    print("| Study | Network | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
-    with house_style():
-        figure, axes = panels(len(SHOWN), 2, width=2.0, height=2.1)
-        for column, (study, variants) in enumerate(SHOWN.items()):
-            with Run.open(records / study / f"{study}.sqlite") as run:
-                for row, variant in enumerate(variants):
-                    print(f"| {'' if row else f'`{study}`'} | {line(run, variant)} |")
-                for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):
-                    for layer, curves in enumerate(curves_of(run, variant)):
-                        steps = steps_of(run, variant) / 1000
-                        band(axes[layer * len(SHOWN) + column], steps, curves, colour, variant)
-            axes[column].set_title(study)
-            lower = axes[len(SHOWN) + column]
-            lower.set_xlabel("thousand steps")
-            lower.set_ylim(LIMITS)
-            lines, labels = lower.get_legend_handles_labels()
-            lower.legend(lines[::-1], labels[::-1], fontsize=6.5, loc="best")
-        for layer, axis in enumerate(axes[:: len(SHOWN)]):
-            axis.set_ylabel(f"entropy of layer {layer + 1} (nats)")
-        for axis in axes:
-            axis.set_ylim(LIMITS)
-        figure.savefig(picture, dpi=130, facecolor="white")
+    with ExitStack() as stack:
+        runs = {study: stack.enter_context(Run.open(records / study / f"{study}.sqlite")) for study in SHOWN}
+        print(tables(runs))
+        with house_style():
+            draw(runs).savefig(picture, dpi=130, facecolor="white")
 
 
 if __name__ == "__main__":

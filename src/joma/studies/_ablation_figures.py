@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 COLOURS = (CONTROL, BLUE, ORANGE, GREEN, PURPLE)
 """The first variant is the one that the others are twins of."""
+
+
+def draws(variants: Collection[str], name: str) -> Callable[[Run], list[Drawing]]:
+    """A study's `draw`: the curves of all variants, and their drops and rebounds."""
+
+    def draw(run: Run) -> list[Drawing]:
+        return [draw_curves(run, {"": list(variants)}, name), draw_summary(run, list(variants), f"{name}-summary")]
+
+    return draw
 
 
 def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Quantity = ENTROPY) -> Drawing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, needs, shows, trains
-from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies.contract import Claim, Drawing, Finding, Study
+from joma.studies._ablation_figures import draws
+from joma.studies.contract import Claim, Finding, Study
 
 VARIANTS = {"dropout": as_it_is, "no dropout": lambda base: base.with_decoder(dropout=0.0)}
 
@@ -31,11 +31,6 @@ def judge(run: Run) -> list[Finding]:
     ]
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Curves of the two, and their drops and rebounds."""
-    return [draw_curves(run, {"": list(VARIANTS)}, "dropout"), draw_summary(run, list(VARIANTS), "dropout-summary")]
-
-
 STUDY = Study(
     name="dropout",
     title="Ablation: dropout on and off",
@@ -45,7 +40,7 @@ STUDY = Study(
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     judge=judge,
-    draw=draw,
+    draw=draws(VARIANTS, "dropout"),
     about=(
         "Figure 6's language model with its dropout of 0.2 on embeddings, attention weights, hidden units and both "
         "branches, and without any, on one text with the same seeds. Entropy is measured without dropout in both."

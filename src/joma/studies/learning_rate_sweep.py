@@ -165,6 +165,9 @@ def _pattern(run: Run) -> Finding:
     each = layer_rebounds(run, SWEEP, rate=best)
     count = 0 if each is None else int(each.rebounds.sum())
     ahead = over_seeds(back[best] - back[rival])
+    each_rate = ", ".join(
+        f"{part.mean:.2f} ± {part.half_width:.2f} ({rate:g})" for part, rate in zip(means, rates, strict=True)
+    )
     return by_effect(
         PATTERN,
         measured=means[best].mean,
@@ -173,8 +176,7 @@ def _pattern(run: Run) -> Finding:
         expected="at the best rate more of the drop comes back than at any other, and every layer rebounds",
         quantitative=count == run.config["layers"],
         shown=f"best rate {rates[best]:g}: {means[best]} of the drop comes back, {count} of {run.config['layers']} "
-        f"layers rebound; all rates: {', '.join(f'{m.mean:.2f} ({r:g})' for m, r in zip(means, rates, strict=True))}"
-        + diverged(run, [SWEEP]),
+        f"layers rebound; all rates: {each_rate}" + diverged(run, [SWEEP]),
         control_shown=f"the most at another rate: {means[rival]} ({rates[rival]:g})",
     )
 

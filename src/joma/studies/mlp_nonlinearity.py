@@ -14,8 +14,8 @@ from joma.studies._ablation import (
     shows,
     trains,
 )
-from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies.contract import Claim, Drawing, Finding, Study
+from joma.studies._ablation_figures import draws
+from joma.studies.contract import Claim, Finding, Study
 from joma.studies.verdicts import by_effect, by_test
 
 VARIANTS = {
@@ -94,14 +94,6 @@ def _stays_sparse(run: Run) -> Finding:
     )
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Curves of the four, and their drops and rebounds."""
-    return [
-        draw_curves(run, {"": list(VARIANTS)}, "nonlinearity"),
-        draw_summary(run, list(VARIANTS), "nonlinearity-summary"),
-    ]
-
-
 STUDY = Study(
     name="nonlinearity",
     title="Ablation: is it the nonlinearity that makes attention rebound?",
@@ -111,7 +103,7 @@ STUDY = Study(
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     judge=judge,
-    draw=draw,
+    draw=draws(VARIANTS, "nonlinearity"),
     about=(
         "Figure 6's language model with ReLU, with GELU, with the identity in place of an activation, and without "
         "MLPs, on one text with the same seeds. The rebound needs the nonlinearity only if it exceeds, seed by seed "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, shows, trains
-from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies.contract import Claim, Drawing, Finding, Study
+from joma.studies._ablation_figures import draws
+from joma.studies.contract import Claim, Finding, Study
 
 TWIN = "LayerNorm after"
 VARIANTS = {
@@ -44,11 +44,6 @@ def judge(run: Run) -> list[Finding]:
     ]
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Curves of the four, and their drops and rebounds."""
-    return [draw_curves(run, {"": list(VARIANTS)}, "norm"), draw_summary(run, list(VARIANTS), "norm-summary")]
-
-
 STUDY = Study(
     name="norm",
     title="Ablation: normalisation after, before, by RMS, and none",
@@ -58,7 +53,7 @@ STUDY = Study(
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     judge=judge,
-    draw=draw,
+    draw=draws(VARIANTS, "norm"),
     about=(
         "Figure 6's language model, which normalises after every branch, with LayerNorm before every branch, with "
         "RMSNorm after it, and without any, on one text with the same seeds and the same rate."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, needs, trains
-from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies.contract import Claim, Drawing, Finding, Study
+from joma.studies._ablation_figures import draws
+from joma.studies.contract import Claim, Finding, Study
 
 VARIANTS = {"residual": as_it_is, "no residual": lambda base: base.with_decoder(residual=False)}
 
@@ -31,11 +31,6 @@ def judge(run: Run) -> list[Finding]:
     ]
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Curves of the two, and their drops and rebounds."""
-    return [draw_curves(run, {"": list(VARIANTS)}, "residual"), draw_summary(run, list(VARIANTS), "residual-summary")]
-
-
 STUDY = Study(
     name="residual",
     title="Ablation: residual connections on and off",
@@ -45,7 +40,7 @@ STUDY = Study(
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     judge=judge,
-    draw=draw,
+    draw=draws(VARIANTS, "residual"),
     about=(
         "Figure 6's language model with and without the residual connections round attention and MLP, on one text with "
         "the same seeds. A network that learns no more than how frequent words are counts as evidence of nothing."
