@@ -7,6 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+SCALE = 2.0**15
+"""The gradient by a logit lies between -1 and 1. Scaled up it fills the range of float16: unscaled, probabilities
+below 3e-8 would vanish, and Adam, which asks only for the sign of what is always small, would leave rare words be."""
+
 
 def extended(matrix: Tensor, column: Tensor | None, rows: int) -> Tensor:
     """[matrix, column, 0 ...] in float16 with `rows` rows, the new ones zero; the width becomes a multiple of 8.
@@ -43,23 +47,23 @@ def _extend(
 
 
 def gradient_in_place(logits: Tensor, targets: Tensor, losses: Tensor, vocabulary: int, *, write: bool) -> None:
-    """losses[m, i] = -log softmax(logits[m, i, :vocabulary])[target]; with `write`, logits become softmax - 1[target].
+    """losses[m, i] = -log softmax(logits[m, i, :vocabulary])[target].
 
-    logits (members, rows, columns), contiguous; rows beyond the positions and columns beyond the vocabulary become
-    zero. targets and losses (members, positions).
+    With `write`, logits become SCALE (softmax - 1[target]); rows beyond the positions and columns beyond the vocabulary
+    become zero. logits (members, rows, columns), contiguous; targets and losses (members, positions).
     """
     members, rows, columns = logits.shape
     positions = targets.shape[1]
     _row[(rows, members)](
         logits, targets, losses, positions, vocabulary, rows, columns, targets.stride(0), targets.stride(1),
-        losses.stride(0), WRITE=write, BLOCK=min(2048, triton.next_power_of_2(columns)), num_warps=8,
+        losses.stride(0), WRITE=write, SCALE=SCALE, BLOCK=min(2048, triton.next_power_of_2(columns)), num_warps=8,
     )  # fmt: skip
 
 
 @triton.jit
 def _row(
     logits, targets, losses, positions, vocabulary, rows, columns, targets_member, targets_row, losses_member,
-    WRITE: tl.constexpr, BLOCK: tl.constexpr,
+    WRITE: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     member = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0)
@@ -87,4 +91,4 @@ def _row(
             i = first + c
             x = tl.load(start + i, mask=i < vocabulary, other=-float("inf")).to(tl.float32)
             gradient = tl.exp(x - norm) - tl.where(i == target, 1.0, 0.0)
-            tl.store(start + i, gradient.to(logits.dtype.element_ty), mask=i < columns)
+            tl.store(start + i, (SCALE * gradient).to(logits.dtype.element_ty), mask=i < columns)

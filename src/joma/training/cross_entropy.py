@@ -59,7 +59,7 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 @torch.library.custom_op("joma::cross_entropy_with_gradients", mutates_args=())
 def _with_gradients(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean losses, and the gradients of their sums by [features, 1, ...] and [weight, bias, ...], padded."""
+    """The mean losses, and SCALE times the gradients of their sums by [features, 1, ...] and [weight, bias, ...]."""
     return _in_pieces(features, weight, bias, targets, gradients=True)
 
 
@@ -87,9 +87,11 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 
 def _backward(ctx, loss, by_x, by_w):  # type: ignore[no-untyped-def]
+    from joma.training._cross_entropy_triton import SCALE
+
     by_x, by_w = ctx.saved_tensors
     positions, vocabulary, width = ctx.sizes
-    scale = (loss / positions)[:, None, None]
+    scale = (loss / (positions * SCALE))[:, None, None]
     by_w = by_w[:, :vocabulary] * scale
     return by_x[:, :positions, :width] * scale, by_w[..., :width], by_w[..., width], None
 
@@ -102,7 +104,7 @@ def _in_pieces(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `_with_gradients`.
 
-    float16 holds softmax - 1[target]; the mean over positions is left to float32, or small probabilities would vanish.
+    float16 holds SCALE (softmax - 1[target]); the mean over positions is left to float32.
     """
     from joma.training._cross_entropy_triton import extended, gradient_in_place
 
