@@ -328,7 +328,7 @@ STUDY = Study(
     version=2,
     claims=(ONE, TOP, BOTTOM, DEEPER, *LOSSES.values(), CURVES, LOGITS),
     quick=Config(),
-    paper=Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4, seeds=6),
+    paper=Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4, seeds=5),
     run=run,
     judge=judge,
     draw=draw,
