@@ -33,11 +33,12 @@ def interval(found: Interval) -> str:
 
 
 def alone(run: Run, variant: str) -> str:
-    """One network: drop and rebound, how many layers rebound by the rule, the loss."""
+    """One network: its seeds, drop and rebound, how many layers rebound by the rule, the loss."""
     shape = shape_of(run, variant)
     cells = [interval(over_seeds(layer)) for part in (shape.drop, shape.rebound) for layer in part.T]
     loss = over_seeds(best_loss(run, variant)[0]).mean
-    return " | ".join([variant, *cells, f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{loss:.3f}"])
+    seeds = str(len(run.value(f"{variant}/seeds")))
+    return " | ".join([variant, seeds, *cells, f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{loss:.3f}"])
 
 
 def paired(run: Run, network: str, twin: str) -> str:
@@ -48,8 +49,8 @@ def paired(run: Run, network: str, twin: str) -> str:
 
 def tables(runs: dict[str, Run]) -> str:
     first = [
-        "| Study | Network | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| Study | Network | Seeds | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     second = [
         "| Study | Network − twin | Drop larger by, layer 1 | layer 2 | Rebound larger by, layer 1 | layer 2 |",

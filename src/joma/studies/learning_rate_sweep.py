@@ -284,7 +284,7 @@ def draw(run: Run) -> list[Drawing]:
     last.axvline(0, color=CONTROL, lw=0.7)
     last.set(xlabel="part that comes back", ylabel="best validation loss")
     last.set_title("All runs")
-    last.legend(fontsize=6.5, ncols=2, handletextpad=0.1)
+    last.legend(fontsize=6.5, handletextpad=0.1, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axis in axes[len(rates) + 1 :]:
         axis.remove()
     points = len(steps_of(run, SWEEP))
