@@ -158,9 +158,11 @@ class Decoder(nn.Module):
         x = drop(self._embed(tokens))
         shape = x.shape
         x = x.flatten(1, 2)  # (members, positions, width)
+        # taken apart once: taken out layer by layer, each would send back a gradient as large as all of them
+        blocks = {name: getattr(self, name).unbind(1) for name in _in_block(config)}
         for layer in range(config.layers):
             see = None if look is None else partial(look, layer)
-            w = {name: getattr(self, name).unbind(1)[layer] for name in _in_block(config)}
+            w = {name: layers[layer] for name, layers in blocks.items()}
             before, after = _norms(config.norm, w, "attention")
             y = _attend(before(x), w, config, shape, drop, see)
             x = after(x + y if config.residual else y)
