@@ -24,8 +24,8 @@ from peer_decoder import PeerDecoder, peer_step
 from joma.models import Decoder, DecoderConfig
 from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
 from joma.training.engine import Engine
-from joma.training.ensemble import fitting
-from joma.training.ensemble import products as products_made
+from joma.training.trainer import fitting
+from joma.training.trainer import products as products_made
 
 TABLE1 = DecoderConfig(
     vocabulary=100, outputs=10, layers=3, width=1024, mlp=4096, context=30, projection=False, causal=True

@@ -14,6 +14,7 @@ from joma.studies.contract import NotRun, silent
 from joma.studies.drawing import house_style
 from joma.studies.execute import judge, plain_config
 from joma.theory import cdag
+from joma.training import train_all
 
 STUDY = cdag_training.STUDY
 TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, samples=500, held_out=400, points=4)
@@ -112,15 +113,15 @@ def test_resumes_to_the_same_numbers(run, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
 
-    def killed(ensemble, run, *, name, progress):
-        if name == "residual":
-            raise Killed
-        return train(ensemble, run, name=name, progress=progress)
+    def killed(ensembles, run, *, progress):
+        for name, ensemble in ensembles.items():
+            if name == "residual":
+                raise Killed
+            train_all({name: ensemble}, run, progress=progress)
 
-    train = cdag_training.train
     again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
     with monkeypatch.context() as patched:
-        patched.setattr(cdag_training, "train", killed)
+        patched.setattr(cdag_training, "train_all", killed)
         with pytest.raises(Killed):
             STUDY.run(TINY, again, silent)
     STUDY.run(TINY, again, silent)

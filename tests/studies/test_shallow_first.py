@@ -18,6 +18,7 @@ from joma.studies.contract import NotRun, silent
 from joma.studies.drawing import house_style
 from joma.studies.execute import judge, plain_config
 from joma.theory.hierarchy import cooccurrence, root_rho
+from joma.training import train_all
 
 STUDY = shallow_first.STUDY
 TINY = replace(
@@ -139,15 +140,15 @@ def test_a_killed_run_goes_on_to_the_numbers_it_would_have_had(run, tmp_path, mo
     class Killed(Exception):
         pass
 
-    def killed_at_the_third(ensemble, run, *, name, progress):
-        if name == findings.NETWORKS[2]:
-            raise Killed
-        return train(ensemble, run, name=name, progress=progress)
+    def killed_at_the_third(ensembles, run, *, progress):
+        for name, ensemble in ensembles.items():
+            if name == findings.NETWORKS[2]:
+                raise Killed
+            train_all({name: ensemble}, run, progress=progress)
 
-    train = shallow_first.train
     again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
     with monkeypatch.context() as patched:
-        patched.setattr(shallow_first, "train", killed_at_the_third)
+        patched.setattr(shallow_first, "train_all", killed_at_the_third)
         with pytest.raises(Killed):
             STUDY.run(TINY, again, silent)
     STUDY.run(TINY, again, silent)

@@ -3,61 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small_ensembles import CONFIG, RATES, Killed, batch, ensemble, fresh, language_models, networks, weights
 from torch import Tensor
 
-from joma.models import Decoder, DecoderConfig
+from joma.models import Decoder
 from joma.models.dropout import keys
 from joma.runs import Run, RunError
-from joma.training import Ensemble, Optimizer, next_token_loss, train
-
-CONFIG = DecoderConfig(vocabulary=11, width=8, mlp=12, layers=2, context=5, dropout=0.2)
-SEEDS = (3, 1, 4, 1, 5)
-RATES = (1e-3, 1e-2, 3e-3, 1e-3, 2e-2)
-
-
-def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-    """Each member reads its own text."""
-    text = torch.stack(
-        [torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(100 * step + member)) for member in members]
-    )
-    return text[..., :-1], text[..., 1:]
-
-
-def networks(members: Sequence[int]) -> Decoder:
-    """In float64, and no bias at zero: the keys' has no gradient, and Adam would make steps of its rounding errors."""
-    made = Decoder(CONFIG, [SEEDS[member] for member in members]).double()
-    with torch.no_grad():
-        made.qkv_bias += 0.1
-    return made
-
-
-def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
-    return torch.cat([p.flatten(1) for p in decoder.parameters()], 1)
-
-
-def ensemble(**changes: Any) -> Ensemble:
-    whole: dict[str, Any] = {
-        "members": 5, "networks": networks, "batch": batch, "loss": next_token_loss,
-        "optimizer": Optimizer("adam", rate=RATES, clip=0.5), "steps": 12, "measures": {"weights": weights},
-        "measure_at": (0, 5),
-    }  # fmt: skip
-    return Ensemble(**(whole | changes))
+from joma.training import Optimizer, next_token_loss, train
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with Run.create(tmp_path / "a.sqlite", study="test", config={}) as run:
         yield run
-
-
-def fresh(path: Path) -> Run:
-    return Run.create(path, study="test", config={})
 
 
 def test_records_measures_losses_and_divergence(run: Run) -> None:
@@ -113,10 +78,6 @@ def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.opt
         return torch.optim.SGD(network.parameters(), rate, momentum=ours.momentum, weight_decay=ours.weight_decay)
     kind = torch.optim.Adam if ours.kind == "adam" else torch.optim.AdamW
     return kind(network.parameters(), rate, betas=ours.betas, eps=ours.epsilon, weight_decay=ours.weight_decay)
-
-
-class Killed(Exception):
-    pass
 
 
 @pytest.mark.parametrize("together", [5, 2])
@@ -269,25 +230,9 @@ def test_compiled_and_captured_steps_are_the_same_steps(tmp_path: Path, together
 @pytest.mark.parametrize("precision", ["tf32", "half-logits", "half"])
 def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -> None:
     """Reduced products are a choice that must be seen to be harmless: the loss over training stays within 1 %."""
-    config = DecoderConfig(vocabulary=2000, width=128, mlp=512, layers=2, context=16, dropout=0.1)
-    generator = torch.Generator().manual_seed(0)
-    text = torch.randint(2000, (40, 1), generator=generator) + torch.arange(17) * 7 % 50  # each start tells the rest
-    text = (text % 2000).cuda()
     runs = {kind: fresh(tmp_path / f"{kind}.sqlite") for kind in ("float32", precision)}
     for kind, run in runs.items():
-        train(
-            ensemble(
-                members=2,
-                networks=lambda members: Decoder(config, list(members)),
-                batch=lambda step, members: (text[:, :-1], text[:, 1:]),
-                optimizer=Optimizer("adam", rate=1e-3, clip=0.5),
-                steps=300,
-                measure_at=(50, 100, 200),
-                device="cuda",
-                precision=kind,
-            ),
-            run,
-        )
+        train(language_models(precision=kind), run)
     exact, reduced = (run.array("train_loss") for run in runs.values())
     assert exact[-1].max() < 0.8 * exact[0].min()  # something was learned
     np.testing.assert_allclose(reduced, exact, rtol=0.01)
@@ -297,3 +242,25 @@ def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -
 def test_refuses_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="no CUDA GPU"):
         ensemble(device="cuda")
+
+
+def test_what_takes_long_to_save_is_saved_less_often(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a hundredth of the time: a second of writing is followed by a hundred of training."""
+    now, saves = 0.0, []
+
+    def slow(*_: object) -> None:
+        nonlocal now
+        saves.append(now)
+        now += 1.0
+
+    def batch_of_a_second(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        nonlocal now
+        now += 1.0
+        return batch(step, members)
+
+    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: now)
+    monkeypatch.setattr("joma.training.trainer.Checkpoint.save", slow)
+    train(ensemble(batch=batch_of_a_second, steps=250), run, checkpoint_every=15.0)
+    assert len(saves) == 3
+    assert saves[0] < 30
+    assert all(later - sooner > 100 for sooner, later in pairwise(saves))

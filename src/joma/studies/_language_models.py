@@ -40,7 +40,7 @@ from joma.models.decoder import Decoder, DecoderConfig
 from joma.probes import decoder as probe
 from joma.runs import Run
 from joma.studies.contract import NotRun, Progress
-from joma.training import Ensemble, Optimizer, cross_entropy, next_token_loss, train
+from joma.training import Ensemble, Optimizer, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
 PYTHON = "python"
@@ -232,30 +232,17 @@ def train_variants(
 ) -> None:
     """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
 
-    share: the part of the study's progress that this is, from 0 on.
+    On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on.
     """
     for variant in variants.values():
         if variant.device.startswith("cuda") and not torch.cuda.is_available():
             raise NotRun("this scale needs a CUDA GPU", f"joma verify {run.study} --scale paper")
     _remember_corpus(text, run)
-    work = {name: variant.steps * _work(variant) for name, variant in variants.items()}
-    before, whole = 0.0, sum(work.values())
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda variant=variant: np.array(variant.seeds))  # type: ignore[misc]
-
-        def tell(done: float, doing: str, before: float = before, name: str = name) -> None:
-            progress(share * (before + done * work[name]) / whole, f"{name}: {doing}")
-
-        train(ensemble(variant, text), run, name=name, progress=tell)
-        before += work[name]
-
-
-def _work(variant: Recipe) -> float:
-    """What a step costs, in some unit."""
-    shape = variant.decoder
-    weights = shape.vocabulary * shape.width + shape.layers * shape.width * (4 * shape.width + 2 * shape.mlp)
-    return weights * len(variant.members) * variant.streams * shape.context
+    ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
+    train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
 
 
 def _remember_corpus(text: Corpus, run: Run) -> None:

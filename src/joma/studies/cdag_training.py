@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,7 +19,7 @@ from joma.studies._tree_findings import Effect, effect, say_who_diverged
 from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 from joma.studies.drawing import CONTROL, SERIES, panels
 from joma.studies.verdicts import by_effect, by_test
-from joma.training import Ensemble, Optimizer, train
+from joma.training import Ensemble, Optimizer, train_all
 
 MARGIN = 0.05  # a share, or a correlation, must exceed its control by so much, and by its interval
 ALL = 0.99  # of edges or nodes
@@ -121,13 +120,8 @@ def run(config: Config, run: Run, progress: Progress) -> None:
         some = torch.as_tensor(list(members), device=x.device)[:, None]
         return x[some, turn], labels[some, turn]
 
-    for i, (name, options) in enumerate(NETWORKS.items()):
-        ensemble = _ensemble(config, tree.tokens, options, batch, data)
-        train(ensemble, run, name=name, progress=partial(_tell, progress, i, name))
-
-
-def _tell(progress: Progress, done: int, name: str, share: float, doing: str) -> None:
-    progress((done + share) / len(NETWORKS), f"{name}: {doing}")
+    ensembles = {name: _ensemble(config, tree.tokens, options, batch, data) for name, options in NETWORKS.items()}
+    train_all(ensembles, run, progress=progress)
 
 
 def _draw(config: Config, tree: HBLT, count: int, part: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from joma.studies._latent_networks import BLOCKS, Gain, check_device, ensemble_o
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import CONTROL, ORANGE, depth_colours, panels
 from joma.studies.verdicts import by_effect
-from joma.training import class_loss, train
+from joma.training import class_loss, train_all
 
 MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain
@@ -68,15 +67,10 @@ CERTAIN = Claim(
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Train the ensemble of each depth, measuring it on the way."""
     check_device(config.device, "hblt-alignment")
-    for i, depth in enumerate(config.depths):
-        who = Members(config, depth)
-        run.keep(f"depth {depth}/tokens", who.read_from_tokens)
-        tell = partial(_part, progress, i, len(config.depths), depth)
-        train(ensemble_of(who, class_loss), run, name=f"depth {depth}", progress=tell)
-
-
-def _part(progress: Progress, part: int, parts: int, depth: int, share: float, doing: str) -> None:
-    progress((part + share) / parts, f"depth {depth}: {doing}")
+    members = {f"depth {depth}": Members(config, depth) for depth in config.depths}
+    for name, who in members.items():
+        run.keep(f"{name}/tokens", who.read_from_tokens)
+    train_all({name: ensemble_of(who, class_loss) for name, who in members.items()}, run, progress=progress)
 
 
 class Scores:

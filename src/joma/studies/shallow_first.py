@@ -19,7 +19,7 @@ from joma.studies import _tree_networks as net
 from joma.studies._tree_findings import DECODER, DEPTH, NETWORKS, SHARED
 from joma.studies.contract import Drawing, NotRun, Progress, Study
 from joma.studies.drawing import CONTROL, SERIES, depth_colours, panels
-from joma.training import Ensemble, Optimizer, class_loss, train
+from joma.training import Ensemble, Optimizer, class_loss, train_all
 
 PERMUTED = 8  # trees with permuted leaves, beside that of each member
 
@@ -94,12 +94,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     if "data/co-occurrence" not in run:
         progress(0.0, "drawing sequences")
         run.record(0, {f"data/{name}": value for name, value in _pulls(setting).items()})
-    for i, name in enumerate(NETWORKS):
-        train(_ensemble(setting, name), run, name=name, progress=partial(_tell, progress, i, name))
-
-
-def _tell(progress: Progress, done: int, name: str, share: float, doing: str) -> None:
-    progress((done + share) / len(NETWORKS), f"{name}: {doing}")
+    train_all({name: _ensemble(setting, name) for name in NETWORKS}, run, progress=progress)
 
 
 def _pulls(setting: _Setting) -> dict[str, Tensor]:

@@ -1,10 +1,11 @@
 """How dynamics are produced: many runs trained at once as one batched ensemble; a series of checkpoints of our own."""
 
 from joma.training.cross_entropy import cross_entropy
-from joma.training.ensemble import Ensemble, train
+from joma.training.ensemble import Ensemble
 from joma.training.losses import class_loss, next_token_loss
 from joma.training.optimizers import Optimizer
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
+from joma.training.trainer import train, train_all
 
 __all__ = [
     "Ensemble",
@@ -15,5 +16,6 @@ __all__ = [
     "cross_entropy",
     "next_token_loss",
     "train",
+    "train_all",
     "train_series",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +19,23 @@ WARM_UP = 3
 
 
 class Engine:
-    """A group of members in training. `become` puts one in, `state` takes it out."""
+    """A group of members in training. `become` puts one in, `state` takes it out.
+
+    On a GPU all its work is on a stream of its own, so that several engines can work at once. Their graphs must not be
+    captured on one stream: the workspaces of matrix products belong to it, and they would share them.
+    """
 
     def __init__(self, ensemble: Ensemble, members: Sequence[int]) -> None:
         self.ensemble, self.members = ensemble, members
         self.device = torch.device(ensemble.device)
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        if self.stream is not None:
+            torch.cuda.synchronize(self.device)  # the data that wait there were brought by another stream
+        with self._at_work():
+            self._set_up(members)
+
+    def _set_up(self, members: Sequence[int]) -> None:
+        ensemble = self.ensemble
         self.networks = ensemble.networks(members).to(self.device)
         for name, parameter in self.networks.named_parameters():
             if len(parameter) != len(members):
@@ -36,16 +49,22 @@ class Engine:
         self.loss_sum = torch.zeros(len(members), dtype=torch.float64, device=self.device)
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
-        self.program = _Captured(self._step) if self.device.type == "cuda" else self._step
+        self.program = self._step if self.stream is None else _Captured(self._step, self.stream)
         self.loss, self.update = ensemble.loss, ensemble.optimizer.update
-        if self.device.type == "cuda":
-            torch.compiler.reset()  # a process that trains many shapes would otherwise run into the recompile limit
+        if self.stream is not None:
             self.loss = torch.compile(ensemble.loss, dynamic=False)
             self.update = torch.compile(ensemble.optimizer.update, dynamic=False)
         self.fresh = True
 
+    def _at_work(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
     def become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
         """Be these members, in that state; without one, at their beginning."""
+        with self._at_work():
+            self._become(members, state)
+
+    def _become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
         rates = self.ensemble.optimizer.rates(self.ensemble.members)
         self.full_rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
         self.rates.copy_(self.full_rates)
@@ -61,7 +80,8 @@ class Engine:
 
     def state(self) -> dict[str, Tensor]:
         """All that changes, in main memory."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._tensors().items()}
+        with self._at_work():
+            return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._tensors().items()}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"networks.{name}": tensor for name, tensor in self.networks.state_dict().items()}
@@ -71,23 +91,28 @@ class Engine:
 
     def advance(self, first: int, last: int) -> Iterator[int]:
         """Make the steps from `first` up to `last`, now and then yielding the number made."""
-        if first < last and (first == 0 or first in self.ensemble.points):
-            self.loss_sum.zero_()
-            self.loss_count.zero_()
-        stride = 100 if self.device.type == "cuda" else 10  # asking a GPU for a number makes it wait
-        renew = self.ensemble.optimizer.renew_every
-        decay = self.ensemble.optimizer.decay_every
+        stride = 100 if self.stream is not None else 10  # asking a GPU for a number makes it wait
         for step in range(first, last):
-            if decay is not None and (step == first or step % decay == 0):
-                self.rates.copy_(self.full_rates * self.ensemble.optimizer.decay ** (step // decay))
-            if renew is not None and step % renew == 0:
-                for moment in self.moments:
-                    torch._foreach_zero_(moment)
-            self.step.fill_(step)
-            self.age.fill_(1 + (step if renew is None else step % renew))
-            self.program(self.ensemble.batch(step, self.members))
+            with self._at_work():
+                self._make(step, begins=step == first)
             if (step + 1) % stride == 0 or step + 1 == last:
                 yield step + 1
+
+    def _make(self, step: int, *, begins: bool) -> None:
+        """Make one step; `begins`: after this one was put in, or measured."""
+        optimizer = self.ensemble.optimizer
+        if begins and (step == 0 or step in self.ensemble.points):
+            self.loss_sum.zero_()
+            self.loss_count.zero_()
+        if optimizer.decay_every is not None and (begins or step % optimizer.decay_every == 0):
+            self.rates.copy_(self.full_rates * optimizer.decay ** (step // optimizer.decay_every))
+        age = step if optimizer.renew_every is None else step % optimizer.renew_every
+        if age == 0:
+            for moment in self.moments:
+                torch._foreach_zero_(moment)
+        self.step.fill_(step)
+        self.age.fill_(1 + age)
+        self.program(self.ensemble.batch(step, self.members))
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
         losses = self.loss(self.networks, batch, keys(self.networks.seeds, self.step))
@@ -102,7 +127,7 @@ class Engine:
     def measure(self) -> dict[str, Tensor]:
         """Everything that is recorded at a measuring point, (members, ...) each."""
         found: dict[str, Tensor] = {}
-        with torch.no_grad():
+        with self._at_work(), torch.no_grad():
             for name, measure in self.ensemble.measures.items():
                 value = measure(self.networks, self.members)
                 parts = (
@@ -112,24 +137,23 @@ class Engine:
                     if len(values) != len(self.members):
                         raise ValueError(f"measure {part!r} gave {len(values)} values for {len(self.members)} members")
                     found[part] = values.detach().cpu()
-        return found | {
-            "train_loss": (self.loss_sum / self.loss_count).cpu(),
-            "diverged_at": self.diverged_at.cpu(),
-        }
+            found["train_loss"] = (self.loss_sum / self.loss_count).cpu()
+            found["diverged_at"] = self.diverged_at.cpu()
+        return found
 
     def mean_loss(self) -> float:
         """Over members and the steps since the last measuring point."""
-        return float((self.loss_sum / self.loss_count).nanmean())
+        with self._at_work():
+            return float((self.loss_sum / self.loss_count).nanmean())
 
 
 class _Captured:
     """A step as a CUDA graph: after a few steps of warming up it is recorded once and then replayed."""
 
-    def __init__(self, step: Any) -> None:
-        self.step, self.made = step, 0
+    def __init__(self, step: Any, stream: torch.cuda.Stream) -> None:
+        self.step, self.stream, self.made = step, stream, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: tuple[Tensor, ...] = ()
-        self.stream = torch.cuda.Stream()
 
     def __call__(self, batch: tuple[Tensor, ...]) -> None:
         if not self.batch:
@@ -139,12 +163,26 @@ class _Captured:
         if self.graph is not None:
             self.graph.replay()
             return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            self.step(self.batch)
-        torch.cuda.current_stream().wait_stream(self.stream)
+        self.step(self.batch)
         self.made += 1
         if self.made == WARM_UP:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # recorded, not run; on the very tensors it was compiled for
-                self.step(self.batch)
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.step(self.batch)  # recorded, not run; on the very tensors it was compiled for
+
+
+@contextmanager
+def room_to_compile(ensembles: int) -> Iterator[None]:
+    """Within, the steps of so many ensembles can be compiled; 0 is none.
+
+    What was compiled before is forgotten, or a process that trains many shapes would run into torch's limit and go on
+    uncompiled. Not within: the graphs of other engines hold on to it.
+    """
+    if ensembles == 0:
+        yield
+        return
+    import torch._dynamo.config
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=8 + 2 * ensembles):
+        yield

@@ -1,0 +1,310 @@
+"""Training ensembles into a run: measuring points, checkpoints, progress, memory.
+
+On a GPU a step is compiled and captured as a CUDA graph, and several ensembles advance side by side, each on a stream
+of its own: a step of a few networks is a long chain of kernels, each too small to fill the device. On a CPU it is the
+same code, batched, one ensemble after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
+
+import torch
+
+from joma.models.products import half_products
+from joma.runs import Run
+from joma.training.checkpoints import Checkpoint
+from joma.training.cross_entropy import half_logits
+from joma.training.engine import Engine, room_to_compile
+from joma.training.ensemble import Ensemble, Precision
+
+Progress = Callable[[float, str], None]
+
+SAVING = 0.01
+"""The part of the time that may go into checkpoints: what takes long to write is written less often."""
+
+
+def train(
+    ensemble: Ensemble,
+    run: Run,
+    *,
+    name: str = "",
+    progress: Progress = lambda share, doing: None,
+    checkpoint_every: float = 120.0,
+) -> None:
+    """Train, recording under `name`/ the measures, `train_loss` and `diverged_at`, (members, ...) each.
+
+    train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
+    loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
+    run, written about every `checkpoint_every` seconds (less often if that took more than a hundredth of the time) and
+    removed at the end.
+
+    >>> import tempfile
+    >>> from joma.models import Decoder, DecoderConfig
+    >>> from joma.training import Optimizer, next_token_loss
+    >>> text = torch.arange(40).view(4, 10) % 7
+    >>> ensemble = Ensemble(
+    ...     members=2,
+    ...     networks=lambda members: Decoder(DecoderConfig(vocabulary=7, width=8, mlp=8), seeds=members),
+    ...     batch=lambda step, members: (text[:, :-1], text[:, 1:]),
+    ...     loss=next_token_loss,
+    ...     optimizer=Optimizer("adam", rate=(1e-3, 1e-2)),
+    ...     steps=5,
+    ...     measure_at=(0,),
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a.sqlite", study="x", config={}) as run:
+    ...     train(ensemble, run)
+    ...     run.steps("train_loss").tolist(), run.array("diverged_at")[-1].tolist()
+    ([0, 5], [-1, -1])
+    """
+    train_all({name: ensemble}, run, progress=progress, checkpoint_every=checkpoint_every)
+
+
+def train_all(
+    ensembles: Mapping[str, Ensemble],
+    run: Run,
+    *,
+    side_by_side: bool | None = None,
+    progress: Progress = lambda share, doing: None,
+    checkpoint_every: float = 120.0,
+) -> None:
+    """Train several ensembles, each as `train` does, under its name. What is recorded already is not trained again.
+
+    side_by_side: all at once, or one after the other. Unless said, at once if all are on a GPU; where its memory does
+    not hold them, one after the other. What is recorded does not depend on it, but for rounding on a GPU.
+
+    >>> import tempfile
+    >>> from joma.models import Decoder, DecoderConfig
+    >>> from joma.training import Optimizer, next_token_loss
+    >>> text = torch.arange(40).view(4, 10) % 7
+    >>> def ensemble(layers: int) -> Ensemble:
+    ...     config = DecoderConfig(vocabulary=7, width=8, mlp=8, layers=layers)
+    ...     return Ensemble(
+    ...         members=2,
+    ...         networks=lambda members: Decoder(config, seeds=members),
+    ...         batch=lambda step, members: (text[:, :-1], text[:, 1:]),
+    ...         loss=next_token_loss,
+    ...         optimizer=Optimizer("adam", rate=1e-3),
+    ...         steps=5,
+    ...     )
+    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a.sqlite", study="x", config={}) as run:
+    ...     train_all({"shallow": ensemble(1), "deep": ensemble(3)}, run)
+    ...     run.names()
+    ['shallow/train_loss', 'shallow/diverged_at', 'deep/train_loss', 'deep/diverged_at']
+    """
+    on_gpu = all(ensemble.device.startswith("cuda") for ensemble in ensembles.values())
+    side_by_side = on_gpu if side_by_side is None else side_by_side
+    teller = _Teller(ensembles, progress)
+    with room_to_compile(len(ensembles) if on_gpu else 0):
+        if side_by_side and len(ensembles) > 1:
+            try:
+                _advance(ensembles, run, teller, checkpoint_every)
+                return
+            except torch.OutOfMemoryError:
+                pass
+            # Outside the handler, where nothing of the attempt is alive any more.
+            torch.cuda.empty_cache()
+            progress(teller.share, "out of memory: going on with one ensemble after the other")
+        for name, ensemble in ensembles.items():
+            _train_alone(name, ensemble, run, teller, checkpoint_every)
+
+
+def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: _Teller, every: float) -> None:
+    """In groups that fit into memory: their size is halved until they do. What was recorded is not recorded again."""
+    together = None
+    while True:
+        try:
+            _advance({name: ensemble}, run, teller, every, together)
+            return
+        except torch.OutOfMemoryError:
+            together = together or ensemble.together or fitting(ensemble)
+            if together == 1:
+                raise
+        together = -(-together // 2)
+        torch.cuda.empty_cache()
+        teller.progress(teller.share, f"out of memory: going on with {together} networks at a time")
+
+
+def _advance(
+    ensembles: Mapping[str, Ensemble], run: Run, teller: _Teller, every: float, together: int | None = None
+) -> None:
+    """Train all of these, in turns of a few steps each."""
+    trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
+    for name, training in trainings.items():
+        teller.begin(name, training.mean_step)
+    going = {name: training.advance(every) for name, training in trainings.items()}
+    while going:
+        for name in list(going):
+            with products(ensembles[name].precision):
+                # Asking for a loss waits for the steps that were given to the device a turn ago, and the others' run
+                # meanwhile: not so if it were asked for right after giving them.
+                teller.tell(name, list(going), trainings[name].mean_loss)
+                if next(going[name], None) is None:
+                    del going[name]
+            teller.step[name] = trainings[name].mean_step
+
+
+class _Training:
+    """One ensemble on its way into a run, in groups: one at a time is on the device, the others in main memory."""
+
+    def __init__(self, name: str, ensemble: Ensemble, run: Run, together: int | None = None) -> None:
+        self.ensemble, self.run, self.prefix = ensemble, run, f"{name}/" if name else ""
+        together = together or ensemble.together or fitting(ensemble)
+        count = -(-ensemble.members // together)
+        bounds = [round(i * ensemble.members / count) for i in range(count + 1)]  # sizes differ by one at most
+        self.groups = [range(a, b) for a, b in itertools.pairwise(bounds)]
+        self.checkpoint = Checkpoint(run, name, together)
+        self.at, self.parked = self.checkpoint.load(count)
+        if self._recorded == ensemble.steps:
+            self.at = [ensemble.steps] * count
+        self.engines: dict[int, Engine] = {}  # by size: a compiled step serves all groups of its size
+        self.current: int | None = None
+
+    @property
+    def _recorded(self) -> int:
+        """The last measuring point that is in the run, or -1."""
+        last = self.run.last_step(f"{self.prefix}diverged_at")
+        return -1 if last is None else last
+
+    @property
+    def mean_step(self) -> float:
+        return sum(self.at) / len(self.at)
+
+    def mean_loss(self) -> float:
+        """Of the group at work."""
+        return math.nan if self.current is None else self._engine.mean_loss()
+
+    def advance(self, every: float) -> Iterator[float]:
+        """Train, now and then giving back control. every: seconds between checkpoints."""
+        saved, pause = monotonic(), every
+        for point in self.ensemble.points:
+            if max(self.at) > point or self._recorded == self.ensemble.steps:
+                continue  # past it, so it was recorded
+            measured = []
+            for group in range(len(self.groups)):
+                self._take(group)
+                for step in self._engine.advance(self.at[group], point):
+                    self.at[group] = step
+                    if monotonic() - saved > pause:
+                        began = monotonic()
+                        self._save()
+                        saved = monotonic()
+                        pause = max(every, (saved - began) / SAVING) if every else 0.0
+                    yield self.mean_step
+                measured.append(self._engine.measure())
+            if self._recorded < point:
+                keys = measured[0]
+                self.run.record(point, {self.prefix + key: torch.cat([part[key] for part in measured]) for key in keys})
+        self.checkpoint.remove()  # there still if the end of the run was its last record
+        self.engines.clear()
+        self.current = None
+
+    @property
+    def _engine(self) -> Engine:
+        assert self.current is not None
+        return self.engines[len(self.groups[self.current])]
+
+    def _take(self, group: int) -> None:
+        """Put this group to work."""
+        if self.current == group:
+            return
+        if self.current is not None:
+            self.parked[self.current] = self._engine.state()
+        members = self.groups[group]
+        if len(members) not in self.engines:
+            self.engines[len(members)] = Engine(self.ensemble, members)
+        self.engines[len(members)].become(members, self.parked.pop(group, None))
+        self.current = group
+
+    def _save(self) -> None:
+        """Write the checkpoint."""
+        assert self.current is not None
+        self.checkpoint.save(self.at, self.parked | {self.current: self._engine.state()})
+
+
+class _Teller:
+    """Tells the progress of all ensembles, with an estimate of the time left."""
+
+    def __init__(self, ensembles: Mapping[str, Ensemble], progress: Progress) -> None:
+        self.ensembles, self.progress = ensembles, progress
+        work = {name: _work(ensemble) if len(ensembles) > 1 else 1.0 for name, ensemble in ensembles.items()}
+        self.part = {name: some / sum(work.values()) for name, some in work.items()}
+        self.step, self.found = dict.fromkeys(ensembles, 0.0), dict.fromkeys(ensembles, 0.0)
+        self.began = self.last = monotonic()
+
+    @property
+    def share(self) -> float:
+        """Of all the work."""
+        return self._share(self.step)
+
+    def begin(self, name: str, step: float) -> None:
+        """An ensemble begins here: after a kill, not at step 0."""
+        self.step[name] = self.found[name] = step
+
+    def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
+        """Say how far `name` is, one of those that are `going` on."""
+        now, share = monotonic(), self.share
+        if now - self.last < 0.2 or self.step[name] <= self.found[name]:
+            return
+        self.last = now
+        left = (now - self.began) * (1 - share) / (share - self._share(self.found))
+        wait = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
+        shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
+        who = ", ".join(going) + ": " if any(going) else ""
+        members = sum(self.ensembles[one].members for one in going)
+        at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
+        self.progress(share, f"{who}{members} networks, {at}{shown}, {wait} left")
+
+    def _share(self, step: Mapping[str, float]) -> float:
+        return sum(part * step[name] / self.ensembles[name].steps for name, part in self.part.items())
+
+
+def _work(ensemble: Ensemble) -> float:
+    """What training takes, in some unit."""
+    weights = sum(p.numel() for p in ensemble.networks([0]).parameters())
+    return float(ensemble.steps * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())
+
+
+AT_ONCE = 48 * 2**20
+"""Bytes of the widest layer, on a CPU: beyond it caches stop helping, and one after the other is as fast."""
+
+
+def fitting(ensemble: Ensemble) -> int:
+    """How many members to try at once. A GPU says itself when it is full; a CPU must be asked beforehand."""
+    if ensemble.device.startswith("cuda"):
+        return ensemble.members
+    parameters = list(ensemble.networks([0]).parameters())
+    one: int = sum(p.numel() * p.element_size() for p in parameters)
+    # Of all memory and not of what is free just now: the split must be the same when a run is taken up again.
+    memory: int = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    # weights, gradients, two moments, and as much again for what passes through
+    in_memory = memory // (8 * one)
+    widest: int = max(max(p.shape) * p.element_size() for p in parameters)
+    in_cache = AT_ONCE // (ensemble.batch(0, [0])[0].numel() * widest)
+    return max(1, min(ensemble.members, in_memory, in_cache))
+
+
+@contextmanager
+def products(precision: Precision) -> Iterator[None]:
+    """How matrix products are made while an ensemble trains.
+
+    On a CPU without oneDNN: on Arm it takes fifty times as long when the second factor of many small products is a
+    transposed view, as the keys of attention are.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    try:
+        with half_logits(precision.startswith("half")), half_products(precision == "half"), warnings.catch_warnings():
+            for said in ("TF32 acceleration on top of oneDNN", "TensorFloat32 tensor cores"):
+                warnings.filterwarnings("ignore", said)  # advice on a choice that was made here
+            warnings.filterwarnings("ignore", module="torch._inductor")
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.set_float32_matmul_precision(before)

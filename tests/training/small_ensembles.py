@@ -1,0 +1,74 @@
+"""Small ensembles of decoders: of float64 on a CPU, compared to the bit; of larger ones on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.models import Decoder, DecoderConfig
+from joma.runs import Run
+from joma.training import Ensemble, Optimizer, next_token_loss
+
+CONFIG = DecoderConfig(vocabulary=11, width=8, mlp=12, layers=2, context=5, dropout=0.2)
+SEEDS = (3, 1, 4, 1, 5)
+RATES = (1e-3, 1e-2, 3e-3, 1e-3, 2e-2)
+
+
+def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    """Each member reads its own text."""
+    text = torch.stack(
+        [torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(100 * step + member)) for member in members]
+    )
+    return text[..., :-1], text[..., 1:]
+
+
+def networks(members: Sequence[int]) -> Decoder:
+    """In float64, and no bias at zero: the keys' has no gradient, and Adam would make steps of its rounding errors."""
+    made = Decoder(CONFIG, [SEEDS[member] for member in members]).double()
+    with torch.no_grad():
+        made.qkv_bias += 0.1
+    return made
+
+
+def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
+    return torch.cat([p.flatten(1) for p in decoder.parameters()], 1)
+
+
+def ensemble(**changes: Any) -> Ensemble:
+    whole: dict[str, Any] = {
+        "members": 5, "networks": networks, "batch": batch, "loss": next_token_loss,
+        "optimizer": Optimizer("adam", rate=RATES, clip=0.5), "steps": 12, "measures": {"weights": weights},
+        "measure_at": (0, 5),
+    }  # fmt: skip
+    return Ensemble(**(whole | changes))
+
+
+def language_models(layers: int = 2, **changes: Any) -> Ensemble:
+    """On a GPU, large enough that two steps at once would spoil each other if they shared anything."""
+    config = DecoderConfig(vocabulary=2000, width=128, mlp=512, layers=layers, context=16, dropout=0.1)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(2000, (40, 1), generator=generator) + torch.arange(17) * 7 % 50  # each start tells the rest
+    text = (text % 2000).cuda()
+    return Ensemble(
+        members=2,
+        networks=lambda members: Decoder(config, list(members)),
+        batch=lambda step, members: (text[:, :-1], text[:, 1:]),
+        loss=next_token_loss,
+        optimizer=Optimizer("adam", rate=1e-3, clip=0.5),
+        steps=300,
+        measure_at=(50, 100, 200),
+        device="cuda",
+        **changes,
+    )
+
+
+def fresh(path: Path) -> Run:
+    return Run.create(path, study="test", config={})
+
+
+class Killed(Exception):
+    pass

@@ -1,0 +1,114 @@
+"""Several ensembles in one run: side by side or one after the other, killed, told of, too large for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_ensembles import Killed, batch, ensemble, fresh, language_models
+from torch import Tensor
+
+from joma.runs import Run
+from joma.training import Ensemble, Optimizer, train, train_all
+from joma.training.engine import Engine
+
+
+def several() -> dict[str, Ensemble]:
+    """Ensembles that differ in size, length, measuring points and groups."""
+    return {
+        "a": ensemble(),
+        "b": ensemble(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
+        "c": ensemble(together=2, steps=25, measure_at=(11,)),
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One after the other."""
+    run = fresh(tmp_path_factory.mktemp("alone") / "alone.sqlite")
+    for name, one in several().items():
+        train(one, run, name=name)
+    return run
+
+
+def test_side_by_side_gives_what_one_after_the_other_gives(tmp_path: Path, alone: Run) -> None:
+    together = fresh(tmp_path / "together.sqlite")
+    train_all(several(), together, side_by_side=True)
+    assert sorted(alone.names()) == sorted(together.names())
+    for name in alone.names():
+        assert alone.steps(name).tolist() == together.steps(name).tolist()
+        np.testing.assert_array_equal(alone.array(name), together.array(name))
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+@pytest.mark.parametrize("dies", ["a", "b", "c"])
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_several_ensembles_go_on_after_a_kill(tmp_path: Path, alone: Run, dies: str, side_by_side: bool) -> None:
+    run = fresh(tmp_path / "killed.sqlite")
+
+    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 11:
+            raise Killed
+        return batch(step, members)
+
+    doomed = several()
+    doomed[dies] = replace(doomed[dies], batch=deadly)
+    with pytest.raises(Killed):
+        train_all(doomed, run, side_by_side=side_by_side, checkpoint_every=0.0)
+    run.close()
+    run = Run.open(run.path, write=True)
+    train_all(several(), run, side_by_side=side_by_side)
+    for name in alone.names():
+        assert alone.steps(name).tolist() == run.steps(name).tolist()
+        np.testing.assert_array_equal(alone.array(name), run.array(name))
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
+    run = fresh(tmp_path / "a.sqlite")
+    clock = iter(range(10**6))
+    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: next(clock))
+    heard: list[tuple[float, str]] = []
+    train_all(
+        several(), run, side_by_side=side_by_side, progress=lambda *told: heard.append(told), checkpoint_every=9e9
+    )
+    shares = [share for share, _ in heard]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] <= 1
+    begin = f"{'a, b, c: 12' if side_by_side else 'a: 5'} networks, step 5 of 12, loss "
+    assert heard[0][1].startswith(begin)
+    assert heard[0][1].endswith(" left")
+
+
+def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they take turns; and an ensemble that is still too large does so in smaller groups."""
+    run = fresh(tmp_path / "a.sqlite")
+    set_up = Engine.__init__
+
+    def crowded(engine: Engine, ensemble: Ensemble, members: Sequence[int]) -> None:
+        if len(members) > 3 or (len(members) > 1 and not told):
+            raise torch.OutOfMemoryError
+        set_up(engine, ensemble, members)
+
+    told: list[str] = []
+    monkeypatch.setattr(Engine, "__init__", crowded)
+    train_all(several(), run, side_by_side=True, progress=lambda _, doing: told.append(doing))
+    assert told[0] == "out of memory: going on with one ensemble after the other"
+    assert "out of memory: going on with 3 networks at a time" in told
+    for name in alone.names():
+        np.testing.assert_allclose(run.array(name), alone.array(name), rtol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "half-logits"])
+def test_side_by_side_on_streams_of_their_own(tmp_path: Path, precision: str) -> None:
+    several = {f"L{layers}": language_models(layers, precision=precision) for layers in (1, 2, 4)}
+    alone, together = fresh(tmp_path / "alone.sqlite"), fresh(tmp_path / "together.sqlite")
+    train_all(several, alone, side_by_side=False)
+    train_all(several, together)
+    for name in alone.names():
+        np.testing.assert_allclose(together.array(name), alone.array(name), rtol=2e-3)
