@@ -1,12 +1,14 @@
 """Training networks as one ensemble against training them one after the other in plain eager PyTorch.
 
-Shapes: `table1` at width d (3 blocks, no output projection, MLP 4d, sequences of 30, batch 128, Adam, weight decay),
-and `fig8` (5 blocks of width 200, vocabulary 28,782, 20 x 35 tokens, dropout 0.2, Adam, clipped). The peer is the same
-network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix products (`half` is put
-beside TF32, which has as many bits), and on a CPU with the same libraries, though PyTorch's default of using oneDNN
-would slow the peer down many times on Arm. For table1 the
-arithmetic rate is put beside what one large TF32 product reaches on the same machine in the same run; for fig8 the
-time beside what its unavoidable memory traffic would take.
+Shapes: `table1` at width d (3 blocks, no output projection, MLP 4d, sequences of 30, batch 128, Adam, weight decay);
+`fig8` (5 blocks of width 200, vocabulary 28,782, 20 x 35 tokens, dropout 0.2, Adam, clipped); and `fig6`, the same with
+1, 2, 5 and 10 blocks, five networks each, all four ensembles at work at once.
+
+The peer is the same network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix
+products (`half` is put beside TF32, which has as many bits), and on a CPU with the same libraries, though PyTorch's
+default of using oneDNN would slow the peer down many times on Arm. For table1 the arithmetic rate is put beside what one
+large TF32 product reaches on the same machine in the same run; for fig8 the time beside what its unavoidable memory
+traffic would take; for fig6 the peer is the four ensembles one after the other.
 
     python benchmarks/bench_ensemble.py [--device cuda] [--shapes table1-256-tf32,fig8-half-logits] [--record]
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from _record import record
@@ -43,11 +46,12 @@ def table1(width: int, members: int, device: str, precision: str = "tf32") -> En
     )  # fmt: skip
 
 
-def fig8(members: int, device: str, precision: str = "half-logits") -> Ensemble:
+def fig8(members: int, device: str, precision: str = "half-logits", layers: int = 5) -> Ensemble:
+    config = FIG8.with_(layers=layers)
     text = torch.randint(28_782, (20, 36), device=device)
     batch = text[:, :-1].contiguous(), text[:, 1:].contiguous()
     return Ensemble(
-        members, lambda who: Decoder(FIG8, list(who)), lambda step, who: batch, next_token_loss,
+        members, lambda who: Decoder(config, list(who)), lambda step, who: batch, next_token_loss,
         Optimizer("adam", rate=1e-4, clip=0.5), steps=10**6, device=device, precision=precision,
     )  # fmt: skip
 
@@ -149,6 +153,32 @@ def measure_fig8(members: int, device: str, precision: str) -> dict[str, object]
     }  # fmt: skip
 
 
+def measure_fig6(members: int, device: str, precision: str) -> dict[str, object]:
+    depths = (1, 2, 5, 10)
+    engines = [Engine(fig8(members, device, precision, layers), range(members)) for layers in depths]
+    for engine in engines:
+        engine.become(range(members), None)
+    made = 0
+
+    def work(count: int, *, at_once: bool) -> None:
+        nonlocal made
+        for engine in engines:
+            for _ in engine.advance(made, made + count):  # given to the device, not waited for
+                pass
+            if not at_once:
+                wait(device)
+        made += count
+
+    with products_made(precision):
+        after = seconds(partial(work, at_once=False), device, warm=6, steps=100)
+        together = seconds(partial(work, at_once=True), device, warm=6, steps=100)
+    return {
+        "shape": f"fig6, {precision}", "members": members * len(depths), "ms a step of all": 1e3 * together,
+        "one after the other, ms": 1e3 * after, "times faster": after / together,
+        "minutes for 58,580 steps": together * 58_580 / 60,
+    }  # fmt: skip
+
+
 def memory_speed() -> float:
     """Bytes a second of one large copy."""
     a = torch.empty(2**28, device="cuda")
@@ -164,7 +194,7 @@ def main() -> None:
     options = parser.parse_args()
     gpu = options.device == "cuda"
     usual = (
-        "table1-1024-half,table1-256-tf32,fig8-half-logits"
+        "table1-1024-half,table1-256-tf32,fig8-half-logits,fig6-half-logits"
         if gpu
         else "table1-16-float32,table1-64-float32,table1-256-float32"
     )
@@ -173,6 +203,8 @@ def main() -> None:
         kind, *rest = shape.split("-")
         if kind == "fig8":
             rows.append(measure_fig8(21, options.device, "-".join(rest)))
+        elif kind == "fig6":
+            rows.append(measure_fig6(5, options.device, "-".join(rest)))
         else:
             members = {1024: 12, 256: 60}[int(rest[0])] if gpu else 6
             rows.append(measure_table1(int(rest[0]), members, options.device, rest[1]))
