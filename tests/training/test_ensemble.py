@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from joma.models import Decoder
 from joma.models.dropout import keys
 from joma.runs import Run, RunError
 from joma.training import Optimizer, next_token_loss, train
+from joma.training.engine import Engine
 
 
 @pytest.fixture
@@ -242,6 +245,20 @@ def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -
 def test_refuses_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="no CUDA GPU"):
         ensemble(device="cuda")
+
+
+def test_an_engine_dies_with_its_last_name() -> None:
+    """It holds most of a GPU's memory: that must not wait until Python looks for cycles, nor happen at any time."""
+    engine = Engine(ensemble(), range(5))
+    engine.become(range(5), None)
+    list(engine.advance(0, 2))
+    ends = [weakref.ref(engine), weakref.ref(engine.networks)]
+    gc.disable()
+    try:
+        del engine
+        assert [end() for end in ends] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_what_takes_long_to_save_is_saved_less_often(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,14 @@ class Engine:
     """A group of members in training. `become` puts one in, `state` takes it out.
 
     On a GPU all its work is on a stream of its own, so that several engines can work at once. Their graphs must not be
-    captured on one stream: the workspaces of matrix products belong to it, and they would share them.
+    captured on one stream: the workspaces of matrix products belong to it, and they would share them. An `urgent` one
+    goes first where kernels of several wait.
     """
 
-    def __init__(self, ensemble: Ensemble, members: Sequence[int]) -> None:
+    def __init__(self, ensemble: Ensemble, members: Sequence[int], *, urgent: bool = False) -> None:
         self.ensemble, self.members = ensemble, members
         self.device = torch.device(ensemble.device)
-        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(self.device, priority=-urgent) if self.device.type == "cuda" else None
         if self.stream is not None:
             torch.cuda.synchronize(self.device)  # the data that wait there were brought by another stream
         with self._at_work():
@@ -49,10 +51,10 @@ class Engine:
         self.loss_sum = torch.zeros(len(members), dtype=torch.float64, device=self.device)
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
-        self.program = self._step if self.stream is None else _Captured(self._step, self.stream)
-        self.loss, self.update = ensemble.loss, ensemble.optimizer.update
+        self.captured = None if self.stream is None else _Captured(self.stream)
+        self.losses, self.update = _losses, ensemble.optimizer.update
         if self.stream is not None:
-            self.loss = torch.compile(ensemble.loss, dynamic=False)
+            self.losses = torch.compile(_losses, dynamic=False)
             self.update = torch.compile(ensemble.optimizer.update, dynamic=False)
         self.fresh = True
 
@@ -91,7 +93,9 @@ class Engine:
 
     def advance(self, first: int, last: int) -> Iterator[int]:
         """Make the steps from `first` up to `last`, now and then yielding the number made."""
-        stride = 100 if self.stream is not None else 10  # asking a GPU for a number makes it wait
+        # Asking a GPU for a number makes it wait; but it holds no more than a thousand launches, seven a step, and
+        # while one engine hands in more than that the others starve.
+        stride = 10 if self.stream is None else 20
         for step in range(first, last):
             with self._at_work():
                 self._make(step, begins=step == first)
@@ -112,10 +116,14 @@ class Engine:
                 torch._foreach_zero_(moment)
         self.step.fill_(step)
         self.age.fill_(1 + age)
-        self.program(self.ensemble.batch(step, self.members))
+        batch = self.ensemble.batch(step, self.members)
+        if self.captured is None:
+            self._step(batch)
+        else:
+            self.captured(self._step, batch)
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
-        losses = self.loss(self.networks, batch, keys(self.networks.seeds, self.step))
+        losses = self.losses(self.ensemble.loss, self.networks, batch, self.step)
         gradients = torch.autograd.grad(losses.sum(), self.parameters)
         with torch.no_grad():
             self.update([p.detach() for p in self.parameters], gradients, self.moments, self.rates, self.age)
@@ -147,15 +155,24 @@ class Engine:
             return float((self.loss_sum / self.loss_count).nanmean())
 
 
-class _Captured:
-    """A step as a CUDA graph: after a few steps of warming up it is recorded once and then replayed."""
+def _losses(loss: Callable[..., Tensor], networks: Any, batch: tuple[Tensor, ...], step: Tensor) -> Tensor:
+    """The losses at a step, with its dropout."""
+    return loss(networks, batch, keys(networks.seeds, step))
 
-    def __init__(self, step: Any, stream: torch.cuda.Stream) -> None:
-        self.step, self.stream, self.made = step, stream, 0
+
+class _Captured:
+    """A step as a CUDA graph: after a few steps of warming up it is recorded once and then replayed.
+
+    It does not hold the step, which belongs to an engine that holds this: the two, and their memory, would then outlive
+    their use until Python looks for cycles.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream, self.made = stream, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: tuple[Tensor, ...] = ()
 
-    def __call__(self, batch: tuple[Tensor, ...]) -> None:
+    def __call__(self, step: Callable[[tuple[Tensor, ...]], None], batch: tuple[Tensor, ...]) -> None:
         if not self.batch:
             self.batch = tuple(tensor.contiguous().clone() for tensor in batch)
         for kept, new in zip(self.batch, batch, strict=True):
@@ -163,26 +180,34 @@ class _Captured:
         if self.graph is not None:
             self.graph.replay()
             return
-        self.step(self.batch)
+        step(self.batch)
         self.made += 1
         if self.made == WARM_UP:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.step(self.batch)  # recorded, not run; on the very tensors it was compiled for
+            with _no_collecting(), torch.cuda.graph(self.graph, stream=self.stream):
+                step(self.batch)  # recorded, not run; on the very tensors it was compiled for
 
 
 @contextmanager
-def room_to_compile(ensembles: int) -> Iterator[None]:
-    """Within, the steps of so many ensembles can be compiled; 0 is none.
+def _no_collecting() -> Iterator[None]:
+    """A graph that Python finds dead while another is captured would be destroyed then and spoil it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def room_to_compile() -> Iterator[None]:
+    """Within, many steps can be compiled.
 
     What was compiled before is forgotten, or a process that trains many shapes would run into torch's limit and go on
     uncompiled. Not within: the graphs of other engines hold on to it.
     """
-    if ensembles == 0:
-        yield
-        return
     import torch._dynamo.config
 
     torch.compiler.reset()
-    with torch._dynamo.config.patch(recompile_limit=8 + 2 * ensembles):
+    with torch._dynamo.config.patch(recompile_limit=64):
         yield

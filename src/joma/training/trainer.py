@@ -7,12 +7,13 @@ same code, batched, one ensemble after the other.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import monotonic
 
 import torch
@@ -98,18 +99,17 @@ def train_all(
     ...     run.names()
     ['shallow/train_loss', 'shallow/diverged_at', 'deep/train_loss', 'deep/diverged_at']
     """
-    on_gpu = all(ensemble.device.startswith("cuda") for ensemble in ensembles.values())
-    side_by_side = on_gpu if side_by_side is None else side_by_side
+    on_gpu = [ensemble.device.startswith("cuda") for ensemble in ensembles.values()]
+    side_by_side = all(on_gpu) if side_by_side is None else side_by_side
     teller = _Teller(ensembles, progress)
-    with room_to_compile(len(ensembles) if on_gpu else 0):
+    with room_to_compile() if any(on_gpu) else nullcontext():
         if side_by_side and len(ensembles) > 1:
             try:
                 _advance(ensembles, run, teller, checkpoint_every)
                 return
             except torch.OutOfMemoryError:
                 pass
-            # Outside the handler, where nothing of the attempt is alive any more.
-            torch.cuda.empty_cache()
+            _free_memory()
             progress(teller.share, "out of memory: going on with one ensemble after the other")
         for name, ensemble in ensembles.items():
             _train_alone(name, ensemble, run, teller, checkpoint_every)
@@ -127,8 +127,14 @@ def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: _Teller, every
             if together == 1:
                 raise
         together = -(-together // 2)
-        torch.cuda.empty_cache()
+        _free_memory()
         teller.progress(teller.share, f"out of memory: going on with {together} networks at a time")
+
+
+def _free_memory() -> None:
+    """Give back what an attempt held. Outside its handler: there the exception keeps all of it alive."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _advance(
@@ -138,7 +144,11 @@ def _advance(
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
         teller.begin(name, training.mean_step)
-    going = {name: training.advance(every) for name, training in trainings.items()}
+    slowest = max(teller.part, key=teller.part.__getitem__)  # the others wait for it, so that it should not for them
+    going = {
+        name: training.advance(every, urgent=name == slowest, saving=SAVING / len(trainings))
+        for name, training in trainings.items()
+    }
     while going:
         for name in list(going):
             with products(ensembles[name].precision):
@@ -180,22 +190,25 @@ class _Training:
         """Of the group at work."""
         return math.nan if self.current is None else self._engine.mean_loss()
 
-    def advance(self, every: float) -> Iterator[float]:
-        """Train, now and then giving back control. every: seconds between checkpoints."""
+    def advance(self, every: float, *, urgent: bool, saving: float) -> Iterator[float]:
+        """Train, now and then giving back control.
+
+        every: seconds between checkpoints, more if saving takes a larger part of the time than `saving`.
+        """
         saved, pause = monotonic(), every
         for point in self.ensemble.points:
             if max(self.at) > point or self._recorded == self.ensemble.steps:
                 continue  # past it, so it was recorded
             measured = []
             for group in range(len(self.groups)):
-                self._take(group)
+                self._take(group, urgent=urgent)
                 for step in self._engine.advance(self.at[group], point):
                     self.at[group] = step
                     if monotonic() - saved > pause:
                         began = monotonic()
                         self._save()
                         saved = monotonic()
-                        pause = max(every, (saved - began) / SAVING) if every else 0.0
+                        pause = max(every, (saved - began) / saving) if every else 0.0
                     yield self.mean_step
                 measured.append(self._engine.measure())
             if self._recorded < point:
@@ -210,7 +223,7 @@ class _Training:
         assert self.current is not None
         return self.engines[len(self.groups[self.current])]
 
-    def _take(self, group: int) -> None:
+    def _take(self, group: int, *, urgent: bool) -> None:
         """Put this group to work."""
         if self.current == group:
             return
@@ -218,7 +231,7 @@ class _Training:
             self.parked[self.current] = self._engine.state()
         members = self.groups[group]
         if len(members) not in self.engines:
-            self.engines[len(members)] = Engine(self.ensemble, members)
+            self.engines[len(members)] = Engine(self.ensemble, members, urgent=urgent)
         self.engines[len(members)].become(members, self.parked.pop(group, None))
         self.current = group
 
