@@ -1,6 +1,7 @@
 """The command line, in process where that is enough and as a real command where it matters."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,22 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
     assert "1 claims: 1 holds" in out
     assert out.rstrip().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    assert "one page of all" not in capsys.readouterr().out
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
+    said = f"runs of other studies are there too; one page of all: joma report {tmp_path}\nreport: "
+    assert said in capsys.readouterr().out
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("joma.terminal._PLAIN_EVERY", 0.0)
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "[1/1] thm5 " in line and "%" in line]
+    assert told
+    assert all(re.search(r"thm5 +\d+% +\d+ s  \S", line) for line in told)
 
 
 def test_json_on_standard_output_is_json_alone(with_toy, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from rich.text import Text
 from joma.studies.contract import Finding, Verdict, tally
 from joma.studies.contract import Progress as Report
 from joma.studies.execute import Result
+from joma.studies.progress_lines import ProgressLines
 from joma.studies.verdicts import show
 
 _COLOUR: dict[Verdict, str] = {
@@ -27,6 +29,7 @@ _COLOUR: dict[Verdict, str] = {
     "not run": "bright_black",
 }
 _PLAIN_WIDTH = 150  # where the output is a file or a pipe, no window sets the width
+_PLAIN_EVERY = 10.0  # seconds between two lines of progress there
 
 
 class Screen:
@@ -59,13 +62,17 @@ class Screen:
     @contextmanager
     def study(self, name: str) -> Iterator[Report]:
         """A progress bar for one study; yields what the study calls with its share and its words."""
-        task = self._bar.add_task(f"[{self._done + 1}/{self._studies}] {name}", total=1.0, doing="")
+        title = f"[{self._done + 1}/{self._studies}] {name}"
+        task = self._bar.add_task(title, total=1.0, doing="")
 
-        def report(share: float, doing: str) -> None:
+        def draw(share: float, doing: str) -> None:
             self._bar.update(task, completed=share, doing=doing)
 
+        def say(line: str) -> None:
+            self._console.print(Text(f"        {line}"))
+
         try:
-            yield report
+            yield draw if self._console.is_terminal else ProgressLines(title, say, every=_PLAIN_EVERY)
         finally:
             self._bar.remove_task(task)
             self._done += 1
@@ -102,7 +109,10 @@ class Screen:
         self._console.print(table)
 
     def summary(self, results: Sequence[Result], report: Path) -> None:
-        """The last lines: how many claims came out how, and where to look."""
+        """The last lines: how many claims came out how, and where to look.
+
+        The page shows these results alone. Where the folder has runs of other studies, say how to see all of them.
+        """
         findings = [finding for result in results for finding in result.findings]
         self._console.print()
         self._console.print(Text(f"{len(findings)} claims: ").append_text(_counts(findings)))
@@ -110,7 +120,13 @@ class Screen:
         if broken:
             self._console.print(Text(f"broken: {', '.join(broken)}", style="bold red"))
         # Not through rich: a path must stay on one line to be copied.
-        print(f"report: {report}", file=sys.stderr if self._console.stderr else sys.stdout)
+        to = sys.stderr if self._console.stderr else sys.stdout
+        shown = {result.study.name for result in results}
+        others = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")} - shown
+        if others:
+            page = f"joma report {shlex.quote(str(report.parent))}"
+            print(f"runs of other studies are there too; one page of all: {page}", file=to)
+        print(f"report: {report}", file=to)
 
 
 def _counts(findings: Sequence[Finding]) -> Text:

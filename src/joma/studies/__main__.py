@@ -9,26 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from math import inf
+from functools import partial
 from pathlib import Path
-from time import monotonic
 
 from joma import studies
 from joma.studies.contract import SCALES
 from joma.studies.execute import execute
-
-
-class _Lines:
-    """Progress as lines for a log: at most one in two seconds, each with the seconds since the study began."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.began, self.last = name, monotonic(), -inf
-
-    def __call__(self, share: float, doing: str) -> None:
-        now = monotonic()
-        if now - self.last >= 2 or share >= 1:
-            self.last = now
-            print(f"{self.name} {share:4.0%} {now - self.began:5.0f} s  {doing}", flush=True)
+from joma.studies.progress_lines import ProgressLines
 
 
 def main() -> int:
@@ -50,7 +37,7 @@ def main() -> int:
             study.preset(options.scale),
             options.out,
             fresh=options.fresh,
-            progress=_Lines(name),
+            progress=ProgressLines(name, partial(print, flush=True), every=2.0),
             pictures=False,
         )
         for finding in result.findings:
