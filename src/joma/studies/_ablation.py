@@ -181,7 +181,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
         expected=f"in every layer a larger {part} of {of.name} with {whole} than with {without}, by "
         f"{of.margin:g}{of.unit} and by more than seeds differ (95 %); none at all in the twin",
         quantitative=everywhere and not left.any() and learned(run, without),
-        shown=f"{said(run, whole, of)}; {part} larger than with {without} by {_listed(gaps)}",
+        shown=f"{said(run, whole, of)}; {part} minus that of {without}: {_listed(gaps)}",
         control_shown=said(run, without, of),
     )
 
@@ -207,7 +207,7 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
 
 
 def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
-    """A variant in words: drop and rebound by layer, how many layers do so beyond chance, and the loss."""
+    """A variant in words: drop and rebound by layer, of how many seeds, how many layers do so beyond chance, and the loss."""
     shape, seeds = shape_of(run, variant, of), alive(run, variant)[0]
     lost = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
     loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}"
@@ -216,7 +216,7 @@ def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
     if seeds.sum() < FEWEST_SEEDS:
         return f"{variant}: too few seeds to tell ({loss}{lost})"
     down, back = (", ".join(f"{value:.2f}" for value in part[seeds].mean(0)) for part in (shape.drop, shape.rebound))
-    count = f"{shape.rebounds.sum()} of {len(shape.drops)} layers come back"
+    count = f"{seeds.sum()} seeds, {shape.rebounds.sum()} of {len(shape.drops)} layers come back"
     return f"{variant}: down {down}, back {back}{of.unit} ({count}, {loss}{lost})"
 
 

@@ -32,7 +32,7 @@ class Engine:
         self.device = torch.device(ensemble.device)
         self.stream = torch.cuda.Stream(self.device, priority=-urgent) if self.device.type == "cuda" else None
         if self.stream is not None:
-            torch.cuda.synchronize(self.device)  # the data that wait there were brought by another stream
+            torch.cuda.synchronize(self.device)  # batches may still be on their way, on another stream
         with self._at_work():
             self._set_up(members)
 
@@ -204,7 +204,7 @@ def room_to_compile() -> Iterator[None]:
     """Within, many steps can be compiled.
 
     What was compiled before is forgotten, or a process that trains many shapes would run into torch's limit and go on
-    uncompiled. Not within: the graphs of other engines hold on to it.
+    uncompiled. Only on entering: engines inside rely on it.
     """
     import torch._dynamo.config
 

@@ -144,7 +144,7 @@ def _advance(
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
         teller.begin(name, training.mean_step)
-    slowest = max(teller.part, key=teller.part.__getitem__)  # the others wait for it, so that it should not for them
+    slowest = max(teller.part, key=teller.part.__getitem__)  # the others end up waiting for it
     going = {
         name: training.advance(every, urgent=name == slowest, saving=SAVING / len(trainings))
         for name, training in trainings.items()
@@ -152,8 +152,8 @@ def _advance(
     while going:
         for name in list(going):
             with products(ensembles[name].precision):
-                # Asking for a loss waits for the steps that were given to the device a turn ago, and the others' run
-                # meanwhile: not so if it were asked for right after giving them.
+                # The loss is asked for before more steps are handed in: it then waits for those of the turn before,
+                # while the others' are at work.
                 teller.tell(name, list(going), trainings[name].mean_loss)
                 if next(going[name], None) is None:
                     del going[name]
@@ -214,7 +214,7 @@ class _Training:
             if self._recorded < point:
                 keys = measured[0]
                 self.run.record(point, {self.prefix + key: torch.cat([part[key] for part in measured]) for key in keys})
-        self.checkpoint.remove()  # there still if the end of the run was its last record
+        self.checkpoint.remove()  # still there if killed right after its last record
         self.engines.clear()
         self.current = None
 
