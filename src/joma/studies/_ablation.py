@@ -207,7 +207,7 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
 
 
 def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
-    """A variant in words: drop and rebound by layer, of how many seeds, how many layers do so beyond chance, and the loss."""
+    """A variant in words: drop and rebound by layer, seeds, how many layers do so beyond chance, and the loss."""
     shape, seeds = shape_of(run, variant, of), alive(run, variant)[0]
     lost = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
     loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}"
