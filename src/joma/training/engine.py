@@ -93,8 +93,8 @@ class Engine:
 
     def advance(self, first: int, last: int) -> Iterator[int]:
         """Make the steps from `first` up to `last`, now and then yielding the number made."""
-        # Asking a GPU for a number makes it wait; but it holds no more than a thousand launches, seven a step, and
-        # while one engine hands in more than that the others starve.
+        # Asking a GPU for a number makes it wait; but it takes only so many launches ahead, and while one engine
+        # waits to hand in more the others starve.
         stride = 10 if self.stream is None else 20
         for step in range(first, last):
             with self._at_work():
@@ -192,11 +192,13 @@ class _Captured:
 def _no_collecting() -> Iterator[None]:
     """A graph that Python finds dead while another is captured would be destroyed then and spoil it."""
     gc.collect()
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 @contextmanager
