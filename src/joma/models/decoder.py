@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.models.dropout import dropout
+from joma.models.dropout import dropout, onwards
+from joma.models.parts import part
 from joma.models.products import linear
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
@@ -154,29 +155,28 @@ class Decoder(nn.Module):
 
     def features(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
         """What the output matrix reads, (members, batch, length, width)."""
-        config, drop = self.config, _Dropper(self.config.dropout, noise)
-        x = drop(self._embed(tokens))
+        config = self.config
+        self._check(tokens)
+        x = _embed(tokens, self.embedding, self._positions(), config, noise)
         shape = x.shape
         x = x.flatten(1, 2)  # (members, positions, width)
         # taken apart once: taken out layer by layer, each would send back a gradient as large as all of them
         blocks = {name: getattr(self, name).unbind(1) for name in _in_block(config)}
+        places = 4 if config.mlp else 2  # of dropout, in a block; the embedding has one more
         for layer in range(config.layers):
             see = None if look is None else partial(look, layer)
             w = {name: layers[layer] for name, layers in blocks.items()}
-            before, after = _norms(config.norm, w, "attention")
-            y = _attend(before(x), w, config, shape, drop, see)
-            x = after(x + y if config.residual else y)
-            if config.mlp:
-                before, after = _norms(config.norm, w, "mlp")
-                y = _mlp(before(x), w, config, shape, drop, see)
-                x = after(x + y if config.residual else y)
-            if see is not None:
-                see("stream", x.view(shape))
+            x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + places * layer), see)
         if config.norm.startswith("pre"):
             x = _normed(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
         return x.view(shape)
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def _positions(self) -> Tensor | None:
+        if self.config.positions == "learned":
+            return self.position
+        return self.sinusoids if self.config.positions == "sinusoidal" else None
+
+    def _check(self, tokens: Tensor) -> None:
         config = self.config
         if tokens.ndim not in (2, 3) or (tokens.ndim == 3 and len(tokens) not in (1, self.members)):
             raise ValueError(
@@ -190,16 +190,10 @@ class Decoder(nn.Module):
             )
         if tokens.shape[-1] > config.context:
             raise ValueError(f"a sequence of {tokens.shape[-1]} tokens is longer than the context of {config.context}")
-        tokens = tokens.expand(self.members, *tokens.shape[-2:])
-        first = config.vocabulary * torch.arange(self.members, device=tokens.device)
-        x = F.embedding(tokens + first[:, None, None], self.embedding.flatten(0, 1)) * math.sqrt(config.width)
-        if config.positions == "learned":
-            return x + self.position[:, None, : tokens.shape[-1]]
-        return x + self.sinusoids[: tokens.shape[-1]] if config.positions == "sinusoidal" else x
 
 
 class _Dropper:
-    """Dropout at consecutive places of one forward pass."""
+    """Dropout at consecutive places."""
 
     def __init__(self, probability: float, noise: Tensor | None) -> None:
         self.probability, self.noise, self.place = probability, noise, 0
@@ -214,6 +208,39 @@ class _Dropper:
 
 
 See = Callable[[str, Tensor], None] | None
+
+
+@part
+def _embed(
+    tokens: Tensor, embedding: Tensor, position: Tensor | None, config: DecoderConfig, noise: Tensor | None
+) -> Tensor:
+    """(members, batch, length, width)."""
+    members, vocabulary, width = embedding.shape
+    length = tokens.shape[-1]
+    tokens = tokens.expand(members, *tokens.shape[-2:])
+    first = vocabulary * torch.arange(members, device=tokens.device)
+    x = F.embedding(tokens + first[:, None, None], embedding.flatten(0, 1)) * math.sqrt(width)
+    if position is not None:
+        x = x + (position[:length] if position.ndim == 2 else position[:, None, :length])
+    return _Dropper(config.dropout, noise)(x)
+
+
+@part
+def _block(
+    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, noise: Tensor | None, see: See
+) -> Tensor:
+    """x (members, positions, width) through attention and MLP."""
+    drop = _Dropper(config.dropout, noise)
+    before, after = _norms(config.norm, w, "attention")
+    y = _attend(before(x), w, config, shape, drop, see)
+    x = after(x + y if config.residual else y)
+    if config.mlp:
+        before, after = _norms(config.norm, w, "mlp")
+        y = _mlp(before(x), w, config, shape, drop, see)
+        x = after(x + y if config.residual else y)
+    if see is not None:
+        see("stream", x.view(shape))
+    return x
 
 
 def _attend(

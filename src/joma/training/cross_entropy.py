@@ -15,6 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from joma.models.parts import part
+
 _HALF = {"allowed": False}
 
 AT_ONCE = 256 * 2**20
@@ -35,6 +37,7 @@ def half_logits(allowed: bool = True) -> Iterator[None]:
         _HALF["allowed"] = before
 
 
+@part
 def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Mean of -log softmax(features weight^T + bias)[target] for every member, (members,).
 

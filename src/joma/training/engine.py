@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.models.dropout import keys
+from joma.models.parts import compiled_parts
 
 if TYPE_CHECKING:
     from joma.training.ensemble import Ensemble
@@ -52,10 +53,9 @@ class Engine:
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
         self.captured = None if self.stream is None else _Captured(self.stream)
-        self.losses, self.update = _losses, ensemble.optimizer.update
+        self.update = ensemble.optimizer.update
         if self.stream is not None:
-            self.losses = torch.compile(_losses, dynamic=False)
-            self.update = torch.compile(ensemble.optimizer.update, dynamic=False)
+            self.update = torch.compile(self.update, dynamic=False)
         self.fresh = True
 
     def _at_work(self) -> AbstractContextManager[Any]:
@@ -123,7 +123,8 @@ class Engine:
             self.captured(self._step, batch)
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
-        losses = self.losses(self.ensemble.loss, self.networks, batch, self.step)
+        with compiled_parts(None if self.stream is None else "inductor"):
+            losses = self.ensemble.loss(self.networks, batch, keys(self.networks.seeds, self.step))
         gradients = torch.autograd.grad(losses.sum(), self.parameters)
         with torch.no_grad():
             self.update([p.detach() for p in self.parameters], gradients, self.moments, self.rates, self.age)
@@ -153,11 +154,6 @@ class Engine:
         """Over members and the steps since the last measuring point."""
         with self._at_work():
             return float((self.loss_sum / self.loss_count).nanmean())
-
-
-def _losses(loss: Callable[..., Tensor], networks: Any, batch: tuple[Tensor, ...], step: Tensor) -> Tensor:
-    """The losses at a step, with its dropout."""
-    return loss(networks, batch, keys(networks.seeds, step))
 
 
 class _Captured:
