@@ -81,7 +81,8 @@ def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     assert 0 < shares[0] < shares[-1] <= 1
     begin = f"{'a, b, c: 12' if side_by_side else 'a: 5'} networks, step 5 of 12, loss "
     assert heard[0][1].startswith(begin)
-    assert heard[0][1].endswith(" left")
+    assert not heard[0][1].endswith(" left")  # a pace is not known before all have had a turn
+    assert heard[-1][1].endswith(" left")
 
 
 def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:

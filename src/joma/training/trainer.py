@@ -158,6 +158,7 @@ def _advance(
                 if next(going[name], None) is None:
                     del going[name]
             teller.step[name] = trainings[name].mean_step
+        teller.start_clock()
 
 
 class _Training:
@@ -249,33 +250,44 @@ class _Teller:
         work = {name: _work(ensemble) if len(ensembles) > 1 else 1.0 for name, ensemble in ensembles.items()}
         self.part = {name: some / sum(work.values()) for name, some in work.items()}
         self.step, self.found = dict.fromkeys(ensembles, 0.0), dict.fromkeys(ensembles, 0.0)
-        self.began = self.last = monotonic()
+        self.began: tuple[float, float] | None = None  # when, and at what share
+        self.last = monotonic()
 
     @property
     def share(self) -> float:
         """Of all the work."""
-        return self._share(self.step)
+        return sum(part * self.step[name] / self.ensembles[name].steps for name, part in self.part.items())
 
     def begin(self, name: str, step: float) -> None:
         """An ensemble begins here: after a kill, not at step 0."""
         self.step[name] = self.found[name] = step
+        self.began = None
+
+    def start_clock(self) -> None:
+        """All have had a turn: what comes before steps, as compiling, is over, and their pace tells the time left."""
+        self.began = self.began or (monotonic(), self.share)
 
     def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
         """Say how far `name` is, one of those that are `going` on."""
+        if self.step[name] <= self.found[name]:
+            if self.ensembles[name].device.startswith("cuda"):
+                self.progress(self.share, f"{name}: compiling" if name else "compiling")
+            return
         now, share = monotonic(), self.share
-        if now - self.last < 0.2 or self.step[name] <= self.found[name]:
+        if now - self.last < 0.2:
             return
         self.last = now
-        left = (now - self.began) * (1 - share) / (share - self._share(self.found))
-        wait = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
-        shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
         who = ", ".join(going) + ": " if any(going) else ""
         members = sum(self.ensembles[one].members for one in going)
         at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
-        self.progress(share, f"{who}{members} networks, {at}{shown}, {wait} left")
+        shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
+        self.progress(share, f"{who}{members} networks, {at}{shown}{self._wait(now, share)}")
 
-    def _share(self, step: Mapping[str, float]) -> float:
-        return sum(part * step[name] / self.ensembles[name].steps for name, part in self.part.items())
+    def _wait(self, now: float, share: float) -> str:
+        if self.began is None or share <= self.began[1]:
+            return ""
+        left = (now - self.began[0]) * (1 - share) / (share - self.began[1])
+        return f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
 
 
 def _work(ensemble: Ensemble) -> float:
