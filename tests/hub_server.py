@@ -24,6 +24,7 @@ class Repository:
         self.drops = {}  # (revision, file) -> how often the connection breaks half way
         self.wrong = set()  # (revision, file): the content differs from the listed hash
         self.dead = set()  # (revision, file): the connection breaks before the first byte
+        self.silent = set()  # (revision, file): a range is answered properly, and with no bytes
         self.lost = set()  # (revision, file): listed, and not there
         self.heads = 0  # so often the connection breaks at a HEAD request
         self.busy = 0  # so many requests are answered with 503
@@ -126,6 +127,8 @@ class Handler(BaseHTTPRequestHandler):
             start, stop = int(asked[1]), min(int(asked[2] or len(content) - 1) + 1, len(content))
             status = 206
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
+        if (revision, name) in hub.silent:
+            content, stop = b"", start
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from hub_server import Repository, serving
 
+from joma import hub_client
 from joma.data import _wikitext_hub
 from joma.data.text import CorpusError, download_wikitext, find_corpus, wikitext
 
@@ -32,7 +33,7 @@ def hub(tmp_path, monkeypatch):
     content = {f"wikitext-103-v1/{name}": data for name, data in files.items()}
     content |= {"README.md": b"# WikiText", "wikitext-103-v1/notes.parquet": b"no split"}
     repository = Repository("Salesforce/wikitext", {_wikitext_hub._COMMIT: content}, kind="datasets")
-    monkeypatch.setattr(_wikitext_hub, "_PAUSE", 0.01)
+    monkeypatch.setattr(hub_client, "PAUSE", 0.01)
     monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -75,6 +76,12 @@ def test_a_broken_connection_goes_on_where_it_stopped(hub, tmp_path):
     assert ranges[0] == "bytes=0-"
     assert all(asked != "bytes=0-" for asked in ranges[1:])
     assert (tmp_path / "here" / SECOND).read_bytes() == hub.revisions[_wikitext_hub._COMMIT][place(SECOND)[1]]
+
+
+def test_a_hub_that_answers_with_nothing_is_not_asked_for_ever(hub, tmp_path):
+    hub.silent = {place(SECOND)}
+    with pytest.raises(CorpusError, match="wikitext-103 could not be downloaded: the hub sent nothing; try again"):
+        download_wikitext("wikitext-103", tmp_path)
 
 
 def test_a_second_call_goes_on_where_the_first_was_cut_off(hub, tmp_path):

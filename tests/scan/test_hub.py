@@ -10,7 +10,8 @@ from checkpoint_series import LAYERS, make_series, scan
 from hub_server import Repository, serving
 from safetensors.torch import load
 
-from joma.scan import CheckpointError, hub, open_series
+from joma import hub_client
+from joma.scan import CheckpointError, open_series
 
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 NAME = "someone/tiny-neox"
@@ -27,7 +28,7 @@ def repository(series):
 
 @pytest.fixture
 def served(repository, monkeypatch, tmp_path):
-    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    monkeypatch.setattr(hub_client, "PAUSE", 0.01)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     with serving(repository) as address:
@@ -70,8 +71,9 @@ def test_a_dropped_connection_goes_on_where_it_stopped(served, tmp_path):
     assert set(served.drops.values()) == {0}
 
 
-def test_a_connection_that_always_breaks_is_a_fault_of_the_step(served, tmp_path):
-    served.dead = {("step2", "model.safetensors")}
+@pytest.mark.parametrize("how", ["dead", "silent"])
+def test_a_connection_that_brings_nothing_is_a_fault_of_the_step(served, tmp_path, how):
+    setattr(served, how, {("step2", "model.safetensors")})
     status, found = scan(NAME, out=tmp_path / "out")
     assert status == 3
     (fault,) = found["left_out"]
@@ -187,7 +189,7 @@ def test_models_that_are_not_there(served, tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="no model on the hub"):
         open_series("someone/else", downloads=tmp_path)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(hub, "_TRIES", 2)
+    monkeypatch.setattr(hub_client, "TRIES", 2)
     with pytest.raises(CheckpointError, match="cannot be reached"):
         open_series(NAME, downloads=tmp_path)
 

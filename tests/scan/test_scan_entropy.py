@@ -6,7 +6,7 @@ import torch
 from checkpoint_series import LAYERS, WORDS, make_series, scan
 from hub_server import Repository, serving
 
-from joma.scan import hub
+from joma import hub_client
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
 
 
 def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    monkeypatch.setattr(hub_client, "PAUSE", 0.01)
     revisions = {
         folder.name: {path.name: path.read_bytes() for path in folder.iterdir()} for folder in series.iterdir()
     }

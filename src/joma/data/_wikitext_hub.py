@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from joma import hub_client
 from joma.data._cache import Progress, cache_folder, quiet
 from joma.data._words import file_hash, need_pyarrow, split_files
 from joma.data.errors import CorpusError
@@ -25,8 +25,6 @@ from joma.data.errors import CorpusError
 _REPOSITORY = "Salesforce/wikitext"
 _COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 _FOLDERS = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
-_TRIES = 5  # in a row without a single byte
-_PAUSE = 1.0  # seconds before the second try; doubled before each further one
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def _listing(folder: str) -> list[_Listed]:
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
     # One question before the client asks with all its patience: without a network that takes half a minute.
-    import_module("huggingface_hub.utils").get_session().head(api.endpoint, timeout=30)
+    hub_client.client().get_session().head(api.endpoint, timeout=30)
     entries = list(api.list_repo_tree(_REPOSITORY, folder, repo_type="dataset", revision=_COMMIT))
     shard = re.compile(re.escape(folder) + r"/(train|validation|test)-\d{5}-of-\d{5}\.parquet")
     files = [
@@ -106,20 +104,7 @@ def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
         _lock(stream, part)
         if stream.tell() > file.size:
             _empty(stream)
-        tries = 0
-        while (before := stream.tell()) < file.size:
-            try:
-                for chunk in _chunks(file, stream):
-                    stream.write(chunk)
-                    report(min(stream.tell(), file.size))
-                    if stream.tell() > file.size:
-                        break  # not the file that is listed, as its hash will say
-            except _transport_errors():
-                if tries + 1 >= _TRIES and stream.tell() == before:
-                    raise
-            tries = tries + 1 if stream.tell() == before else 0
-            if stream.tell() < file.size:
-                time.sleep(_PAUSE * 2**tries)
+        hub_client.read_all(file.size, stream.tell, partial(_read_on, file, stream, report))
         stream.flush()
         os.fsync(stream.fileno())
         if file_hash(part) != file.sha256:
@@ -147,32 +132,25 @@ def _lock(stream: IO[bytes], part: Path) -> None:
         raise CorpusError(f"another process is downloading {part}; wait for it") from None
 
 
-def _chunks(file: _Listed, stream: IO[bytes]) -> Iterator[bytes]:
-    """The bytes that `stream` lacks, as they come; they may end early."""
+def _read_on(file: _Listed, stream: IO[bytes], report: Callable[[int], None]) -> None:
+    """Write the bytes that `stream` lacks, as they come; they may end early."""
     from huggingface_hub import hf_hub_url
 
-    utils: Any = import_module("huggingface_hub.utils")
-    have = stream.tell()
+    have, client = stream.tell(), hub_client.client()
     url = hf_hub_url(
         _REPOSITORY, file.path, repo_type="dataset", revision=_COMMIT, endpoint=os.environ.get("HF_ENDPOINT")
     )
-    # Compressed ranges would be ranges of something else.
-    headers = {**utils.build_hf_headers(library_name="joma"), "accept-encoding": "identity", "range": f"bytes={have}-"}
-    with utils.http_stream_backoff(
-        "GET", url, headers=headers, timeout=30, base_wait_time=_PAUSE, retry_on_exceptions=()
-    ) as response:
-        utils.hf_raise_for_status(response)
+    with hub_client.byte_range(url, client.build_hf_headers(library_name="joma"), have) as response:
+        client.hf_raise_for_status(response)
         if response.status_code != 206:
             _empty(stream)  # the whole file comes
         elif not response.headers.get("content-range", "").startswith(f"bytes {have}-"):
             raise CorpusError(f"{file.name}: the hub sent another part than asked for")
-        yield from response.iter_bytes()
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """What the client's own HTTP library raises when a connection fails; which library depends on its version."""
-    session = import_module("huggingface_hub.utils").get_session()
-    return (import_module(type(session).__module__.partition(".")[0]).TransportError,)
+        for chunk in response.iter_bytes():
+            stream.write(chunk)
+            report(min(stream.tell(), file.size))
+            if stream.tell() > file.size:
+                return  # not the file that is listed, as its hash will say
 
 
 @contextmanager
@@ -186,7 +164,7 @@ def _in_one_sentence(name: str, target: Path) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         why = f"the hub answered with status {status}"
-    except _transport_errors() as error:
+    except hub_client.transport_errors() as error:
         why = f"the hub cannot be reached ({type(error).__name__})"
     except OSError as error:  # offline mode, a full disk
         why = " ".join(str(error).split())[:200]

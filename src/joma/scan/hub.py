@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from joma import hub_client
+from joma.hub_client import client, transport_errors
 from joma.scan.cache import DiskCache
 from joma.scan.checkpoint import Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 T = TypeVar("T")
-_TRIES = 5  # in a row without a single byte
-_PAUSE = 1.0  # seconds before the second try; doubled before each further one
 _BUSY = (408, 429, 500, 502, 503, 504)  # answers that may differ next time
 _SMALL = 20_000_000  # bytes; a config or an index is far below
 # What a model needs to run besides its weights.
@@ -100,7 +99,7 @@ class HubModel:
 
     def download(self, commit: str, file: Listed) -> Path:
         """A whole file in the cache, with the hash that the hub lists. The caller holds its space in the cache."""
-        _utils().disable_progress_bars()  # they would run through the lines of the scan
+        client().disable_progress_bars()  # they would run through the lines of the scan
         where = self.folder_of(commit)
         kept = where / file.path
         if not (kept.is_file() and kept.stat().st_size == file.size):
@@ -184,7 +183,7 @@ class HubRevision:
 
         api = self.model.api
         url = hf_hub_url(self.model.repository, file.path, revision=self.commit, endpoint=api.endpoint)
-        return HubBytes(f"{self.name}/{file.path}", url, file.size, _utils().build_hf_headers(token=api.token))
+        return HubBytes(f"{self.name}/{file.path}", url, file.size, client().build_hf_headers(token=api.token))
 
     def _small(self, name: str) -> bytes:
         file = self.files[name]
@@ -204,27 +203,26 @@ class HubBytes:
         self.name = name
         self.size = size
         self._url = url
-        # Compressed ranges would be ranges of something else.
-        self._headers = {**headers, "accept-encoding": "identity"}
+        self._headers = headers
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        done, tries = 0, 0
-        while done < len(buffer):
-            before = done
-            try:
-                for chunk in self._chunks(start + done, start + len(buffer)):
-                    buffer[done : done + len(chunk)] = chunk
-                    done += len(chunk)
-            except _transport_errors() as error:
-                if tries + 1 >= _TRIES and done == before:
-                    raise CheckpointError(
-                        f"{self.name} could not be read from the hub: the connection broke {_TRIES} times "
-                        f"({type(error).__name__})",
-                        file=self.name,
-                    ) from None
-            tries = tries + 1 if done == before else 0
-            if done < len(buffer):
-                time.sleep(_PAUSE * 2**tries)
+        done = 0
+        broken: tuple[type[Exception], ...] = (*transport_errors(), ConnectionError)
+
+        def read_on() -> None:
+            nonlocal done
+            for chunk in self._chunks(start + done, start + len(buffer)):
+                buffer[done : done + len(chunk)] = chunk
+                done += len(chunk)
+
+        try:
+            hub_client.read_all(len(buffer), lambda: done, read_on)
+        except broken as error:
+            raise CheckpointError(
+                f"{self.name} could not be read from the hub: the connection broke {hub_client.TRIES} times "
+                f"({type(error).__name__})",
+                file=self.name,
+            ) from None
 
     def prefetch(self, start: int, length: int) -> None:
         """Nothing is asked for before it is read: a second connection would only share the line."""
@@ -236,15 +234,10 @@ class HubBytes:
         """The bytes from `start` up to `stop` as they come; the stream may end early."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        headers = {**self._headers, "range": f"bytes={start}-{stop - 1}"}
         left = stop - start
-        # Broken connections are for read_into, which knows how much has come; the client repeats what was answered
-        # with "busy".
-        with _utils().http_stream_backoff(
-            "GET", self._url, headers=headers, timeout=30, base_wait_time=_PAUSE, retry_on_exceptions=()
-        ) as response:
+        with hub_client.byte_range(self._url, self._headers, start, stop) as response:
             try:
-                _utils().hf_raise_for_status(response)
+                client().hf_raise_for_status(response)
             except HfHubHTTPError as error:
                 _explain(self.name, error)
             self._check_range(response, start, stop)
@@ -291,21 +284,21 @@ def _asked(what: str, ask: Callable[[], T]) -> T:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     # The last of them: a download could not begin.
-    broken: tuple[type[Exception], ...] = (*_transport_errors(), LocalEntryNotFoundError)
-    for tries in range(_TRIES):
+    broken: tuple[type[Exception], ...] = (*transport_errors(), LocalEntryNotFoundError)
+    for tries in range(hub_client.TRIES):
         try:
             return ask()
         except HfHubHTTPError as error:
-            if _status(error) not in _BUSY or tries + 1 == _TRIES:
+            if _status(error) not in _BUSY or tries + 1 == hub_client.TRIES:
                 _explain(what, error)
         except broken as error:
-            if tries + 1 == _TRIES:
+            if tries + 1 == hub_client.TRIES:
                 raise CheckpointError(
                     f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
                 ) from None
         except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a full disk
             raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
-        time.sleep(_PAUSE * 2**tries)
+        time.sleep(hub_client.PAUSE * 2**tries)
     raise AssertionError("the last try returns or raises")
 
 
@@ -325,14 +318,3 @@ def _explain(what: str, error: Exception) -> NoReturn:
 
 def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """What the client's own HTTP library raises when a connection fails; which library depends on its version."""
-    library = import_module(type(_utils().get_session()).__module__.partition(".")[0])
-    return (library.TransportError,)
-
-
-def _utils() -> Any:
-    """The client's HTTP helpers, public but not declared as exports."""
-    return import_module("huggingface_hub.utils")
