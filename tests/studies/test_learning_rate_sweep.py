@@ -102,6 +102,25 @@ def test_rank_correlation_needs_more_than_chance(data_folder, sweep, tmp_path):
     assert verdicts(fig8.STUDY, three)["fig8-pattern-and-loss"] == "not above its control"
 
 
+def test_rates_that_learn_nothing_are_told_apart(data_folder, sweep, tmp_path):
+    """They are no rival of the best rate, and the correlation is also given without them."""
+    frequencies = float(sweep.value("sweep/loss by frequency"))
+    idle = changed(
+        sweep, tmp_path / "idle", sweep_like((0.1, 0.5, 0.9), (frequencies - 1, frequencies - 2, frequencies))
+    )
+    assert lm.learned_at(idle, "sweep").tolist() == [True, True, False]
+    assert verdicts(fig8.STUDY, idle)["fig8-pattern-of-the-best"] == "holds"
+    assert "without" not in found(fig8.STUDY, idle, fig8.TOGETHER).measured  # two rates can always be put in order
+    rates = tuple(1e-3 * 2**i for i in range(7))
+    config = fig8.Config(**SMALL | {"steps": 44}, data=str(data_folder), layers=1, rates=rates)
+    run = carried_out(fig8.STUDY, config, tmp_path / "seven")
+    scores = np.linspace(0.1, 0.7, 7)
+    losses = np.append(frequencies - 1 - scores[:6], frequencies)
+    said = found(fig8.STUDY, changed(run, tmp_path / "one idle", sweep_like(scores, losses)), fig8.TOGETHER)
+    assert said.verdict == "not above its control"
+    assert "without 0.064, which learns no more than frequencies: -0.9" in said.measured
+
+
 def test_large_rates(sweep, tmp_path):
     def at_the_end(*layers):
         def change(name, step, value):

@@ -65,13 +65,15 @@ def rows(run, stored):
     return [Distance(*row) for row in distances(run, {"v": 2}, stored)]
 
 
-def test_curves_are_compared_seed_by_seed(ours):
+def test_means_are_compared_of_the_seeds_that_both_have(ours):
     """Stored seeds 1 and 2 are our 3 and 4; our 2 and 5 have no part in it, nor has a stored one that we lack."""
     (found,) = rows(ours(), [stored_run(1, 3.0), stored_run(2, 5.0), stored_run(7, 100.0)])
     assert found.rms == pytest.approx(np.sqrt(np.mean(np.square(3.5 + np.arange(3) - 4.0))))
     assert found.untrained == pytest.approx(0.5)
     assert found.loss == pytest.approx(0.5)
     assert (found.layers, found.rate, found.tolerance) == (2, 1e-4, NEAR)
+    twins = np.arange(3)[:, None] + [3.0, 4.0] - [3.0, 5.0]
+    assert found.single == pytest.approx(np.sqrt(np.mean(np.square(twins))))  # the means are nearer than that
 
 
 def test_a_seed_that_diverged_takes_its_twin_with_it(ours):
@@ -82,6 +84,7 @@ def test_a_seed_that_diverged_takes_its_twin_with_it(ours):
 def test_other_seeds_are_compared_by_their_means(ours):
     (found,) = rows(ours(), [stored_run(8, 3.0), stored_run(9, 4.0)])
     assert found.untrained == pytest.approx(0.0)
+    assert np.isnan(found.single)
 
 
 def test_large_rates_are_allowed_twice_the_noise_of_the_stored_seeds(ours):
@@ -94,6 +97,17 @@ def test_large_rates_are_allowed_twice_the_noise_of_the_stored_seeds(ours):
 def test_one_stored_seed_has_no_noise_to_allow_for(ours):
     (found,) = rows(ours(), [stored_run(1, 3.0, 1e-2)])
     assert found.tolerance == NEAR
+
+
+def test_a_tolerance_that_curves_without_a_rebound_would_pass_is_cut(ours):
+    entropy = [[2.0, 2.0], [1.0, 1.0], [1.5, 1.5], [9.0, 9.0]]  # of which we have the first three points
+    stored = [stored_run(1, 0.0, 1e-2) | {"entropy": entropy}, stored_run(2, 0.0, 1e-2) | {"entropy": entropy}]
+    (found,) = rows(ours(), stored)
+    assert found.one_way == pytest.approx(0.5 / np.sqrt(3))
+    assert found._replace(tolerance=9.0).allowed == found.one_way
+    assert found._replace(tolerance=0.2).allowed == 0.2
+    assert found._replace(tolerance=9.0, one_way=0.0).allowed == NEAR  # curves that never rise are no measure
+    assert Distance(2, 1e-2, 0.0, 0.4, 0.5).allowed == 0.4  # of a record without that control
 
 
 def test_where_all_diverged_nothing_is_near(ours):

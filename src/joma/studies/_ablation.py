@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from joma.data.text import Corpus, cut_vocabulary, streams, windows
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound, rebound
 from joma.runs import Run
 from joma.studies._language_models import (
@@ -31,14 +30,13 @@ from joma.studies._language_models import (
     best_loss,
     corpus,
     layer_curves,
+    learned_at,
     over_seeds,
     recipe,
     train_variants,
 )
 from joma.studies.contract import Claim, Finding, Progress
 from joma.studies.verdicts import by_effect
-
-LEARNED = 0.05  # nats by which a loss must be below that of the words' frequencies for the network to have learned
 
 
 @dataclass(frozen=True)
@@ -77,25 +75,9 @@ def trains(variants: Mapping[str, Change]) -> Callable[[AblationConfig, Run, Pro
     def run(config: AblationConfig, run: Run, progress: Progress) -> None:
         text = corpus(config, progress)
         base = recipe(config, text, layers=config.layers, rates=(config.rate,))
-        train_ablation({name: change(base) for name, change in variants.items()}, text, run, progress)
+        train_variants({name: change(base) for name, change in variants.items()}, text, run, progress)
 
     return run
-
-
-def train_ablation(variants: Mapping[str, Recipe], text: Corpus, run: Run, progress: Progress) -> None:
-    """Train every variant; keep beside each what the frequencies of its words alone would lose."""
-    for name, variant in variants.items():
-        run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
-    train_variants(variants, text, run, progress)
-
-
-def frequency_loss(variant: Recipe, text: Corpus) -> float:
-    """Loss on the validation text of the words' frequencies in the training text, each counted once more."""
-    words = variant.decoder.vocabulary
-    text = cut_vocabulary(text, words) if words < len(text.vocabulary) else text
-    counts = torch.bincount(text.tokens["train"].long(), minlength=words).double() + 1
-    _, following = windows(streams(text.tokens["valid"], variant.valid_streams), variant.decoder.context)
-    return float(-(counts / counts.sum()).log()[following[: variant.valid_sequences].long()].mean())
 
 
 @dataclass(frozen=True)
@@ -155,8 +137,8 @@ def differences(run: Run, one: str, other: str, part: Part, of: Quantity = ENTRO
 
 
 def learned(run: Run, variant: str) -> bool:
-    """Whether the loss fell below that of the words' frequencies."""
-    return over_seeds(best_loss(run, variant)[0]).mean < float(run.value(f"{variant}/loss by frequency")) - LEARNED
+    """Whether the networks learned more than the words' frequencies."""
+    return bool(learned_at(run, variant)[0])
 
 
 def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:

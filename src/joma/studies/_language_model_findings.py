@@ -44,12 +44,14 @@ def layers_rebound(
     claim: Claim,
     found: Mapping[str, Rebound | None],
     which: Callable[[int], slice] = lambda layers: slice(None),
+    beside: str = "",
 ) -> Finding:
     """Do these layers drop and come back, by more than seeds differ by chance? All: holds; some: only qualitative.
 
-    found: `layer_rebounds` of every variant, by its label; which: the layers that count, given their number.
+    found: `layer_rebounds` of every variant, by its label; which: the layers that count, given their number; beside:
+    what the layers that do not count are called, to say how many of them do so too.
     """
-    said, chance, ratios, yes = [], [], [0.0], []
+    said, chance, ratios, yes, left_out = [], [], [0.0], [], []
     for label, rebound in found.items():
         if rebound is None:
             said.append(f"{label}: fewer than {FEWEST_SEEDS} runs did not diverge")
@@ -64,6 +66,8 @@ def layers_rebound(
         count = f"{label}: {comes_back.sum()} of {len(back)} layers come back"
         said.append(f"{count} (down {_listed(drop)}, back {_listed(back)} nats)")
         chance.append(f"{_listed(margin)} ({label})")
+        rest = np.delete(rebound.rebounds.numpy(), np.arange(len(rebound.drop))[some])
+        left_out.append(f"{rest.sum()} of {len(rest)} ({label})")
     return by_effect(
         claim,
         measured=max(ratios),
@@ -73,7 +77,10 @@ def layers_rebound(
         "its drop",
         quantitative=bool(np.concatenate(yes).all()),
         shown="; ".join(said),
-        control_shown="seeds alone may come back by " + "; ".join(chance),
+        control_shown="a mean over seeds is uncertain by "
+        + "; ".join(chance)
+        + " (99 %)"
+        + (f"; of the {beside} layers come back: {', '.join(left_out)}" if beside else ""),
     )
 
 
@@ -84,18 +91,22 @@ def _listed(values: np.ndarray) -> str:
 def near_stored(claim: Claim, run: Run) -> Finding:
     """Are the recorded distances to the stored curves within their tolerances?"""
     rows = [Distance(*row) for row in run.value("stored")]
-    close = [row.rms <= row.tolerance for row in rows]
     losses = [row.loss for row in rows if np.isfinite(row.loss)]
     return by_test(
         claim,
         measured="RMS "
-        + ", ".join(f"{row.rms:.3f} of {row.tolerance:.2f} (L = {row.layers:.0f}, {row.rate:g})" for row in rows)
+        + ", ".join(f"{row.rms:.3f} of {row.allowed:.2f} (L = {row.layers:.0f}, {row.rate:g})" for row in rows)
+        + (f"; single runs {', '.join(f'{row.single:.3f}' for row in rows)}" if np.isfinite(rows[0].single) else "")
         + (f"; best losses off by {max(losses):.3f} at most" if losses else ""),
-        expected="mean curves as near as 0.1 nats RMS, or as twice the noise of the stored seeds above L = 5 or 1e-3",
-        as_printed=all(close),
+        expected="mean curves as near as 0.1 nats RMS, or as twice the noise of the stored seeds above L = 5 or 1e-3 "
+        "(less, if the published curves without their rises are as near as that)",
+        as_printed=all(row.rms <= row.allowed for row in rows),
         in_direction=all(row.rms < row.untrained / 2 for row in rows),
-        tolerance=float(max(row.tolerance for row in rows)),
-        control="if entropy had stayed where it began: " + ", ".join(f"{row.untrained:.2f}" for row in rows),
+        tolerance=float(max(row.allowed for row in rows)),
+        control="if entropy had stayed where it began: "
+        + ", ".join(f"{row.untrained:.2f}" for row in rows)
+        + "; the published curves without their rises: "
+        + ", ".join(f"{row.one_way:.3f}" for row in rows),
     )
 
 
@@ -106,13 +117,24 @@ def diverged(run: Run, variants: list[str]) -> str:
     return f"; diverged and left out: {', '.join(parts)}" if parts else ""
 
 
+WITH_RANGE = 5
+"""Up to so many layers the range of seeds is drawn around every curve; beyond, one would hide the other."""
+
+
 def plot_layers(axis: Axes, run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> None:
-    """Mean curves of all layers, dark to light from the input upwards; the range of up to five layers' seeds around."""
+    """Mean curves of all layers, dark to light from the input upwards, and up to `WITH_RANGE` of them their range.
+
+    The labels are those a legend has room for: all, or the first, the middle and the last.
+    """
     steps, curves = steps_of(run, variant), layer_curves(run, variant, measure, rate)
     if not curves.shape[1]:
         axis.text(0.5, 0.5, "diverged", ha="center", transform=axis.transAxes)
         return
-    for layer, (curve, colour) in enumerate(zip(curves, depth_colours(len(curves)), strict=True)):
-        axis.plot(steps, curve.mean(0), color=colour, label=f"layer {layer + 1}")
-        if len(curves) <= 5:
+    few = len(curves) <= WITH_RANGE
+    for layer, (curve, colour) in enumerate(zip(curves, depth_colours(len(curves)), strict=True), start=1):
+        named = few or layer in (1, len(curves) // 2, len(curves))
+        axis.plot(
+            steps, curve.mean(0), color=colour, lw=None if few else 1.2, label=f"layer {layer}" if named else None
+        )
+        if few:
             axis.fill_between(steps, curve.min(0), curve.max(0), color=colour, alpha=0.18, lw=0)

@@ -18,7 +18,8 @@ members first (`curve` gives them back as (rates, seeds, points, ...)):
     estimate/...              (members,)                  logits by Theorem 1, see `joma.probes.decoder.logit_estimate`
     train_loss, diverged_at   (members,)                  by the trainer
 
-and once: <variant>/rates, <variant>/seeds, corpus/sizes (words, training tokens, validation tokens), corpus/sha256.
+and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `frequency_loss`), corpus/sizes (words,
+training tokens, validation tokens), corpus/sha256.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ PYTHON = "python"
 WIKITEXT = ("wikitext-2", "wikitext-103")
 TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
 """Every corpus as a caption calls it."""
+LEARNED = 0.05  # nats by which a loss must be below that of the words' frequencies for a network to have learned
 KEY_WORDS = 1_000
 """Most frequent words over which logits are compared with what Theorem 1 says."""
 
@@ -241,8 +243,18 @@ def train_variants(
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda variant=variant: np.array(variant.seeds))  # type: ignore[misc]
+        run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
     ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
     train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
+
+
+def frequency_loss(variant: Recipe, text: Corpus) -> float:
+    """Loss on the validation text of the words' frequencies in the training text, each counted once more."""
+    words = variant.decoder.vocabulary
+    text = cut_vocabulary(text, words) if words < len(text.vocabulary) else text
+    counts = torch.bincount(text.tokens["train"].long(), minlength=words).double() + 1
+    _, following = windows(streams(text.tokens["valid"], variant.valid_streams), variant.decoder.context)
+    return float(-(counts / counts.sum()).log()[following[: variant.valid_sequences].long()].mean())
 
 
 def _remember_corpus(text: Corpus, run: Run) -> None:
@@ -347,6 +359,12 @@ def best_loss(run: Run, variant: str) -> np.ndarray:
     """The lowest validation loss of each member, (rates, seeds); NaN for one that diverged."""
     lowest = np.where(alive(run, variant)[..., None], curve(run, variant, "valid/loss"), np.nan).min(-1)
     return np.asarray(lowest)
+
+
+def learned_at(run: Run, variant: str) -> np.ndarray:
+    """For every rate, whether its networks learned more than the words' frequencies, (rates,)."""
+    mean = np.array([over_seeds(row).mean for row in best_loss(run, variant)])
+    return np.asarray(mean < float(run.value(f"{variant}/loss by frequency")) - LEARNED)
 
 
 def layer_curves(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> np.ndarray:

@@ -18,7 +18,8 @@ from joma.studies._language_models import alive, best_loss, curve, steps_of
 
 SEEDS = {1: 3, 2: 4, 3: 5}
 """The stored runs number their seeds from 1; their first entropies, equal to ours to five digits, say that the weights
-were drawn after torch.manual_seed(3), (4) and (5). Where ours were trained with those, only those are compared."""
+were drawn after torch.manual_seed(3), (4) and (5). Where ours were trained with those, only those are compared:
+the mean of ours with the mean of theirs."""
 NEAR = 0.1  # nats RMS, for up to five layers and rates up to 1e-3
 NOISES = 2.0  # elsewhere: so many times what the stored curves' own seeds would make two means differ
 
@@ -34,6 +35,15 @@ class Distance(NamedTuple):
     """The control: how far the stored curves are from ours if ours had stayed where they began."""
     loss: float = math.nan
     """By how much the means of the best validation losses differ."""
+    one_way: float = math.nan
+    """The other control: how far the stored curves are from themselves without their rises (their running minimum)."""
+    single: float = math.nan
+    """RMS of the differences of single runs that began with the same weights; NaN if there are none."""
+
+    @property
+    def allowed(self) -> float:
+        """The tolerance, unless curves that do not come back at all would be within it."""
+        return self.tolerance if math.isnan(self.one_way) else min(self.tolerance, max(self.one_way, NEAR))
 
 
 def find_stored(data: str) -> list[dict[str, Any]] | None:
@@ -74,14 +84,16 @@ def _distance(run: Run, variant: str, index: int, rate: float, theirs: list[dict
     noise = math.nan if spread is None else _rms(spread) * math.sqrt(2 / len(theirs))
     seeds, survived = run.value(f"{variant}/seeds"), alive(run, variant)[index]
     pairs = {int(seed) for seed in seeds[survived]} & {SEEDS.get(one["seed"]) for one in theirs}
-    if pairs:  # from the same weights on, seed by seed
+    if pairs:
         survived = survived & np.isin(seeds, list(pairs))
         theirs = [one for one in theirs if SEEDS.get(one["seed"]) in pairs]
     chosen = survived if survived.any() else slice(None)  # NaN if all diverged: near to nothing
-    ours = curve(run, variant, "sequence/entropy")[index][chosen].mean((0, -1))[mine]  # (points, layers)
-    reference = np.mean([one["entropy"] for one in theirs], axis=0)[other]
+    each = curve(run, variant, "sequence/entropy")[index][chosen].mean(-1)[:, mine]  # (seeds, points, layers)
+    others = np.array([one["entropy"] for one in theirs])[:, other]
+    ours, reference = each.mean(0), others.mean(0)
     strict = (ours.shape[1] <= 5 and rate <= 1e-3) or math.isnan(noise)
     losses = best_loss(run, variant)[index][chosen].mean() - np.mean([min(one["val_loss"]) for one in theirs])
+    twins = [each[list(seeds[chosen]).index(SEEDS[one["seed"]])] for one in theirs] if pairs else []
     return Distance(
         layers=ours.shape[1],
         rate=rate,
@@ -89,6 +101,8 @@ def _distance(run: Run, variant: str, index: int, rate: float, theirs: list[dict
         tolerance=NEAR if strict else NOISES * noise,
         untrained=_rms(ours[:1] - reference),
         loss=abs(float(losses)),
+        one_way=_rms(np.minimum.accumulate(reference) - reference),
+        single=_rms(np.array(twins) - others) if pairs else math.nan,
     )
 
 

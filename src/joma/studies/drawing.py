@@ -91,6 +91,21 @@ def depth_colours(count: int) -> Sequence[str]:
     return [to_hex(scale(0.22 + 0.68 * i / max(count - 1, 1))) for i in range(count)]
 
 
+def step_axis(axis: Axes, label: str = "training step") -> None:
+    """Name the horizontal axis and shorten its numbers: 40k for 40000. For when everything is drawn.
+
+    >>> with house_style():
+    ...     _, (axis,) = panels()
+    ...     _ = axis.plot([0, 50_000], [0, 1])
+    ...     step_axis(axis)
+    >>> axis.xaxis.get_major_formatter()(40_000), axis.get_xlabel()
+    ('40k', 'training step')
+    """
+    axis.set_xlabel(label)
+    if axis.get_xlim()[1] >= 10_000:
+        axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step else "0")
+
+
 def to_svg(figure: Figure, *, title: str) -> str:
     """The figure as an inline SVG that scales with the page, draws text in the page's colour and names itself.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from joma.studies._language_models import (
     curve,
     layer_curves,
     layer_rebounds,
+    learned_at,
     over_seeds,
     recipe,
     steps_of,
@@ -27,7 +29,7 @@ from joma.studies._language_models import (
 )
 from joma.studies._stored_curves import distances, find_stored
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
-from joma.studies.drawing import CONTROL, panels
+from joma.studies.drawing import CONTROL, panels, step_axis
 from joma.studies.verdicts import by_effect, by_test
 
 SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to make good
@@ -156,12 +158,12 @@ def _losses_shown(rates: np.ndarray, losses: np.ndarray) -> str:
 
 
 def _pattern(run: Run) -> Finding:
-    """The best rate's rebound against the largest of any other rate."""
+    """The best rate's rebound against the largest of any other rate that learns; of any if none does."""
     rates, _, best = _by_rate(run)
     back = comes_back(run)
     means = [over_seeds(row) for row in back]
     others = [i for i in range(len(rates)) if i != best and np.isfinite(means[i].mean)]
-    rival = max(others, key=lambda i: means[i].mean)
+    rival = max([i for i in others if learned_at(run, SWEEP)[i]] or others, key=lambda i: means[i].mean)
     each = layer_rebounds(run, SWEEP, rate=best)
     count = 0 if each is None else int(each.rebounds.sum())
     ahead = over_seeds(back[best] - back[rival])
@@ -182,9 +184,41 @@ def _pattern(run: Run) -> Finding:
 
 
 def _together(run: Run) -> Finding:
-    """Rank correlation of what comes back with the loss; its interval by drawing rates and, within, seeds anew."""
+    """Rank correlation of what comes back with the loss, over all runs; and over those of rates that learn."""
     back, losses = comes_back(run), best_loss(run, SWEEP)
-    measured = spearman(back, losses)
+    whole = _correlation(back, losses)
+    learned, rates = learned_at(run, SWEEP), run.value(f"{SWEEP}/rates")
+    rest = ""
+    if learned.sum() > 2 and not learned.all():
+        part = _correlation(back[learned], losses[learned])
+        idle = ", ".join(f"{rate:g}" for rate in rates[~learned])
+        rest = f"; without {idle}, which learns no more than frequencies: {part} (by chance ±{part.chance:.2f})"
+    return by_effect(
+        TOGETHER,
+        measured=-whole.value,
+        control=whole.chance,
+        margin=0.0,
+        expected="over all runs a negative rank correlation, its 95 % interval below 0",
+        quantitative=whole.high < 0,
+        shown=f"rank correlation {whole} over {int(np.isfinite(back).sum())} runs{rest}" + diverged(run, [SWEEP]),
+        control_shown=f"losses exchanged between rates: beyond ±{whole.chance:.2f} in 5 % of cases",
+    )
+
+
+class Correlation(NamedTuple):
+    """A rank correlation with its 95 % interval, and what 5 % of exchanges between rates exceed."""
+
+    value: float
+    low: float
+    high: float
+    chance: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def _correlation(back: np.ndarray, losses: np.ndarray) -> Correlation:
+    """Of (rates, seeds): its interval by drawing rates and, within them, seeds anew; the control exchanges rates."""
     generator = np.random.default_rng(0)
     rates, seeds = back.shape
     drawn: list[float] = []
@@ -195,17 +229,7 @@ def _together(run: Run) -> Finding:
         drawn.append(spearman(back[rows, columns], losses[rows, columns]))
         exchanged.append(abs(spearman(back, losses[generator.permutation(rates)])))
     (low, high), (chance,) = _quantiles(drawn, 0.025, 0.975), _quantiles(exchanged, 0.95)
-    return by_effect(
-        TOGETHER,
-        measured=-measured,
-        control=chance,
-        margin=0.0,
-        expected="a negative rank correlation, its 95 % interval below 0",
-        quantitative=high < 0,
-        shown=f"rank correlation {measured:.2f} [{low:.2f}, {high:.2f}] over {int(np.isfinite(back).sum())} runs"
-        + diverged(run, [SWEEP]),
-        control_shown=f"losses exchanged between rates: beyond ±{chance:.2f} in 5 % of cases",
-    )
+    return Correlation(spearman(back, losses), low, high, chance)
 
 
 def _quantiles(values: list[float], *levels: float) -> list[float]:
@@ -275,12 +299,13 @@ def draw(run: Run) -> list[Drawing]:
         axis.set_ylim(0, 1.05 * highest)
         if index % columns == 0:
             axis.set_ylabel("entropy (nats)")
-        axis.set_xlabel("step")
+        step_axis(axis, "step")
     if alive(run, SWEEP)[0].any():
         axes[0].legend(fontsize=7, loc="lower left")
     last, back = axes[len(rates)], comes_back(run)
-    for row, loss, rate, colour in zip(back, losses, rates, _rate_colours(len(rates)), strict=True):
-        last.scatter(row, loss, color=colour, s=16, label=f"{rate:g}")
+    dots = zip(back, losses, rates, _rate_colours(len(rates)), learned_at(run, SWEEP), strict=True)
+    for row, loss, rate, colour, learned in dots:
+        last.scatter(row, loss, facecolor=colour if learned else "none", edgecolor=colour, s=16, label=f"{rate:g}")
     last.axvline(0, color=CONTROL, lw=0.7)
     last.set(xlabel="part that comes back", ylabel="best validation loss")
     last.set_title("All runs")
@@ -291,7 +316,8 @@ def draw(run: Run) -> list[Drawing]:
     caption = (
         f"Attention entropy on held-out text of {TEXTS[run.config['corpus']]} under {len(rates)} rates, each with the "
         f"loss at its best: mean of {run.config['seeds']} seeds and their range, {points} points, layers dark to light "
-        "from the input upwards. Last: the part of its drop that attention made good, against the loss, one dot a run."
+        "from the input upwards. Last: the part of its drop that attention made good, against the loss, one dot a run; "
+        "hollow where nothing was learned but frequencies."
     )
     return [Drawing("learning-rate-sweep", caption, figure)]
 
@@ -301,13 +327,13 @@ def _rate_colours(count: int) -> list[str]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colormaps["plasma"](0.3 + 0.5 * i / max(count - 1, 1))) for i in range(count)]
+    return [to_hex(colormaps["plasma"](0.02 + 0.86 * i / max(count - 1, 1))) for i in range(count)]
 
 
 STUDY = Study(
     name="fig8",
     title="Figure 8: attention entropy and the learning rate",
-    version=2,
+    version=3,
     claims=(*COMPARED, CURVES),
     quick=Config(vocabulary=300, width=24, mlp=24, streams=4, valid_sequences=8, sequence=5, steps=240),
     paper=Config(**PAPER, layers=5, rates=(1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joma.runs import Run
-from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, shows, train_ablation
+from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, shows
 from joma.studies._ablation_figures import draw_curves, draw_summary
 from joma.studies._language_model_findings import not_run
 from joma.studies._language_models import Recipe, corpus, curve, recipe, train_variants
@@ -72,7 +72,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     }
     if adam.optimizer.renew_every is None or adam.optimizer.renew_every >= config.steps:
         del variants[NEVER_RENEWED]  # it would be its twin
-    train_ablation(variants, text, run, lambda share, doing: progress(TRIAL_SHARE + (1 - TRIAL_SHARE) * share, doing))
+    train_variants(variants, text, run, lambda share, doing: progress(TRIAL_SHARE + (1 - TRIAL_SHARE) * share, doing))
 
 
 def chosen_rate(run: Run) -> float:
