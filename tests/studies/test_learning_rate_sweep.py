@@ -118,7 +118,7 @@ def test_rates_that_learn_nothing_are_told_apart(data_folder, sweep, tmp_path):
     losses = np.append(frequencies - 1 - scores[:6], frequencies)
     said = found(fig8.STUDY, changed(run, tmp_path / "one idle", sweep_like(scores, losses)), fig8.TOGETHER)
     assert said.verdict == "not above its control"
-    assert "without 0.064, which learns no more than frequencies: -0.9" in said.measured
+    assert "without 0.064, where only frequencies are learned: -0.9" in said.measured
 
 
 def test_large_rates(sweep, tmp_path):

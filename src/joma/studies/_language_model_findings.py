@@ -77,9 +77,8 @@ def layers_rebound(
         "its drop",
         quantitative=bool(np.concatenate(yes).all()),
         shown="; ".join(said),
-        control_shown="a mean over seeds is uncertain by "
+        control_shown="means over seeds are uncertain (99 %) by "
         + "; ".join(chance)
-        + " (99 %)"
         + (f"; of the {beside} layers come back: {', '.join(left_out)}" if beside else ""),
     )
 

@@ -192,7 +192,7 @@ def _together(run: Run) -> Finding:
     if learned.sum() > 2 and not learned.all():
         part = _correlation(back[learned], losses[learned])
         idle = ", ".join(f"{rate:g}" for rate in rates[~learned])
-        rest = f"; without {idle}, which learns no more than frequencies: {part} (by chance ±{part.chance:.2f})"
+        rest = f"; without {idle}, where only frequencies are learned: {part} (by chance ±{part.chance:.2f})"
     return by_effect(
         TOGETHER,
         measured=-whole.value,
