@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import keys, onwards
-from joma.models.parts import compiled_parts, part
+from joma.models.parts import compiled_part, compiled_parts
 from joma.training import next_token_loss
 from joma.training.engine import room_to_compile
 
@@ -26,6 +26,10 @@ def step(decoder: Decoder, compiler: str | None) -> list[torch.Tensor]:
         noise = keys(decoder.seeds, torch.tensor(7, dtype=torch.int32))
         losses = next_token_loss(decoder, (text[:, :-1], text[:, 1:]), noise)
     return [losses, *torch.autograd.grad(losses.sum(), list(decoder.parameters()))]
+
+
+def graphs() -> int:
+    return counters["stats"]["unique_graphs"]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +50,6 @@ def test_compiled_parts_give_the_same_numbers(changes: dict[str, object]) -> Non
 
 
 def test_a_block_is_compiled_once_and_depths_share_the_rest() -> None:
-    def graphs() -> int:
-        return counters["stats"]["unique_graphs"]
-
     with room_to_compile():
         counters.clear()
         step(Decoder(CONFIG.with_(layers=2), seeds=[3, 4]), "aot_eager")
@@ -76,10 +77,27 @@ def test_layers_do_not_share_their_dropout(monkeypatch: pytest.MonkeyPatch, mlp:
     assert used == [onwards(noise, place).item() for place in range(1, places + 1)]
 
 
+@compiled_part
+def outer(x: torch.Tensor) -> torch.Tensor:
+    return inner(x) + 1
+
+
+@compiled_part
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def test_a_part_of_a_part_is_compiled_with_it() -> None:
+    with room_to_compile(), compiled_parts("aot_eager"):
+        counters.clear()
+        assert outer(torch.ones(1)).item() == 3
+        assert graphs() == 1
+
+
 def test_parts_run_as_they_are_unless_asked_for() -> None:
     called = []
 
-    @part
+    @compiled_part
     def one(x: torch.Tensor) -> torch.Tensor:
         called.append(torch.compiler.is_compiling())
         return x + 1

@@ -14,12 +14,14 @@ import pytest
 import torch
 from small_ensembles import CONFIG, RATES, Killed, batch, ensemble, fresh, language_models, networks, weights
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from joma.models import Decoder
 from joma.models.dropout import keys
 from joma.runs import Run, RunError
 from joma.training import Optimizer, next_token_loss, train
-from joma.training.engine import Engine
+from joma.training.engine import Engine, room_to_compile
+from joma.training.trainer import products
 
 
 @pytest.fixture
@@ -224,7 +226,10 @@ def test_compiled_and_captured_steps_are_the_same_steps(tmp_path: Path, together
             "networks": lambda members, d=device: networks(members).to(d),
             "batch": lambda step, members, d=device: tuple(t.to(d) for t in batch(step, members)),
         }
+        counters.clear()
         train(ensemble(device=device, together=together, **moved), run)
+        compiled = counters["stats"]["unique_graphs"]
+        assert compiled >= 5 if device == "cuda" else compiled == 0  # with the optimizer's update
     np.testing.assert_allclose(runs["cuda"].array("weights"), runs["cpu"].array("weights"), atol=1e-7)
     np.testing.assert_allclose(runs["cuda"].array("train_loss"), runs["cpu"].array("train_loss"), atol=1e-7)
 
@@ -245,6 +250,22 @@ def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -
 def test_refuses_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="no CUDA GPU"):
         ensemble(device="cuda")
+
+
+def test_an_engine_compiles_the_parts_of_its_step() -> None:
+    """Here by a compiler that a CPU has time for; on a GPU it is another."""
+    states = []
+    for compiler, graphs in ((None, 0), ("aot_eager", 4)):  # keys, embedding, block, cross-entropy
+        engine = Engine(ensemble(), range(5))
+        engine.compiler = compiler
+        engine.become(range(5), None)
+        with room_to_compile(), products("float32"):
+            counters.clear()
+            list(engine.advance(0, 3))
+            assert counters["stats"]["unique_graphs"] == graphs
+        states.append(engine.state())
+    for name, plain in states[0].items():
+        torch.testing.assert_close(states[1][name], plain, rtol=1e-9, atol=1e-12)
 
 
 def test_an_engine_dies_with_its_last_name() -> None:

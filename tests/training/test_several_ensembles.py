@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train, train_all
 from joma.training.engine import Engine
+from joma.training.trainer import _Teller
 
 
 def several() -> dict[str, Ensemble]:
@@ -83,6 +85,25 @@ def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     assert heard[0][1].startswith(begin)
     assert not heard[0][1].endswith(" left")  # a pace is not known before all have had a turn
     assert heard[-1][1].endswith(" left")
+
+
+def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2)
+    heard: list[str] = []
+    clock = [0.0]
+    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: clock[0])
+    monkeypatch.setattr("joma.training.trainer._work", lambda ensemble: 1.0)
+    teller = _Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))  # type: ignore[dict-item]
+    teller.begin("new", 0)
+    teller.begin("done", 100)
+    for name in ("new", "done"):
+        teller.tell(name, ["new", "done"], lambda: 1.0)
+    assert heard == ["new: compiling"]
+    clock[0], teller.step["new"] = 1000.0, 20  # it took long
+    teller.start_clock()
+    clock[0], teller.step["new"] = 1010.0, 60
+    teller.tell("new", ["new"], lambda: 1.0)
+    assert heard[1:] == ["new: 2 networks, step 60 of 100, loss 1.000, 10 s left"]
 
 
 def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.models.dropout import dropout, onwards
-from joma.models.parts import part
+from joma.models.parts import compiled_part
 from joma.models.products import linear
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
@@ -168,7 +168,7 @@ class Decoder(nn.Module):
             w = {name: layers[layer] for name, layers in blocks.items()}
             x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + places * layer), see)
         if config.norm.startswith("pre"):
-            x = _normed(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
+            x = _last_norm(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
         return x.view(shape)
 
     def _positions(self) -> Tensor | None:
@@ -210,7 +210,7 @@ class _Dropper:
 See = Callable[[str, Tensor], None] | None
 
 
-@part
+@compiled_part
 def _embed(
     tokens: Tensor, embedding: Tensor, position: Tensor | None, config: DecoderConfig, noise: Tensor | None
 ) -> Tensor:
@@ -225,7 +225,7 @@ def _embed(
     return _Dropper(config.dropout, noise)(x)
 
 
-@part
+@compiled_part
 def _block(
     x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, noise: Tensor | None, see: See
 ) -> Tensor:
@@ -303,6 +303,9 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
     if shift is None:
         return F.rms_norm(x, x.shape[-1:]) * scale[:, None]
     return torch.addcmul(shift[:, None], F.layer_norm(x, x.shape[-1:]), scale[:, None])
+
+
+_last_norm = compiled_part(_normed)
 
 
 def _same(x: Tensor) -> Tensor:

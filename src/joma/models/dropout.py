@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-from joma.models.parts import part
+from joma.models.parts import compiled_part
 
 _SIGN = 1 << 31
 _PLACE = 0x85EBCA6B
 
 
-@part
+@compiled_part
 def keys(seeds: Tensor, step: Tensor | int) -> Tensor:
     """One int32 key a member and step. seeds (members,) int32; step a number or an int32 tensor.
 

@@ -1,7 +1,8 @@
 """The parts of a training step that are compiled, each on its own.
 
 A step compiled whole would take its compiler through every block of a network, though all are alike: ten layers took
-ten times as long as one. Compiled by parts a block is compiled once, and networks of several depths share the rest.
+ten times as long as one. By parts, the blocks of a network are compiled once, and networks of several depths share the
+rest.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @contextmanager
 def compiled_parts(compiler: str | None = "inductor") -> Iterator[None]:
-    """Within, every `part` runs compiled by this backend of torch.compile; with None as it is.
+    """Within, every `compiled_part` runs compiled by this backend of torch.compile; with None as it is.
 
-    >>> twice = part(lambda x: 2 * x)
+    >>> twice = compiled_part(lambda x: 2 * x)
     >>> with compiled_parts("eager"):
     ...     twice(torch.ones(2))
     tensor([2., 2.])
@@ -34,8 +35,11 @@ def compiled_parts(compiler: str | None = "inductor") -> Iterator[None]:
         _COMPILER["now"] = before
 
 
-def part(function: F) -> F:
-    """Mark a function as a part. Shapes, strides and whatever is no tensor are fixed in what is compiled."""
+def compiled_part(function: F) -> F:
+    """Mark a function as a part. Shapes, strides and whatever is no tensor are fixed in what is compiled.
+
+    A part that another one calls is compiled with it.
+    """
 
     @cache  # at its first use: the compiler takes a second to import
     def compiled(by: str) -> Callable[..., Any]:
@@ -43,7 +47,7 @@ def part(function: F) -> F:
 
     @wraps(function)
     def either(*args: Any, **options: Any) -> Any:
-        compiler = _COMPILER["now"]
+        compiler = None if torch.compiler.is_compiling() else _COMPILER["now"]
         return (function if compiler is None else compiled(compiler))(*args, **options)
 
     return either  # type: ignore[return-value]

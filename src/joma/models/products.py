@@ -41,7 +41,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     tensor([4.])
     """
     result: Tensor
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # torch 2.11 loses gradients around `add_`
         result = _OnProcessor.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     elif _HALF["on"]:
         result = _HalfProduct.apply(x, weight) + bias[:, None]  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.models.parts import part
+from joma.models.parts import compiled_part
 
 PREMISE = 0.1  # a correlation counts as positive from here on: 3.5 standard errors at 1,200 samples
 
@@ -51,7 +51,7 @@ class LatentMLP(nn.Module):
         return one, two, read @ self.out + self.biases[2]
 
 
-@part
+@compiled_part
 def loss(network: LatentMLP, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
     """Mean cross-entropy of the class, (members,)."""
     x, labels = batch

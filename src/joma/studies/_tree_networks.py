@@ -15,6 +15,7 @@ from torch import Tensor
 
 from joma.data.hierarchy import HBLT
 from joma.models import Decoder, DecoderConfig, JomaBlock
+from joma.models.parts import compiled_part
 from joma.theory.attention import Attention
 
 START_W, START_Z = 1e-2, 1e-3  # spreads of the blocks' initial weights: the paper starts from zero, where ReLU is stuck
@@ -175,6 +176,7 @@ def _start(block: JomaBlock, seeds: Sequence[int]) -> None:
     block.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
 
 
+@compiled_part
 def block_loss(block: Any, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
     """Cross-entropy with the nodes as logits, averaged over the samples of each query and summed over queries."""
     x, target = batch

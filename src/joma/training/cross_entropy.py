@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from joma.models.parts import part
+from joma.models.parts import compiled_part
 
 _HALF = {"allowed": False}
 
@@ -37,7 +37,7 @@ def half_logits(allowed: bool = True) -> Iterator[None]:
         _HALF["allowed"] = before
 
 
-@part
+@compiled_part
 def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Mean of -log softmax(features weight^T + bias)[target] for every member, (members,).
 

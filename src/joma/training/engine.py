@@ -53,9 +53,10 @@ class Engine:
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
         self.captured = None if self.stream is None else _Captured(self.stream)
+        self.compiler = None if self.stream is None else "inductor"
         self.update = ensemble.optimizer.update
-        if self.stream is not None:
-            self.update = torch.compile(self.update, dynamic=False)
+        if self.compiler is not None:
+            self.update = torch.compile(self.update, dynamic=False, backend=self.compiler)
         self.fresh = True
 
     def _at_work(self) -> AbstractContextManager[Any]:
@@ -123,7 +124,7 @@ class Engine:
             self.captured(self._step, batch)
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
-        with compiled_parts(None if self.stream is None else "inductor"):
+        with compiled_parts(self.compiler):
             losses = self.ensemble.loss(self.networks, batch, keys(self.networks.seeds, self.step))
         gradients = torch.autograd.grad(losses.sum(), self.parameters)
         with torch.no_grad():

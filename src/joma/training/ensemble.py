@@ -49,7 +49,10 @@ class Ensemble:
     batch: Callable[[int, Sequence[int]], tuple[Tensor, ...]]
     """The data of a step, counted from 0, for these members, on the device."""
     loss: Callable[..., Tensor]
-    """loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key."""
+    """loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key.
+
+    On a GPU what it calls of `joma.models` and `joma.training` is compiled; mark your own with `compiled_part`.
+    """
     optimizer: Optimizer
     steps: int
     measures: Mapping[str, Callable[[Any, Sequence[int]], Tensor | Mapping[str, Tensor]]] = field(default_factory=dict)

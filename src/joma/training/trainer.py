@@ -270,7 +270,7 @@ class _Teller:
     def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
         """Say how far `name` is, one of those that are `going` on."""
         if self.step[name] <= self.found[name]:
-            if self.ensembles[name].device.startswith("cuda"):
+            if self.ensembles[name].device.startswith("cuda") and self.step[name] < self.ensembles[name].steps:
                 self.progress(self.share, f"{name}: compiling" if name else "compiling")
             return
         now, share = monotonic(), self.share
@@ -328,6 +328,8 @@ def products(precision: Precision) -> Iterator[None]:
         with half_logits(precision.startswith("half")), half_products(precision == "half"), warnings.catch_warnings():
             for said in ("TF32 acceleration on top of oneDNN", "TensorFloat32 tensor cores"):
                 warnings.filterwarnings("ignore", said)  # advice on a choice that was made here
+            # the compiler asks the layers of stacked weights for gradients that they have none of
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             warnings.filterwarnings("ignore", module="torch._inductor")
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
