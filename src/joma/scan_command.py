@@ -111,7 +111,7 @@ def _run(path: Path, settled: Plan, *, fresh: bool) -> Run:
 
     config = plain_config(settled.config())
     if fresh:
-        path.unlink(missing_ok=True)
+        Run.delete(path)
     if not path.exists():
         return Run.create(path, study="scan", config=config, version=VERSION)
     run = Run.open(path, write=True)

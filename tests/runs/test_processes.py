@@ -187,3 +187,34 @@ def test_writers_that_take_turns_never_meet(tmp_path: Path) -> None:
     with Run.open(path) as run:
         assert run.array("a").tolist() == run.array("b").tolist() == list(range(15))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_run_in_the_place_of_a_killed_one_has_nothing_of_it(tmp_path: Path) -> None:
+    """Whoever removes the file by hand leaves the writer's log beside it, which SQLite would replay into the next."""
+    path = tmp_path / "a.sqlite"
+    Run.create(path, study="old", config={}).close()
+    writer = start_writer(path)
+    time.sleep(0.5)
+    kill(writer)
+    assert (tmp_path / "a.sqlite-wal").exists()
+    path.unlink()
+    with Run.create(path, study="new", config={}) as run:
+        assert run.names() == []
+
+
+def test_a_run_that_is_being_written_cannot_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    Run.create(path, study="x", config={}).close()
+    writer = start_writer(path)
+    time.sleep(0.5)
+    with pytest.raises(RunError, match="is being written already"):
+        Run.delete(path)
+    kill(writer)
+    with Run.open(path) as run:
+        assert run.last_step("x") is not None
+    (tmp_path / "a.sqlite-part.checkpoint").touch()
+    (tmp_path / "b.sqlite").touch()
+    Run.delete(path)
+    assert [left.name for left in tmp_path.iterdir()] == ["b.sqlite"]
+    Run.delete(path)  # there is none
+    Run.delete(tmp_path / "nowhere" / "a.sqlite")

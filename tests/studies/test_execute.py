@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from joma.runs import Run
+from joma.runs import Run, RunError
 from joma.studies.execute import broken, command_line, execute, plain_config, run_path
 
 
@@ -56,6 +56,30 @@ def test_what_cannot_run_says_why_and_how(toy, tmp_path):
     assert finding.verdict == "not run"
     assert finding.measured == "it needs a GPU; run it with: joma verify toy --device cuda"
     assert result.run is None
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_record_outlives_a_machine_that_lacks_something(toy, tmp_path):
+    """Begun where there was a GPU, or data; the same command without them must not throw it away."""
+    study, _ = toy
+    config = dataclasses.replace(study.quick, fail_at="gpu")
+    path = run_path(study, plain_config(config), tmp_path)
+    with Run.create(path, study=study.name, config=plain_config(config), version=study.version) as run:
+        run.keep("dear", lambda: [1.0])
+    assert execute(study, config, tmp_path).findings[0].verdict == "not run"
+    with Run.open(path) as run:
+        assert "dear" in run
+
+
+def test_a_run_that_another_process_writes_is_not_thrown_away(toy, tmp_path):
+    study, _ = toy
+    path = run_path(study, plain_config(study.quick), tmp_path)
+    with Run.create(path, study=study.name, config=plain_config(study.quick), version=study.version) as run:
+        run.keep("first", lambda: [1.0])
+        with pytest.raises(RunError, match="being written already"):
+            execute(study, study.quick, tmp_path, fresh=True)
+        run.keep("second", lambda: [1.0])
+    assert path.exists()
 
 
 def test_the_verdict_follows_the_number(toy, tmp_path):

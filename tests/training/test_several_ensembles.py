@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,44 @@ def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.Monkey
     clock[0], teller.step["new"] = 1010.0, 60
     teller.tell("new", ["new"], lambda: 1.0)
     assert heard[1:] == ["new: 2 networks, step 60 of 100, loss 1.000, 10 s left"]
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_an_interrupt_loses_nothing(tmp_path: Path, alone: Run, side_by_side: bool) -> None:
+    """Ctrl-C in the middle of a step: a checkpoint is made at the end of the turn, and nothing is trained twice."""
+    made: list[int] = []
+
+    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        made.append(step)
+        if step == 7 and made.count(7) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return batch(step, members)
+
+    begun = several()
+    begun["b"] = replace(begun["b"], batch=counted)
+    run = fresh(tmp_path / "interrupted.sqlite")
+    with pytest.raises(KeyboardInterrupt):
+        train_all(begun, run, side_by_side=side_by_side)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run.close()
+    run = Run.open(run.path, write=True)
+    train_all(begun, run, side_by_side=side_by_side)
+    trained = [step for step in made if step > 0]  # the first batch is also asked for its size
+    assert sorted(trained) == list(range(1, 31))
+    for name in alone.names():
+        np.testing.assert_array_equal(alone.array(name), run.array(name))
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
+    def impatient(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("it waited")
+        return batch(step, members)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(ensemble(batch=impatient), fresh(tmp_path / "a.sqlite"))
 
 
 def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,16 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
                 connection.execute("COMMIT")
             finally:
                 connection.close()
+        remove_leftovers(path)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed writer left beside a run: SQLite would take it for that of the next run of this name."""
+    for leftover in ("-wal", "-shm", "-journal"):
+        path.with_name(path.name + leftover).unlink(missing_ok=True)
 
 
 def must_be_a_file(path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -117,6 +118,19 @@ class Run:
                 run.close()
                 raise
             return run
+
+    @staticmethod
+    def delete(path: str | os.PathLike[str]) -> None:
+        """Remove a run, if there is one, with all that stands beside it; one that is being written is refused."""
+        place = Path(os.path.realpath(path))
+        if not place.parent.is_dir():
+            return
+        with _locked_for_writing(place) as lock:
+            place.unlink(missing_ok=True)
+            file.remove_leftovers(place)
+            for checkpoint in place.parent.glob(f"{escape(place.name)}-*.checkpoint*"):
+                checkpoint.unlink(missing_ok=True)
+            lock.release()
 
     @property
     def status(self) -> Status:

@@ -89,25 +89,19 @@ def execute(
     plain = plain_config(config)
     path = run_path(study, plain, folder)
     if fresh:
-        _forget(path)
+        Run.delete(path)
+    begun = path.exists()
     try:
         run = _run(study, config, plain, path, progress)
     except NotRun as reason:
-        _forget(path)
+        if not begun:  # else what it lacks now it had then, and the record is worth keeping
+            Run.delete(path)
         return _not_run(study, plain, reason)
     with run:
         progress(1.0, "judging and drawing")
         findings = judge(study, run)
         drawn = draw(study, run) if pictures else []
         return Result(study, plain, float(run.value("seconds")), findings, drawn, command_line(study, plain), path)
-
-
-def _forget(path: Path) -> None:
-    """Remove a record with what a killed writer may have left beside it."""
-    for leftover in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + leftover).unlink(missing_ok=True)
-    for checkpoint in path.parent.glob(f"{path.name}-*.checkpoint*"):
-        checkpoint.unlink(missing_ok=True)
 
 
 def broken(study: Study, config: Any, error: Exception) -> Result:

@@ -11,6 +11,8 @@ import gc
 import itertools
 import math
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -44,7 +46,7 @@ def train(
     train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
     loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
     run, written about every `checkpoint_every` seconds (less often if that took more than a hundredth of the time) and
-    removed at the end.
+    at Ctrl-C, and removed at the end.
 
     >>> import tempfile
     >>> from joma.models import Decoder, DecoderConfig
@@ -149,16 +151,42 @@ def _advance(
         name: training.advance(every, urgent=name == slowest, saving=SAVING / len(trainings))
         for name, training in trainings.items()
     }
-    while going:
-        for name in list(going):
-            with products(ensembles[name].precision):
-                # The loss is asked for before more steps are handed in: it then waits for those of the turn before,
-                # while the others' are at work.
-                teller.tell(name, list(going), trainings[name].mean_loss)
-                if next(going[name], None) is None:
-                    del going[name]
-            teller.step[name] = trainings[name].mean_step
-        teller.start_clock()
+    with _interrupts_noted() as interrupts:
+        while going:
+            for name in list(going):
+                with products(ensembles[name].precision):
+                    # The loss is asked for before more steps are handed in: it then waits for those of the turn
+                    # before, while the others' are at work.
+                    teller.tell(name, list(going), trainings[name].mean_loss)
+                    if next(going[name], None) is None:
+                        del going[name]
+                teller.step[name] = trainings[name].mean_step
+                if interrupts:
+                    for training in trainings.values():
+                        training.save()
+                    raise KeyboardInterrupt
+            teller.start_clock()
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """Within, Ctrl-C waits for the end of a turn, where a checkpoint can be made; a second one does not wait."""
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield noted  # somebody else decides
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Training:
@@ -207,7 +235,7 @@ class _Training:
                     self.at[group] = step
                     if monotonic() - saved > pause:
                         began = monotonic()
-                        self._save()
+                        self.save()
                         saved = monotonic()
                         pause = max(every, (saved - began) / saving) if every else 0.0
                     yield self.mean_step
@@ -236,10 +264,10 @@ class _Training:
         self.engines[len(members)].become(members, self.parked.pop(group, None))
         self.current = group
 
-    def _save(self) -> None:
-        """Write the checkpoint."""
-        assert self.current is not None
-        self.checkpoint.save(self.at, self.parked | {self.current: self._engine.state()})
+    def save(self) -> None:
+        """Write the checkpoint, if there is anything to keep."""
+        if self.current is not None:
+            self.checkpoint.save(self.at, self.parked | {self.current: self._engine.state()})
 
 
 class _Teller:
