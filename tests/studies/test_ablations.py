@@ -23,7 +23,7 @@ from joma.studies import (
     residual_branch,
 )
 from joma.studies.contract import NotRun, silent
-from joma.studies.execute import draw, judge
+from joma.studies.execute import draw, execute, judge
 
 NONE = "not above its control"
 STUDIES = {
@@ -424,3 +424,21 @@ def test_paper_scale_is_eight_epochs_on_a_gpu(name, data_folder, tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(NotRun, match=f"needs a CUDA GPU; run it with: joma verify {name} --scale paper"):
             carry_out(STUDIES[name], data_folder, tmp_path / "run", device="cuda")
+
+
+def test_a_finished_run_of_another_text_is_not_shown_as_that_of_this_one(data_folder, tmp_path):
+    config = residual_branch.STUDY.quick
+    config = type(config)(**SMALL, data=str(tmp_path))
+    (tmp_path / "wikitext-2").mkdir()
+    for split in ("train", "valid", "test"):
+        text = (data_folder / "wikitext-2" / f"{split}.txt").read_text(encoding="utf-8")
+        (tmp_path / "wikitext-2" / f"{split}.txt").write_text(text, encoding="utf-8")
+    first = execute(residual_branch.STUDY, config, tmp_path / "out", pictures=False)
+    assert execute(residual_branch.STUDY, config, tmp_path / "out", pictures=False).findings == first.findings
+    with (tmp_path / "wikitext-2" / "train.txt").open("a", encoding="utf-8") as stream:
+        stream.write("one line more\n" * 30)
+    with pytest.raises(ValueError, match="was made of another text than wikitext-2 is now; begin anew with --fresh"):
+        execute(residual_branch.STUDY, config, tmp_path / "out", pictures=False)
+    (tmp_path / "wikitext-2" / "train.txt").unlink()  # the text is gone, what was found in it is not
+    (tmp_path / "wikitext-2").rename(tmp_path / "elsewhere")
+    assert execute(residual_branch.STUDY, config, tmp_path / "out", pictures=False).findings == first.findings

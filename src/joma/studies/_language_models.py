@@ -25,6 +25,7 @@ training tokens, validation tokens), corpus/sha256.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -171,10 +172,17 @@ def corpus(config: LanguageModelConfig, progress: Progress = lambda share, doing
         return python_corpus(config.vocabulary, tokens=config.tokens, progress=lambda _, doing: progress(0.0, doing))
     found = find_corpus(config.data or None, name=config.corpus, progress=lambda _, doing: progress(0.0, doing))
     if found is None:
+        elsewhere = os.environ.get("JOMA_DATA")
+        place, command = "neither under --data nor under JOMA_DATA", "JOMA_DATA=FOLDER and the same command"
+        if config.data:
+            place, command = f"not under --data, {config.data!r}", f"--data FOLDER, one that holds {config.corpus}"
+            command += f", or without --data, to look under JOMA_DATA, {elsewhere!r}" if elsewhere else ""
+        elif elsewhere:
+            place = f"not under JOMA_DATA, {elsewhere!r}"
         raise NotRun(
-            f"{config.corpus} is neither under --data nor under JOMA_DATA, nor downloaded "
+            f"{config.corpus} is {place}, nor downloaded "
             f"(joma.data.text.download_wikitext({config.corpus!r}) does that)",
-            "JOMA_DATA=FOLDER and the same command",
+            command,
         )
     if config.tokens < len(found.tokens["train"]):
         cut = found.tokens | {"train": found.tokens["train"][: config.tokens]}
@@ -238,7 +246,11 @@ def train_variants(
     """
     for variant in variants.values():
         if variant.device.startswith("cuda") and not torch.cuda.is_available():
-            raise NotRun("this scale needs a CUDA GPU", f"joma verify {run.study} --scale paper")
+            here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
+            raise NotRun(
+                f"device {variant.device} needs a CUDA GPU, and torch sees none here",
+                f"the same command on a machine with one, or joma run {run.study} with {here}",
+            )
     _remember_corpus(text, run)
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
@@ -260,9 +272,25 @@ def frequency_loss(variant: Recipe, text: Corpus) -> float:
 def _remember_corpus(text: Corpus, run: Run) -> None:
     sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]
     run.keep("corpus/sizes", lambda: np.array(sizes))
-    digest = np.frombuffer(bytes.fromhex(text.sha256), np.uint8)
-    if not np.array_equal(run.keep("corpus/sha256", lambda: digest), digest):
-        raise ValueError(f"{run.path} was begun with another text than {text.name}; begin anew with --fresh")
+    _must_be(text, run.keep("corpus/sha256", lambda: _digest(text)), run)
+
+
+def same_text(config: LanguageModelConfig, run: Run) -> None:
+    """A study's `check`: the text of a finished run is still the one that is found, or none is found."""
+    try:
+        text = corpus(config)
+    except NotRun:
+        return
+    _must_be(text, run.value("corpus/sha256"), run)
+
+
+def _digest(text: Corpus) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(text.sha256), np.uint8)
+
+
+def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
+    if not np.array_equal(recorded, _digest(text)):
+        raise ValueError(f"{run.path} was made of another text than {text.name} is now; begin anew with --fresh")
 
 
 def ensemble(variant: Recipe, text: Corpus) -> Ensemble:

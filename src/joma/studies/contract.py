@@ -191,6 +191,8 @@ class Study:
     draw: Callable[[Run], list[Drawing]]
     about: str = ""
     """One paragraph for the report: what is computed and how the verdict comes about."""
+    check: Callable[[Any, Run], None] = lambda config, run: None
+    """Raises a ValueError where a finished run of this config read what has changed since, a text say."""
 
     def __post_init__(self) -> None:
         if type(self.quick) is not type(self.paper) or not dataclasses.is_dataclass(self.quick):

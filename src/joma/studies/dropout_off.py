@@ -5,6 +5,7 @@ from __future__ import annotations
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, needs, shows, trains
 from joma.studies._ablation_figures import draws
+from joma.studies._language_models import same_text
 from joma.studies.contract import Claim, Finding, Study
 
 VARIANTS = {"dropout": as_it_is, "no dropout": lambda base: base.with_decoder(dropout=0.0)}
@@ -41,6 +42,7 @@ STUDY = Study(
     run=trains(VARIANTS),
     judge=judge,
     draw=draws(VARIANTS, "dropout"),
+    check=same_text,
     about=(
         "Figure 6's language model with its dropout of 0.2 on embeddings, attention weights, hidden units and both "
         "branches, and without any, on one text with the same seeds. Entropy is measured without dropout in both."

@@ -233,6 +233,11 @@ def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress:
     if path.exists():
         run = Run.open(path)
         if run.status == "finished":
+            try:
+                study.check(config, run)
+            except ValueError:
+                run.close()
+                raise
             return run
         run.close()
         run = Run.open(path, write=True)

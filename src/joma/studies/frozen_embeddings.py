@@ -13,7 +13,7 @@ from joma.studies._ablation import (
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
 from joma.studies._language_model_findings import not_run
-from joma.studies._language_models import Interval, Recipe, best_loss, curve, over_seeds
+from joma.studies._language_models import Interval, Recipe, best_loss, curve, over_seeds, same_text
 from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
 
@@ -153,6 +153,7 @@ STUDY = Study(
     run=trains(ALL_WORDS | FEW_WORDS),
     judge=judge,
     draw=draw,
+    check=same_text,
     about=(
         "Figure 6's language model with learned embeddings and with random ones that stay as they start; and, on the "
         "text cut to as many words as the network is wide, with learned, frozen random and frozen orthonormal ones: "

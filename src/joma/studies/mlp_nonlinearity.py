@@ -15,6 +15,7 @@ from joma.studies._ablation import (
     trains,
 )
 from joma.studies._ablation_figures import draws
+from joma.studies._language_models import same_text
 from joma.studies.contract import Claim, Finding, Study
 from joma.studies.verdicts import by_effect, by_test
 
@@ -104,6 +105,7 @@ STUDY = Study(
     run=trains(VARIANTS),
     judge=judge,
     draw=draws(VARIANTS, "nonlinearity"),
+    check=same_text,
     about=(
         "Figure 6's language model with ReLU, with GELU, with the identity in place of an activation, and without "
         "MLPs, on one text with the same seeds. The rebound needs the nonlinearity only if it exceeds, seed by seed "

@@ -17,7 +17,7 @@ from joma.studies._ablation import (
     trains,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies._language_models import layer_curves, over_seeds, steps_of
+from joma.studies._language_models import layer_curves, over_seeds, same_text, steps_of
 from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
 
@@ -111,6 +111,7 @@ STUDY = Study(
     run=trains(VARIANTS),
     judge=judge,
     draw=draw,
+    check=same_text,
     about=(
         "The stable rank of the MLP's lower matrix, as a share of where it began, over the training of Figure 6's "
         "language model, with ReLU and with the identity in its place; and whether it goes with attention entropy more "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, shows, trains
 from joma.studies._ablation_figures import draws
+from joma.studies._language_models import same_text
 from joma.studies.contract import Claim, Finding, Study
 
 TWIN = "LayerNorm after"
@@ -54,6 +55,7 @@ STUDY = Study(
     run=trains(VARIANTS),
     judge=judge,
     draw=draws(VARIANTS, "norm"),
+    check=same_text,
     about=(
         "Figure 6's language model, which normalises after every branch, with LayerNorm before every branch, with "
         "RMSNorm after it, and without any, on one text with the same seeds and the same rate."

@@ -11,7 +11,7 @@ from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, shows
 from joma.studies._ablation_figures import draw_curves, draw_summary
 from joma.studies._language_model_findings import not_run
-from joma.studies._language_models import Recipe, corpus, curve, recipe, train_variants
+from joma.studies._language_models import Recipe, corpus, curve, recipe, same_text, train_variants
 from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 
 TWIN = "Adam"
@@ -130,6 +130,7 @@ STUDY = Study(
     run=run,
     judge=judge,
     draw=draw,
+    check=same_text,
     about=(
         "Figure 6's language model trained by Adam whose state is renewed every epoch, as the original runs did, by "
         "Adam that keeps its state, by AdamW and by SGD, on one text with the same seeds. SGD's rate is the one with "

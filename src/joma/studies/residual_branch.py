@@ -5,6 +5,7 @@ from __future__ import annotations
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, as_it_is, needs, trains
 from joma.studies._ablation_figures import draws
+from joma.studies._language_models import same_text
 from joma.studies.contract import Claim, Finding, Study
 
 VARIANTS = {"residual": as_it_is, "no residual": lambda base: base.with_decoder(residual=False)}
@@ -41,6 +42,7 @@ STUDY = Study(
     run=trains(VARIANTS),
     judge=judge,
     draw=draws(VARIANTS, "residual"),
+    check=same_text,
     about=(
         "Figure 6's language model with and without the residual connections round attention and MLP, on one text with "
         "the same seeds. A network that learns no more than how frequent words are counts as evidence of nothing."
