@@ -1,9 +1,11 @@
 """Drop and rebound: found where it is, and not found where only chance is."""
 
+import numpy as np
 import pytest
 import torch
 
 from joma.measure.rebound import rebound
+from joma.runs import Run
 
 
 def noise(*shape, seed=0):
@@ -87,6 +89,26 @@ def test_scale_and_batch_do_not_matter():
     assert all(torch.equal(a, b[1, 2]) for a, b in zip(one, whole, strict=True))
 
 
+def test_the_curves_of_a_run_are_read_as_they_come(tmp_path):
+    curves, steps = (noise(40, 2) * 0.001 + there_and_back(40)[:, None]).numpy(), np.arange(0, 400, 10)
+    with Run.create(tmp_path / "a.sqlite", study="demo", config={}) as run:
+        for step, row in zip(steps, curves, strict=True):
+            run.append("entropy", int(step), row)
+        found = rebound(run.array("entropy").T, steps=run.steps("entropy"))
+    want = rebound(torch.tensor(curves).T, steps=torch.tensor(steps))
+    torch.testing.assert_close(tuple(found), tuple(want))
+    assert found.rebounds.all()
+
+
+def test_arrays_that_torch_does_not_like_and_lists_are_read_too():
+    curve = there_and_back(40).numpy()
+    fixed = curve.copy()
+    fixed.flags.writeable = False
+    want = rebound(torch.tensor(curve), steps=torch.arange(40))
+    for given in (fixed, curve[::-1].copy()[::-1], curve.tolist()):
+        assert rebound(given, steps=list(range(40))) == want
+
+
 def test_a_constant_curve_neither_drops_nor_rebounds():
     found = rebound(torch.full((2, 20), 3.0))
     assert not found.drops.any()
@@ -103,6 +125,10 @@ def test_a_constant_curve_neither_drops_nor_rebounds():
         (lambda: rebound(torch.zeros(20), over_seeds=True), "curve must be a floating tensor"),
         (lambda: rebound(torch.zeros(20), steps=torch.zeros(20)), "20 increasing numbers"),
         (lambda: rebound(torch.zeros(20), steps=torch.arange(19)), "20 increasing numbers"),
+        (lambda: rebound("entropy"), "curve must be a tensor, or an array or a list of numbers, got str"),
+        (lambda: rebound([[1.0], [1.0, 2.0]]), "curve must be a tensor, or an array or a list of numbers, got list"),
+        (lambda: rebound(np.zeros(20), steps={}), "steps must be a tensor, or an array or a list of numbers, got dict"),
+        (lambda: rebound(np.zeros(20, int)), "curve must be a floating tensor"),
         (lambda: rebound(torch.zeros(20), sigmas=0.0), "sigmas > 0"),
         (lambda: rebound(torch.zeros(20), groups=3), "groups must be at least"),
     ],

@@ -155,6 +155,35 @@ def test_both_adapters_agree_on_a_transformers_model():
         torch.testing.assert_close(plain.mean(field), own.mean(field))
 
 
+@pytest.mark.parametrize("way", ["whole", "parts", "in place"])
+def test_a_compiled_model_is_measured_uncompiled_under_the_names_of_its_own(way):
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    model, x = Outer(), torch.randn(2, 4, 6, 16, generator=torch.Generator().manual_seed(1))
+    with collect_plain(model) as plain:
+        model(x, x)
+    compiled = model
+    if way == "whole":
+        compiled = torch.compile(model, backend=backend)
+    elif way == "parts":
+        model.first, model.second = (torch.compile(part, backend=backend) for part in (model.first, model.second))
+    else:
+        model.compile(backend=backend)
+    compiled(x, x)
+    before = len(graphs)
+    assert before > 0
+    with collect_plain(compiled) as probe:
+        compiled(x, x)
+    compiled(x, x)
+    assert len(graphs) == before  # neither compiled in the block nor anew after it
+    assert probe.layers == plain.layers == ["first", "second"]
+    assert torch.equal(probe.mean_entropy(), plain.mean_entropy())
+
+
 def test_attention_written_out_by_hand_is_refused_by_name():
     class ByHand(nn.Module):
         def forward(self, x):

@@ -4,6 +4,7 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from architectures import TOKENS, build, inputs
@@ -30,6 +31,22 @@ def test_windows_of_a_text_are_averaged(kind):
     assert torch.equal(attention_entropy(model, text()[:149], context=16, batch=4), got)
 
 
+@pytest.mark.parametrize("given", [torch.Tensor.tolist, torch.Tensor.numpy])
+def test_tokens_come_as_a_tokenizer_gives_them(given):
+    model = build("gpt_neox")
+    assert torch.equal(
+        attention_entropy(model, given(text()), context=16), attention_entropy(model, text(), context=16)
+    )
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_model_reads_a_text(training):
+    model = build("gpt_neox").train(training)
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(attention_entropy(compiled, text(), context=16), attention_entropy(model, text(), context=16))
+    assert compiled.training is model.training is training
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -37,6 +54,12 @@ def test_windows_of_a_text_are_averaged(kind):
         ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
         ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
         ({"context": 16, "tokens": text().float()}, "tokens must be one row of token ids, got torch.float32"),
+        ({"context": 16, "tokens": "once"}, "tokens must be a tensor, or an array or a list of numbers, got str"),
+        (
+            {"context": 16, "tokens": [[1, 2], [3]]},
+            "tokens must be a tensor, or an array or a list of numbers, got list",
+        ),
+        ({"context": 16, "tokens": np.zeros((2, 16), int)}, "tokens must be one row of token ids, got torch.int64"),
         ({"context": 16, "tokens": text() + 50}, f"token ids must be from 0 to {TOKENS - 1}"),
     ],
 )

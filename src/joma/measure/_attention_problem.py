@@ -8,6 +8,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import must_be_tensors
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -39,6 +41,7 @@ class Problem:
         key_padding: Tensor | None,
     ) -> Problem:
         """Check shapes and values; a wrong one gets one sentence."""
+        must_be_tensors(q=q, k=k, v=v, bias=bias, sinks=sinks, key_padding=key_padding)
         if q.ndim != 4 or k.ndim != 4:
             raise ValueError(
                 f"q and k must be (batch, heads, length, width), got {tuple(q.shape)} and {tuple(k.shape)}"

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import must_be_tensors
+
 TOGETHER = 1 << 24
 """Entries of activity that are held in float64 at once."""
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -337,6 +339,7 @@ def _result_dtype(activity: Tensor) -> torch.dtype:
 
 def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
     """The leading shape of all tensors together, or a sentence about what does not fit."""
+    must_be_tensors(**tensors)
     for name, tensor in tensors.items():
         columns = "neurons" if name.endswith("activity") else "latents"
         if tensor.is_complex() or (columns == "neurons" and not tensor.is_floating_point()):

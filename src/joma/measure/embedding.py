@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import must_be_tensors
+
 CHUNK = 1 << 22
 """Entries of vectors held at once."""
 
@@ -164,6 +166,7 @@ def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
 
 
 def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
+    must_be_tensors(vectors=vectors)
     if not vectors.is_floating_point():
         raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:

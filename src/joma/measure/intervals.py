@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import must_be_tensors
+
 
 class MeanInterval(NamedTuple):
     """A mean and how far it may be from the truth; fields have the shape of the values without `dim`, float64.
@@ -46,8 +48,9 @@ def mean_interval(values: Tensor, *, dim: int = 0, level: float = 0.95) -> MeanI
     >>> round(gain.mean.item(), 4), round(gain.half_width.item(), 4)
     (0.04, 0.0248)
     """
-    if not isinstance(values, Tensor) or values.is_complex():
-        raise ValueError("values must be a tensor of real numbers")
+    must_be_tensors(values=values)
+    if values.is_complex():
+        raise ValueError(f"values must be a tensor of real numbers, got {values.dtype}")
     if not -values.ndim <= dim < values.ndim:
         raise ValueError(f"dim must name a dimension of values {tuple(values.shape)}, got {dim}")
     count = values.shape[dim]

@@ -6,13 +6,16 @@ size that chance alone would give: over seeds, or from the roughness of the one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import as_tensor
 from joma.measure.intervals import mean_interval
 
 FEWEST_POINTS = 12
@@ -50,9 +53,9 @@ class Rebound(NamedTuple):
 
 
 def rebound(
-    curve: Tensor,
+    curve: Tensor | np.ndarray | Sequence[Any],
     *,
-    steps: Tensor | None = None,
+    steps: Tensor | np.ndarray | Sequence[float] | None = None,
     over_seeds: bool = False,
     share: float = 0.02,
     sigmas: float = 3.5,
@@ -60,6 +63,8 @@ def rebound(
     groups: int = 12,
 ) -> Rebound:
     """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
+
+    Arrays, as `joma.runs.Run.array` and `Run.steps` give them, do as well as tensors; the answer is in tensors.
 
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
     neighbouring groups of equal size, at least `groups` of them and less than twice as many. The valley is the lowest
@@ -144,14 +149,15 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
 
 
 def _checked(
-    curve: Tensor,
-    steps: Tensor | None,
+    curve: Tensor | np.ndarray | Sequence[Any],
+    steps: Tensor | np.ndarray | Sequence[float] | None,
     over_seeds: bool,
     share: float,
     sigmas: float,
     confidence: float,
     groups: int,
 ) -> tuple[Tensor, Tensor]:
+    curve = as_tensor(curve, "curve")
     meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
     if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
         raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
@@ -172,6 +178,7 @@ def _checked(
         raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
     if steps is None:
         return curve.double(), torch.arange(points, device=curve.device)
+    steps = as_tensor(steps, "steps")
     if steps.shape != (points,) or not bool((steps.diff() > 0).all()):
         raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
     return curve.double(), steps.to(curve.device)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from joma.measure import _factor, _lanczos
+from joma.measure._arguments import must_be_tensors
 
 GRAM_SIDE = 256
 """Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""
@@ -371,6 +372,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _check(w: Tensor) -> None:
+    must_be_tensors(w=w)
     if not w.is_floating_point():
         raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
     if w.ndim < 2 or 0 in w.shape[-2:]:
@@ -378,6 +380,7 @@ def _check(w: Tensor) -> None:
 
 
 def _check_start(start: Tensor, w: Tensor, side: int) -> int:
+    must_be_tensors(start=start)
     if start.ndim != w.ndim or start.shape[:-1] != (*w.shape[:-2], side):
         raise ValueError(
             f"start must have shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}, "

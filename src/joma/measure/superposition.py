@@ -24,6 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.measure._arguments import must_be_tensors
+
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle
 _SETS = 1000  # shuffled sets at most; at least a fifth of that
@@ -64,6 +66,7 @@ def peaks(activations: Tensor) -> tuple[Tensor, Tensor]:
     >>> peaks(torch.tensor([[[0.0], [3.0], [1.0]]]))
     (tensor([[3.]]), tensor([[1]]))
     """
+    must_be_tensors(activations=activations)
     if activations.ndim != 3 or 0 in activations.shape:
         raise ValueError(f"activations must be (texts, length, neurons), got {tuple(activations.shape)}")
     largest = activations.max(1)
@@ -121,6 +124,7 @@ def superposition(
 def _check(
     height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
 ) -> None:
+    must_be_tensors(height=height, position=position, tokens=tokens, keys=keys, weights=weights)
     if height.ndim != 2 or position.shape != height.shape:
         raise ValueError(
             f"height and position must both be (texts, neurons), got {tuple(height.shape)}, {tuple(position.shape)}"

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from joma.measure.attention import attention_stats
 from joma.probes._masks import as_bias
-from joma.probes._record import Probe, ProbeError
+from joma.probes._record import Probe, ProbeError, inner, uncompiled
 
 _MULTIHEAD = signature(F.multi_head_attention_forward)
 
@@ -28,7 +28,8 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     nothing can look into it; outputs agree within rounding. A model that writes its attention out by hand cannot be
     seen: a forward pass without any attention call is refused with a `ProbeError` that names the model.
 
-    Queries and keys of three dimensions (batch, length, width) count as one head.
+    Queries and keys of three dimensions (batch, length, width) count as one head. What torch.compile has compiled runs
+    uncompiled inside the block.
 
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     >>> with collect_plain(layer) as probe:
@@ -36,6 +37,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     >>> probe.layers, probe.mean("effective_keys").round(decimals=6).tolist()
     (['self_attn'], [[4.0, 4.0]])
     """
+    model = inner(model)
     probe = Probe(model, keep=keep)
     caller: list[nn.Module] = []
 
@@ -50,7 +52,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
         hooks.append(module.register_forward_pre_hook(enter))
         hooks.append(module.register_forward_hook(leave, always_call=True))
     try:
-        with _Watching(probe, caller):
+        with uncompiled(), _Watching(probe, caller):
             yield probe
     finally:
         for hook in hooks:

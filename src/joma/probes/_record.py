@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from joma.measure.attention import AttentionStats
+
+_COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile(model); any other is its own."""
+    found: nn.Module = getattr(model, _COMPILED, model)
+    return found
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Compiled modules run as they are written, since nothing can look into a compiled graph."""
+    # Nothing is compiled where dynamo is not loaded, and loading it takes seconds.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class ProbeError(ValueError):
@@ -31,7 +47,11 @@ class Probe:
 
     def __init__(self, model: nn.Module, *, keep: bool) -> None:
         self.model_name = type(model).__name__
-        self.names = {module: name or self.model_name for name, module in model.named_modules()}
+        self.names = {
+            module: ".".join(part for part in name.split(".") if part != _COMPILED) or self.model_name
+            for name, module in model.named_modules()
+            if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
+        }
         self.stats: dict[str, list[AttentionStats]] = {}
         self.running = False
         self.calls = 0

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from joma.probes._record import ProbeError
+from joma.measure._arguments import as_tensor
+from joma.probes._record import ProbeError, inner
 from joma.probes._transformers import collect
 
 
 def attention_entropy(
     model: nn.Module,
-    tokens: Tensor,
+    tokens: Tensor | np.ndarray | Sequence[int],
     *,
     context: int = 512,
     batch: int = 8,
@@ -23,16 +26,18 @@ def attention_entropy(
 ) -> Tensor:
     """(layers, heads), float64: mean entropy in nats of a transformers text model's attention over a text.
 
-    tokens (length,) are cut into windows of `context` tokens, `batch` of them a forward pass; what is left over at the
-    end is not read. The mean runs over all queries, also the first ones of a window, which can only see a few keys:
-    compare values of the same context. `device` moves the model there and leaves it there; by default it stays where
-    it is. Runs in evaluation mode without gradients; the mode comes back afterwards.
+    tokens (length,), a tensor or the list a tokenizer gives, are cut into windows of `context` tokens, `batch` of them
+    a forward pass; what is left over at the end is not read. The mean runs over all queries, also the first ones of a
+    window, which can only see a few keys: compare values of the same context. `device` moves the model there and
+    leaves it there; by default it stays where it is. Runs in evaluation mode without gradients; the mode comes back
+    afterwards.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9, context=8).shape
     torch.Size([2, 4])
     """
+    model = inner(model)
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ProbeError(f"{type(model).__name__} reads two texts: call it yourself inside joma.probes.collect")
     windows = _windows(model, tokens, context, batch)
@@ -54,8 +59,9 @@ def attention_entropy(
     return probe.mean_entropy()
 
 
-def _windows(model: nn.Module, tokens: Tensor, context: int, batch: int) -> Tensor:
+def _windows(model: nn.Module, tokens: Tensor | np.ndarray | Sequence[int], context: int, batch: int) -> Tensor:
     """(windows, context) of `tokens`, after checking that the model can read them."""
+    tokens = as_tensor(tokens, "tokens")
     if tokens.ndim != 1 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
         raise ValueError(f"tokens must be one row of token ids, got {tokens.dtype} {tuple(tokens.shape)}")
     if context < 1 or batch < 1:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import seen_by, structure
-from joma.probes._record import Probe, ProbeError
+from joma.probes._record import Probe, ProbeError, inner, uncompiled
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 _ACTIVE: list[_TransformersProbe] = []
@@ -39,8 +39,9 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
     which sdpa cannot do, always take the single pass. Dropout in training mode acts on the output as usual, and not
     on the statistics; together with soft caps or sinks it is refused.
 
-    keep=False keeps the running means alone: memory does not grow with the number of calls. A model that does not
-    send its attention through transformers' AttentionInterface is refused by name with a `ProbeError`.
+    keep=False keeps the running means alone: memory does not grow with the number of calls. What torch.compile has
+    compiled runs uncompiled inside the block. A model that does not send its attention through transformers'
+    AttentionInterface is refused by name with a `ProbeError`.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -52,6 +53,7 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
     >>> probe.stats["h.0.attn"][0].lse.shape  # of the first call: (batch, heads, queries)
     torch.Size([1, 4, 8])
     """
+    model = inner(model)
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]
     probe = _TransformersProbe(model, keep=keep, single_pass=single_pass)
@@ -60,7 +62,8 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
         _switch(model)
         _ACTIVE.append(probe)
         hooks = probe.watch(model)
-        yield probe
+        with uncompiled():
+            yield probe
     finally:
         for hook in hooks:
             hook.remove()
