@@ -1,15 +1,23 @@
 """The command line, in process where that is enough and as a real command where it matters."""
 
+import errno
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from joma import studies
 from joma.cli import main
+from joma.data.errors import CorpusError
+from joma.runs import Run, export
+from joma.runs.errors import sqlite_errors_explained
+from joma.studies.__main__ import main as bare
+from joma.studies.execute import execute
 
 
 @pytest.fixture
@@ -19,6 +27,21 @@ def with_toy(toy, monkeypatch):
     monkeypatch.setitem(studies._FILES, "toy", "toy")
     monkeypatch.setattr(studies, "load", lambda name: study if name == "toy" else real(name))
     return study
+
+
+@pytest.fixture
+def breaks(monkeypatch):
+    """Makes one study raise an error, or all."""
+
+    def make(error, name=None):
+        def or_raise(study, *rest, **named):
+            if name in (None, study.name):
+                raise error
+            return execute(study, *rest, **named)
+
+        monkeypatch.setattr("joma.studies.execute.execute", or_raise)
+
+    return make
 
 
 def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
@@ -66,13 +89,26 @@ def test_one_broken_study_does_not_hide_the_others(with_toy, tmp_path, capsys):
     assert "broke: RuntimeError: boom" in capsys.readouterr().out
 
 
-def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, monkeypatch):
-    from joma.data.errors import CorpusError
+@pytest.mark.parametrize("bare_machine", [False, True])
+def test_where_nothing_could_be_run_the_files_of_an_earlier_command_stay(
+    bare_machine, with_toy, tmp_path, breaks, capsys
+):
+    arguments = ["toy", "--out", str(tmp_path)]
+    verify = ["verify", *arguments, "--json", str(tmp_path / "mine.json")]
+    assert main(verify) == 0
+    files = [tmp_path / name for name in ("report.html", "findings.json", "mine.json")]
+    before = [path.read_bytes() for path in files]
+    capsys.readouterr()
+    breaks(RuntimeError("the record is locked"))
+    assert (bare(arguments) if bare_machine else main(verify)) == 1
+    assert [path.read_bytes() for path in files] == before
+    out = capsys.readouterr().out
+    assert "broke: RuntimeError: the record is locked" in out
+    assert "report:" not in out
 
-    def refuses(*_, **__):
-        raise CorpusError("the text is too short")
 
-    monkeypatch.setattr("joma.studies.execute.execute", refuses)
+def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, breaks):
+    breaks(CorpusError("the text is too short"))
     assert main(["run", "toy", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("joma: the text is too short\n")
 
@@ -89,7 +125,9 @@ def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(with_t
     wanted = json.loads((tmp_path / "findings.json").read_text())
     (tmp_path / "findings.json").write_text("{}")
     (tmp_path / "report.html").unlink()
+    capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 0
+    assert re.match(r"  \[1/1\] toy .* s  1 holds\nreport: ", capsys.readouterr().out)
     assert json.loads((tmp_path / "findings.json").read_text()) == wanted
     assert (tmp_path / "report.html").exists()
 
@@ -142,6 +180,68 @@ def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence,
     assert sentence in error
 
 
+def test_report_of_a_file_says_it_is_no_folder(capsys):
+    assert main(["report", __file__]) == 2
+    assert capsys.readouterr().err == f"joma: {__file__} is no folder; name one that `joma verify --out DIR` wrote\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [(".", "--json must be a file, but "), ("x" * 252, "cannot be written: File name too long")],  # .NAME.new is longer
+)
+def test_json_that_cannot_be_written_is_refused_before_the_work(with_toy, tmp_path, capsys, name, sentence):
+    (tmp_path / "there").mkdir()
+    target, out = tmp_path / "there" / name, tmp_path / "out"
+    assert main(["verify", "toy", "--out", str(out), "--json", str(target)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (out / "runs").exists()
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_a_full_disk_is_named_and_is_no_bad_input(with_toy, tmp_path, capsys, monkeypatch):
+    def full(path, *_, **__):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"joma: {tmp_path / 'findings.json'} cannot be written: No space left on device\n"
+    assert "all-ones" in captured.out
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_record_on_a_full_disk_goes_on_with_the_same_command(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        with sqlite_errors_explained(tmp_path / "a.sqlite"), sqlite3.connect(":memory:") as connection:
+            connection.execute("PRAGMA max_page_count = 1")
+            connection.execute("CREATE TABLE full (x)")
+
+    monkeypatch.setattr("joma.cli._list", full)
+    assert main(["list"]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'a.sqlite'} could not grow, the disk is full" in error
+    assert "the same command goes on" in error
+
+
+def test_several_runs_are_exported_each_beside_itself(tmp_path, capsys):
+    paths = [tmp_path / f"{name}.sqlite" for name in ("a", "b", "c")]
+    for path in (paths[0], paths[2]):
+        with Run.create(path, study="demo", config={}) as run:
+            run.append("v", 0, 1.5)
+    paths[1].write_text("no run")
+    assert main(["export", *map(str, paths), "--to", "csv"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [str(tmp_path / "a.csv"), str(tmp_path / "c.csv")]
+    assert captured.err.startswith(f"joma: {paths[1]} ")
+    assert (tmp_path / "c.csv").read_text() == export(paths[2], "csv", tmp_path / "alone").read_text()
+    assert main(["export", str(paths[0]), str(paths[2]), "--to", "csv", "--out", str(tmp_path / "x")]) == 2
+    assert "--out names one file, but there are 2 runs" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_out_must_be_a_folder(with_toy, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["verify", "toy", "--out", str(tmp_path / "file")]) == 2
@@ -180,3 +280,32 @@ def test_a_bare_machine_can_run_studies(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "findings.json").read_text())["studies"][0]["name"] == "cdag-angles"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        (CorpusError("train.txt is empty"), 2, "joma: train.txt is empty\n"),
+        (KeyboardInterrupt(), 130, "joma: interrupted; the same command goes on where this one stopped\n"),
+    ],
+)
+def test_the_bare_command_answers_in_one_sentence(with_toy, tmp_path, capsys, breaks, error, status, sentence):
+    breaks(error)
+    assert bare(["toy", "--out", str(tmp_path)]) == status
+    assert capsys.readouterr().err == sentence
+
+
+def test_the_bare_command_refuses_what_it_cannot_use(with_toy, tmp_path, capsys):
+    assert bare(["toy", "--out", __file__]) == 2
+    assert capsys.readouterr().err == f"joma: --out must be a folder, but {__file__} is a file\n"
+    assert bare(["thm22", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'thm2'?" in capsys.readouterr().err
+
+
+def test_a_study_that_breaks_does_not_stop_the_bare_command(with_toy, tmp_path, capsys, breaks):
+    breaks(CorpusError("train.txt is empty"), "thm5")
+    assert bare(["thm5", "toy", "--out", str(tmp_path)]) == 1
+    assert "thm5: broke: CorpusError: train.txt is empty\ntoy: holds" in capsys.readouterr().out
+    broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert (broken["error"], broken["findings"]) == ("CorpusError: train.txt is empty", [])
+    assert [finding["verdict"] for finding in judged["findings"]] == ["holds"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command != "run":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return answer(partial(options.call, options, rest))
+
+
+def answer(call: Callable[[], int]) -> int:
+    """The exit status of a command; what goes wrong in it is said in one sentence."""
     try:
-        status: int = options.call(options, rest)
-        return status
+        return call()
     except KeyboardInterrupt:
         print("joma: interrupted; the same command goes on where this one stopped", file=sys.stderr)
         return INTERRUPTED
@@ -37,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     except (ValueError, OSError, _run_error()) as error:
         print(f"joma: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return BROKEN if _of_the_disk(error) else BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,10 +83,10 @@ def _parser() -> argparse.ArgumentParser:
 
     scan_command.add_parser(commands)
 
-    export = commands.add_parser("export", help="write a run as parquet, csv or npz")
-    export.add_argument("run", type=Path, metavar="RUN", help="a run's .sqlite file")
+    export = commands.add_parser("export", help="write runs as parquet, csv or npz")
+    export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
     export.add_argument("--to", choices=("parquet", "csv", "npz"), required=True)
-    export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: beside the run)")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where to, for one run (default: beside it)")
     export.set_defaults(call=_export)
     return parser
 
@@ -114,41 +121,47 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, *, fresh: bool, scale: str) -> int:
     """Execute the studies one after another; one that breaks does not stop the others."""
-    from joma.data.errors import CorpusError
     from joma.report import findings_json, write_report
     from joma.studies.contract import check_config
-    from joma.studies.execute import broken, execute
     from joma.terminal import Screen
 
     for _, config in work:
         check_config(config)
-    _usable_folder(out)
-    if json_file and not Path(json_file).parent.is_dir():  # said now, not after minutes of work
-        raise ValueError(f"--json {json_file}: there is no folder {Path(json_file).parent}")
+    usable_folder(out)
+    if json_file and json_file != "-":
+        _usable_file(Path(json_file))
     results: list[Result] = []
     with Screen(len(work), to_stderr=json_file == "-") as screen:
         for study, config in work:
             with screen.study(study.name) as progress:
-                try:
-                    results.append(execute(study, config, out, fresh=fresh, progress=progress))
-                except CorpusError as error:  # a text that does not fit what was asked for is bad input, not a fault
-                    if len(work) == 1:
-                        raise
-                    results.append(broken(study, config, error))
-                except Exception as error:  # one broken study must not hide the verdicts of the others
-                    results.append(broken(study, config, error))
+                results.append(attempt(study, config, out, fresh=fresh, progress=progress, alone=len(work) == 1))
             screen.finished(results[-1])
-        ledger = findings_json(results)
-        _write_json(out / "findings.json", ledger)
+        ledger, report = findings_json(results), None
         if json_file == "-":
             json.dump(ledger, sys.stdout, indent=1, ensure_ascii=False)
             print()
-        elif json_file:
-            _write_json(Path(json_file), ledger)
-        report = write_report(results, out, scale=scale)
-        screen.table(results)
+        if not all(result.error for result in results):  # else the files of an earlier command are worth more
+            screen.table(results)
+            if json_file and json_file != "-":
+                write_json(Path(json_file), ledger)
+            write_json(out / "findings.json", ledger)
+            with _writing(out / "report.html"):
+                report = write_report(results, out, scale=scale)
         screen.summary(results, report)
     return BROKEN if any(result.error for result in results) else OK
+
+
+def attempt(study: Study, config: Any, out: Path, *, alone: bool, **how: Any) -> Result:
+    """`execute`, where a study that breaks becomes a result that says so."""
+    from joma.data.errors import CorpusError
+    from joma.studies.execute import broken, execute
+
+    try:
+        return execute(study, config, out, **how)
+    except Exception as error:  # one broken study must not hide the verdicts of the others
+        if alone and isinstance(error, CorpusError):  # a text that does not fit what was asked for is bad input
+            raise
+        return broken(study, config, error)
 
 
 def _list(options: argparse.Namespace, _: list[str]) -> int:
@@ -175,36 +188,104 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
 
 def _report(options: argparse.Namespace, _: list[str]) -> int:
     from joma.report import findings_json, write_report
-    from joma.studies.execute import stored_results
+    from joma.studies.execute import stored_result, stored_runs
+    from joma.terminal import Screen
 
-    results = stored_results(options.folder)
-    if not results:
+    if options.folder.exists() and not options.folder.is_dir():
+        raise ValueError(f"{options.folder} is no folder; name one that `joma verify --out DIR` wrote")
+    if options.out:
+        usable_folder(options.out)
+    found = stored_runs(options.folder)
+    if not found:
         raise ValueError(f"{options.folder} holds no runs; `joma verify --out {options.folder}` makes them")
+    results: list[Result] = []
+    with Screen(len(found)) as screen:
+        for name, path in found:
+            with screen.study(name) as progress:
+                progress(0.0, "judging and drawing")
+                results.append(stored_result(name, path, options.folder))
+            screen.finished(results[-1])
     out = options.out or options.folder
-    _usable_folder(out)
-    _write_json(out / "findings.json", findings_json(results))
-    print(f"report: {write_report(results, out, scale='as stored')}")
+    write_json(out / "findings.json", findings_json(results))
+    with _writing(out / "report.html"):
+        report = write_report(results, out, scale="as stored")
+    print(f"report: {report}")
     return OK
 
 
 def _export(options: argparse.Namespace, _: list[str]) -> int:
-    from joma.runs import export
+    from joma.runs import RunError, export
 
-    print(export(options.run, options.to, options.out))
+    runs, failed = options.run, []
+    if options.out and len(runs) > 1:
+        raise ValueError(f"--out names one file, but there are {len(runs)} runs; without it each goes beside its run")
+    for run in runs:
+        try:
+            print(export(run, options.to, options.out))
+        except RunError as error:  # one that cannot be exported does not stop the others
+            failed.append(error)
+    for fault in failed[:-1]:
+        print(f"joma: {fault}", file=sys.stderr)
+    if failed:
+        raise failed[-1]
     return OK
 
 
-def _usable_folder(out: Path) -> None:
+def usable_folder(out: Path) -> None:
+    """Refuse what cannot be --out before any work is done, and make it where it is not there."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, but {out} is a file")
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _usable_file(path: Path) -> None:
+    """Refuse what cannot be --json: said now, not after minutes of work."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--json must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--json {path}: there is no folder {path.parent}")
+    with _writing(path), _unfinished(path) as unfinished:
+        unfinished.touch()
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all: a reader never meets half a file."""
+    with _writing(path), _unfinished(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name beside `path` that is gone afterwards."""
     unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    try:
+        yield unfinished
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Inside this block an error of the system names `path`: that of a full disk names nothing."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _of_the_disk(error: BaseException) -> bool:
+    """Whether a disk that is full or broken is behind an error: no input would have been better."""
+    import sqlite3
+
+    for each in (error, error.__cause__):
+        if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return True
+        code = getattr(each, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return True
+    return False
 
 
 def _run_error() -> type[Exception]:

@@ -108,19 +108,23 @@ class Screen:
         self._console.print()
         self._console.print(table)
 
-    def summary(self, results: Sequence[Result], report: Path) -> None:
-        """The last lines: how many claims came out how, and where to look.
+    def summary(self, results: Sequence[Result], report: Path | None) -> None:
+        """The last lines: how many claims came out how, and where to look; without a report, that there is none.
 
         The page shows these results alone. Where the folder has runs of other studies, say how to see all of them.
         """
         findings = [finding for result in results for finding in result.findings]
         self._console.print()
-        self._console.print(Text(f"{len(findings)} claims: ").append_text(_counts(findings)))
+        if report:
+            self._console.print(Text(f"{len(findings)} claims: ").append_text(_counts(findings)))
         broken = [result.study.name for result in results if result.error]
         if broken:
             self._console.print(Text(f"broken: {', '.join(broken)}", style="bold red"))
         # Not through rich: a path must stay on one line to be copied.
         to = sys.stderr if self._console.stderr else sys.stdout
+        if report is None:
+            print("nothing could be judged, so no report was written", file=to)
+            return
         shown = {result.study.name for result in results}
         others = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")} - shown
         if others:

@@ -53,10 +53,20 @@ def test_csv_keeps_large_integers_and_ragged_series(tmp_path: Path) -> None:
         run.append("ragged", 0, [1])
         run.append("ragged", 1, [1, 2])
         assert [r["value"] for r in rows(export(run, "csv"))] == [str(2**62 + 1), "1", "1", "2"]
-        with pytest.raises(RunError, match=r"'big' has integers beyond 2\^53"):
-            export(run, "parquet")
         with pytest.raises(RunError, match="different shapes"):
             export(run, "npz")
+
+
+def test_parquet_keeps_large_integers_exactly(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    signed, unsigned = [-(2**63), -5, 2**53 - 1, 2**53 + 1], np.array([2**64 - 1], dtype=np.uint64)
+    with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:
+        run.append("checksum", 0, signed)
+        run.append("checksum", 1, unsigned)
+        run.append("loss", 0, 0.5)
+        table = parquet.read_table(export(run, "parquet"))
+    assert [None if n is None else int(n) for n in table["integer"].to_pylist()] == [*signed, 2**64 - 1, None]
+    assert table["value"].to_pylist() == [None, -5.0, 2.0**53 - 1, None, None, 0.5]
 
 
 def test_parquet_holds_the_same_rows_and_what_the_run_knows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +74,7 @@ def test_parquet_holds_the_same_rows_and_what_the_run_knows(run: Run, monkeypatc
     monkeypatch.setattr(sys.modules["joma.runs.export"], "_ROWS_AT_ONCE", 3)  # several row groups
     table = parquet.read_table(export(run, "parquet"))
     expected = rows(export(run, "csv"))
-    assert table.column_names == ["series", "step", "index", "value"]
+    assert table.column_names == ["series", "step", "index", "value", "integer"]
     for column in ("series", "index"):
         assert table[column].to_pylist() == [r[column] for r in expected]
     assert table["step"].to_pylist() == [int(r["step"]) for r in expected]

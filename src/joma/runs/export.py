@@ -4,6 +4,9 @@ csv and parquet are long: one row a number, with the columns
 
     series, step, index ("3,2" inside a matrix, "" for a single number), value
 
+In parquet, value is a float64 and a fifth column, integer, has the values of integer series exactly; beyond 2^53,
+where a float64 would round them, value is null.
+
 npz holds every series as an array (steps, ...) and its steps as NAME@steps. What the run knows about itself
 (study, config, seed, versions, machine, status) travels as JSON under `joma` in the Parquet schema's metadata and
 as `__meta__` in the npz; a CSV has no place for it and stays a plain table that every tool reads.
@@ -32,8 +35,8 @@ _ROWS_AT_ONCE = 200_000
 def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.PathLike[str] | None = None) -> Path:
     """Write a run as "parquet", "csv" or "npz" and return where; `out` is by default the run's path with that ending.
 
-    An existing `out` is replaced, a missing folder is made. csv and parquet refuse complex numbers; parquet stores
-    every value as float64 and refuses integers that are too large for it; npz refuses steps of different shapes.
+    An existing `out` is replaced, a missing folder is made. csv and parquet refuse complex numbers; npz
+    refuses steps of different shapes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
@@ -106,6 +109,7 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
     except ImportError:
         raise RunError("exporting to parquet needs pyarrow: pip install 'joma[export]'") from None
     columns = [("series", pa.string()), ("step", pa.int64()), ("index", pa.string()), ("value", pa.float64())]
+    columns.append(("integer", pa.decimal128(20, 0)))  # neither int64 nor uint64 holds both
     schema = pa.schema(columns, metadata={"joma": _meta(run)})
     with pq.ParquetWriter(stream, schema) as writer:
         batch: dict[str, list[Any]] = {name: [] for name, _ in columns}
@@ -113,17 +117,18 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
             batch["series"] += [name] * len(index)
             batch["step"] += [step] * len(index)
             batch["index"] += index
-            batch["value"] += _as_float64(values, name).tolist()
+            batch["value"] += _floats(values)
+            batch["integer"] += values.tolist() if values.dtype.kind in "iu" else [None] * len(index)
             if len(batch["step"]) >= _ROWS_AT_ONCE:
                 writer.write_table(pa.table(batch, schema=schema))
                 batch = {name: [] for name, _ in columns}
         writer.write_table(pa.table(batch, schema=schema))
 
 
-def _as_float64(values: np.ndarray, name: str) -> np.ndarray:
-    floats = values.astype(np.float64)
-    if values.dtype.kind in "iu" and np.any((floats >= 2.0**53) | (floats <= -(2.0**53))):
-        raise RunError(f"{name!r} has integers beyond 2^53, which float64 cannot hold exactly; export to csv or npz")
+def _floats(values: np.ndarray) -> list[float | None]:
+    if values.dtype.kind in "iu":
+        return [None if abs(number) >= 2**53 else float(number) for number in values.tolist()]
+    floats: list[float | None] = values.astype(np.float64).tolist()
     return floats
 
 

@@ -7,6 +7,7 @@ writer leaves the file but not the lock, so nothing is ever stale. Runs are writ
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,8 @@ def _locked(lock: Path, run: Path) -> int | None:
         ) from None
     except OSError as error:
         os.close(descriptor)
-        raise RunError(f"{run} cannot be locked ({error.strerror}); record runs in a folder on a local disk") from error
+        advice = "make room" if error.errno == errno.ENOSPC else "record runs in a folder on a local disk"
+        raise RunError(f"{run} cannot be locked ({error.strerror}); {advice}") from error
     os.close(descriptor)
     return None
 

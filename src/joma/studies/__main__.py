@@ -7,44 +7,51 @@ the figures are drawn later, elsewhere, by `joma report OUT`.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from joma import studies
+from joma.cli import BROKEN, OK, answer, attempt, usable_folder, write_json
 from joma.studies.contract import SCALES
-from joma.studies.execute import execute
 from joma.studies.progress_lines import ProgressLines
 
 
-def main() -> int:
-    """Run the studies named on the command line and print their verdicts."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the studies named on the command line and print their verdicts. Returns the exit status, as `joma` does."""
     parser = argparse.ArgumentParser(prog="python -m joma.studies", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("study", nargs="+", metavar="NAME", help=", ".join(studies.names()))
     parser.add_argument("--scale", choices=SCALES, default="quick")
     parser.add_argument("--out", type=Path, default=Path("joma-out"))
     parser.add_argument("--fresh", action="store_true", help="run again what is already recorded")
-    options = parser.parse_args()
+    return answer(partial(_carry_out, parser.parse_args(argv)))
+
+
+def _carry_out(options: argparse.Namespace) -> int:
+    chosen = [studies.load(name) for name in dict.fromkeys(options.study)]
+    usable_folder(options.out)
     results = []
-    for name in options.study:
-        try:
-            study = studies.load(name)
-        except ValueError as error:
-            parser.error(str(error))
-        result = execute(
+    for study in chosen:
+        result = attempt(
             study,
             study.preset(options.scale),
             options.out,
+            alone=len(chosen) == 1,
             fresh=options.fresh,
-            progress=ProgressLines(name, partial(print, flush=True), every=2.0),
+            progress=ProgressLines(study.name, partial(print, flush=True), every=2.0),
             pictures=False,
         )
+        results.append(result)
+        if result.error:
+            print(f"{study.name}: broke: {result.error}")
         for finding in result.findings:
-            print(f"{name}: {finding.verdict} | {finding.claim.name} ({finding.claim.source}) | {finding.measured}")
-        results.append(result.as_json())
-    (options.out / "findings.json").write_text(json.dumps({"studies": results}, indent=1, ensure_ascii=False) + "\n")
-    return 0
+            claim = f"{finding.claim.name} ({finding.claim.source})"
+            print(f"{study.name}: {finding.verdict} | {claim} | {finding.measured}")
+    broken = [result.error for result in results if result.error]
+    if len(broken) < len(results):  # else the file of an earlier command is worth more
+        write_json(options.out / "findings.json", {"studies": [result.as_json() for result in results]})
+    return BROKEN if broken else OK
 
 
 if __name__ == "__main__":

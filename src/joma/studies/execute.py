@@ -115,14 +115,14 @@ def broken(study: Study, config: Any, error: Exception) -> Result:
     return Result(study, plain, 0.0, [], [], command_line(study, plain), None, reason)
 
 
-def stored_results(folder: Path) -> list[Result]:
-    """Judge and draw the newest finished run of every study under `folder`.
+def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
+    """The newest finished run of every study under `folder`, None for a study that has none there.
 
     In FOLDER/runs, where `joma verify` puts them; studies without one are not run. Or, if there is no such folder, in
     FOLDER/STUDY/STUDY.sqlite, as records are kept, perhaps by an earlier version of the study; then only of those
     studies that have one.
 
-    >>> stored_results(Path("nothing is stored here"))
+    >>> stored_runs(Path("nothing is stored here"))
     []
     """
     verified = (folder / "runs").is_dir()
@@ -134,10 +134,12 @@ def stored_results(folder: Path) -> list[Result]:
             if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
                 newest[run.study] = (run.created, path)
     shown = [name for name in names() if verified or name in newest]
-    return [_stored(load(name), newest[name][1] if name in newest else None, folder) for name in shown]
+    return [(name, newest[name][1] if name in newest else None) for name in shown]
 
 
-def _stored(study: Study, path: Path | None, folder: Path) -> Result:
+def stored_result(name: str, path: Path | None, folder: Path) -> Result:
+    """Judge and draw what `stored_runs` found of one study."""
+    study = load(name)
     if path is None:
         command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
         return _not_run(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
