@@ -278,6 +278,7 @@ def spoiled(folder, name, content):
         (lambda f: spoiled(f, "test.txt", "ab".encode("utf-16")), "test.txt is not UTF-8 .0xff at byte 0"),
         (lambda f: spoiled(f, "test.txt", "ab".encode("utf-16-le")), "null characters"),
         (lambda f: spoiled(f, "train.txt", b"a a a\n"), "has one word alone, 'a'"),
+        (lambda f: spoiled(f, "train.txt", b"a" * 9_000), r"alone, 'a{40}'… \(9,000 characters\): nothing"),
         (lambda f: ((f / "valid.txt").unlink(), wikitext(f)), "has no valid split: neither valid.txt nor validation-"),
         (lambda f: wikitext(f / "none"), "is no folder"),
         (lambda f: text_file(f / "none.txt"), "cannot be read: No such file"),

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -190,6 +192,57 @@ def test_a_shard_that_is_missing_truncated_or_stale(neox, tmp_path):
     assert faults[3]["what"] == "identical to step 5, the last one"
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_folder_that_may_not_be_read_is_left_out(series, tmp_path, monkeypatch, listed):
+    closed = series / "step2"  # modes mean nothing to root, so what they do is imitated
+
+    def guarded(call):
+        def guard(path):
+            if closed in path.parents or (path == closed and call is iterdir and not listed):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(path)
+
+        return guard
+
+    iterdir = Path.iterdir
+    monkeypatch.setattr(Path, "is_file", guarded(Path.is_file))
+    monkeypatch.setattr(Path, "iterdir", guarded(iterdir))
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 1, 10, 100]
+    assert "Permission denied" in left_out(found)[2]["what"]
+
+
+def test_a_step_with_two_claimants_is_left_out(series, tmp_path, capsys):
+    shutil.copytree(series / "step10", series / "checkpoint-10 (copy)")
+    assert scan(series, "--steps", "0:2", out=tmp_path / "out")[0] == 0
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 1, 2, 100]
+    assert left_out(found)[10]["what"].startswith("checkpoint-10 (copy) and step10 claim the same step")
+    capsys.readouterr()
+    assert scan(series, "--steps", "10", out=tmp_path / "out") == (1, None)
+    assert "left out: step 10 (checkpoint-10 (copy) and step10)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps", ["0,100", "0,1,100", ":"])
+def test_a_checkpoint_without_config_is_no_other_architecture(series, tmp_path, steps):
+    whole = scan(series, "--steps", steps, out=tmp_path / "whole")[1]["curves"]
+    (series / "step0" / "config.json").unlink()
+    status, found = scan(series, "--steps", steps, out=tmp_path / "out")
+    assert status == 0
+    assert found["curves"] == whole
+    with Run.open(found["run"]) as run:
+        assert run.config["model_type"] == "gpt_neox"
+
+
+def test_an_empty_folder_holds_no_weights(series, tmp_path):
+    (series / "step50").mkdir()
+    status, found = scan(series, out=tmp_path / "out")
+    assert status == 3
+    assert "holds no weights" in left_out(found)[50]["what"]
+
+
 def test_a_mended_checkpoint_is_measured_by_the_next_scan(series, tmp_path):
     path = series / "step2" / "model.safetensors"
     whole = path.read_bytes()
@@ -230,15 +283,13 @@ def refused(source, *arguments, out):
     return str(caught.value)
 
 
-def test_sources_that_are_none(series, neox, tmp_path):
+def test_sources_that_are_none(tmp_path):
     out = tmp_path / "out"
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no checkpoint" in refused(tmp_path / "empty", out=out)
     assert "does not exist" in refused("/no/where/at/all", out=out)
     assert "must end in" in refused(tmp_path / "notes.txt", out=out)
-    shutil.copytree(series / "step10", series / "checkpoint-10")
-    assert "both claim step 10" in refused(series, out=out)
 
 
 def test_mixed_architectures(series, tmp_path):
@@ -263,6 +314,18 @@ def test_an_unknown_architecture_names_the_option(tmp_path):
     assert "--pattern 'mlp=REGEX'" in message
     assert "weird.0.weight" in message
     assert scan(tmp_path / "a.safetensors", "--pattern", r"mlp=weird\.\d\.weight", out=tmp_path / "out")[0] == 0
+
+
+def test_a_pattern_that_fits_vectors_is_refused_at_once(series, tmp_path):
+    message = refused(series, "--pattern", r"norm=.*layernorm\.weight", out=tmp_path / "out")
+    assert message.startswith("--pattern norm: gpt_neox.layers.0.input_layernorm.weight is torch.float32 (32,)")
+
+
+def test_one_checkpoint_with_a_vector_is_left_out(series, tmp_path):
+    change(series / "step100", lambda t: t.update({LOWER.format(1): torch.ones(7)}))
+    status, found = scan(series, "--steps", "0,100", out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [0])
+    assert LOWER.format(1) in left_out(found)[100]["what"]
 
 
 def test_a_pickled_object_is_refused_and_not_run(tmp_path, capsys):
@@ -369,3 +432,43 @@ def test_the_same_from_python(series, tmp_path):
     assert found.curves["stable_rank/mlp"].values.shape == (4, LAYERS)
     assert found.faults == []
     assert not (tmp_path / "downloads").exists()
+
+
+def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, monkeypatch):
+    module = sys.modules[sweep.__module__]
+    here, free, read = threading.local(), threading.Event(), []
+    identity_of, read_one = module._identity, module._read
+
+    def identity(place):
+        here.step = place.step
+        return identity_of(place)
+
+    def slow(*arguments):
+        read.append(here.step)
+        if here.step:
+            free.wait(30)
+        return read_one(*arguments)
+
+    def interrupted(line):
+        threading.Timer(0.5, free.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_identity", identity)
+    monkeypatch.setattr(module, "_read", slow)
+    settled = plan(open_series(series, downloads=tmp_path))
+    with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(settled, run, jobs=2, report=interrupted)
+        assert not any(thread.name.startswith("joma-scan") for thread in threading.enumerate())
+        assert run.steps("stable_rank/mlp").tolist() == [0]
+    assert read.count(0) == LAYERS
+    assert all(read.count(step) <= 1 for step in (1, 2, 10, 100))
+
+
+def test_a_long_step_says_how_far_it_is(series, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[sweep.__module__], "_SILENCE", -1.0)
+    lines = []
+    with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
+        sweep(plan(open_series(series / "step10", downloads=tmp_path)), run, report=lines.append)
+    assert lines[:-1] == [f"step 10  about to read {LOWER.format(i)}" for i in range(LAYERS)]
+    assert lines[-1].startswith("[1/1] step 10")

@@ -1,12 +1,15 @@
 """Attention entropy over a series: a text, its tokens, and what is wrong with them."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
-from checkpoint_series import LAYERS, WORDS, make_series, scan
+from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 from hub_server import Repository, serving
 
 from joma import hub_client
+from joma.scan import sweep
 
 
 @pytest.fixture
@@ -34,6 +37,73 @@ def test_entropy_of_every_layer_and_head(series, tokens, tmp_path):
     assert values.shape == (5, LAYERS, 4)
     for at, step in enumerate(found["steps"]):
         torch.testing.assert_close(values[at].double(), slow_entropy(series / f"step{step}", tokens), rtol=0, atol=1e-4)
+
+
+QUERIES = "gpt_neox.layers.1.attention.query_key_value.weight"
+EMBEDDING = "gpt_neox.embed_in.weight"
+
+
+@pytest.mark.parametrize("name", [QUERIES, EMBEDDING])
+def test_nan_in_any_weight_of_the_model_is_left_out(series, tokens, tmp_path, name):
+    # In the vector of one word it leaves the means finite: they run over the queries that do not see it.
+    change(series / "step2", lambda t: t[name].view(-1)[5:6].fill_(float("nan")))
+    status, found = scan(series, "--measures", "stable_rank,entropy", "--text", tokens, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 1, 10, 100]
+    (fault,) = found["left_out"]
+    assert fault["step"] == 2
+    assert f"{name.removeprefix('gpt_neox.')} has 1 of" in fault["what"]
+
+
+def test_numbers_that_overflow_are_left_out(series, tokens, tmp_path):
+    change(series / "step2", lambda t: t[QUERIES].fill_(1e38))
+    status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [0, 1, 10, 100])
+    assert "NaN or infinity on the text" in found["left_out"][0]["what"]
+
+
+def test_heads_that_a_layer_does_not_have_are_no_fault(series, tokens, tmp_path, monkeypatch):
+    values = torch.tensor([[1.0, 2.0], [1.0, torch.nan]])
+    monkeypatch.setattr("joma.probes.attention_entropy", lambda *_, **__: values)
+    status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert status == 0
+    assert found["curves"]["entropy"]["values"][0] == [[1.0, 2.0], [1.0, None]]
+
+
+def test_a_checkpoint_without_config_cannot_be_run(series, tokens, tmp_path):
+    (series / "step0" / "config.json").unlink()
+    status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [1, 2, 10, 100])
+    assert "no config.json" in found["left_out"][0]["what"]
+
+
+def test_a_long_text_says_how_far_it_is(series, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules[sweep.__module__], "_SILENCE", -1.0)
+    np.save(tmp_path / "long.npy", np.arange(150) % WORDS)  # a batch of 8 windows of 16, and another
+    assert (
+        scan(series / "step2", "--measures", "entropy", "--text", tmp_path / "long.npy", out=tmp_path / "out")[0] == 0
+    )
+    shown = capsys.readouterr().out
+    assert "step 2  0 of 150 tokens" in shown
+    assert "step 2  128 of 150 tokens" in shown
+
+
+def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tmp_path):
+    from joma.scan.measures import MEASURES
+
+    class Stopped(Exception):
+        pass
+
+    told = []
+
+    def between(doing):
+        told.append(doing)
+        if len(told) == 5:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        MEASURES["entropy"].call(series / "step2", torch.arange(32), torch.device("cpu"), between)
+    assert told[1:] == ["0 of 32 tokens"] * 4
 
 
 def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):

@@ -1,16 +1,19 @@
 """Figure 6 on a made-up language: what is recorded, what is judged, and that its judges can be turned."""
 
+import re
+
 import numpy as np
 import pytest
+import torch
 from records import HOLDS, carried_out, changed, found, verdicts
 from small_language_models import SMALL, as_the_paper, untrained
 
 from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
-from joma.studies.contract import silent
+from joma.studies.contract import NotRun, silent
 from joma.studies.drawing import house_style
-from joma.studies.execute import draw
+from joma.studies.execute import draw, judge
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -60,6 +63,9 @@ def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path):
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
     assert np.ptp(lm.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
+    logits = found(fig6.STUDY, run, fig6.LOGITS)
+    assert logits.verdict == "not run"
+    assert "cannot be worked out" in logits.measured
 
 
 def drop_and_rebound(depth):
@@ -87,19 +93,43 @@ def test_entropy_that_drops_and_rebounds_is_found(depths, tmp_path):
     assert verdicts(fig6.STUDY, falling)["fig6-one-layer"] == "not above its control"
 
 
+def ends(gap):
+    """Entropy of the model of two layers: the top one leaves the bottom one by `gap`."""
+
+    def change(name, step, value):
+        if name != "L2/valid/entropy":
+            return value
+        noise = 0.01 * np.random.default_rng(step).standard_normal(value.shape)
+        return value * 0 + 2 + np.array([0.0, 0.3 + gap * step / 48])[None, :, None] + noise
+
+    return change
+
+
 def test_bottom_layers_are_judged_against_the_untrained_network(depths, tmp_path):
-    def ends(gap):
-        def change(name, step, value):
-            if name != "L2/valid/entropy":
-                return value
-            noise = 0.01 * np.random.default_rng(step).standard_normal(value.shape)
-            return value * 0 + 2 + np.array([0.0, 0.3 + gap * step / 48])[None, :, None] + noise
-
-        return change
-
     for gap, verdict in ((0.5, "holds"), (0.0, "not above its control"), (-0.5, "not above its control")):
         run = changed(depths, tmp_path / f"{gap}", ends(gap))
         assert verdicts(fig6.STUDY, run)["fig6-bottom-layers"] == verdict
+
+
+def learned_no_more_than_frequencies(change):
+    """The same with losses that rise, as under a rate that is too high, and stay finite."""
+
+    def both(name, step, value):
+        return value * 0 + 6.4 + 1e6 * step if name.endswith("valid/loss") else change(name, step, value)
+
+    return both
+
+
+@pytest.mark.parametrize(
+    ("change", "claims"), [(drop_and_rebound(1.0), (fig6.ONE, fig6.TOP)), (ends(0.5), (fig6.BOTTOM,))]
+)
+def test_networks_that_learned_nothing_hold_nothing(depths, tmp_path, change, claims):
+    run = changed(depths, tmp_path / "idle", learned_no_more_than_frequencies(change))
+    assert lm.alive(run, "L2").all()
+    for claim in claims:
+        finding = found(fig6.STUDY, run, claim)
+        assert finding.verdict == "not above its control"
+        assert "no more was learned than the words' frequencies (best loss 6.400 against" in finding.measured
 
 
 def test_deeper_must_be_better_by_more_than_seeds_differ(depths, tmp_path):
@@ -140,9 +170,30 @@ def test_losses_are_compared_with_the_paper(depths, tmp_path, monkeypatch):
 def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
     config = fig6.Config(**SMALL | {"steps": 16}, data=str(data_folder), rate=1e30)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
-    assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
-    assert "did not diverge" in found(fig6.STUDY, run, fig6.ONE).measured
+    assert set(verdicts(fig6.STUDY, run).values()) == {"not run"}
+    for claim in (fig6.ONE, fig6.TOP, fig6.BOTTOM, fig6.DEEPER, fig6.LOGITS):
+        said = found(fig6.STUDY, run, claim).measured
+        assert re.match("all runs of L[12](, L2)? diverged; ", said)
+        assert "a lower --rate than 1e+30" in said
     assert len(draw(fig6.STUDY, run)) == 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
+    """Of L = 2; of the other depth nothing diverged."""
+
+    def lost(name, step, value):
+        return np.where(np.arange(3) < left, -1, 4) if name == "L2/diverged_at" else value
+
+    findings = judge(fig6.STUDY, changed(depths, tmp_path / "run", lost))
+    of = {finding.claim.name: finding.verdict for finding in findings}
+    assert of["fig6-one-layer"] != "not run"
+    assert of["fig6-top-layers"] == "not run"
+    assert (of["fig6-bottom-layers"] == "not run") == (of["fig6-deeper-is-better"] == "not run") == (left < 2)
+    said = " ".join(f"{finding.measured} {finding.control}" for finding in findings)
+    assert "nan" not in said
+    assert "inf" not in said
+    assert f"{3 - left} of 3 runs of L2" in said
 
 
 def test_figures(depths):
@@ -161,5 +212,28 @@ def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path
     other.mkdir()
     for split in ("train", "valid", "test"):
         (other / f"{split}.txt").write_text((data_folder / "wikitext-2" / f"{split}.txt").read_text() + " more")
-    with pytest.raises(ValueError, match="begun with another text"):
+    with pytest.raises(ValueError, match="another text"):
         fig6.run(fig6.Config(**SMALL, data=str(tmp_path), layers=(1, 2), rate=0.02), depths, silent)
+
+
+def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch):
+    nowhere = str(tmp_path / "nowhere")
+    with pytest.raises(NotRun, match=f"not under --data, '{nowhere}', nor .* run it with: --data FOLDER") as error:
+        lm.corpus(fig6.Config(**SMALL, data=nowhere))
+    assert "JOMA_DATA" not in str(error.value)
+    monkeypatch.setenv("JOMA_DATA", str(data_folder))
+    with pytest.raises(NotRun, match=f"or without --data, to look under JOMA_DATA, '{data_folder}'"):
+        lm.corpus(fig6.Config(**SMALL, data=nowhere))
+    monkeypatch.setenv("JOMA_DATA", nowhere)
+    with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}', nor .* run it with: JOMA_DATA=FOLDER"):
+        lm.corpus(fig6.Config(**SMALL))
+
+
+@pytest.mark.parametrize(
+    ("precision", "here"), [("float32", "--device cpu$"), ("half-logits", "cpu --precision float32$")]
+)
+def test_a_device_that_is_not_there_is_named(data_folder, tmp_path, monkeypatch, precision, here):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = fig6.Config(**SMALL, data=str(data_folder), device="cuda:1", precision=precision)
+    with pytest.raises(NotRun, match=f"device cuda:1 needs a CUDA GPU.*joma run fig6 with .*{here}"):
+        carried_out(fig6.STUDY, config, tmp_path / "run")

@@ -159,5 +159,10 @@ def test_figures(runs, tmp_path, study, config):
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="depth must be at least 2"):
         cooccurrence.Config(depth=1)
+    for rho in (1.0, -1.0):
+        with pytest.raises(ValueError, match="rho must lie between -1 and 1"):
+            cooccurrence.Config(rho=rho)
+    with pytest.raises(ValueError, match="samples must be at least 100"):
+        cooccurrence.Config(samples=2)
     with pytest.raises(ValueError, match="dimensions must be 2 or more"):
         cdag_angles.Config(dimensions=(1, 2))

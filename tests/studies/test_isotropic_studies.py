@@ -185,3 +185,10 @@ def test_they_run_without_scipy(monkeypatch, tmp_path):
     study, config = critical_points.STUDY, replace(critical_points.STUDY.quick, separations=(1.0,), tails=(3.0,))
     with carried_out(study, config, tmp_path / "run") as run:
         assert run.value("3/ray")[0] == pytest.approx(2.5295, abs=1e-4)
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="grid must be at least 3"):
+        critical_points.Config(grid=2)
+    with pytest.raises(ValueError, match="ambient must be at least the dimension of the subspace, 5, got 2"):
+        hyperplane_means.Config(ambient=2)

@@ -155,5 +155,5 @@ def test_what_this_machine_lacks_is_not_run(tmp_path, data_folder):
         carried_out(fig6.STUDY, fig6.Config(**SMALL), tmp_path / "a")
     if not torch.cuda.is_available():
         config = fig6.Config(**SMALL, data=str(data_folder), device="cuda")
-        with pytest.raises(NotRun, match=r"needs a CUDA GPU; run it with: joma verify fig6 --scale paper"):
+        with pytest.raises(NotRun, match=r"device cuda needs a CUDA GPU, .* joma run fig6 with --device cpu"):
             carried_out(fig6.STUDY, config, tmp_path / "b")

@@ -178,3 +178,16 @@ def test_figures(runs, name):
     for drawing in drawings:
         assert drawing.caption
         assert all(axis.get_xlabel() and axis.get_ylabel() for axis in drawing.figure.axes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"kink_steps": (1,)}, "kink_steps must be two counts"),
+        ({"kink_steps": (80, 20)}, "a coarse and a finer one"),
+        ({"steps": 1}, "steps must be at least 2"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        first_integral.Config(**changes)

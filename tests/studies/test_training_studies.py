@@ -316,3 +316,8 @@ def test_presets_differ_and_claims_are_distinct(name):
     assert study.quick != study.paper
     assert study.name == name
     assert len({claim.name for claim in study.claims}) == len(study.claims)
+
+
+def test_a_flow_of_one_moment_is_refused():
+    with pytest.raises(ValueError, match="steps must be at least 2"):
+        many_nodes.Config(steps=1)

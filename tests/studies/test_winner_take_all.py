@@ -66,3 +66,12 @@ def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, cla
         copy.append(name, 0, change(run.value(name)) if name == series else run.value(name))
     with copy:
         assert verdicts(copy)[claim] == verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"tokens": 1}, "tokens must be at least 2"), ({"steps": 1}, "steps must be at least 2")],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**changes)

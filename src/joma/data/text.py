@@ -47,6 +47,7 @@ __all__ = [
 
 SPLITS = ("train", "valid", "test")
 _FORMAT = 1  # of the cached file; raised when the same text would give other tokens
+_SHOWN = 40  # characters of a word that an error shows
 _HELD_OUT = 0.05  # of a text that comes without splits: so much to validate, as much to test
 
 
@@ -261,7 +262,9 @@ def _ordered(ids: np.ndarray, numbers: Numbering, train: int) -> tuple[list[str]
     """The vocabulary of the first `train` tokens, and all of them as indices into it; numbers were given as met."""
     counts = np.bincount(ids[:train], minlength=len(numbers))
     if np.count_nonzero(counts) < 2:
-        raise CorpusError(f"the text to train on has one word alone, {next(iter(numbers))!r}: nothing is to be learned")
+        word = next(iter(numbers))
+        shown = repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}… ({len(word):,} characters)"
+        raise CorpusError(f"the text to train on has one word alone, {shown}: nothing is to be learned")
     words = by_frequency(numbers, counts)
     entry = np.zeros(len(numbers) + 1, np.int32)  # what the training split lacks is <unk>
     for place, word in enumerate(words[1:], 1):

@@ -56,4 +56,4 @@ class NoneUsable(CheckpointError):
 
 
 class UnknownNames(CheckpointError):
-    """No tensor of a checkpoint has a name that is known, or that fits the user's pattern."""
+    """No tensor of a checkpoint has a name that is known, or that fits the user's pattern, or it is no matrix."""

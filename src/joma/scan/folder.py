@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from joma.scan.checkpoint import ENDINGS, Checkpoint, Weights, choose_weights, parsed_json
+from joma.scan.checkpoint import ENDINGS, Checkpoint, Place, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
 from joma.scan.safetensors_file import SafetensorsFile
 from joma.scan.tensor_file import LocalBytes, TensorFile
@@ -94,7 +93,7 @@ class LocalFolder:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        if not (self.path / "config.json").is_file():
+        if not _is_file(self.path / "config.json"):
             raise CheckpointError(f"{self.path} has no config.json, so its model cannot be run", file="config.json")
         yield self.path
 
@@ -103,10 +102,10 @@ class LocalFolder:
         return choose_weights([file.name for file in self._files()], self._bytes, str(self.path))
 
     def _files(self) -> list[Path]:
-        return [entry for entry in _entries(self.path) if entry.is_file()]
+        return [entry for entry in _entries(self.path) if _is_file(entry)]
 
     def _config(self) -> dict[str, Any] | None:
-        present = (self.path / "config.json").is_file()
+        present = _is_file(self.path / "config.json")
         return parsed_json(self._bytes("config.json"), f"{self.path}/config.json") if present else None
 
     def _bytes(self, file: str) -> bytes:
@@ -121,21 +120,47 @@ class LocalFolder:
             source.close()
 
 
+@dataclass(frozen=True)
+class Disputed:
+    """Checkpoints that claim the same step: they cannot all be right, so none of them is used."""
+
+    name: str
+    step: int
+
+    def model_type(self) -> str | None:
+        self._refuse()
+
+    def identity(self) -> str:
+        self._refuse()
+
+    def weights(self) -> Weights:
+        self._refuse()
+
+    def open(self) -> Checkpoint:
+        self._refuse()
+
+    def folder(self) -> AbstractContextManager[Path]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise CheckpointError(f"{self.name} claim the same step; keep one of them")
+
+
 def model_type(config: dict[str, Any] | None) -> str | None:
     """The architecture that a config.json names."""
     name = None if config is None else config.get("model_type")
     return name if isinstance(name, str) else None
 
 
-def local_places(path: Path) -> list[LocalFile | LocalFolder]:
+def local_places(path: Path) -> list[Place]:
     """The checkpoints at `path`, ordered by step: one for a file or a model folder, else one per entry with a step."""
-    if path.is_file():
+    if _is_file(path):
         if path.suffix not in ENDINGS:
             raise CheckpointError(f"{path} is no checkpoint: its name must end in {', '.join(ENDINGS)}")
         return [LocalFile(path, step_in(path.stem) or 0)]
     places: list[LocalFile | LocalFolder] = []
     for entry in _entries(path):
-        is_file = entry.is_file()
+        is_file = os.path.isfile(entry)  # False where it leads to what may not be read: its step will say so
         step = step_in(entry.stem if is_file else entry.name)
         if step is None or (is_file and entry.suffix not in ENDINGS):
             continue
@@ -143,7 +168,7 @@ def local_places(path: Path) -> list[LocalFile | LocalFolder]:
     folders = [place for place in places if isinstance(place, LocalFolder)]
     if folders:  # files beside step folders belong to the final model
         return in_order(folders)
-    if (path / "config.json").is_file() or not places:
+    if _is_file(path / "config.json") or not places:
         single = LocalFolder(path, step_in(path.name) or 0)
         _must_hold_weights(single)
         return [single]
@@ -151,12 +176,14 @@ def local_places(path: Path) -> list[LocalFile | LocalFolder]:
 
 
 def in_order(places: list[Any]) -> list[Any]:
-    """Places by step; two that claim the same step cannot both be right."""
-    ordered = sorted(places, key=lambda place: place.step)
-    for one, other in pairwise(ordered):
-        if one.step == other.step:
-            raise CheckpointError(f"{one.name} and {other.name} both claim step {one.step}; leave one of them out")
-    return ordered
+    """Places by step; several that claim the same step become one that cannot be used."""
+    by_step: dict[int, list[Any]] = {}
+    for place in sorted(places, key=lambda place: place.step):
+        by_step.setdefault(place.step, []).append(place)
+    return [
+        several[0] if len(several) == 1 else Disputed(" and ".join(place.name for place in several), step)
+        for step, several in by_step.items()
+    ]
 
 
 def _must_hold_weights(place: LocalFolder) -> None:
@@ -172,6 +199,13 @@ def _entries(path: Path) -> list[Path]:
         return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be listed: {error.strerror}", file=str(path)) from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder that may be listed, but not entered
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}", file=str(path)) from error
 
 
 def _identity(files: list[Path]) -> str:

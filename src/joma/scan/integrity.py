@@ -29,11 +29,23 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
+from joma.scan.tensor_file import Stored
 
 SAMPLES = 1024
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NEAR = 0.5  # a distance counts as a jump below this share of the distance it is compared with
 FLOOR = 0.05  # and only if that is more than this share of the longest distance to the last step
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread evenly and never align with rows
+
+
+def check_matrix(stored: Stored, tensor: str, file: str | None) -> None:
+    """Refuse what is no matrix of floating numbers."""
+    if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in FLOATS:
+        raise CheckpointError(
+            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured",
+            file=file,
+            tensor=tensor,
+        )
 
 
 def check_finite(w: Tensor, tensor: str, file: str | None) -> None:

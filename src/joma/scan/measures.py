@@ -15,7 +15,10 @@ from torch import Tensor
 from joma.scan.architecture import EMBEDDING, MLP
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
+from joma.scan.integrity import FLOATS, check_finite
 
+Between = Callable[[str], None]
+"""Called between two pieces of work with how far it is; it may raise, to stop the work there."""
 TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
 _CONTEXT = 512  # tokens at a time for attention entropy, or fewer if the model reads fewer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -40,7 +43,8 @@ class ModelMeasure:
     group: str
     tokens: Callable[[Place, Path], Tensor]
     """Token ids of a text file for the model at a place; ValueError if there are too few."""
-    call: Callable[[Path, Tensor, torch.device], Tensor]
+    call: Callable[[Path, Tensor, torch.device, Between], Tensor]
+    """The numbers of the model in a folder on its tokens; NaN stands for heads that a layer does not have."""
 
 
 def chosen(names: Iterable[str]) -> dict[str, WeightMeasure | ModelMeasure]:
@@ -75,16 +79,40 @@ def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
 _one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
 
 
-def _entropy(folder: Path, tokens: Tensor, device: torch.device) -> Tensor:
+def _entropy(folder: Path, tokens: Tensor, device: torch.device, between: Between) -> Tensor:
     """(layers, heads): mean attention entropy in nats."""
     from joma.probes import attention_entropy
 
     with _one_model:
+        between("about to load the model")
         model = _loaded(folder, device)
+        for name, w in model.named_parameters():
+            if w.dtype in FLOATS:
+                check_finite(w.detach(), name, None)
+        _watch(model, len(tokens), between)
         try:
             return attention_entropy(model, tokens, context=_context(model.config), device=device)
         except ValueError as error:  # a model that cannot be probed
             raise CheckpointError(str(error)) from None
+
+
+def _watch(model: Any, total: int, between: Between) -> None:
+    """Call `between` as the model runs, and refuse what is not finite: a mean would leave out queries that are NaN."""
+    done = 0
+
+    def before(*_: Any) -> None:
+        between(f"{done:,} of {total:,} tokens")
+
+    def after(_: Any, __: Any, inputs: dict[str, Tensor], output: Any) -> None:
+        nonlocal done
+        done += inputs["input_ids"].numel()
+        state = getattr(output, "last_hidden_state", None)
+        if state is not None and not state.isfinite().all():
+            raise CheckpointError(f"the model computes NaN or infinity on the text in {state.dtype}")
+
+    for module in model.modules():  # of every layer, because a batch of a large model takes a minute on a CPU
+        module.register_forward_pre_hook(before)
+    model.base_model.register_forward_hook(after, with_kwargs=True)
 
 
 def _loaded(folder: Path, device: torch.device) -> Any:

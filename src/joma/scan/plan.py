@@ -15,6 +15,7 @@ from joma.scan.architecture import EMBEDDING, find_groups, pick_groups
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
 from joma.scan.folder import LocalFolder
+from joma.scan.integrity import check_matrix
 from joma.scan.measures import ModelMeasure, WeightMeasure, chosen
 from joma.scan.series import Series
 
@@ -175,24 +176,33 @@ def _look(place: Place, groups: Sequence[str], patterns: Mapping[str, str]) -> _
     with place.open() as checkpoint:
         known = find_groups(checkpoint.names(), patterns)
         found = pick_groups(known, groups, checkpoint.names(), kind)
+        for group, name in [(group, name) for group, names in found.items() for name in names]:
+            stored = checkpoint.stored(name)
+            try:
+                check_matrix(stored, name, checkpoint.file_of(name))
+            except CheckpointError as error:
+                raise UnknownNames(f"--pattern {group}: {error}" if group in patterns else str(error)) from None
         shapes = {name: checkpoint.stored(name).shape for names in found.values() for name in names}
     return _Look(place, kind, found, known, shapes)
 
 
 def _agreed(series: Series, looks: list[_Look]) -> _Look:
     """The look that most agree with; without a majority nobody can say which checkpoint is the odd one."""
-    votes = Counter(_signature(look) for look in looks)
+    kinds = Counter(look.model_type for look in looks if look.model_type is not None)
+    kind = kinds.most_common(1)[0][0] if kinds else None  # a checkpoint without config.json is of no other kind
+    votes = Counter(_signature(look, kind) for look in looks)
     signature, count = votes.most_common(1)[0]
     if len(votes) > 1 and count < 2:
         one, other = looks[0], looks[1]
         raise CheckpointError(
             f"{series.source} mixes architectures: {_described(one)}, but {_described(other)}; scan them apart"
         )
-    return next(look for look in looks if _signature(look) == signature)
+    agreeing = [look for look in looks if _signature(look, kind) == signature]
+    return min(agreeing, key=lambda look: look.model_type is None)  # one with a config can also be run
 
 
-def _signature(look: _Look) -> str:
-    return repr((look.model_type, look.groups, look.shapes))
+def _signature(look: _Look, kind: str | None) -> str:
+    return repr((look.model_type or kind, look.groups, look.shapes))
 
 
 def _described(look: _Look) -> str:

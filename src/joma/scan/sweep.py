@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
+from threading import Event
 from time import perf_counter
 from typing import Any
 
@@ -18,14 +20,18 @@ from torch import Tensor
 from joma.runs import Run
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.integrity import check_finite, checksum, sketch, suspicions
-from joma.scan.measures import ModelMeasure, WeightMeasure
+from joma.scan.integrity import check_finite, check_matrix, checksum, sketch, suspicions
+from joma.scan.measures import Between, ModelMeasure, WeightMeasure
 from joma.scan.plan import Plan, fault_of
 
 _Outcome = tuple[str, Fault | None]  # the line of progress, and what is wrong with the step
 Report = Callable[[str], None]
 VERSION = 1  # of what is recorded; raised when the numbers would differ
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SILENCE = 10.0  # seconds without a line, after which a checkpoint says how far it is
+
+
+class _Stopped(Exception):
+    """The sweep is over, and so is what a thread of it had under way."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
     Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
-    A checkpoint with a fault is reported, left out, and tried again by the next sweep.
+    A checkpoint with a fault is reported, left out, and tried again by the next sweep. `report` gets a line for each
+    step, beginning with "["; with one job also others, from within a step that takes long.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -89,32 +96,53 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
         raise ValueError(f"--jobs must be at least 1, got {jobs}")
     faults: list[Fault] = []
     total = len(plan.series.places)
-    for count, (place, (line, fault)) in enumerate(_steps(plan, run, jobs), 1):
-        report(f"[{count}/{total}] step {place.step}  {line}")
-        faults += [fault] if fault else []
+    with closing(_steps(plan, run, jobs, report)) as outcomes:
+        for count, (place, (line, fault)) in enumerate(outcomes, 1):
+            report(f"[{count}/{total}] step {place.step}  {line}")
+            faults += [fault] if fault else []
     faults += _suspected(plan, run, {fault.step for fault in faults})
     left_out = {fault.step for fault in faults}
     steps = [place.step for place in plan.series.places if place.step not in left_out]
     return Scan(plan.series.source, steps, sorted(faults, key=lambda fault: fault.step), _curves(plan, run, steps))
 
 
-def _steps(plan: Plan, run: Run, jobs: int) -> Iterator[tuple[Place, _Outcome]]:
+def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
     """Every place with what became of it, in order."""
-    recorded = _recorded(plan, run)
+    recorded, stop = _recorded(plan, run), Event()
     if jobs == 1:  # without threads, an interrupt stops at once
         for place in plan.series.places:
-            yield place, _step(plan, run, place, recorded[place.step])
+            yield place, _step(plan, run, place, recorded[place.step], _between(place, stop, report))
         return
+
+    def step(place: Place) -> _Outcome:
+        return _step(plan, run, place, recorded[place.step], _between(place, stop, lambda line: None))
+
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="joma-scan")
     try:
-        futures = [pool.submit(_step, plan, run, place, recorded[place.step]) for place in plan.series.places]
+        futures = [pool.submit(step, place) for place in plan.series.places]
         for place, future in zip(plan.series.places, futures, strict=True):
             yield place, future.result()
-    finally:  # after an error or an interrupt nothing new is started
+    finally:  # after an error or an interrupt nothing new is started, and what is under way ends at its next tensor
+        stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> _Outcome:
+def _between(place: Place, stop: Event, report: Report) -> Between:
+    """What the work on a checkpoint calls on its way: it ends the work once `stop` is set, and breaks long silence."""
+    told = perf_counter()
+
+    def between(doing: str) -> None:
+        nonlocal told
+        if stop.is_set():
+            raise _Stopped
+        if perf_counter() - told > _SILENCE:
+            report(f"step {place.step}  {doing}")
+            told = perf_counter()
+
+    return between
+
+
+def _step(plan: Plan, run: Run, place: Place, recorded: set[str], between: Between) -> _Outcome:
     """Measure one checkpoint as far as the run lacks it; the line of progress, and the fault if there is one."""
     start = perf_counter()
     try:
@@ -125,7 +153,7 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> _Outcome:
         missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
             return "recorded already", None
-        values = _measured(plan, place, missing)
+        values = _measured(plan, place, missing, between)
         run.record(place.step, values if "identity" in recorded else {**values, "identity": identity})
     except CheckpointError as error:
         fault = fault_of(place, error)
@@ -134,28 +162,32 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str]) -> _Outcome:
     return f"{perf_counter() - start:.1f} s  {', '.join(shown)}", None
 
 
-def _measured(plan: Plan, place: Place, missing: Collection[str]) -> dict[str, Any]:
+def _measured(plan: Plan, place: Place, missing: Collection[str], between: Between) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    if plan.model_type is not None and place.model_type() != plan.model_type:
-        raise CheckpointError(f"its architecture is {place.model_type()}, the series is {plan.model_type}")
+    kind = place.model_type()
+    if None not in (kind, plan.model_type) and kind != plan.model_type:
+        raise CheckpointError(f"its architecture is {kind}, the series is {plan.model_type}")
     with place.open() as checkpoint:
         for group in plan.groups:
             mine = [name for name in missing if plan.wanted()[name] == group and name not in plan.tokens]
             if mine:
-                values |= _group(plan, checkpoint, group, mine)
+                values |= _group(plan, checkpoint, group, mine, between)
     for name, measure in plan.measures.items():
         if isinstance(measure, ModelMeasure) and name in missing:
             with place.folder() as folder:
-                values[name] = measure.call(folder, plan.tokens[name], plan.device)
+                values[name] = measure.call(folder, plan.tokens[name], plan.device, between)
     return values
 
 
-def _group(plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[str]) -> dict[str, np.ndarray]:
+def _group(
+    plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[str], between: Between
+) -> dict[str, np.ndarray]:
     """The missing numbers of one group of tensors, read one after the other."""
     rows: dict[str, list[Any]] = {name: [] for name in missing}
     measures = {f"{name}/{group}": measure for name, measure in plan.measures.items()}
     tensors = plan.groups[group]
     for tensor, following in zip_longest(tensors, tensors[1:]):
+        between(f"about to read {tensor}")
         w = _read(plan, checkpoint, tensor)
         if following is not None:
             checkpoint.prefetch(following)
@@ -184,12 +216,7 @@ def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
             file=file,
             tensor=tensor,
         )
-    if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in _FLOATS:
-        raise CheckpointError(
-            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured",
-            file=file,
-            tensor=tensor,
-        )
+    check_matrix(stored, tensor, file)
     w = checkpoint.read(tensor).to(plan.device)
     check_finite(w, tensor, file)
     return w

@@ -9,7 +9,7 @@ import numpy as np
 
 from joma.measure.rebound import FEWEST_SEEDS, Rebound
 from joma.runs import Run
-from joma.studies._language_models import PAPER, alive, layer_curves, steps_of
+from joma.studies._language_models import PAPER, alive, best_loss, layer_curves, learned_at, over_seeds, steps_of
 from joma.studies._stored_curves import Distance
 from joma.studies.contract import Claim, Finding
 from joma.studies.drawing import depth_colours
@@ -45,12 +45,15 @@ def layers_rebound(
     found: Mapping[str, Rebound | None],
     which: Callable[[int], slice] = lambda layers: slice(None),
     beside: str = "",
+    idle: Mapping[str, str] | None = None,
 ) -> Finding:
     """Do these layers drop and come back, by more than seeds differ by chance? All: holds; some: only qualitative.
 
     found: `layer_rebounds` of every variant, by its label; which: the layers that count, given their number; beside:
-    what the layers that do not count are called, to say how many of them do so too.
+    what the layers that do not count are called, to say how many of them do so too; idle: the variants that
+    do not count, by their label, and why (see `learned_nothing`).
     """
+    idle = idle or {}
     said, chance, ratios, yes, left_out = [], [], [0.0], [], []
     for label, rebound in found.items():
         if rebound is None:
@@ -61,10 +64,14 @@ def layers_rebound(
         drop, back, margin, drops, comes_back = (
             getattr(rebound, name)[some].numpy() for name in ("drop", "rebound", "rebound_margin", "drops", "rebounds")
         )
-        yes.append(comes_back)
-        ratios += [float(b / m) if m > 0 else 0.0 for b, m, d in zip(back, margin, drops, strict=True) if d]
+        yes.append(comes_back & (label not in idle))
+        if label not in idle:
+            ratios += [float(b / m) if m > 0 else 0.0 for b, m, d in zip(back, margin, drops, strict=True) if d]
         count = f"{label}: {comes_back.sum()} of {len(back)} layers come back"
-        said.append(f"{count} (down {_listed(drop)}, back {_listed(back)} nats)")
+        said.append(
+            f"{count} (down {_listed(drop)}, back {_listed(back)} nats)"
+            + (f", but {idle[label]}" if label in idle else "")
+        )
         chance.append(f"{_listed(margin)} ({label})")
         rest = np.delete(rebound.rebounds.numpy(), np.arange(len(rebound.drop))[some])
         left_out.append(f"{rest.sum()} of {len(rest)} ({label})")
@@ -114,6 +121,14 @@ def diverged(run: Run, variants: list[str]) -> str:
     lost = {name: (~alive(run, name)).sum() for name in variants}
     parts = [f"{count} of {alive(run, name).size} runs of {name}" for name, count in lost.items() if count]
     return f"; diverged and left out: {', '.join(parts)}" if parts else ""
+
+
+def learned_nothing(run: Run, variant: str) -> str:
+    """Why a variant's attention shows nothing: no more was learned than the words' frequencies. Empty if more was."""
+    if learned_at(run, variant)[0]:
+        return ""
+    loss, frequencies = over_seeds(best_loss(run, variant)[0]).mean, float(run.value(f"{variant}/loss by frequency"))
+    return f"no more was learned than the words' frequencies (best loss {loss:.3f} against {frequencies:.3f})"
 
 
 WITH_RANGE = 5

@@ -16,6 +16,7 @@ from joma.studies.verdicts import by_residual, by_test, show
 
 EXACT = 1e-12  # formulas against sums over all latents
 ERRORS = 4.0  # sampled frequencies, in standard errors
+FEWEST_SAMPLES = 100  # with a few, the token asked for may never appear
 ORDER = 0.05  # a fitted order of a remainder
 LIMIT = 1e-4  # limits, read at 1 - rho = 1e-6
 
@@ -41,6 +42,13 @@ class Config:
     def __post_init__(self) -> None:
         if self.depth < 2:
             raise ValueError(f"depth must be at least 2, so that two tokens can meet below the root, got {self.depth}")
+        if not -1 < self.rho < 1:
+            raise ValueError(f"rho must lie between -1 and 1, where tokens leave something to chance, got {self.rho}")
+        if self.samples < FEWEST_SAMPLES:
+            raise ValueError(
+                f"samples must be at least {FEWEST_SAMPLES}, to know how often tokens appear together, "
+                f"got {self.samples}"
+            )
 
 
 FORMULA = Claim(

@@ -37,6 +37,10 @@ class Config:
     tails: tuple[float, ...] = (1.5, 2.0, 3.0, 5.0, 20.0)
     grid: int = 400
 
+    def __post_init__(self) -> None:
+        if self.grid < 3:
+            raise ValueError(f"grid must be at least 3 points, to see F/θ₁ rise or fall, got {self.grid}")
+
 
 NECESSARY = Claim(
     "stationary-sum",

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from joma.measure.rebound import FEWEST_SEEDS
 from joma.runs import Run
 from joma.studies._language_model_findings import (
     WITH_RANGE,
     differs,
     diverged,
     layers_rebound,
+    learned_nothing,
     near_stored,
     not_run,
     plot_layers,
@@ -31,6 +33,7 @@ from joma.studies._language_models import (
     layer_rebounds,
     over_seeds,
     recipe,
+    same_text,
     steps_of,
     train_variants,
 )
@@ -128,16 +131,16 @@ def _variants(run: Run) -> dict[int, str]:
 def judge(run: Run) -> list[Finding]:
     """Rebounds against chance over seeds; losses against the paper's, and against each other."""
     variants = _variants(run)
-    deep = {f"L = {layers}": layer_rebounds(run, name) for layers, name in variants.items() if layers > 1}
+    deep = {layers: name for layers, name in variants.items() if layers > 1}
     findings = []
     if 1 in variants:
-        findings.append(layers_rebound(ONE, {"L = 1": layer_rebounds(run, variants[1])}))
+        findings.append(_rebound(ONE, run, {1: variants[1]}))
     else:
         findings.append(not_run(ONE, "a model of one layer", "layers has no 1", "joma verify fig6"))
     if deep:
         findings += [
-            layers_rebound(TOP, deep, lambda layers: slice(layers // 2, None), beside="lower"),
-            _bottom(run, variants),
+            _rebound(TOP, run, deep, which=lambda layers: slice(layers // 2, None), beside="lower"),
+            _bottom(run, deep),
         ]
     else:
         findings += [
@@ -151,45 +154,83 @@ def judge(run: Run) -> list[Finding]:
     return [*findings, *(_losses(run, name) for name in PRINTED), _curves(run), _logits(run, variants)]
 
 
+def _left(run: Run, name: str) -> int:
+    """How many runs did not diverge."""
+    return int(alive(run, name)[0].sum())
+
+
+def _too_few(claim: Claim, expected: str, run: Run, variants: dict[int, str]) -> Finding:
+    names = list(variants.values())
+    reason = f"all runs of {', '.join(names)} diverged"
+    if any(_left(run, name) for name in names):
+        reason = f"too few runs are left{diverged(run, names)}"
+    return not_run(claim, expected, reason, f"a lower --rate than {run.config['rate']:g}")
+
+
+def _said(one: Interval) -> str:
+    """With one run left there is a mean and no interval, with none neither."""
+    if np.isfinite(one.half_width):
+        return str(one)
+    return f"{one.mean:.3f}, one run," if np.isfinite(one.mean) else "unknown"
+
+
+def _rebound(claim: Claim, run: Run, variants: dict[int, str], **options: Any) -> Finding:
+    if all(_left(run, name) < FEWEST_SEEDS for name in variants.values()):
+        return _too_few(claim, f"{FEWEST_SEEDS} runs of one depth that do not diverge", run, variants)
+    found = {f"L = {layers}": layer_rebounds(run, name) for layers, name in variants.items()}
+    idle = {f"L = {layers}": why for layers, name in variants.items() if (why := learned_nothing(run, name))}
+    return layers_rebound(claim, found, idle=idle, **options)
+
+
 def _bottom(run: Run, variants: dict[int, str]) -> Finding:
     """Top half minus bottom half, at the end and before training, which is the control."""
-    gaps = {}
+    expected = "at every depth the top half ends above the bottom half by more than it did untrained"
+    if all(_left(run, name) < 2 for name in variants.values()):
+        return _too_few(BOTTOM, expected, run, variants)
+    gaps, idle = {}, {}
     for layers, name in variants.items():
-        if layers > 1:
-            curves = layer_curves(run, name)  # (layers, seeds, points)
-            gaps[layers] = (curves[layers // 2 :].mean(0) - curves[: layers // 2].mean(0))[:, [0, -1]]
+        curves = layer_curves(run, name)  # (layers, seeds, points)
+        gaps[layers] = (curves[layers // 2 :].mean(0) - curves[: layers // 2].mean(0))[:, [0, -1]]
+        if why := learned_nothing(run, name):
+            idle[layers] = why
     before, ends = ({layers: over_seeds(gap[:, i]) for layers, gap in gaps.items()} for i in (0, 1))
     grown = {layers: over_seeds(gap[:, 1] - gap[:, 0]) for layers, gap in gaps.items()}
-    surplus = [one.mean - one.half_width for one in grown.values()]
+    surplus = [0.0 if layers in idle else one.mean - one.half_width for layers, one in grown.items()]
     return by_effect(
         BOTTOM,
         measured=max(surplus),
         control=0.0,
         margin=0.0,
-        expected="at every depth the top half ends above the bottom half by more than it did untrained",
+        expected=expected,
         quantitative=all(one > 0 for one in surplus) and all(one.mean > one.half_width for one in ends.values()),
-        shown="top above bottom by " + ", ".join(f"{end} (L = {layers})" for layers, end in ends.items()),
-        control_shown="untrained: " + ", ".join(f"{gap.mean:.3f}" for gap in before.values()),
+        shown="top above bottom by "
+        + ", ".join(f"{_said(end)} (L = {layers})" for layers, end in ends.items())
+        + "".join(f"; L = {layers}: {why}" for layers, why in idle.items() if _left(run, variants[layers]))
+        + diverged(run, list(variants.values())),
+        control_shown="untrained: "
+        + ", ".join(f"{gap.mean:.3f}" if np.isfinite(gap.mean) else "unknown" for gap in before.values()),
     )
 
 
 def _deeper(run: Run, variants: dict[int, str]) -> Finding:
     """The control of a depth is the one before it. Significantly worse: fails; undecided: not above its control."""
+    expected = "each depth below the one before, by more than seeds differ (95 %)"
+    if sum(_left(run, name) > 1 for name in variants.values()) < 2:
+        return _too_few(DEEPER, expected, run, variants)
     losses = {layers: best_loss(run, variants[layers])[0] for layers in sorted(variants)}
     first = {layers: curve(run, variants[layers], "valid/loss")[0, :, 0] for layers in losses}
     learned = not any((losses[layers] >= first[layers].min()).any() for layers in losses)
     depths = list(losses)
     steps = [over_seeds(losses[shallow] - losses[deep]) for shallow, deep in pairwise(depths)]
     whole = over_seeds(losses[depths[0]] - losses[depths[-1]])
-    expected = "each depth below the one before, by more than seeds differ (95 %)"
     shown = (
         "best validation loss "
-        + ", ".join(f"{over_seeds(loss)} (L = {layers})" for layers, loss in losses.items())
-        + f"; seed by seed the deepest is below the shallowest by {whole}"
+        + ", ".join(f"{_said(over_seeds(loss))} (L = {layers})" for layers, loss in losses.items())
+        + f"; seed by seed the deepest is below the shallowest by {_said(whole)}"
         + diverged(run, list(variants.values()))
     )
     control = "below the depth before by " + ", ".join(
-        f"{gain} (L = {layers})" for layers, gain in zip(depths[1:], steps, strict=True)
+        f"{_said(gain)} (L = {layers})" for layers, gain in zip(depths[1:], steps, strict=True)
     )
     if learned and whole.mean < -whole.half_width:
         return by_test(DEEPER, measured=shown, expected=expected, as_printed=False, control=control)
@@ -247,9 +288,18 @@ def _logits(run: Run, variants: dict[int, str]) -> Finding:
         return not_run(
             LOGITS, expected, "with several heads the theorem does not say which logits it means", "joma verify fig6"
         )
+    kept = alive(run, name)[0]
+    if not kept.any():
+        return _too_few(LOGITS, expected, run, {min(variants): name})
     theorem, squares, frequency = (
-        over_seeds(curve(run, name, f"estimate/{part}")[0, :, -1]) for part in ("theorem", "squares", "frequency")
+        over_seeds(curve(run, name, f"estimate/{part}")[0, kept, -1]) for part in ("theorem", "squares", "frequency")
     )
+    if not np.isfinite([theorem.mean, frequency.mean]).all():
+        reason = (
+            "a correlation cannot be worked out: the logits' moves, or what predicts them, are alike for all words or "
+            "not finite"
+        )
+        return not_run(LOGITS, expected, reason, "joma verify fig6")
     return by_effect(
         LOGITS,
         measured=theorem.mean,
@@ -257,8 +307,8 @@ def _logits(run: Run, variants: dict[int, str]) -> Finding:
         margin=MARGIN,
         expected=expected,
         quantitative=theorem.mean >= HIGH,
-        shown=f"correlation {theorem}; of ½Σv² alone {squares} (L = {min(variants)})",
-        control_shown=f"the words' log frequency: {frequency}",
+        shown=f"correlation {_said(theorem)}; of ½Σv² alone {_said(squares)} (L = {min(variants)})",
+        control_shown=f"the words' log frequency: {_said(frequency)}",
     )
 
 
@@ -359,6 +409,7 @@ STUDY = Study(
     run=run,
     judge=judge,
     draw=draw,
+    check=same_text,
     about=(
         "Decoders of several depths are trained from scratch by the recipe of the paper's runs, the seeds of one depth "
         "as one ensemble. A layer drops and rebounds if the mean over seeds does so by more than the seeds' own "

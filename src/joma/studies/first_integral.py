@@ -55,6 +55,12 @@ class Config:
     """Runge-Kutta steps through half the horizon of a ReLU flow: a coarse and a fine count."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.steps < 2:
+            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
+        if len(self.kink_steps) != 2 or self.kink_steps[0] >= self.kink_steps[1]:
+            raise ValueError(f"kink_steps must be two counts, a coarse and a finer one, got {self.kink_steps}")
+
 
 EXP = Claim("exp-invariant", "JoMA Thm 1", "Exp attention keeps z = ½Σv² + c along the training flow, token by token.")
 LINEAR = Claim(

@@ -36,6 +36,12 @@ class Config:
     """Of the subspace that the clusters live in."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.ambient < self.dimension:
+            raise ValueError(
+                f"ambient must be at least the dimension of the subspace, {self.dimension}, got {self.ambient}"
+            )
+
 
 MEAN = Claim(
     "hyperplane-mean",

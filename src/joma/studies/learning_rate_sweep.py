@@ -24,6 +24,7 @@ from joma.studies._language_models import (
     learned_at,
     over_seeds,
     recipe,
+    same_text,
     steps_of,
     train_variants,
 )
@@ -340,6 +341,7 @@ STUDY = Study(
     run=run,
     judge=judge,
     draw=draw,
+    check=same_text,
     about=(
         "Models of one depth are trained with several rates (at paper scale the figure's seven) and three seeds each, "
         "all as one ensemble. What counts as "

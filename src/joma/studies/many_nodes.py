@@ -42,6 +42,10 @@ class Config:
     """Independent Gaussian saliency matrices, rows x columns, whose stable rank is followed."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.steps < 2:
+            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
+
 
 DYNAMICS = Claim(
     "nodes-dynamics",

@@ -33,6 +33,10 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.tokens < 2:
+            raise ValueError(f"tokens must be at least 2, a winner and a loser, got {self.tokens}")
+        if self.steps < 2:
+            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
         if not 0 < self.horizon < 1:
             raise ValueError(f"horizon must lie between 0 and 1, the winner's blow-up, got {self.horizon}")
 
