@@ -9,6 +9,7 @@ from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 from hub_server import Repository, serving
 
 from joma import hub_client
+from joma.measure import embedding
 from joma.scan import sweep
 
 
@@ -60,6 +61,29 @@ def test_numbers_that_overflow_are_left_out(series, tokens, tmp_path):
     status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
     assert (status, found["steps"]) == (3, [0, 1, 10, 100])
     assert "NaN or infinity on the text" in found["left_out"][0]["what"]
+
+
+def test_a_tensor_that_is_missing_is_not_made_up(series, tokens, tmp_path):
+    """transformers would put random numbers in its place."""
+    change(series / "step2", lambda t: t.pop(QUERIES))
+    status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [0, 1, 10, 100])
+    assert f"its weights lack {QUERIES.removeprefix('gpt_neox.')}" in found["left_out"][0]["what"]
+
+
+def test_a_matrix_that_a_measure_refuses_is_a_fault_of_its_step(series, tmp_path, monkeypatch):
+    change(series / "step2", lambda t: t[EMBEDDING].view(-1)[0].fill_(77.0))
+    measured = embedding.coherence
+
+    def particular(vectors, **options):
+        if (vectors == 77.0).any():
+            raise ValueError("vectors must not hold 77")
+        return measured(vectors, **options)
+
+    monkeypatch.setattr(embedding, "coherence", particular)
+    status, found = scan(series, "--measures", "coherence", out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [0, 1, 10, 100])
+    assert found["left_out"][0]["what"].endswith("vectors must not hold 77")
 
 
 def test_heads_that_a_layer_does_not_have_are_no_fault(series, tokens, tmp_path, monkeypatch):

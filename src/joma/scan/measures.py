@@ -120,11 +120,19 @@ def _loaded(folder: Path, device: torch.device) -> Any:
     transformers.utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
     dtype = "auto" if device.type == "cuda" else torch.float32
     try:
-        return transformers.AutoModel.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+        model, info = transformers.AutoModel.from_pretrained(
+            folder, local_files_only=True, dtype=dtype, output_loading_info=True
+        )
     except Exception as error:  # what breaks depends on what the folder holds
         raise CheckpointError(
             f"{folder} cannot be loaded by transformers: {' '.join(str(error).split())[:160]}"
         ) from None
+    # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
+    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
+    if missing:
+        more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
+        raise CheckpointError(f"its weights lack {missing[0]}{more}", file=missing[0])
+    return model.eval()
 
 
 def _tokens(place: Place, text: Path) -> Tensor:

@@ -153,7 +153,12 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str], between: Betwe
         missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
             return "recorded already", None
-        values = _measured(plan, place, missing, between)
+        try:
+            values = _measured(plan, place, missing, between)
+        except CheckpointError:
+            raise
+        except ValueError as error:  # a measure refuses what was read, numbers that overflow say
+            raise CheckpointError(str(error)) from None
         run.record(place.step, values if "identity" in recorded else {**values, "identity": identity})
     except CheckpointError as error:
         fault = fault_of(place, error)

@@ -149,12 +149,14 @@ def _scan(config: Config, run: Run, source: str, text: Path, progress: Progress)
 
     series = open_series(source, downloads=run.path.parent / "downloads")
     wanted = plan(series, measures=("stable_rank", "entropy"), text=text, device=config.device)
-    counted = iter(range(1, len(series.places) + 1))
-    found = sweep(
-        wanted,
-        run,
-        report=lambda line: progress(0.7 + 0.25 * next(counted, 0) / len(series.places), f"scanning {line}"),
-    )
+    done = 0
+
+    def report(line: str) -> None:
+        nonlocal done
+        done += line.startswith("[")  # else it is said of a step that goes on
+        progress(0.7 + 0.25 * done / len(series.places), f"scanning {line}")
+
+    found = sweep(wanted, run, report=report)
     if len(found.steps) < FEWEST_POINTS:
         raise NotRun(
             f"{source} has {len(found.steps)} usable steps; telling a rebound from noise takes {FEWEST_POINTS}",
