@@ -5,7 +5,16 @@ import dataclasses
 import pytest
 
 from joma.runs import Run, RunError
-from joma.studies.execute import broken, command_line, execute, plain_config, run_path
+from joma.studies import load
+from joma.studies.execute import (
+    broken,
+    command_line,
+    execute,
+    plain_config,
+    run_path,
+    stored_result,
+    stored_runs,
+)
 
 
 def test_a_finished_run_is_judged_again_and_never_run_again(toy, tmp_path):
@@ -118,3 +127,15 @@ def test_judging_must_cover_every_claim(toy, tmp_path):
     study, _ = toy
     with pytest.raises(RuntimeError, match="judged"):
         execute(dataclasses.replace(study, judge=lambda run: []), study.quick, tmp_path)
+
+
+def test_one_damaged_record_does_not_hide_the_others(tmp_path):
+    for name in ("thm5", "thm2"):
+        study = load(name)
+        execute(study, study.quick, tmp_path, pictures=False)
+    (damaged,) = tmp_path.glob("runs/thm5-*.sqlite")
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    (tmp_path / "runs" / "foreign.sqlite").write_bytes(b"no run" * 200)
+    results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
+    assert results["thm2"].findings
+    assert "damaged" in results["thm5"].error

@@ -163,3 +163,18 @@ def test_spearman():
     scipy = pytest.importorskip("scipy.stats")
     assert fig8.spearman(x, y) == pytest.approx(scipy.spearmanr(x, y).statistic)
     assert np.isnan(fig8.spearman(x, np.ones(30)))
+
+
+def test_nothing_favourable_where_no_rate_learns(sweep, tmp_path):
+    frequencies = float(sweep.value("sweep/loss by frequency"))
+    idle = changed(sweep, tmp_path / "idle", sweep_like((0.1, 0.9, 0.2), [frequencies] * 3))
+    assert verdicts(fig8.STUDY, idle)["fig8-pattern-of-the-best"] == "not above its control"
+
+
+def test_a_correlation_that_cannot_be_worked_out_is_not_run(sweep, tmp_path):
+    def flat(name, step, value):
+        return np.full_like(value, 2.0) if name == "sweep/valid/entropy" else value
+
+    finding = found(fig8.STUDY, changed(sweep, tmp_path / "flat", flat), fig8.TOGETHER)
+    assert finding.verdict == "not run"
+    assert "cannot be worked out" in finding.measured

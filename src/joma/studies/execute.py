@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from joma.runs import Run
+from joma.runs import Run, RunError
 from joma.studies import load, names
 from joma.studies.contract import Finding, NotRun, Progress, Study, check_config, silent
 from joma.studies.drawing import house_style, to_svg
@@ -129,10 +129,15 @@ def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
     newest: dict[str, tuple[str, Path]] = {}
     kept = (folder / name / f"{name}.sqlite" for name in names())
     for path in sorted((folder / "runs").glob("*.sqlite")) if verified else filter(Path.is_file, kept):
-        with Run.open(path) as run:
-            known = run.study in names() and (run.version == load(run.study).version or not verified)
-            if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
-                newest[run.study] = (run.created, path)
+        try:
+            with Run.open(path) as run:
+                known = run.study in names() and (run.version == load(run.study).version or not verified)
+                if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
+                    newest[run.study] = (run.created, path)
+        except RunError:  # damaged: the study whose name it has will say so, unless it has another run
+            name = path.stem.rpartition("-")[0] if verified else path.stem
+            if name in names():
+                newest.setdefault(name, ("", path))
     shown = [name for name in names() if verified or name in newest]
     return [(name, newest[name][1] if name in newest else None) for name in shown]
 
@@ -143,17 +148,20 @@ def stored_result(name: str, path: Path | None, folder: Path) -> Result:
     if path is None:
         command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
         return _not_run(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
-    with Run.open(path) as run:
-        command = command_line(study, run.config)
-        return Result(
-            replace(study, version=run.version),
-            run.config,
-            float(run.value("seconds")),
-            judge(study, run),
-            draw(study, run),
-            command,
-            path,
-        )
+    try:
+        with Run.open(path) as run:
+            command = command_line(study, run.config)
+            return Result(
+                replace(study, version=run.version),
+                run.config,
+                float(run.value("seconds")),
+                judge(study, run),
+                draw(study, run),
+                command,
+                path,
+            )
+    except RunError as error:
+        return broken(study, study.quick, error)
 
 
 def _not_run(study: Study, config: dict[str, Any], reason: NotRun) -> Result:

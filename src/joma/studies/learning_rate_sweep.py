@@ -173,7 +173,7 @@ def _pattern(run: Run) -> Finding:
     )
     return by_effect(
         PATTERN,
-        measured=means[best].mean,
+        measured=means[best].mean if learned_at(run, SWEEP)[best] else 0.0,
         control=max(means[rival].mean, 0.0),
         margin=ahead.half_width if np.isfinite(ahead.half_width) else 0.0,
         expected="at the best rate more of the drop comes back than at any other, and every layer rebounds",
@@ -188,6 +188,10 @@ def _together(run: Run) -> Finding:
     """Rank correlation of what comes back with the loss, over all runs; and over those of rates that learn."""
     back, losses = comes_back(run), best_loss(run, SWEEP)
     whole = _correlation(back, losses)
+    expected = "over all runs a negative rank correlation, its 95 % interval below 0"
+    if not np.isfinite(whole.value):
+        reason = "nothing, or the same part, comes back at every rate, and a correlation cannot be worked out"
+        return not_run(TOGETHER, expected, reason + diverged(run, [SWEEP]), "joma verify fig8")
     learned, rates = learned_at(run, SWEEP), run.value(f"{SWEEP}/rates")
     rest = ""
     if learned.sum() > 2 and not learned.all():
@@ -199,7 +203,7 @@ def _together(run: Run) -> Finding:
         measured=-whole.value,
         control=whole.chance,
         margin=0.0,
-        expected="over all runs a negative rank correlation, its 95 % interval below 0",
+        expected=expected,
         quantitative=whole.high < 0,
         shown=f"rank correlation {whole} over {int(np.isfinite(back).sum())} runs{rest}" + diverged(run, [SWEEP]),
         control_shown=f"losses exchanged between rates: beyond ±{whole.chance:.2f} in 5 % of cases",
