@@ -141,7 +141,7 @@ def test_a_text_that_is_too_small_is_refused(data_folder, tmp_path, changes, sen
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1"),
         ({"rate": -1.0}, "rate must be finite and not negative"),
-        ({"clip": -1.0}, "clip must be positive"),
+        ({"clip": 0.0}, "clip must be positive, a large number to clip nothing"),
         ({"device": "tpu"}, "device must be cpu or cuda"),
     ],
 )

@@ -105,6 +105,8 @@ class LanguageModelConfig:
             raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be cpu or cuda, got {self.device!r}")
+        if not self.clip > 0:
+            raise ValueError(f"clip must be positive, a large number to clip nothing, got {self.clip}")
         # What is wrong with the network or its training is said now, by those who know, not when training starts.
         DecoderConfig(self.vocabulary, width=self.width, heads=self.heads, context=self.length, dropout=self.dropout)
         Optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
