@@ -349,8 +349,7 @@ def _draw_entropy(run: Run) -> Drawing:
     caption = (
         f"Attention entropy on held-out text of {TEXTS[run.config['corpus']]}, mean of {run.config['seeds']} seeds and "
         f"{range_shown}, layers dark to light from the input upwards; and the loss on that text, one line a seed, "
-        "without its first fall"
-        + ("; dotted, the best losses that the paper prints." if printed else ".")
+        "without its first fall" + ("; dotted, the best losses that the paper prints." if printed else ".")
     )
     return Drawing("entropy-over-training", caption, figure)
 
