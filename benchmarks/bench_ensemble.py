@@ -135,21 +135,31 @@ def measure_table1(width: int, members: int, device: str, precision: str) -> dic
     return row
 
 
+def parameters(engine: Engine) -> int:
+    """How many numbers one member learns."""
+    return sum(p[0].numel() for p in engine.parameters)
+
+
+def traffic(engine: Engine, precision: str) -> int:
+    """Bytes that a step of one language model cannot do without.
+
+    Adam reads weight, gradient and two moments and writes three; the gradient is written, and read for its norm. Logits
+    are written, read and written as gradients, and read by two products.
+    """
+    logits = 20 * 35 * FIG8.vocabulary * (2 if precision == "half-logits" else 4)
+    return 9 * 4 * parameters(engine) + 5 * logits
+
+
 def measure_fig8(members: int, device: str, precision: str) -> dict[str, object]:
     whole = fig8(members, device, precision)
     one, engine = ensemble_step(whole, steps=30)
-    count = sum(p[0].numel() for p in engine.parameters)
-    logits = 20 * 35 * FIG8.vocabulary * (2 if precision == "half-logits" else 4)
-    # Adam reads weight, gradient and two moments and writes three; the gradient is written, and read for its norm.
-    # Logits are written, read and written as gradients, and read by two products.
-    traffic = 9 * 4 * count + 5 * logits
-    speed = memory_speed()
+    least, adam, speed = traffic(engine, precision), 7 * 4 * parameters(engine), memory_speed()
     del engine
     alone = peer(whole, FIG8, steps=30)
     return {
         "shape": f"fig8, {precision}", "members": members, "ms a member-step": 1e3 * one,
         "eager ms a step": 1e3 * alone, "times faster a run": alone / one,
-        "floor by memory traffic, ms": 1e3 * traffic / speed, "floor by Adam alone, ms": 1e3 * 7 * 4 * count / speed,
+        "floor by memory traffic, ms": 1e3 * least / speed, "floor by Adam alone, ms": 1e3 * adam / speed,
         "minutes for 58,580 steps": one * members * 58_580 / 60,
     }  # fmt: skip
 
@@ -175,9 +185,11 @@ def measure_fig6(members: int, device: str, precision: str) -> dict[str, object]
     with products_made(precision):
         after = seconds(partial(work, at_once=False), device, warm=6, steps=100)
         together = seconds(partial(work, at_once=True), device, warm=6, steps=100)
+    floor = members * sum(traffic(engine, precision) for engine in engines) / memory_speed()
     return {
         "shape": f"fig6, {precision}", "members": members * len(depths), "ms a step of all": 1e3 * together,
         "one after the other, ms": 1e3 * after, "times faster": after / together,
+        "floor by memory traffic, ms": 1e3 * floor,
         "minutes for 58,580 steps": together * 58_580 / 60,
     }  # fmt: skip
 

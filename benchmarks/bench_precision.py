@@ -1,8 +1,9 @@
-"""What reduced precision does to a training run at real size: its curves against those of float32, and its time.
+"""What reduced precision does to a training run at real size: its curves against those of float32.
 
 Figure 6's decoder with five layers on WikiText-2, from the same seeds, once at each precision. A curve of attention
 entropy or of validation loss is off by what rounding does, which training amplifies; the yardstick is how far apart two
 seeds are, over which the figures average. Reduced precision is harmless here if the first is small beside the second.
+What it saves is in `bench_ensemble.py`.
 
     JOMA_DATA=FOLDER python benchmarks/bench_precision.py [--steps 6000] [--precisions float32,half-logits] [--record]
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +53,8 @@ def main() -> None:
         Run.create(Path(folder, "precision.sqlite"), study="precision", config={}) as run,
     ):
         for precision in precisions:
-            begin = time.perf_counter()
             train_variants({precision: base.with_(precision=precision)}, text, run, lambda share, doing: None)
-            taken = {"steps": options.steps, "seconds, with compiling": time.perf_counter() - begin}
-            rows.append(compare(run, precision, exact) | taken)
+            rows.append(compare(run, precision, exact) | {"steps": options.steps})
             print(*(f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in rows[-1].items()), sep=", ")
     record("precision", rows)
 
