@@ -36,3 +36,9 @@ def test_the_table_of_table_1_is_that_of_its_record(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["", str(RECORDS / "table1" / "table1.sqlite")])
     runpy.run_path(str(ROOT / "docs" / "table1_table.py"), run_name="__main__")
     assert capsys.readouterr().out in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_figure_6_is_that_of_its_record(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["", str(RECORDS / "fig6" / "fig6.sqlite")])
+    runpy.run_path(str(ROOT / "docs" / "figure6_table.py"), run_name="__main__")
+    assert capsys.readouterr().out in (ROOT / "docs" / "language-models.md").read_text(encoding="utf-8")
