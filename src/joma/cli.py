@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma import __version__, scan_command
+from joma.exit_status import BROKEN, OK, answer
+from joma.output_files import as_json, usable_file, usable_folder, write_json, writing
 
 if TYPE_CHECKING:
     from joma.studies.contract import Study
     from joma.studies.execute import Result
 
 OUT = Path("joma-out")
-OK, BROKEN, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,21 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and options.command != "run":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return answer(partial(options.call, options, rest))
-
-
-def answer(call: Callable[[], int]) -> int:
-    """The exit status of a command; what goes wrong in it is said in one sentence."""
-    try:
-        return call()
-    except KeyboardInterrupt:
-        print("joma: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output left (`joma list | head`)
-        sys.stderr.close()
-        return OK
-    except (ValueError, OSError, _run_error()) as error:
-        print(f"joma: {error}", file=sys.stderr)
-        return BROKEN if _of_the_disk(error) else BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,13 +106,14 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
     """Execute the studies one after another; one that breaks does not stop the others."""
     from joma.report import findings_json, write_report
     from joma.studies.contract import check_config
+    from joma.studies.execute import attempt
     from joma.terminal import Screen
 
     for _, config in work:
         check_config(config)
     usable_folder(out)
     if json_file and json_file != "-":
-        _usable_file(Path(json_file))
+        usable_file(Path(json_file))
     results: list[Result] = []
     with Screen(len(work), to_stderr=json_file == "-") as screen:
         for study, config in work:
@@ -138,30 +122,16 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
             screen.finished(results[-1])
         ledger, report = findings_json(results), None
         if json_file == "-":
-            json.dump(ledger, sys.stdout, indent=1, ensure_ascii=False)
-            print()
+            print(as_json(ledger), end="")
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
             screen.table(results)
             if json_file and json_file != "-":
                 write_json(Path(json_file), ledger)
             write_json(out / "findings.json", ledger)
-            with _writing(out / "report.html"):
+            with writing(out / "report.html"):
                 report = write_report(results, out, scale=scale)
         screen.summary(results, report)
     return BROKEN if any(result.error for result in results) else OK
-
-
-def attempt(study: Study, config: Any, out: Path, *, alone: bool, **how: Any) -> Result:
-    """`execute`, where a study that breaks becomes a result that says so."""
-    from joma.data.errors import CorpusError
-    from joma.studies.execute import broken, execute
-
-    try:
-        return execute(study, config, out, **how)
-    except Exception as error:  # one broken study must not hide the verdicts of the others
-        if alone and isinstance(error, CorpusError):  # a text that does not fit what was asked for is bad input
-            raise
-        return broken(study, config, error)
 
 
 def _list(options: argparse.Namespace, _: list[str]) -> int:
@@ -178,7 +148,7 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
             }
             for study in loaded
         ]
-        print(json.dumps({"studies": rows}, indent=1, ensure_ascii=False))
+        print(as_json({"studies": rows}), end="")
         return OK
     width = max(len(study.name) for study in loaded)
     for study in loaded:
@@ -207,7 +177,7 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
             screen.finished(results[-1])
     out = options.out or options.folder
     write_json(out / "findings.json", findings_json(results))
-    with _writing(out / "report.html"):
+    with writing(out / "report.html"):
         report = write_report(results, out, scale="as stored")
     print(f"report: {report}")
     return OK
@@ -229,70 +199,6 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
     if failed:
         raise failed[-1]
     return OK
-
-
-def usable_folder(out: Path) -> None:
-    """Refuse what cannot be --out before any work is done, and make it where it is not there."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder, but {out} is a file")
-    out.mkdir(parents=True, exist_ok=True)
-
-
-def _usable_file(path: Path) -> None:
-    """Refuse what cannot be --json: said now, not after minutes of work."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"--json must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--json {path}: there is no folder {path.parent}")
-    with _writing(path), _unfinished(path) as unfinished:
-        unfinished.touch()
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all: a reader never meets half a file."""
-    with _writing(path), _unfinished(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        unfinished.replace(path)
-
-
-@contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A name beside `path` that is gone afterwards."""
-    unfinished = path.with_name(f".{path.name}.new")
-    try:
-        yield unfinished
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Inside this block an error of the system names `path`: that of a full disk names nothing."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _of_the_disk(error: BaseException) -> bool:
-    """Whether a disk that is full or broken is behind an error: no input would have been better."""
-    import sqlite3
-
-    for each in (error, error.__cause__):
-        if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            return True
-        code = getattr(each, "sqlite_errorcode", None)
-        if code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            return True
-    return False
-
-
-def _run_error() -> type[Exception]:
-    """RunError if joma.runs was loaded at all; loading it only to name it would cost numpy."""
-    module = sys.modules.get("joma.runs")
-    error: type[Exception] = getattr(module, "RunError", ValueError)
-    return error
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.exit_status import OK
+from joma.output_files import as_json, refuse_files, usable_file, write_json
+
 if TYPE_CHECKING:
     from joma.runs import Run
     from joma.scan import Fault, Plan, Scan, Series
 
-OK, NONE_USABLE, LEFT_OUT = 0, 1, 3
+NONE_USABLE, LEFT_OUT = 1, 3
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder a step), or a single checkpoint (a model folder, a .safetensors file, a state
@@ -88,12 +91,9 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--jobs must be at least 1, got {options.jobs}")
     if not 0 < options.budget < 1e9:
         raise ValueError(f"--budget must be a positive number of gigabytes, got {options.budget}")
-    if options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out must be a folder, but {options.out} is a file")
+    refuse_files(options.out)
     if options.json not in (None, "-"):
-        target = Path(options.json).absolute()
-        if target.is_dir() or not target.parent.is_dir():
-            raise ValueError(f"--json must be a file in a folder that exists, got {options.json}")
+        usable_file(Path(options.json))
 
 
 def _run_path(options: argparse.Namespace, series: Series, patterns: dict[str, str]) -> Path:
@@ -122,16 +122,11 @@ def _run(path: Path, settled: Plan, *, fresh: bool) -> Run:
 
 
 def _write(found: Scan, run: Path, target: str | None) -> None:
-    if target is None:
-        return
-    text = json.dumps({**found.as_json(), "run": str(run)}, indent=1) + "\n"
+    content = {**found.as_json(), "run": str(run)}
     if target == "-":
-        sys.stdout.write(text)
-        return
-    path = Path(target)
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)  # whole or not at all
+        sys.stdout.write(as_json(content))
+    elif target is not None:
+        write_json(Path(target), content)
 
 
 def _tell(faults: list[Fault], screen: Any) -> None:

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from joma import studies
-from joma.cli import BROKEN, OK, answer, attempt, usable_folder, write_json
+from joma.exit_status import BROKEN, OK, answer
+from joma.output_files import usable_folder, write_json
 from joma.studies.contract import SCALES
+from joma.studies.execute import attempt
 from joma.studies.progress_lines import ProgressLines
 
 

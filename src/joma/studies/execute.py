@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from joma.data.errors import CorpusError
 from joma.runs import Run, RunError
 from joma.studies import load, names
 from joma.studies.contract import Finding, NotRun, Progress, Study, check_config, silent
@@ -102,6 +103,19 @@ def execute(
         findings = judge(study, run)
         drawn = draw(study, run) if pictures else []
         return Result(study, plain, float(run.value("seconds")), findings, drawn, command_line(study, plain), path)
+
+
+def attempt(study: Study, config: Any, out: Path, *, alone: bool, **how: Any) -> Result:
+    """`execute`, where a study that breaks becomes a result that says so.
+
+    Alone, a text that does not fit what was asked for is bad input, and raised.
+    """
+    try:
+        return execute(study, config, out, **how)
+    except Exception as error:  # one broken study must not hide the verdicts of the others
+        if alone and isinstance(error, CorpusError):
+            raise
+        return broken(study, config, error)
 
 
 def broken(study: Study, config: Any, error: Exception) -> Result:

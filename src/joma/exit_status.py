@@ -1,0 +1,48 @@
+"""How a command of joma ends: its exit status, and one sentence for what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+
+OK, BROKEN, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+def answer(call: Callable[[], int]) -> int:
+    """The exit status of a command; what goes wrong in it is said in one sentence.
+
+    >>> answer(lambda: OK)
+    0
+    """
+    try:
+        return call()
+    except KeyboardInterrupt:
+        print("joma: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output left (`joma list | head`)
+        sys.stderr.close()
+        return OK
+    except (ValueError, OSError, _run_error()) as error:
+        print(f"joma: {error}", file=sys.stderr)
+        return BROKEN if _of_the_disk(error) else BAD_INPUT
+
+
+def _of_the_disk(error: BaseException) -> bool:
+    """Whether a disk that is full or broken is behind an error: no input would have been better."""
+    import sqlite3
+
+    for each in (error, error.__cause__):
+        if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return True
+        code = getattr(each, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return True
+    return False
+
+
+def _run_error() -> type[Exception]:
+    """RunError if joma.runs was loaded at all; loading it only to name it would cost numpy."""
+    module = sys.modules.get("joma.runs")
+    error: type[Exception] = getattr(module, "RunError", ValueError)
+    return error
