@@ -64,6 +64,9 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
 def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
     assert "one page of all" not in capsys.readouterr().out
+    (tmp_path / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    assert "one page of all" not in capsys.readouterr().out
     assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
     said = f"runs of other studies are there too; one page of all: joma report {tmp_path}\nreport: "
     assert said in capsys.readouterr().out

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from joma.studies import names
 from joma.studies.contract import Finding, Verdict, tally
 from joma.studies.contract import Progress as Report
 from joma.studies.execute import Result
@@ -126,7 +127,8 @@ class Screen:
             print("nothing could be judged, so no report was written", file=to)
             return
         shown = {result.study.name for result in results}
-        others = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")} - shown
+        stored = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")}
+        others = stored & set(names()) - shown  # a scan lies there too, and no page shows it
         if others:
             page = f"joma report {shlex.quote(str(report.parent))}"
             print(f"runs of other studies are there too; one page of all: {page}", file=to)

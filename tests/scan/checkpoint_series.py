@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 WIDTH, LAYERS, WORDS = 32, 3, 64
+LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 
 
 def save_model(model, folder, **options):

@@ -6,14 +6,13 @@ import os
 
 import pytest
 import torch
-from checkpoint_series import LAYERS, make_series, scan
+from checkpoint_series import LAYERS, LOWER, make_series, scan
 from hub_server import Repository, serving
 from safetensors.torch import load
 
 from joma import hub_client
 from joma.scan import CheckpointError, open_series
 
-LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 NAME = "someone/tiny-neox"
 
 
