@@ -7,8 +7,8 @@ Shapes: `table1` at width d (3 blocks, no output projection, MLP 4d, sequences o
 The peer is the same network as nn modules, torch.optim.Adam and clip_grad_norm_, at equal precision of its matrix
 products (`half` is put beside TF32, which has as many bits), and on a CPU with the same libraries, though PyTorch's
 default of using oneDNN would slow the peer down many times on Arm. For table1 the arithmetic rate is put beside what
-one large TF32 product reaches on the same machine in the same run; for fig8 the time beside what its unavoidable memory
-traffic would take; for fig6 the peer is the four ensembles one after the other.
+one large TF32 product reaches on the same machine in the same run; for fig8 and fig6 the time beside what their
+unavoidable memory traffic would take; for fig6 the peer is the four ensembles one after the other.
 
     python benchmarks/bench_ensemble.py [--device cuda] [--shapes table1-256-tf32,fig8-half-logits] [--record]
 """

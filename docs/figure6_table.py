@@ -17,7 +17,7 @@ DEPTHS = PRINTED["wikitext-2"]
 
 
 def rms(difference: np.ndarray) -> str:
-    return f"{np.sqrt(np.square(difference).mean()):.3f}"
+    return f"{np.sqrt(np.square(difference).mean()):.2g}"
 
 
 def line(title: str, cells: Iterable[object]) -> None:
@@ -50,10 +50,11 @@ def as_published(run: Run) -> None:
 def repeated(run: Run, earlier: Run) -> None:
     """How far two runs of the same seeds are apart: weights, batches and dropout are the same, rounding is not."""
     head()
-    for what, measure in (("entropy", "valid/entropy"), ("loss", "valid/loss")):
+    for what, measure in (("entropy on that sequence", "sequence/entropy"), ("validation loss", "valid/loss")):
         pairs = [[curve(one, f"L{depth}", measure)[0] for one in (run, earlier)] for depth in DEPTHS]
         line(f"{what}, the same seed again (nats RMS)", (rms(now - then) for now, then in pairs))
         line(f"{what}, another seed", (rms(now - np.roll(now, 1, axis=0)) for now, _ in pairs))
+    line("to the published curves, the first time", (f"{Distance(*row).rms:.3f}" for row in earlier.value("stored")))
     line("layers that rebound, by the rule, the first time", (rebounding(earlier, depth) for depth in DEPTHS))
 
 
