@@ -1,6 +1,8 @@
 """Keep a run as a record: results/STUDY/ gets the run itself, its findings with where they come from, its figures.
 
 python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
+
+A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit.
 """
 
 import argparse
@@ -17,16 +19,17 @@ from joma.studies.execute import command_line, judge
 ROOT = Path(__file__).parents[1]
 
 
-def keep(path: Path, commit: str) -> None:
+def keep(path: Path, commit: str | None) -> None:
     """Judge and draw the run at `path`, and copy it."""
     with Run.open(path) as run:
         study = load(run.study)
         folder = ROOT / "results" / study.name
         folder.mkdir(exist_ok=True)
+        again = path.resolve() == (folder / f"{study.name}.sqlite").resolve()
         record = {
             "study": study.name,
             "command": command_line(study, run.config),
-            "commit": commit,
+            "commit": commit or (json.loads((folder / "findings.json").read_text())["commit"] if again else head()),
             "seconds": round(float(run.value("seconds")), 1),
             "config": run.config,
             "machine": run.machine,
@@ -37,9 +40,14 @@ def keep(path: Path, commit: str) -> None:
         with house_style():
             for drawing in study.draw(run):
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
-    if path.resolve() != (folder / f"{study.name}.sqlite").resolve():
+    if not again:
         shutil.copy(path, folder / f"{study.name}.sqlite")
     print(f"kept: {folder.relative_to(ROOT)}")
+
+
+def head() -> str:
+    """The present commit."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
@@ -48,9 +56,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--commit", help="the commit that the run was made at; the present one unless given")
     options = parser.parse_args()
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     for path in options.runs:
-        keep(path, options.commit or head)
+        keep(path, options.commit)
 
 
 if __name__ == "__main__":

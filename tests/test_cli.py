@@ -3,10 +3,12 @@
 import errno
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
 import time
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ def with_toy(toy, monkeypatch):
     monkeypatch.setitem(studies._FILES, "toy", "toy")
     monkeypatch.setattr(studies, "load", lambda name: study if name == "toy" else real(name))
     return study
+
+
+@pytest.fixture
+def stored_toy(with_toy, tmp_path, capsys, monkeypatch):
+    """A folder with a finished run of the toy, which is the only study there is."""
+    monkeypatch.setattr(studies, "_FILES", {"toy": "toy"})
+    monkeypatch.setattr("joma.studies.execute.load", studies.load)
+    assert main(["verify", "toy", "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    return tmp_path / "out"
 
 
 @pytest.fixture
@@ -121,18 +133,14 @@ def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
     assert "not run" in capsys.readouterr().out
 
 
-def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(with_toy, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(studies, "_FILES", {"toy": "toy"})
-    monkeypatch.setattr("joma.studies.execute.load", studies.load)
-    assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
-    wanted = json.loads((tmp_path / "findings.json").read_text())
-    (tmp_path / "findings.json").write_text("{}")
-    (tmp_path / "report.html").unlink()
-    capsys.readouterr()
-    assert main(["report", str(tmp_path)]) == 0
+def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored_toy, capsys):
+    wanted = json.loads((stored_toy / "findings.json").read_text())
+    (stored_toy / "findings.json").write_text("{}")
+    (stored_toy / "report.html").unlink()
+    assert main(["report", str(stored_toy)]) == 0
     assert re.match(r"  \[1/1\] toy .* s  1 holds\nreport: ", capsys.readouterr().out)
-    assert json.loads((tmp_path / "findings.json").read_text()) == wanted
-    assert (tmp_path / "report.html").exists()
+    assert json.loads((stored_toy / "findings.json").read_text()) == wanted
+    assert (stored_toy / "report.html").exists()
 
 
 def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path, monkeypatch):
@@ -147,6 +155,53 @@ def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy,
     assert [study["name"] for study in findings["studies"]] == ["toy"]
     assert (tmp_path / "page" / "report.html").exists()
     assert [path.name for path in records.parent.iterdir()] == ["toy"]
+
+
+def test_a_page_of_stored_runs_says_how_it_was_made(stored_toy, tmp_path):
+    page = tmp_path / "a page"
+    assert main(["report", str(stored_toy), "--out", str(page)]) == 0
+    assert f"<code>joma report {stored_toy} --out {escape(shlex.quote(str(page)))}</code>" in _footer(page)
+    assert main(["report", str(stored_toy)]) == 0
+    assert f"<code>joma report {stored_toy}</code>" in _footer(stored_toy)
+
+
+def _footer(folder):
+    return (folder / "report.html").read_text(encoding="utf-8").partition("<footer")[2]
+
+
+def test_report_with_a_damaged_run_is_written_and_says_that_something_broke(stored_toy, capsys):
+    (damaged,) = stored_toy.glob("runs/toy-*.sqlite")
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    assert main(["report", str(stored_toy)]) == 1
+    out = capsys.readouterr().out
+    assert "broke: " in out
+    assert f"report: {stored_toy / 'report.html'}\n" in out
+    assert "This study broke: " in (stored_toy / "report.html").read_text(encoding="utf-8")
+
+
+def test_report_without_a_finished_run_is_refused_and_the_earlier_page_stays(stored_toy, capsys):
+    (finished,) = stored_toy.glob("runs/toy-*.sqlite")
+    finished.unlink()
+    with Run.create(finished, study="toy", config={}, version=1):
+        pass
+    (stored_toy / "report.html").write_text("earlier")
+    assert main(["report", str(stored_toy)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"joma: {stored_toy} holds no finished run ")
+    assert f"`joma verify --out {stored_toy}` makes them" in captured.err
+    assert captured.err.count("\n") == 1
+    assert (stored_toy / "report.html").read_text() == "earlier"
+
+
+def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(with_toy, tmp_path, capsys, breaks):
+    breaks(KeyboardInterrupt(), "toy")
+    stopped = "joma: interrupted; the same command goes on where this one stopped\n"
+    assert main(["verify", "toy", "thm5", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == stopped
+    assert main(["verify", "thm5", "toy", "--out", str(tmp_path)]) == 130
+    hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
+    assert capsys.readouterr().err == hint + stopped
 
 
 def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
@@ -258,6 +313,21 @@ def test_list_names_every_study_and_claim(capsys):
     names = [c["name"] for s in listed for c in s["claims"]]
     assert len(names) >= 40
     assert all(len({c["name"] for c in s["claims"]}) == len(s["claims"]) for s in listed)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_run_without_a_study_says_how(flag, capsys):
+    assert main(["run", flag]) == 0
+    assert "joma run STUDY --help" in capsys.readouterr().out
+    assert main(["run"]) == 2
+    assert "a study must be named" in capsys.readouterr().err
+
+
+def test_python_m_joma_is_joma():
+    said = subprocess.run(
+        [sys.executable, "-m", "joma", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    assert said.startswith("joma ")
 
 
 def test_help_is_instant_and_loads_no_torch():

@@ -10,6 +10,7 @@ import joma
 
 HOUSE = Path(joma.__file__).parent
 FLOORS = (
+    ("interrupts",),
     ("exit_status", "output_files", "hub_client"),
     ("theory",),
     ("data", "measure", "runs"),
@@ -19,6 +20,7 @@ FLOORS = (
     ("studies",),
     ("report", "terminal", "study_options", "scan_command"),
     ("cli",),
+    ("__main__",),
 )
 """From the ground up. What stands on one floor does not know its neighbours either."""
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}

@@ -21,7 +21,7 @@ OUT = Path("joma-out")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `joma`. Returns the exit status: 0 judged, 1 something broke, 2 bad input, 130 interrupted."""
+    """Entry point of `joma`. Returns the exit status: 0 judged, 1 broken, 2 bad input, 130 interrupted, 143 ended."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(call=_verify)
 
     run = commands.add_parser("run", help="run one study with options of your own", add_help=False)
-    run.add_argument("study", metavar="STUDY")
+    run.add_argument("study", metavar="STUDY", nargs="?")
     run.set_defaults(call=_run)
 
     listing = commands.add_parser("list", help="list the studies and the claims they test")
@@ -90,8 +90,11 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
     """Options come from the study's config dataclass: tyro types them and suggests the nearest name."""
-    if options.study in ("-h", "--help"):
-        print("usage: joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]\n\nSee `joma run STUDY --help`.")
+    if options.study is None:
+        usage = "joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]"
+        if not {"-h", "--help"} & set(rest):
+            raise ValueError(f"a study must be named: {usage}; `joma list` has their names")
+        print(f"usage: {usage}\n\n`joma list` has the names, `joma run STUDY --help` the options of one.")
         return OK
     from joma import studies
     from joma.study_options import parse
@@ -107,7 +110,7 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
     from joma.report import findings_json, write_report
     from joma.studies.contract import check_config
     from joma.studies.execute import attempt
-    from joma.terminal import Screen
+    from joma.terminal import Screen, pointing_to_finished
 
     for _, config in work:
         check_config(config)
@@ -115,7 +118,8 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
     if json_file and json_file != "-":
         usable_file(Path(json_file))
     results: list[Result] = []
-    with Screen(len(work), to_stderr=json_file == "-") as screen:
+    interruptible = pointing_to_finished(results, len(work), out)
+    with interruptible, Screen(len(work), to_stderr=json_file == "-") as screen:
         for study, config in work:
             with screen.study(study.name) as progress:
                 results.append(attempt(study, config, out, fresh=fresh, progress=progress, alone=len(work) == 1))
@@ -157,6 +161,8 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(options: argparse.Namespace, _: list[str]) -> int:
+    import shlex
+
     from joma.report import findings_json, write_report
     from joma.studies.execute import stored_result, stored_runs
     from joma.terminal import Screen
@@ -166,8 +172,14 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     if options.out:
         usable_folder(options.out)
     found = stored_runs(options.folder)
+    folder = shlex.quote(str(options.folder))
+    if not found and (options.folder / "runs").is_dir():
+        raise ValueError(
+            f"{options.folder} holds no finished run of a study in its present version; "
+            f"`joma verify --out {folder}` makes them, and a command that was stopped goes on when given again"
+        )
     if not found:
-        raise ValueError(f"{options.folder} holds no runs; `joma verify --out {options.folder}` makes them")
+        raise ValueError(f"{options.folder} holds no runs; `joma verify --out {folder}` makes them")
     results: list[Result] = []
     with Screen(len(found)) as screen:
         for name, path in found:
@@ -177,10 +189,11 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
             screen.finished(results[-1])
     out = options.out or options.folder
     write_json(out / "findings.json", findings_json(results))
+    command = f"joma report {folder}" + (f" --out {shlex.quote(str(out))}" if options.out else "")
     with writing(out / "report.html"):
-        report = write_report(results, out, scale="as stored")
+        report = write_report(results, out, scale="as stored", command=command)
     print(f"report: {report}")
-    return OK
+    return BROKEN if any(result.error for result in results) else OK
 
 
 def _export(options: argparse.Namespace, _: list[str]) -> int:

@@ -6,7 +6,10 @@ import errno
 import sys
 from collections.abc import Callable
 
-OK, BROKEN, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+from joma.interrupts import Terminated, sigterm_raised
+
+OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+"""The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
 
 
 def answer(call: Callable[[], int]) -> int:
@@ -15,11 +18,18 @@ def answer(call: Callable[[], int]) -> int:
     >>> answer(lambda: OK)
     0
     """
+    with sigterm_raised():
+        return _answer(call)
+
+
+def _answer(call: Callable[[], int]) -> int:
     try:
         return call()
-    except KeyboardInterrupt:
-        print("joma: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        lost = interrupt.__cause__  # what kept a checkpoint from being written
+        rest = lost if isinstance(lost, _run_error()) else "the same command goes on where this one stopped"
+        print(f"joma: interrupted; {rest}", file=sys.stderr)
+        return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     except BrokenPipeError:  # the reader of our output left (`joma list | head`)
         sys.stderr.close()
         return OK

@@ -135,6 +135,19 @@ class Screen:
         print(f"report: {report}", file=to)
 
 
+@contextmanager
+def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> Iterator[None]:
+    """Where Ctrl-C stops a command between its studies, say how to see `results`, those that are done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        finished = sum(result.run is not None for result in results)
+        if finished:
+            page = f"joma report {shlex.quote(str(out))}"
+            print(f"joma: {finished} of {studies} studies finished; a page that shows them: {page}", file=sys.stderr)
+        raise
+
+
 def _counts(findings: Sequence[Finding]) -> Text:
     return Text(", ").join(Text(words, style=_COLOUR[verdict]) for verdict, words in tally(findings))
 

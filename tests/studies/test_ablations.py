@@ -380,10 +380,29 @@ def test_a_variant_that_diverges_is_said_to(runs):
 
     for count in (1, 3):
         run = changed(runs("norm"), diverges(count))
-        finding = judge(STUDIES["norm"], run)[0]
-        assert finding.verdict == NONE
-        assert f"{count} of 3 seeds diverged" in finding.measured
+        first, *others = judge(STUDIES["norm"], run)
+        assert first.verdict == "not run"  # of three seeds none can be spared
+        assert f"{count} of 3 runs of none diverged; run it with: a lower --rate than" in first.measured
+        assert all(finding.verdict != "not run" for finding in others)
         assert len(draw(STUDIES["norm"], run)) == 2
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_of_networks_that_all_diverged_nothing_is_judged(runs, name):
+    def lost(series, step, value):
+        return np.full_like(value, 3) if series.endswith("/diverged_at") else value
+
+    assert {finding.verdict for finding in judge(STUDIES[name], changed(runs(name), lost))} == {"not run"}
+
+
+def test_a_linear_network_that_did_not_learn_refutes_nothing(runs):
+    def idle(series, step, value):
+        value = patterns()(series, step, value)
+        return value + 50.0 if series in ("identity/valid/loss", "ReLU/valid/loss") else value
+
+    run = changed(runs("nonlinearity"), idle)
+    verdicts = {finding.claim.name: finding.verdict for finding in judge(STUDIES["nonlinearity"], run)}
+    assert verdicts["linear-mlp-stays-sparse"] == NONE
 
 
 def test_frequencies_lose_their_entropy(data_folder):

@@ -8,6 +8,7 @@ import torch
 from records import HOLDS, carried_out, changed, found, verdicts
 from small_language_models import SMALL, as_the_paper, untrained
 
+from joma.data.errors import CorpusError
 from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
@@ -216,13 +217,37 @@ def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path
         fig6.run(fig6.Config(**SMALL, data=str(tmp_path), layers=(1, 2), rate=0.02), depths, silent)
 
 
+def test_another_text_is_not_held_against_the_papers_numbers(depths, monkeypatch):
+    as_the_paper(monkeypatch, depths.config)
+    monkeypatch.setattr(fig6, "differs", lambda config, **wanted: "")
+    monkeypatch.setattr(findings, "SIZES", (28_782, 2_049_990, 214_417))
+    for claim in (fig6.LOSSES["wikitext-2"], fig6.CURVES):
+        finding = found(fig6.STUDY, depths, claim)
+        assert finding.verdict == "not run"
+        assert finding.measured.startswith("the text is not WikiText-2: it has 40 words and 3001 + 401 tokens")
+
+
+def test_a_text_file_of_ones_own(data_folder, tmp_path):
+    path = data_folder / "wikitext-2" / "train.txt"
+    config = fig6.Config(**SMALL | {"corpus": str(path), "sequence": 0}, layers=(1,))
+    run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
+    words, train, valid = run.value("corpus/sizes")
+    assert (words, train, valid) == (40, 2701, 150)
+    assert found(fig6.STUDY, run, fig6.LOSSES["wikitext-2"]).verdict == "not run"
+    assert "held-out text of train.txt" in draw(fig6.STUDY, run)[0].caption
+    with pytest.raises(ValueError, match="corpus must be one of python, wikitext-2, wikitext-103, or a text file"):
+        fig6.Config(**SMALL | {"corpus": str(tmp_path / "none.txt")})
+
+
 def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch):
     nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(NotRun, match=f"not under --data, '{nowhere}', nor .* run it with: --data FOLDER") as error:
+    with pytest.raises(CorpusError, match=f"--data {nowhere}: there is no folder wikitext-2 in it") as error:
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     assert "JOMA_DATA" not in str(error.value)
+    with pytest.raises(CorpusError, match=f"not wikitext-2 itself: {data_folder}"):
+        lm.corpus(fig6.Config(**SMALL, data=str(data_folder / "wikitext-2")))
     monkeypatch.setenv("JOMA_DATA", str(data_folder))
-    with pytest.raises(NotRun, match=f"or without --data, to look under JOMA_DATA, '{data_folder}'"):
+    with pytest.raises(CorpusError, match=f"without --data it is looked for under JOMA_DATA, {data_folder}"):
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     monkeypatch.setenv("JOMA_DATA", nowhere)
     with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}', nor .* run it with: JOMA_DATA=FOLDER"):

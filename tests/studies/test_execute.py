@@ -139,3 +139,11 @@ def test_one_damaged_record_does_not_hide_the_others(tmp_path):
     results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
     assert results["thm2"].findings
     assert "damaged" in results["thm5"].error
+
+
+def test_where_no_run_is_finished_nothing_is_stored(tmp_path):
+    study = load("thm5")
+    with Run.create(run_path(study, {}, tmp_path), study="thm5", config={}, version=study.version) as run:
+        assert stored_runs(tmp_path) == []
+        run.finish()
+    assert [name for name, path in stored_runs(tmp_path) if path] == ["thm5"]

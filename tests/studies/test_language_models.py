@@ -14,7 +14,7 @@ from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
 from joma.studies import learning_rate_sweep as fig8
-from joma.studies.contract import NotRun, silent
+from joma.studies.contract import NotRun, check_config, silent
 from joma.studies.execute import plain_config
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
@@ -74,6 +74,11 @@ def test_a_variant_may_read_fewer_words(data_folder, tmp_path):
         assert np.abs(lm.curve(run, "frozen", "coherence")).max() < 1e-6
         assert "none/rank/up" not in run
         assert "none/estimate/theorem" not in run
+
+
+def test_a_seed_that_no_record_can_hold_is_refused(data_folder):
+    with pytest.raises(ValueError, match="seed must be below 2"):
+        check_config(fig6.Config(**SMALL, data=str(data_folder), seed=2**63))
 
 
 @pytest.mark.parametrize("study", [fig6, fig8])

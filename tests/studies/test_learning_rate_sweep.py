@@ -51,13 +51,17 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert np.isfinite(lm.best_loss(run, "sweep")[:2]).all()
     said = found(fig8.STUDY, run, fig8.TOGETHER).measured
     assert "over 6 runs" in said
-    assert "diverged and left out: 3 of 9 runs of sweep" in said
+    assert "diverged and left out: 3 of 3 runs at 1e+30" in said
+    assert "nan" not in found(fig8.STUDY, run, fig8.PATTERN).measured
+    largest = found(fig8.STUDY, run, fig8.LARGE)  # the best rate is no control of itself
+    assert largest.verdict == "not run"
+    assert "the largest rate that does not diverge, 0.02, has the lowest loss" in largest.measured
     assert len(draw(fig8.STUDY, run)) == 1
     everything = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
     result = execute(fig8.STUDY, everything, tmp_path)
     assert {finding.verdict for finding in result.findings} == {"not run"}
     assert result.run.exists()  # what was trained is not thrown away
-    assert "9 of 9 runs" in result.findings[0].measured
+    assert "3 of 3 runs at 1e+30; run it with: lower --rates" in result.findings[0].measured
 
 
 def sweep_like(scores, losses):

@@ -1,11 +1,13 @@
 """The stored runs of Figures 6 and 8: they begin with the weights that our seeds give; how distances are worked out."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 import torch
 
+from joma.data.errors import CorpusError
 from joma.data.text import streams, windows
 from joma.models import Decoder
 from joma.probes.decoder import attention_entropy
@@ -59,6 +61,35 @@ def stored_run(seed, level, rate=1e-4):
         "layers": 2, "lr": rate, "seed": seed, "steps": [0, 1000, 2000, 3000], "val_loss": [9.0, 3.0, 3.0, 3.0],
         "entropy": [[level, level]] * 4,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "null",
+        "[]",
+        "{}",
+        "[3]",
+        "not json",
+        [stored_run(1, 1.0) | {"entropy": [[1.0, 1.0]] * 3}],
+        [stored_run(1, 1.0) | {"entropy": [[1.0], [1.0, 1.0], [1.0], [1.0]]}],
+        [stored_run(1, 1.0) | {"entropy": [[1.0, float("nan")]] * 4}],
+        [stored_run(1, 1.0) | {"entropy": "low"}],
+        [stored_run(1, 1.0) | {"layers": 1}],
+        [stored_run(1, 1.0) | {"val_loss": []}],
+        [stored_run(1, 1.0) | {"lr": "1e-4"}],
+        [stored_run(1, 1.0), stored_run(2, 1.0) | {"steps": [0, 1, 2, 3]}],
+        [{name: value for name, value in stored_run(1, 1.0).items() if name != "seed"}],
+    ],
+)
+def test_a_file_of_something_else_is_refused_in_one_sentence(tmp_path, content):
+    (tmp_path / "reference").mkdir()
+    path = tmp_path / "reference" / "wikitext2_runs.json"
+    path.write_text(json.dumps([stored_run(1, 1.0), stored_run(1, 2.0, 1e-2)]))
+    assert len(find_stored(str(tmp_path))) == 2
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(CorpusError, match=r"wikitext2_runs\.json is not a list of runs with layers, lr, seed"):
+        find_stored(str(tmp_path))
 
 
 def rows(run, stored):

@@ -11,13 +11,12 @@ import json
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from itertools import count
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -83,15 +82,19 @@ class _Section:
     claims: tuple[str, ...]
 
 
-def write_report(results: Sequence[Result], out: Path, *, scale: str, made: datetime | None = None) -> Path:
+def write_report(
+    results: Sequence[Result], out: Path, *, scale: str, made: datetime | None = None, command: str | None = None
+) -> Path:
     """Write `out`/report.html, whole or not at all, and return its path. `made` is the date it carries, else now.
+
+    `command` is the one that made the page, where that was not `joma verify`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report([], Path(folder), scale="quick").name
     'report.html'
     """
-    text = _page(results, scale, made or datetime.now().astimezone())
+    text = _page(results, scale, made or datetime.now().astimezone(), command)
     out.mkdir(parents=True, exist_ok=True)
     path, part = out / "report.html", out / f".report.html.{os.getpid()}.part"
     try:
@@ -114,7 +117,7 @@ def findings_json(results: Sequence[Result]) -> dict[str, Any]:
     return {"studies": [result.as_json() for result in results]}
 
 
-def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
+def _page(results: Sequence[Result], scale: str, made: datetime, command: str | None) -> str:
     anchors = Anchors()
     sections = []
     for result in results:
@@ -123,8 +126,8 @@ def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
         sections.append(_Section(result, anchor, claims))
     findings = [finding for result in results for finding in result.findings]
     counts = Counter(finding.verdict for finding in findings)
+    whole, command = _whole(scale, command)
     style, script = _template("style.css"), _template("script.js")
-    figures = count(1)
     return Template(_template("page.html")).substitute(
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         style=style,
@@ -138,8 +141,9 @@ def _page(results: Sequence[Result], scale: str, made: datetime) -> str:
         total=len(findings),
         head="\n".join(f'<th scope="col" role="columnheader" data-key="{c.lower()}">{c}</th>' for c in _COLUMNS),
         rows="\n".join(_rows(sections)),
-        sections="\n".join(_study(section, figures, anchors) for section in sections),
-        command=_command(f"joma verify --scale {scale}" if scale in SCALES else "joma verify"),
+        sections="\n".join(_study(section, anchors) for section in sections),
+        whole=whole,
+        command=_command(command),
         cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, scale: {escape(scale)}",
     )
 
@@ -274,13 +278,10 @@ def _measured(finding: Finding) -> tuple[float | str, str | None]:
     return reason, command or None
 
 
-def _study(section: _Section, figures: Iterator[int], anchors: Anchors) -> str:
+def _study(section: _Section, anchors: Anchors) -> str:
     result, study = section.result, section.result.study
     claims = (_claim(f, anchor) for f, anchor in zip(result.findings, section.claims, strict=True))
-    pictures = (
-        _figure(picture, number, anchors.take("figure", study.name, picture.name))
-        for picture, number in zip(result.pictures, figures, strict=False)
-    )
+    pictures = (_figure(picture, anchors.take("figure", study.name, picture.name)) for picture in result.pictures)
     elsewhere = {command for f in result.findings if (command := _measured(f)[1])}
     commands = sorted(elsewhere) if result.run is None and elsewhere else [result.command]
     parts = [
@@ -324,12 +325,21 @@ def _claim(finding: Finding, anchor: str) -> str:
     )
 
 
-def _figure(picture: Picture, number: int, anchor: str) -> str:
+def _figure(picture: Picture, anchor: str) -> str:
+    """Without a number: it would be taken for that of a figure in the paper, which studies and captions speak of."""
     width = natural_width(picture.svg)
     return (
         f'<figure id="{anchor}"><div class="picture" style="--drawn:{width}">{embed_svg(picture.svg, anchor)}</div>\n'
-        f"<figcaption><b>Figure {number}.</b> {escape(picture.caption)}</figcaption></figure>"
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
+
+
+def _whole(scale: str, command: str | None) -> tuple[str, str]:
+    """How to get the whole page, as a sentence and its command: the one that made it, else `joma verify`."""
+    if command:
+        return "This page shows stored runs, judged and drawn again by:", command
+    verify = f"joma verify --scale {scale}" if scale in SCALES else "joma verify"
+    return "All studies at once, with a page like this one as the result:", verify
 
 
 def _command(command: str) -> str:

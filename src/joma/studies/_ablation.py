@@ -21,6 +21,7 @@ import torch
 
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound, rebound
 from joma.runs import Run
+from joma.studies._language_model_findings import not_run
 from joma.studies._language_models import (
     PAPER,
     Interval,
@@ -95,7 +96,7 @@ class Quantity:
 
 
 ENTROPY = Quantity("valid/entropy", "attention entropy", "attention entropy (nats)", 0.05, " nats")
-"""The margin is what single runs of one recipe were seen to differ by."""
+"""The margin is what curves of single runs of one recipe were seen to differ by (RMS)."""
 
 Part = Literal["drop", "rebound"]
 
@@ -141,6 +142,22 @@ def learned(run: Run, variant: str) -> bool:
     return bool(learned_at(run, variant)[0])
 
 
+def lost(run: Run, *variants: str) -> str:
+    """Which of these networks diverged in so many seeds that nothing can be said of them; empty if none did."""
+    left = {name: alive(run, name)[0] for name in variants}
+    parts = [f"{(~seeds).sum()} of {len(seeds)} runs of {name}" for name, seeds in left.items() if _too_few(seeds)]
+    return f"{', '.join(parts)} diverged" if parts else ""
+
+
+def _too_few(seeds: np.ndarray) -> bool:
+    return bool(seeds.sum() < FEWEST_SEEDS)
+
+
+def unknown(claim: Claim, run: Run, expected: str, reason: str) -> Finding:
+    """The finding about a claim for which `reason` names the networks that are `lost`."""
+    return not_run(claim, expected, reason, f"a lower --rate than {run.config['rate']:g}")
+
+
 def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:
     """Does `part`, drop or rebound, need what `whole` has and `without` lacks?
 
@@ -148,6 +165,12 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
     above 0, the twin shows none of it, and both learned. Only some of this: only qualitative. No layer in which it is
     there and exceeds the twin's: not above its control.
     """
+    expected = (
+        f"in every layer a larger {part} of {of.name} with {whole} than with {without}, by {of.margin:g}{of.unit} and "
+        "by more than seeds differ (95 %); none at all in the twin"
+    )
+    if reason := lost(run, whole, without):
+        return unknown(claim, run, expected, reason)
     there, left = (getattr(shape_of(run, variant, of), f"{part}s") for variant in (whole, without))
     gaps = differences(run, whole, without, part, of)
     surplus = [
@@ -160,8 +183,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
         measured=max(surplus),
         control=0.0,
         margin=of.margin,
-        expected=f"in every layer a larger {part} of {of.name} with {whole} than with {without}, by "
-        f"{of.margin:g}{of.unit} and by more than seeds differ (95 %); none at all in the twin",
+        expected=expected,
         quantitative=everywhere and not left.any() and learned(run, without),
         shown=f"{said(run, whole, of)}; {part} minus that of {without}: {_listed(gaps)}",
         control_shown=said(run, without, of),
@@ -173,6 +195,12 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
 
     holds: all do; only qualitative: some do; not above its control: none beyond chance, or it did not learn.
     """
+    expected = (
+        f"in every layer {of.name} drops and comes back, by more than seeds differ by chance (99 %) and by "
+        f"{of.margin:g}{of.unit}"
+    )
+    if reason := lost(run, variant):
+        return unknown(claim, run, expected, reason)
     shape = shape_of(run, variant, of)
     does = shape.rebounds & learned(run, variant)
     return by_effect(
@@ -180,8 +208,7 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
         measured=max(over_seeds(back).mean if yes else 0.0 for back, yes in zip(shape.rebound.T, does, strict=True)),
         control=0.0,
         margin=of.margin,
-        expected=f"in every layer {of.name} drops and comes back, by more than seeds differ by chance (99 %) and by "
-        f"{of.margin:g}{of.unit}",
+        expected=expected,
         quantitative=bool(does.all()),
         shown=said(run, variant, of),
         control_shown=f"by chance alone no layer; its twin {said(run, twin, of)}",
@@ -191,15 +218,15 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
 def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
     """A variant in words: drop and rebound by layer, seeds, how many layers do so beyond chance, and the loss."""
     shape, seeds = shape_of(run, variant, of), alive(run, variant)[0]
-    lost = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
+    gone = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
     loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}"
     if not learned(run, variant):
         loss += f", not below the {float(run.value(f'{variant}/loss by frequency')):.3f} of the words' frequencies"
-    if seeds.sum() < FEWEST_SEEDS:
-        return f"{variant}: too few seeds to tell ({loss}{lost})"
+    if _too_few(seeds):
+        return f"{variant}: too few seeds to tell ({loss}{gone})"
     down, back = (", ".join(f"{value:.2f}" for value in part[seeds].mean(0)) for part in (shape.drop, shape.rebound))
     count = f"{seeds.sum()} seeds, {shape.rebounds.sum()} of {len(shape.drops)} layers come back"
-    return f"{variant}: down {down}, back {back}{of.unit} ({count}, {loss}{lost})"
+    return f"{variant}: down {down}, back {back}{of.unit} ({count}, {loss}{gone})"
 
 
 def _listed(gaps: list[Interval]) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from joma.runs import Run
 from joma.studies._ablation import ENTROPY, Quantity, curves_of, shape_of
-from joma.studies._language_models import TEXTS, Interval, alive, curve, over_seeds, steps_of
+from joma.studies._language_models import Interval, alive, called, curve, over_seeds, steps_of
 from joma.studies.contract import Drawing
-from joma.studies.drawing import BLUE, CONTROL, GREEN, ORANGE, PURPLE, depth_colours, panels
+from joma.studies.drawing import BLUE, CONTROL, GREEN, ORANGE, PURPLE, depth_colours, panels, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +42,8 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
             band(here[-1], steps_of(run, variant), losses, colour, variant)
         for layer, axis in enumerate(here[:-1]):
             axis.set_title(f"{group}, layer {layer + 1}" if group else f"Layer {layer + 1}")
-            axis.set(xlabel="training step")
             axis.sharey(here[0])
+            step_axis(axis)
         here[0].set_ylabel(of.axis)
         frequencies = float(run.value(f"{variants[0]}/loss by frequency"))
         here[-1].axhline(frequencies, color=CONTROL, ls=":", lw=1)
@@ -51,12 +51,13 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         if lowest < frequencies:  # the fall from ln(vocabulary) would flatten all that follows
             spare = 0.1 * (frequencies - lowest)
             here[-1].set_ylim(lowest - spare, frequencies + spare)
-        here[-1].set(xlabel="training step", ylabel="validation loss")
+        here[-1].set_ylabel("validation loss")
+        step_axis(here[-1])
         here[-1].set_title("Loss")
         lines, labels = here[-1].get_legend_handles_labels()
         here[-1].legend(lines[::-1], labels[::-1], fontsize=7)
     caption = (
-        f"{of.name[0].upper()}{of.name[1:]} while training on {TEXTS[run.config['corpus']]}, and the loss on held-out "
+        f"{of.name[0].upper()}{of.name[1:]} while training on {called(run.config['corpus'])}, and the loss on held-out "
         f"text: mean of {run.config['seeds']} seeds and their range; dotted: what the words' frequencies alone lose. "
         "Grey: the network that the others are twins of."
     )

@@ -25,6 +25,10 @@ AS_THE_PAPER = {
 """What must not be changed if results are to be compared with the paper's numbers."""
 
 
+SIZES = (28_782, 2_049_990, 214_417)
+"""Words of WikiText-2, tokens to train on, tokens to validate."""
+
+
 def differs(config: Mapping[str, Any], **changes: Any) -> str:
     """In what a recorded config differs from the paper's recipe, in words; empty if in nothing.
 
@@ -33,6 +37,15 @@ def differs(config: Mapping[str, Any], **changes: Any) -> str:
     wanted = AS_THE_PAPER | changes
     found = [f"{name} is {config[name]}, not {value}" for name, value in wanted.items() if config[name] != value]
     return found[0] + (f" (and {len(found) - 1} more options differ)" if found[1:] else "") if found else ""
+
+
+def not_wikitext_2(run: Run) -> str:
+    """Why a run's text, in a folder of that name, is not WikiText-2; empty if it is."""
+    words, train, valid = (int(size) for size in run.value("corpus/sizes"))
+    if (words, train, valid) == SIZES:
+        return ""
+    wanted = f"{SIZES[0]} and {SIZES[1]} + {SIZES[2]}"
+    return f"the text is not WikiText-2: it has {words} words and {train} + {valid} tokens, not {wanted}"
 
 
 def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
@@ -96,7 +109,15 @@ def _listed(values: np.ndarray) -> str:
 
 def near_stored(claim: Claim, run: Run) -> Finding:
     """Are the recorded distances to the stored curves within their tolerances?"""
-    rows = [Distance(*row) for row in run.value("stored")]
+    reason, command = (
+        differs(run.config) or not_wikitext_2(run),
+        f"JOMA_DATA=FOLDER joma verify {run.study} --scale paper",
+    )
+    rows = [Distance(*row) for row in run.value("stored")] if "stored" in run else []
+    if not (reason or rows):  # a finished run is taken as it is
+        reason, command = "reference/wikitext2_runs.json was not in the folder of the data", f"{command} --fresh"
+    if reason:
+        return not_run(claim, "the stored curves of those runs", reason, command)
     losses = [row.loss for row in rows if np.isfinite(row.loss)]
     return by_test(
         claim,

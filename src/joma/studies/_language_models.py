@@ -30,13 +30,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.data.text import Corpus, CorpusError, cut_vocabulary, find_corpus, python_corpus, streams, windows
+from joma.data.text import (
+    Corpus,
+    CorpusError,
+    cut_vocabulary,
+    find_corpus,
+    python_corpus,
+    streams,
+    text_file,
+    windows,
+)
 from joma.measure.rebound import FEWEST_SEEDS, Rebound, rebound
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.probes import decoder as probe
@@ -47,9 +57,8 @@ from joma.training.ensemble import Precision
 
 PYTHON = "python"
 """The corpus that needs no download: the source of Python's standard library."""
-WIKITEXT = ("wikitext-2", "wikitext-103")
 TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
-"""Every corpus as a caption calls it."""
+"""Every corpus that has a name, as a caption calls it; a text file is called by its own."""
 LEARNED = 0.05  # nats by which a loss must be below that of the words' frequencies for a network to have learned
 KEY_WORDS = 1_000
 """Most frequent words over which logits are compared with what Theorem 1 says."""
@@ -60,11 +69,12 @@ class LanguageModelConfig:
     """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
 
     corpus: str = PYTHON
-    """python, or wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to."""
+    """python; wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to; or the path
+    of a text file."""
     data: str = ""
     """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
     tokens: int = 200_000
-    """Tokens of Python source to read at most; of WikiText, tokens to train on."""
+    """Tokens of Python source to read at most; of other texts, tokens to train on."""
     vocabulary: int = 600
     """Words at most."""
     width: int = 32
@@ -95,8 +105,10 @@ class LanguageModelConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        if self.corpus not in (PYTHON, *WIKITEXT):
-            raise ValueError(f"corpus must be one of {', '.join((PYTHON, *WIKITEXT))}, got {self.corpus!r}")
+        if self.corpus not in TEXTS and not Path(self.corpus).is_file():
+            raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, got {self.length}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
         if self.seeds < FEWEST_SEEDS:
@@ -169,23 +181,45 @@ class Recipe:
 
 
 def corpus(config: LanguageModelConfig, progress: Progress = lambda share, doing: None) -> Corpus:
-    """The text to train on. Raises `NotRun` where it is not on this machine."""
-    if config.corpus == PYTHON:
-        return python_corpus(config.vocabulary, tokens=config.tokens, progress=lambda _, doing: progress(0.0, doing))
-    found = find_corpus(config.data or None, name=config.corpus, progress=lambda _, doing: progress(0.0, doing))
+    """The text to train on. Raises `NotRun` where it is not on this machine, `CorpusError` where --data is wrong."""
+    found = _found(config, lambda _, doing: progress(0.0, doing))
     if found is None:
-        elsewhere = os.environ.get("JOMA_DATA")
-        place, command = "neither under --data nor under JOMA_DATA", "JOMA_DATA=FOLDER and the same command"
-        if config.data:
-            place, command = f"not under --data, {config.data!r}", f"--data FOLDER, one that holds {config.corpus}"
-            command += f", or without --data, to look under JOMA_DATA, {elsewhere!r}" if elsewhere else ""
-        elif elsewhere:
-            place = f"not under JOMA_DATA, {elsewhere!r}"
-        raise NotRun(
-            f"{config.corpus} is {place}, nor downloaded "
-            f"(joma.data.text.download_wikitext({config.corpus!r}) does that)",
-            command,
-        )
+        raise _missing(config)
+    return found
+
+
+def called(corpus: str) -> str:
+    """A corpus as a caption calls it.
+
+    >>> called("wikitext-2"), called("texts/song.txt")
+    ('WikiText-2', 'song.txt')
+    """
+    return TEXTS.get(corpus, Path(corpus).name)
+
+
+def _missing(config: LanguageModelConfig) -> Exception:
+    """Why the text is not there. A folder that was named is an error; one that was not, a study that is not run."""
+    name, elsewhere = config.corpus, os.environ.get("JOMA_DATA")
+    if config.data:
+        folder = Path(config.data)
+        if folder.name == name and folder.is_dir():
+            return CorpusError(f"--data must be the folder that holds {name}, not {name} itself: {folder.parent}")
+        hint = f"; without --data it is looked for under JOMA_DATA, {elsewhere}" if elsewhere else ""
+        return CorpusError(f"--data {config.data}: there is no folder {name} in it, nor was it downloaded{hint}")
+    place = f"not under JOMA_DATA, {elsewhere!r}" if elsewhere else "neither under --data nor under JOMA_DATA"
+    download = f"joma.data.text.download_wikitext({name!r})"
+    return NotRun(f"{name} is {place}, nor downloaded ({download} does that)", "JOMA_DATA=FOLDER and the same command")
+
+
+def _found(config: LanguageModelConfig, progress: Progress) -> Corpus | None:
+    if config.corpus == PYTHON:
+        return python_corpus(config.vocabulary, tokens=config.tokens, progress=progress)
+    if config.corpus in TEXTS:
+        found = find_corpus(config.data or None, name=config.corpus, progress=progress)
+    else:
+        found = text_file(config.corpus, progress=progress)
+    if found is None:
+        return None
     if config.tokens < len(found.tokens["train"]):
         cut = found.tokens | {"train": found.tokens["train"][: config.tokens]}
         found = replace(found, tokens=cut, sha256=sha256(f"{found.sha256} {config.tokens}".encode()).hexdigest())
@@ -279,11 +313,9 @@ def _remember_corpus(text: Corpus, run: Run) -> None:
 
 def same_text(config: LanguageModelConfig, run: Run) -> None:
     """A study's `check`: the text of a finished run is still the one that is found, or none is found."""
-    try:
-        text = corpus(config)
-    except NotRun:
-        return
-    _must_be(text, run.value("corpus/sha256"), run)
+    text = _found(config, lambda share, doing: None)
+    if text is not None:
+        _must_be(text, run.value("corpus/sha256"), run)
 
 
 def _digest(text: Corpus) -> np.ndarray:

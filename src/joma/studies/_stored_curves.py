@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from joma.data.errors import CorpusError
 from joma.runs import Run
 from joma.studies._language_models import alive, best_loss, curve, steps_of
 
@@ -47,20 +49,40 @@ class Distance(NamedTuple):
 
 
 def find_stored(data: str) -> list[dict[str, Any]] | None:
-    """The stored curves under `data` or JOMA_DATA, or None: reference/wikitext2_runs.json."""
+    """The stored curves under `data` or JOMA_DATA, or None: reference/wikitext2_runs.json.
+
+    Raises a `CorpusError` for a file that holds something else.
+    """
     folder = data or os.environ.get("JOMA_DATA")
     path = Path(folder or "", "reference", "wikitext2_runs.json")
     if not folder or not path.is_file():
         return None
     try:
         stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        if all({"layers", "lr", "seed", "steps", "val_loss", "entropy"} <= run.keys() for run in stored):
+        if stored and all(_is_a_run(one) for one in stored) and _agree_on_steps(stored):
             return stored
-    except (ValueError, AttributeError):
+    except (ValueError, TypeError, AttributeError, KeyError):
         pass
-    raise ValueError(
-        f"{path} is not a list of runs with layers, lr, seed, steps, val_loss[step] and entropy[step][layer]"
+    raise CorpusError(
+        f"{path} is not a list of runs with layers, lr, seed, steps, val_loss[step] and entropy[step][layer], finite "
+        "numbers all, and with the same steps in all runs of one depth and rate"
     )
+
+
+def _is_a_run(one: dict[str, Any]) -> bool:
+    layers, points = operator.index(one["layers"]), len(one["steps"])
+    operator.index(one["seed"])
+    shapes = {"lr": (), "steps": (points,), "val_loss": (points,), "entropy": (points, layers)}
+    arrays = {name: np.asarray(one[name]) for name in shapes}
+    return points > 1 and all(
+        array.shape == shapes[name] and array.dtype.kind in "if" and bool(np.isfinite(array).all())
+        for name, array in arrays.items()
+    )
+
+
+def _agree_on_steps(stored: list[dict[str, Any]]) -> bool:
+    steps: dict[tuple[int, float], list[int]] = {}
+    return all(steps.setdefault((one["layers"], one["lr"]), one["steps"]) == one["steps"] for one in stored)
 
 
 def distances(run: Run, variants: dict[str, int], stored: list[dict[str, Any]]) -> np.ndarray:

@@ -137,6 +137,11 @@ class Drawing:
     figure: Figure
 
 
+_FROM_ZERO = ("seed", "sequence")
+"""Numbers that count from 0 and are no sizes."""
+_SEED_LIMIT = 2**63  # what a record can hold, less what is added for further seeds
+
+
 def check_config(config: Any) -> None:
     """Refuse sizes below one, negative seeds and rates, numbers that are not finite, devices that are unknown and a
     precision that the device does not have, by name.
@@ -156,9 +161,11 @@ def check_config(config: Any) -> None:
         if entry.name == "device" and not _DEVICE.fullmatch(value):
             raise ValueError(f"device must be cpu, cuda or cuda:NUMBER, got {value!r}")
         for number in value if isinstance(value, tuple) else (value,):
-            least = 0 if entry.name == "seed" else 1
+            least = 0 if entry.name in _FROM_ZERO else 1
             if isinstance(number, int) and not isinstance(number, bool) and number < least:
                 raise ValueError(f"{entry.name} must be at least {least}, got {number}")
+            if entry.name == "seed" and number >= _SEED_LIMIT - 10**6:
+                raise ValueError(f"seed must be below 2^63 and leave room for those that follow, got {number}")
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{entry.name} must be finite, got {number}")
             if isinstance(number, float) and number < 0 and entry.name.endswith(("rate", "rates", "weight_decay")):

@@ -18,15 +18,16 @@ from joma.studies._language_model_findings import (
     learned_nothing,
     near_stored,
     not_run,
+    not_wikitext_2,
     plot_layers,
 )
 from joma.studies._language_models import (
     PAPER,
-    TEXTS,
     Interval,
     LanguageModelConfig,
     alive,
     best_loss,
+    called,
     corpus,
     curve,
     layer_curves,
@@ -111,11 +112,11 @@ LOGITS = Claim(
 
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Train one ensemble of seeds a depth; keep the distance to the stored curves where there are any."""
+    stored = None if differs(run.config) else find_stored(config.data)  # before the training: it may be damaged
     text = corpus(config, progress)
     run.keep("layers", lambda: np.array(config.layers))
     variants = {_name(layers): recipe(config, text, layers=layers, rates=(config.rate,)) for layers in config.layers}
     train_variants(variants, text, run, progress)
-    stored = None if differs(run.config) else find_stored(config.data)
     if stored is not None:
         run.keep("stored", lambda: distances(run, {_name(layers): layers for layers in config.layers}, stored))
 
@@ -151,7 +152,7 @@ def judge(run: Run) -> list[Finding]:
         findings.append(_deeper(run, variants))
     else:
         findings.append(not_run(DEEPER, "two depths", "layers has only one depth", "joma verify fig6"))
-    return [*findings, *(_losses(run, name) for name in PRINTED), _curves(run), _logits(run, variants)]
+    return [*findings, *(_losses(run, name) for name in PRINTED), near_stored(CURVES, run), _logits(run, variants)]
 
 
 def _left(run: Run, name: str) -> int:
@@ -251,10 +252,10 @@ def _losses(run: Run, name: str) -> Finding:
     expected = ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
     wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
     config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
-    if reason := differs(config, **wanted):
-        command = "joma verify fig6 --scale paper"
+    if reason := differs(config, **wanted) or (name == "wikitext-2" and not_wikitext_2(run)):
+        command = "JOMA_DATA=FOLDER joma verify fig6 --scale paper"
         if name != "wikitext-2":
-            command = f"joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
+            command = f"JOMA_DATA=FOLDER joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
         return not_run(LOSSES[name], expected, reason, command)
     ours = {layers: over_seeds(best_loss(run, variant)[0]) for layers, variant in _variants(run).items()}
     off = float(np.max([abs(one.mean - printed[layers]) for layers, one in ours.items()]))  # NaN if a depth diverged
@@ -272,13 +273,6 @@ def _nearest_other(ours: dict[int, Interval], printed: dict[int, float]) -> floa
     """How far our losses are from those printed for other depths, at least: what the tolerance must be below."""
     off = [abs(one.mean - loss) for layers, one in ours.items() for other, loss in printed.items() if other != layers]
     return float(np.min(off))
-
-
-def _curves(run: Run) -> Finding:
-    if "stored" in run and len(run.value("stored")):
-        return near_stored(CURVES, run)
-    reason = differs(run.config) or "reference/wikitext2_runs.json is not in the folder of the data"
-    return not_run(CURVES, "the stored curves of those runs", reason, "JOMA_DATA=FOLDER joma verify fig6 --scale paper")
 
 
 def _logits(run: Run, variants: dict[int, str]) -> Finding:
@@ -347,8 +341,8 @@ def _draw_entropy(run: Run) -> Drawing:
     axes[-1].legend(fontsize=7)
     range_shown = "their range" if max(variants) <= WITH_RANGE else f"with up to {WITH_RANGE} layers their range"
     caption = (
-        f"Attention entropy on held-out text of {TEXTS[run.config['corpus']]}, mean of {run.config['seeds']} seeds and "
-        f"{range_shown}, layers dark to light from the input upwards; and the loss on that text, one line a seed, "
+        f"Attention entropy on held-out text of {called(run.config['corpus'])}, mean of {run.config['seeds']} seeds "
+        f"and {range_shown}, layers dark to light from the input upwards; and the loss on that text, one line a seed, "
         "without its first fall" + ("; dotted, the best losses that the paper prints." if printed else ".")
     )
     return Drawing("entropy-over-training", caption, figure)

@@ -134,7 +134,7 @@ def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
 
     In FOLDER/runs, where `joma verify` puts them; studies without one are not run. Or, if there is no such folder, in
     FOLDER/STUDY/STUDY.sqlite, as records are kept, perhaps by an earlier version of the study; then only of those
-    studies that have one.
+    studies that have one. Where no study has one, the list is empty.
 
     >>> stored_runs(Path("nothing is stored here"))
     []
@@ -152,7 +152,7 @@ def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
             name = path.stem.rpartition("-")[0] if verified else path.stem
             if name in names():
                 newest.setdefault(name, ("", path))
-    shown = [name for name in names() if verified or name in newest]
+    shown = [name for name in names() if name in newest or (verified and newest)]
     return [(name, newest[name][1] if name in newest else None) for name in shown]
 
 

@@ -8,8 +8,10 @@ from joma.studies._ablation import (
     AblationConfig,
     as_it_is,
     learned,
+    lost,
     shows,
     trains,
+    unknown,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
 from joma.studies._language_model_findings import not_run
@@ -79,6 +81,9 @@ def judge(run: Run) -> list[Finding]:
 
 
 def _better(run: Run) -> Finding:
+    expected = f"a lower validation loss after as many steps, by {BETTER} and by more than seeds differ (95 %)"
+    if reason := lost(run, "learned", "frozen"):
+        return unknown(BETTER_LEARNED, run, expected, reason)
     losses = {name: best_loss(run, name)[0] for name in ("learned", "frozen")}
     gain = over_seeds(losses["frozen"] - losses["learned"])
     return by_effect(
@@ -86,7 +91,7 @@ def _better(run: Run) -> Finding:
         measured=_beyond_chance(gain) if learned(run, "learned") else 0.0,
         control=0.0,
         margin=BETTER,
-        expected=f"a lower validation loss after as many steps, by {BETTER} and by more than seeds differ (95 %)",
+        expected=expected,
         shown=f"loss {over_seeds(losses['learned'])}, lower by {gain}",
         control_shown=f"frozen: loss {over_seeds(losses['frozen'])}",
     )
@@ -94,6 +99,12 @@ def _better(run: Run) -> Finding:
 
 def _alike(run: Run) -> Finding:
     """Coherence, the mean |cos| between words, at the end of training against that of vectors that stayed random."""
+    expected = (
+        f"a mean |cos| between words above that of frozen random vectors by {ALIKE:.0%} and by more than seeds differ "
+        "(95 %)"
+    )
+    if reason := lost(run, "learned", "frozen"):
+        return unknown(ALIKE_LEARNED, run, expected, reason)
     ends = {name: curve(run, name, "coherence")[0, :, -1] for name in ("learned", "frozen", "orthonormal")}
     more = over_seeds(ends["learned"] / ends["frozen"] - 1)
     return by_effect(
@@ -101,8 +112,7 @@ def _alike(run: Run) -> Finding:
         measured=_beyond_chance(more) if learned(run, "learned") else 0.0,
         control=0.0,
         margin=ALIKE,
-        expected=f"a mean |cos| between words above that of frozen random vectors by {ALIKE:.0%} and by more than "
-        "seeds differ (95 %)",
+        expected=expected,
         shown=f"{over_seeds(ends['learned'])}, more by {more.mean:.1%} ± {more.half_width:.1%}",
         control_shown=f"frozen random: {over_seeds(ends['frozen'])}; orthonormal: {ends['orthonormal'].mean():.1g}",
     )
@@ -114,6 +124,8 @@ def _logits(run: Run) -> Finding:
     if "orthonormal/estimate/theorem" not in run:
         reason = "with several heads the theorem does not say which logits it means"
         return not_run(LOGITS, expected, reason, "joma verify embeddings")
+    if reason := lost(run, *FEW_WORDS):
+        return unknown(LOGITS, run, expected, reason)
     found = {name: curve(run, name, "estimate/theorem")[0, :, -1] for name in FEW_WORDS}
     frequency = over_seeds(curve(run, "orthonormal", "estimate/frequency")[0, :, -1])
     more = over_seeds(found["orthonormal"] - found["frozen, few words"])

@@ -10,13 +10,13 @@ import torch
 
 from joma.measure.rebound import FEWEST_POINTS, rebound
 from joma.runs import Run
-from joma.studies._language_model_findings import differs, diverged, near_stored, not_run, plot_layers
+from joma.studies._language_model_findings import differs, near_stored, not_run, not_wikitext_2, plot_layers
 from joma.studies._language_models import (
     PAPER,
-    TEXTS,
     LanguageModelConfig,
     alive,
     best_loss,
+    called,
     corpus,
     curve,
     layer_curves,
@@ -93,10 +93,10 @@ CURVES = Claim(
 
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Train all rates and seeds as one ensemble; keep the distance to the stored curves where there are any."""
+    stored = None if differs(run.config) else find_stored(config.data)  # before the training: it may be damaged
     text = corpus(config, progress)
     variant = recipe(config, text, layers=config.layers, rates=sorted(config.rates))
     train_variants({SWEEP: variant}, text, run, progress)
-    stored = None if differs(run.config) else find_stored(config.data)
     if stored is not None:
         run.keep("stored", lambda: distances(run, {SWEEP: config.layers}, stored))
 
@@ -104,10 +104,10 @@ def run(config: Config, run: Run, progress: Progress) -> None:
 def judge(run: Run) -> list[Finding]:
     """The best rate against the others; rebound and loss over all runs against rates exchanged at random."""
     if alive(run, SWEEP).any(-1).sum() < 2:
-        reason = f"fewer than two rates are left to compare{diverged(run, [SWEEP])}"
-        lost = [not_run(claim, "two rates that do not diverge", reason, "joma verify fig8") for claim in COMPARED]
-        return [*lost, _curves(run)]
-    return [_best(run), _pattern(run), _together(run), _large(run), _curves(run)]
+        reason = f"fewer than two rates are left to compare{_diverged(run)}"
+        lost = [not_run(claim, "two rates that do not diverge", reason, "lower --rates") for claim in COMPARED]
+        return [*lost, near_stored(CURVES, run)]
+    return [_best(run), _pattern(run), _together(run), _large(run), near_stored(CURVES, run)]
 
 
 def comes_back(run: Run) -> np.ndarray:
@@ -135,8 +135,8 @@ def _by_rate(run: Run) -> tuple[np.ndarray, np.ndarray, int]:
 def _best(run: Run) -> Finding:
     rates, losses, best = _by_rate(run)
     expected = f"the lowest mean loss at {PRINTED_BEST:g}, by more than seeds differ (95 %)"
-    if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)):
-        return not_run(BEST, expected, reason, "joma verify fig8 --scale paper")
+    if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)) or not_wikitext_2(run):
+        return not_run(BEST, expected, reason, "JOMA_DATA=FOLDER joma verify fig8 --scale paper")
     printed = int(np.argmin(np.abs(rates - PRINTED_BEST)))
     gains = [over_seeds(row - losses[printed]) for i, row in enumerate(losses) if i != printed]
     nearest = min(gains, key=lambda gain: gain.mean - gain.half_width if np.isfinite(gain.mean) else np.inf)
@@ -146,7 +146,7 @@ def _best(run: Run) -> Finding:
         control=0.0,
         margin=nearest.half_width,
         expected=expected,
-        shown=_losses_shown(rates, losses) + diverged(run, [SWEEP]),
+        shown=_losses_shown(rates, losses) + _diverged(run),
         control_shown=f"the nearest other rate: above by {nearest}",
         quantitative=best == printed,
     )
@@ -154,8 +154,21 @@ def _best(run: Run) -> Finding:
 
 def _losses_shown(rates: np.ndarray, losses: np.ndarray) -> str:
     return "loss " + ", ".join(
-        f"{over_seeds(row).mean:.3f} ({rate:g})" for rate, row in zip(rates, losses, strict=True)
+        f"{over_seeds(row).mean:.3f} ({rate:g})"
+        for rate, row in zip(rates, losses, strict=True)
+        if np.isfinite(row).any()
     )
+
+
+def _diverged(run: Run) -> str:
+    """A remark about the runs whose loss was no longer finite, rate by rate, or nothing."""
+    left = alive(run, SWEEP)
+    parts = [
+        f"{(~row).sum()} of {len(row)} runs at {rate:g}"
+        for rate, row in zip(run.value(f"{SWEEP}/rates"), left, strict=True)
+        if not row.all()
+    ]
+    return f"; diverged and left out: {', '.join(parts)}" if parts else ""
 
 
 def _pattern(run: Run) -> Finding:
@@ -164,12 +177,15 @@ def _pattern(run: Run) -> Finding:
     back = comes_back(run)
     means = [over_seeds(row) for row in back]
     others = [i for i in range(len(rates)) if i != best and np.isfinite(means[i].mean)]
-    rival = max([i for i in others if learned_at(run, SWEEP)[i]] or others, key=lambda i: means[i].mean)
+    learners = [i for i in others if learned_at(run, SWEEP)[i]]
+    rival = max(learners or others, key=lambda i: means[i].mean)
     each = layer_rebounds(run, SWEEP, rate=best)
     count = 0 if each is None else int(each.rebounds.sum())
     ahead = over_seeds(back[best] - back[rival])
     each_rate = ", ".join(
-        f"{part.mean:.2f} ± {part.half_width:.2f} ({rate:g})" for part, rate in zip(means, rates, strict=True)
+        f"{part.mean:.2f} ± {part.half_width:.2f} ({rate:g})"
+        for part, rate in zip(means, rates, strict=True)
+        if np.isfinite(part.mean)
     )
     return by_effect(
         PATTERN,
@@ -179,8 +195,9 @@ def _pattern(run: Run) -> Finding:
         expected="at the best rate more of the drop comes back than at any other, and every layer rebounds",
         quantitative=count == run.config["layers"],
         shown=f"best rate {rates[best]:g}: {means[best]} of the drop comes back, {count} of {run.config['layers']} "
-        f"layers rebound; all rates: {each_rate}" + diverged(run, [SWEEP]),
-        control_shown=f"the most at another rate: {means[rival]} ({rates[rival]:g})",
+        f"layers rebound; all rates: {each_rate}" + _diverged(run),
+        control_shown=f"the most at another rate{' that learns' if learners else ''}: "
+        f"{means[rival]} ({rates[rival]:g})",
     )
 
 
@@ -191,7 +208,7 @@ def _together(run: Run) -> Finding:
     expected = "over all runs a negative rank correlation, its 95 % interval below 0"
     if not np.isfinite(whole.value):
         reason = "nothing, or the same part, comes back at every rate, and a correlation cannot be worked out"
-        return not_run(TOGETHER, expected, reason + diverged(run, [SWEEP]), "joma verify fig8")
+        return not_run(TOGETHER, expected, reason + _diverged(run), "joma verify fig8")
     learned, rates = learned_at(run, SWEEP), run.value(f"{SWEEP}/rates")
     rest = ""
     if learned.sum() > 2 and not learned.all():
@@ -205,7 +222,7 @@ def _together(run: Run) -> Finding:
         margin=0.0,
         expected=expected,
         quantitative=whole.high < 0,
-        shown=f"rank correlation {whole} over {int(np.isfinite(back).sum())} runs{rest}" + diverged(run, [SWEEP]),
+        shown=f"rank correlation {whole} over {int(np.isfinite(back).sum())} runs{rest}" + _diverged(run),
         control_shown=f"losses exchanged between rates: beyond ±{whole.chance:.2f} in 5 % of cases",
     )
 
@@ -266,6 +283,10 @@ def _large(run: Run) -> Finding:
     """The largest rate that did not diverge; its entropy at the end as a share of the untrained network's."""
     rates, _, best = _by_rate(run)
     largest = int(np.flatnonzero(alive(run, SWEEP).any(-1))[-1])
+    expected = f"in every layer entropy ends below {SPARSE:.0%} of its start"
+    if largest == best:
+        reason = f"the largest rate that does not diverge, {rates[best]:g}, has the lowest loss{_diverged(run)}"
+        return not_run(LARGE, expected, reason, "--rates with a larger one that does not diverge")
     shares = []
     for index in (largest, best):
         curves = layer_curves(run, SWEEP, rate=index).mean(1)  # (layers, points)
@@ -275,20 +296,13 @@ def _large(run: Run) -> Finding:
         measured=f"at {rates[largest]:g} entropy ends at "
         + ", ".join(f"{share:.0%}" for share in shares[0])
         + " of its start, from the first layer upwards"
-        + diverged(run, [SWEEP]),
-        expected=f"in every layer entropy ends below {SPARSE:.0%} of its start",
+        + _diverged(run),
+        expected=expected,
         as_printed=bool((shares[0] < SPARSE).all()),
         in_direction=bool(shares[0].min() < min(SPARSE, shares[1].min())),
         tolerance=SPARSE,
         control=f"at the best rate, {rates[best]:g}: " + ", ".join(f"{share:.0%}" for share in shares[1]),
     )
-
-
-def _curves(run: Run) -> Finding:
-    if "stored" in run and len(run.value("stored")):
-        return near_stored(CURVES, run)
-    reason = differs(run.config) or "reference/wikitext2_runs.json is not in the folder of the data"
-    return not_run(CURVES, "the stored curves of those runs", reason, "JOMA_DATA=FOLDER joma verify fig8 --scale paper")
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -319,7 +333,7 @@ def draw(run: Run) -> list[Drawing]:
         axis.remove()
     points = len(steps_of(run, SWEEP))
     caption = (
-        f"Attention entropy on held-out text of {TEXTS[run.config['corpus']]} under {len(rates)} rates, each with the "
+        f"Attention entropy on held-out text of {called(run.config['corpus'])} under {len(rates)} rates, each with the "
         f"loss at its best: mean of {run.config['seeds']} seeds and their range, {points} points, layers dark to light "
         "from the input upwards. Last: the part of its drop that attention made good, against the loss, one dot a run; "
         "hollow where nothing was learned but frequencies."

@@ -8,11 +8,13 @@ from joma.studies._ablation import (
     AblationConfig,
     as_it_is,
     learned,
+    lost,
     needs,
     said,
     shape_of,
     shows,
     trains,
+    unknown,
 )
 from joma.studies._ablation_figures import draws
 from joma.studies._language_models import same_text
@@ -72,14 +74,17 @@ def judge(run: Run) -> list[Finding]:
 def _stays_sparse(run: Run) -> Finding:
     """The share of layers that drop and do not come back, against that of the ReLU network.
 
-    No such layer: fails. Not more of them than with ReLU: not above its control. All, and none with ReLU: holds.
+    No such layer: fails. Not more of them than with ReLU, or a network that did not learn: not above its control. All,
+    and none with ReLU: holds.
     """
+    expected = "entropy of every layer drops by more than seeds differ by chance (99 %), and of none comes back"
+    if reason := lost(run, "identity", "ReLU"):
+        return unknown(LINEAR, run, expected, reason)
     stays = {
         name: float((shape.drops & ~shape.rebounds).mean()) if learned(run, name) else 0.0
         for name, shape in ((name, shape_of(run, name)) for name in ("identity", "ReLU"))
     }
-    expected = "entropy of every layer drops by more than seeds differ by chance (99 %), and of none comes back"
-    if stays["identity"] == 0:
+    if stays["identity"] == 0 and learned(run, "identity"):
         return by_test(
             LINEAR, measured=said(run, "identity"), expected=expected, as_printed=False, control=said(run, "ReLU")
         )

@@ -11,10 +11,12 @@ from joma.studies._ablation import (
     Quantity,
     as_it_is,
     learned,
+    lost,
     needs,
     said,
     shows,
     trains,
+    unknown,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
 from joma.studies._language_models import layer_curves, over_seeds, same_text, steps_of
@@ -65,6 +67,9 @@ def judge(run: Run) -> list[Finding]:
 
 def _together(run: Run) -> Finding:
     """Over measuring points: does rank go with entropy more than with mere time? By seed and layer."""
+    expected = f"a correlation over training of at least {CLOSE} in every layer, and more than with log time"
+    if reason := lost(run, "ReLU"):
+        return unknown(TOGETHER, run, expected, reason)
     ranks, entropies = (layer_curves(run, "ReLU", measure) for measure in ("rank/up", "valid/entropy"))
     time = np.log1p(steps_of(run, "ReLU"))
     follows = _correlations(ranks, entropies)  # (layers, seeds)
@@ -76,7 +81,7 @@ def _together(run: Run) -> Finding:
         measured=ahead.mean if ahead.mean > ahead.half_width and learned(run, "ReLU") else 0.0,
         control=0.0,
         margin=MARGIN,
-        expected=f"a correlation over training of at least {CLOSE} in every layer, and more than with log time",
+        expected=expected,
         quantitative=all(one.mean >= CLOSE for one in by_layer),
         shown=f"correlation with entropy {', '.join(map(str, by_layer))}, more than with log time by {ahead}; "
         + said(run, "ReLU", RANK),

@@ -14,10 +14,14 @@ from joma.runs import Run, RunError
 class Checkpoint:
     """The states of the groups of an ensemble. It belongs to one run: that of another, or another split, is ignored."""
 
+    unreadable = False
+    """Whether `load` found a file that is damaged."""
+
     def __init__(self, run: Run, name: str, together: int) -> None:
         self.path = run.path.with_name(f"{run.path.name}-{name.replace('/', '.') or 'ensemble'}.checkpoint")
         self.together = together
         self.identity = f"{run.created} {name} {together}"
+        self.kept: Sequence[int] | None = None  # the step of every group in the file; None: no file of this run
 
     def save(self, at: Sequence[int], states: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Write it, whole or not at all. at: the step of every group."""
@@ -30,12 +34,19 @@ class Checkpoint:
         try:
             save_file(tensors, new, {"identity": self.identity, "at": json.dumps(list(at))})
             os.replace(new, self.path)
+            self.kept = list(at)
         except Exception as error:
             new.unlink(missing_ok=True)
             raise RunError(
-                f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, and the same "
-                "command goes on from there"
+                f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, but the same "
+                f"command goes on {self._where()}"
             ) from error
+
+    def _where(self) -> str:
+        """Where training goes on if nothing more is written; the mean over groups, as progress tells it."""
+        if self.kept is None:
+            return "from the start, as there is no earlier checkpoint"
+        return f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
 
     def load(self, groups: int) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
         """The step and the state of every group; the beginning if there is no checkpoint of this run."""
@@ -50,9 +61,14 @@ class Checkpoint:
                 for key in file.keys():  # noqa: SIM118 - not a dict
                     group, name = key.split("/", 1)
                     states.setdefault(int(group), {})[name] = file.get_tensor(key)
-            return json.loads(about["at"]), states
-        except (FileNotFoundError, SafetensorError):
+            at: list[int] = json.loads(about["at"])
+        except FileNotFoundError:
             return [0] * groups, {}
+        except (SafetensorError, KeyError, ValueError):
+            self.unreadable = True
+            return [0] * groups, {}
+        self.kept = list(at)
+        return at, states
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -11,8 +11,6 @@ import gc
 import itertools
 import math
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +18,7 @@ from time import monotonic
 
 import torch
 
+from joma.interrupts import signals_noted
 from joma.models.products import half_products
 from joma.runs import Run
 from joma.training.checkpoints import Checkpoint
@@ -31,6 +30,8 @@ Progress = Callable[[float, str], None]
 
 SAVING = 0.01
 """The part of the time that may go into checkpoints: what takes long to write is written less often."""
+
+ANEW = "checkpoint unreadable, training begins anew"
 
 
 def train(
@@ -46,7 +47,7 @@ def train(
     train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
     loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
     run, written about every `checkpoint_every` seconds (less often if that took more than a hundredth of the time) and
-    at Ctrl-C, and removed at the end.
+    at Ctrl-C or SIGTERM, which then do what they do anyway, and removed at the end.
 
     >>> import tempfile
     >>> from joma.models import Decoder, DecoderConfig
@@ -145,14 +146,14 @@ def _advance(
     """Train all of these, in turns of a few steps each."""
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
-        teller.begin(name, training.mean_step)
+        teller.begin(name, training.mean_step, anew=training.begins_anew)
     slowest = max(teller.part, key=teller.part.__getitem__)  # the others end up waiting for it
     going = {
         name: training.advance(every, urgent=name == slowest, saving=SAVING / len(trainings))
         for name, training in trainings.items()
     }
-    with _interrupts_noted() as interrupts:
-        while going:
+    with signals_noted() as noted:
+        while going and not noted:
             for name in list(going):
                 with products(ensembles[name].precision):
                     # The loss is asked for before more steps are handed in: it then waits for those of the turn
@@ -161,32 +162,12 @@ def _advance(
                     if next(going[name], None) is None:
                         del going[name]
                 teller.step[name] = trainings[name].mean_step
-                if interrupts:
-                    for training in trainings.values():
-                        training.save()
-                    raise KeyboardInterrupt
+                if noted:
+                    break
             teller.start_clock()
-
-
-@contextmanager
-def _interrupts_noted() -> Iterator[list[int]]:
-    """Within, Ctrl-C waits for the end of a turn, where a checkpoint can be made; a second one does not wait."""
-    noted: list[int] = []
-
-    def note(number: int, frame: object) -> None:
         if noted:
-            raise KeyboardInterrupt
-        noted.append(number)
-
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield noted  # somebody else decides
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+            for training in trainings.values():
+                training.save()
 
 
 class _Training:
@@ -202,6 +183,7 @@ class _Training:
         self.at, self.parked = self.checkpoint.load(count)
         if self._recorded == ensemble.steps:
             self.at = [ensemble.steps] * count
+        self.begins_anew = self.checkpoint.unreadable and self._recorded < ensemble.steps
         self.engines: dict[int, Engine] = {}  # by size: a compiled step serves all groups of its size
         self.current: int | None = None
 
@@ -279,6 +261,7 @@ class _Teller:
         self.part = {name: some / sum(work.values()) for name, some in work.items()}
         self.step, self.found = dict.fromkeys(ensembles, 0.0), dict.fromkeys(ensembles, 0.0)
         self.began: tuple[float, float] | None = None  # when, and at what share
+        self.anew: list[str] = []
         self.last = monotonic()
 
     @property
@@ -286,10 +269,13 @@ class _Teller:
         """Of all the work."""
         return sum(part * self.step[name] / self.ensembles[name].steps for name, part in self.part.items())
 
-    def begin(self, name: str, step: float) -> None:
-        """An ensemble begins here: after a kill, not at step 0."""
+    def begin(self, name: str, step: float, *, anew: bool = False) -> None:
+        """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""
         self.step[name] = self.found[name] = step
         self.began = None
+        if anew:
+            self.anew.append(name)
+            self.progress(self.share, f"{name}: {ANEW}" if name else ANEW)
 
     def start_clock(self) -> None:
         """All have had a turn: what comes before steps, as compiling, is over, and their pace tells the time left."""
@@ -309,7 +295,12 @@ class _Teller:
         members = sum(self.ensembles[one].members for one in going)
         at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
         shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
-        self.progress(share, f"{who}{members} networks, {at}{shown}{self._wait(now, share)}")
+        self.progress(share, f"{who}{members} networks, {at}{shown}{self._wait(now, share)}{self._anew(going)}")
+
+    def _anew(self, going: Sequence[str]) -> str:
+        """Said all along: who looks at a log, or now and then at a bar, misses what is said once."""
+        names = [name for name in going if name in self.anew]
+        return f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
 
     def _wait(self, now: float, share: float) -> str:
         if self.began is None or share <= self.began[1]:

@@ -1,0 +1,8 @@
+"""`python -m joma`: the same as `joma`."""
+
+import sys
+
+from joma.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

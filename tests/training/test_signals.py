@@ -1,0 +1,197 @@
+"""Training that is told to end: a real process at SIGTERM, a full disk, a checkpoint that cannot be read later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+from small_ensembles import Killed, batch, ensemble, fresh
+from torch import Tensor
+
+from joma.exit_status import answer
+from joma.runs import Run, RunError
+from joma.training import train, train_all
+
+SCRIPT = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from small_ensembles import batch, ensemble, fresh
+from joma.exit_status import OK, answer
+from joma.runs import Run
+from joma.training import train
+
+path, how = Path(sys.argv[1]), sys.argv[2]
+
+def told(step, members):
+    if step == 25:
+        print("training", flush=True)
+        sys.stdin.readline()
+    return batch(step, members)
+
+def command():
+    with Run.open(path, write=True) if path.exists() else fresh(path) as run:
+        train(ensemble(batch=told, steps=100_000, measure_at=(5,)), run)
+    return OK
+
+sys.exit(answer(command) if how == "command" else command())
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("command", 143), ("library", -signal.SIGTERM)])
+def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, status: int) -> None:
+    """A command ends as at Ctrl-C; a program that calls `train` dies of the signal as before, but a turn later."""
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "a.sqlite"), how],
+        env=os.environ | {"PYTHONPATH": here},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "training\n"
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate("\n", timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == status, said
+    sentence = "joma: interrupted; the same command goes on where this one stopped\n"
+    assert said == (sentence if how == "command" else "")
+    run = Run.open(tmp_path / "a.sqlite", write=True)
+    asked: list[int] = []
+
+    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        asked.append(step)
+        return batch(step, members)
+
+    train(ensemble(batch=counted, steps=50, measure_at=(5,)), run)
+    assert min(step for step in asked if step > 0) == 30  # the end of the turn of step 25
+    whole = fresh(tmp_path / "whole.sqlite")
+    train(ensemble(steps=50, measure_at=(5,)), whole)
+    np.testing.assert_array_equal(run.at("weights", 50), whole.at("weights", 50))
+    run.close(), whole.close()
+
+
+def signals_at(step: int, *numbers: int) -> Any:
+    def signalled(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if now == step:
+            for number in numbers:
+                signal.raise_signal(number)
+        return batch(now, members)
+
+    return signalled
+
+
+def test_sigterm_sent_twice_by_timeout_is_one(tmp_path: Path) -> None:
+    run = fresh(tmp_path / "a.sqlite")
+    twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
+    assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert list(tmp_path.glob("*.checkpoint"))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    run.close()
+
+
+def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joma.interrupts.ECHO", 0.0)
+    run = fresh(tmp_path / "a.sqlite")
+    twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
+    assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert not list(tmp_path.glob("*.checkpoint"))
+    run.close()
+
+
+def test_a_handler_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    heard: list[int] = []
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with fresh(tmp_path / "a.sqlite") as run:
+            train(ensemble(batch=signals_at(7, signal.SIGTERM)), run)
+            assert run.last_step("weights") == 12
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert heard == [signal.SIGTERM]
+
+
+def full(*args: Any, **kwargs: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_on_a_full_disk_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, status: int
+) -> None:
+    """And says where the next one begins. Were it an error like others, `joma verify` would go on to the next study."""
+    run = fresh(tmp_path / "a.sqlite")
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    stopped = ensemble(batch=signals_at(7, number))
+    assert answer(lambda: train(stopped, run)) == status  # type: ignore[arg-type, func-returns-value]
+    said = capsys.readouterr().err
+    assert said.startswith("joma: interrupted; no checkpoint could be written to ")
+    assert "No space left" in said
+    assert said.endswith("the same command goes on from the start, as there is no earlier checkpoint\n")
+    run.close()
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_full_disk_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reopened: bool
+) -> None:
+    """One that this command wrote, or that it began with."""
+    run = fresh(tmp_path / "a.sqlite")
+    write = safetensors.torch.save_file
+
+    def once(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(safetensors.torch, "save_file", full)
+        write(*args, **kwargs)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", once)
+    if reopened:
+        with pytest.raises(Killed):
+            train(ensemble(batch=dies_at(7)), run, checkpoint_every=0.0)
+    with pytest.raises(RunError, match=r"goes on from the last checkpoint, at step 5$"):
+        train(ensemble(), run, checkpoint_every=0.0)
+    assert not list(tmp_path.glob("*.new"))
+    run.close()
+
+
+def dies_at(step: int) -> Any:
+    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if now == step:
+            raise Killed
+        return batch(now, members)
+
+    return deadly
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All along, and of the ensemble it belongs to; nothing is said where there is none, or nothing left to train."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: next(clock))
+    run = fresh(tmp_path / "a.sqlite")
+    with pytest.raises(Killed):
+        train_all({"a": ensemble(), "b": ensemble(batch=dies_at(11))}, run, checkpoint_every=0.0)
+    (kept,) = tmp_path.glob("*.checkpoint")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    kept.with_name(kept.name.replace("-b.", "-a.")).write_bytes(b"")
+    heard: list[str] = []
+    several = {name: ensemble() for name in "abc"}
+    train_all(several, run, progress=lambda share, doing: heard.append(doing), checkpoint_every=9e9)
+    anew = "b: checkpoint unreadable, training begins anew"
+    assert heard[0] == anew
+    assert [line.endswith(f" ({anew})") for line in heard[1:]] == [line.startswith("b: ") for line in heard[1:]]
+    assert any(line.startswith("b: 5 networks") for line in heard)
+    assert any(line.startswith("c: 5 networks") for line in heard)
+    assert run.last_step("b/weights") == run.last_step("c/weights") == 12
+    run.close()
