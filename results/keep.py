@@ -54,7 +54,7 @@ def main() -> None:
     """Keep the runs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--commit", help="the commit that the run was made at; the present one unless given")
+    parser.add_argument("--commit", help="the commit that the run was made at; else the present one, or a record's own")
     options = parser.parse_args()
     for path in options.runs:
         keep(path, options.commit)

@@ -1,6 +1,7 @@
 """What several tests share: the Triton interpreter, and a small synthetic study whose number is 1 if all is well."""
 
 import os
+import signal
 import tempfile
 
 # Triton decides when a kernel is defined whether to compile or to interpret it: say so before anything imports it.
@@ -62,3 +63,11 @@ def toy():
 
     study = Study("toy", "A toy", 1, (CLAIM,), Config(), Config(size=30), run, judge, draw)
     return study, computed
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_as_in_a_terminal():
+    """What a shell starts in the background ignores Ctrl-C; tests that raise it must not depend on that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -21,7 +21,7 @@ OUT = Path("joma-out")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `joma`. Returns the exit status: 0 judged, 1 broken, 2 bad input, 130 interrupted, 143 ended."""
+    """Entry point of `joma`. Returns the exit status: 0 judged, 1 broken, 2 bad input, 130 or 143 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)

@@ -26,9 +26,7 @@ def _answer(call: Callable[[], int]) -> int:
     try:
         return call()
     except KeyboardInterrupt as interrupt:
-        lost = interrupt.__cause__  # what kept a checkpoint from being written
-        rest = lost if isinstance(lost, _run_error()) else "the same command goes on where this one stopped"
-        print(f"joma: interrupted; {rest}", file=sys.stderr)
+        print(f"joma: interrupted; {_goes_on(interrupt.__cause__)}", file=sys.stderr)
         return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     except BrokenPipeError:  # the reader of our output left (`joma list | head`)
         sys.stderr.close()
@@ -36,6 +34,15 @@ def _answer(call: Callable[[], int]) -> int:
     except (ValueError, OSError, _run_error()) as error:
         print(f"joma: {error}", file=sys.stderr)
         return BROKEN if _of_the_disk(error) else BAD_INPUT
+
+
+def _goes_on(error: BaseException | None) -> str:
+    """Where the same command goes on after an interrupt. error: what went wrong between it and the end, if anything."""
+    if error is None:
+        return "the same command goes on where this one stopped"
+    if isinstance(error, _run_error()):  # no checkpoint could be written; it says where
+        return str(error)
+    return f"on the way out {type(error).__name__}: {error}; the same command goes on from the last checkpoint"
 
 
 def _of_the_disk(error: BaseException) -> bool:

@@ -15,6 +15,11 @@ ECHO = 1.0
 """Seconds in which a second SIGTERM is the first once more: `timeout` sends one to the command, one to its group."""
 
 
+PATIENCE = 25.0
+"""Seconds that a signal waits at most, less than the 30 after which schedulers kill. A turn may never end: who ends a
+whole group of processes ends the compiler's too, and torch waits for it without limit."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM during a command, from `timeout` or a job scheduler: whatever knows how to end at Ctrl-C ends as well."""
 
@@ -41,8 +46,8 @@ def sigterm_raised() -> Iterator[None]:
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _RaiseTerminated())
     try:
+        signal.signal(signal.SIGTERM, _RaiseTerminated())
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -52,11 +57,12 @@ def sigterm_raised() -> Iterator[None]:
 def signals_noted() -> Iterator[dict[int, float]]:
     """Within, Ctrl-C and SIGTERM wait for the end of a turn, where a checkpoint can be made; a second does not wait.
 
-    On leaving, what was noted does what it would have done at once. An error on the way, as of a full disk, becomes
-    its cause: it must not keep a command from ending.
+    Nor does the first for longer than `PATIENCE`. On leaving, what was noted does what it would have done at once. An
+    error on the way, as of a full disk, becomes its cause: it must not keep a command from ending.
     """
     before, process = _ours(), os.getpid()
     noted: dict[int, float] = {}
+    impatience: list[threading.Timer] = []
     failed: Exception | None = None
 
     def note(number: int, frame: object) -> None:
@@ -67,24 +73,29 @@ def signals_noted() -> Iterator[dict[int, float]]:
             signal.signal(number, before[number])
             signal.raise_signal(number)
         noted[number] = now
+        impatience.append(threading.Timer(PATIENCE, os.kill, (process, number)))
+        impatience[-1].daemon = True
+        impatience[-1].start()
 
-    for number in before:
-        signal.signal(number, note)
     try:
+        for number in before:
+            signal.signal(number, note)
         yield noted
     except Exception as error:
-        if not noted:
-            raise
         failed = error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for timer in impatience:
+            timer.cancel()
     if noted:
         try:
             signal.raise_signal(next(iter(noted)))
             raise Terminated  # the first process of a container does not die of SIGTERM, but it is asked to end
         except KeyboardInterrupt as interrupt:
             raise interrupt from failed
+    if failed is not None:
+        raise failed
 
 
 def _ours() -> dict[int, Any]:

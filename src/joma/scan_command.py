@@ -20,7 +20,8 @@ NONE_USABLE, LEFT_OUT = 1, 3
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder a step), or a single checkpoint (a model folder, a .safetensors file, a state
-dict in .pt, .bin or .ckpt). Exit status: 0 all well, 3 steps were left out, 1 no step was usable, 2 bad input."""
+dict in .pt, .bin or .ckpt). Exit status: 0 all well, 3 steps were left out, 1 no step was usable, 2 bad input,
+130 and 143 after Ctrl-C and SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:

@@ -137,7 +137,7 @@ class Screen:
 
 @contextmanager
 def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> Iterator[None]:
-    """Where Ctrl-C stops a command between its studies, say how to see `results`, those that are done."""
+    """Where a command is interrupted, say how to see `results`, those of its studies that are done."""
     try:
         yield
     except KeyboardInterrupt:

@@ -146,9 +146,6 @@ def test_none_usable(series, tmp_path, capsys):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-# Bad input: one sentence, nothing written.
-
-
 def test_one_checkpoint_with_a_vector_is_left_out(series, tmp_path):
     change(series / "step100", lambda t: t.update({LOWER.format(1): torch.ones(7)}))
     status, found = scan(series, "--steps", "0,100", out=tmp_path / "out")

@@ -131,7 +131,7 @@ def test_patterns_and_coherence(series, tmp_path):
     )
 
 
-# The integrity gate.
+# Bad input: one sentence, nothing written.
 
 
 def refused(source, *arguments, out):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -403,6 +403,42 @@ def test_a_linear_network_that_did_not_learn_refutes_nothing(runs):
     run = changed(runs("nonlinearity"), idle)
     verdicts = {finding.claim.name: finding.verdict for finding in judge(STUDIES["nonlinearity"], run)}
     assert verdicts["linear-mlp-stays-sparse"] == NONE
+
+
+def test_a_network_is_no_control_if_it_did_not_learn(runs):
+    def sparse(series, step, value, *, idle=()):
+        if series.endswith("/valid/entropy"):
+            level = 2.0 - min(step, 12) / 12
+            value = np.full_like(value, level + (max(step - 12, 0) / 24 if series.startswith("ReLU") else 0.0))
+        return value + 50.0 if series in idle else value
+
+    for idle, allowed in (((), HOLDS), (("ReLU/valid/loss",), {NONE})):
+        run = changed(runs("nonlinearity"), partial(sparse, idle=idle))
+        finding = next(
+            one for one in judge(STUDIES["nonlinearity"], run) if one.claim.name == "linear-mlp-stays-sparse"
+        )
+        assert finding.verdict in allowed, finding
+
+
+def test_networks_are_compared_in_the_seeds_that_both_have(runs):
+    """One seed of each is lost, another one: of three pairs one is left."""
+
+    def one_each(series, step, value):
+        if series in ("dropout/diverged_at", "no dropout/diverged_at"):
+            value = value.copy()
+            value[int(series.startswith("no"))] = 3
+        return value
+
+    run = changed(runs("dropout"), one_each)
+    assert ablation.lost(run, "dropout", "no dropout") == "1 of 3 runs of dropout, 1 of 3 runs of no dropout diverged"
+
+
+def test_sgd_has_rates_of_its_own(runs):
+    def lost(series, step, value):
+        return np.full_like(value, 3) if series == "SGD/diverged_at" else value
+
+    finding = judge(STUDIES["optimizer"], changed(runs("optimizer"), lost))[0]
+    assert "3 of 3 runs of SGD diverged; run it with: --sgd-rates without" in finding.measured
 
 
 def test_frequencies_lose_their_entropy(data_folder):

@@ -14,7 +14,7 @@ from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
 from joma.studies.contract import NotRun, silent
 from joma.studies.drawing import house_style
-from joma.studies.execute import draw, judge
+from joma.studies.execute import draw, execute, judge
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -236,7 +236,24 @@ def test_a_text_file_of_ones_own(data_folder, tmp_path):
     assert found(fig6.STUDY, run, fig6.LOSSES["wikitext-2"]).verdict == "not run"
     assert "held-out text of train.txt" in draw(fig6.STUDY, run)[0].caption
     with pytest.raises(ValueError, match="corpus must be one of python, wikitext-2, wikitext-103, or a text file"):
-        fig6.Config(**SMALL | {"corpus": str(tmp_path / "none.txt")})
+        fig6.Config(**SMALL | {"corpus": "wikitext-4"})
+
+
+def test_a_text_file_that_is_gone(data_folder, tmp_path):
+    """What was made of it can still be shown; nothing new can be made, and nothing is left of the attempt."""
+    path = tmp_path / "song.txt"
+    path.write_bytes((data_folder / "wikitext-2" / "train.txt").read_bytes())
+    config = fig6.Config(**SMALL | {"corpus": str(path), "sequence": 0}, layers=(1,))
+    first = execute(fig6.STUDY, config, tmp_path / "out", pictures=False)
+    path.unlink()
+    again = execute(fig6.STUDY, config, tmp_path / "out", pictures=False)
+    assert [f.verdict for f in again.findings] == [f.verdict for f in first.findings]
+    with pytest.raises(CorpusError, match=f"{path} is no file"):
+        execute(fig6.STUDY, config, tmp_path / "elsewhere", pictures=False)
+    assert not list((tmp_path / "elsewhere").rglob("*.sqlite*"))
+    path.write_text("another song " * 1000)
+    with pytest.raises(CorpusError, match="was made of another text"):
+        execute(fig6.STUDY, config, tmp_path / "out", pictures=False)
 
 
 def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch):

@@ -116,6 +116,9 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
             verdict,
             "only qualitative" if shift > 0.1 else verdict,
         )
+    none = changed(first, tmp_path / "no curves", lambda name, step, value: value)
+    none.keep("stored", lambda: np.zeros((0, 8)))
+    assert "has no curves of these depths, rates" in found(study.STUDY, none, study.CURVES).measured
     (tmp_path / "reference" / "wikitext2_runs.json").write_text("[3]")
     with pytest.raises(ValueError, match="not a list of runs"):
         study.run(config, changed(first, tmp_path / "damaged", lambda name, step, value: value), silent)

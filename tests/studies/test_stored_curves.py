@@ -144,3 +144,9 @@ def test_a_tolerance_that_curves_without_a_rebound_would_pass_is_cut(ours):
 def test_where_all_diverged_nothing_is_near(ours):
     (found,) = rows(ours(diverged=[2, 3, 4, 5]), [stored_run(1, 3.0)])
     assert np.isnan(found.loss)
+
+
+def test_curves_without_our_points_are_not_compared(ours):
+    run, others = ours(), stored_run(1, 3.0) | {"steps": [0, 777, 1554, 2331]}
+    assert [found.rate for found in rows(run, [others, stored_run(1, 3.0, 1e-2)])] == [1e-2]
+    assert rows(run, [others]) == []

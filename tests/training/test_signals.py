@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,41 @@ def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytes
     twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
     assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
     assert not list(tmp_path.glob("*.checkpoint"))
+    run.close()
+
+
+def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the compiler's processes were ended by the same signal, and torch waits for them."""
+    monkeypatch.setattr("joma.interrupts.PATIENCE", 0.2)
+    monkeypatch.setattr("joma.interrupts.ECHO", 0.1)
+
+    def stuck(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 7:
+            signal.raise_signal(signal.SIGTERM)
+            assert not threading.Event().wait(30), "it is told to end"
+            pytest.fail("it waited")
+        return batch(step, members)
+
+    run = fresh(tmp_path / "a.sqlite")
+    assert answer(lambda: train(ensemble(batch=stuck), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert not list(tmp_path.glob("*.checkpoint"))
+    run.close()
+
+
+def test_what_goes_wrong_after_a_signal_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 7:
+            signal.raise_signal(signal.SIGTERM)
+            raise RuntimeError("the device is gone")
+        return batch(step, members)
+
+    run = fresh(tmp_path / "a.sqlite")
+    assert answer(lambda: train(ensemble(batch=broken), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    said = capsys.readouterr().err
+    assert said == (
+        "joma: interrupted; on the way out RuntimeError: the device is gone; the same command goes on from the last "
+        "checkpoint\n"
+    )
     run.close()
 
 

@@ -143,19 +143,21 @@ def learned(run: Run, variant: str) -> bool:
 
 
 def lost(run: Run, *variants: str) -> str:
-    """Which of these networks diverged in so many seeds that nothing can be said of them; empty if none did."""
+    """How many runs of these networks diverged, if too few seeds are left in which all are there; else empty."""
     left = {name: alive(run, name)[0] for name in variants}
-    parts = [f"{(~seeds).sum()} of {len(seeds)} runs of {name}" for name, seeds in left.items() if _too_few(seeds)]
-    return f"{', '.join(parts)} diverged" if parts else ""
+    if not _too_few(np.logical_and.reduce(list(left.values()))):
+        return ""
+    parts = [f"{(~seeds).sum()} of {len(seeds)} runs of {name}" for name, seeds in left.items() if not seeds.all()]
+    return f"{', '.join(parts)} diverged"
 
 
 def _too_few(seeds: np.ndarray) -> bool:
     return bool(seeds.sum() < FEWEST_SEEDS)
 
 
-def unknown(claim: Claim, run: Run, expected: str, reason: str) -> Finding:
-    """The finding about a claim for which `reason` names the networks that are `lost`."""
-    return not_run(claim, expected, reason, f"a lower --rate than {run.config['rate']:g}")
+def unknown(claim: Claim, run: Run, expected: str, reason: str, remedy: str = "") -> Finding:
+    """The finding about a claim for which `reason` names what is `lost`; remedy: if it is not a lower --rate."""
+    return not_run(claim, expected, reason, remedy or f"a lower --rate than {run.config['rate']:g}")
 
 
 def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:
@@ -190,7 +192,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
     )
 
 
-def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENTROPY) -> Finding:
+def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENTROPY, remedy: str = "") -> Finding:
     """Do all layers of `variant` drop and rebound by more than chance makes them, while it learns?
 
     holds: all do; only qualitative: some do; not above its control: none beyond chance, or it did not learn.
@@ -200,7 +202,7 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
         f"{of.margin:g}{of.unit}"
     )
     if reason := lost(run, variant):
-        return unknown(claim, run, expected, reason)
+        return unknown(claim, run, expected, reason, remedy)
     shape = shape_of(run, variant, of)
     does = shape.rebounds & learned(run, variant)
     return by_effect(
@@ -219,8 +221,8 @@ def said(run: Run, variant: str, of: Quantity = ENTROPY) -> str:
     """A variant in words: drop and rebound by layer, seeds, how many layers do so beyond chance, and the loss."""
     shape, seeds = shape_of(run, variant, of), alive(run, variant)[0]
     gone = f", {(~seeds).sum()} of {len(seeds)} seeds diverged" if not seeds.all() else ""
-    loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}"
-    if not learned(run, variant):
+    loss = f"loss {over_seeds(best_loss(run, variant)[0]).mean:.3f}" if seeds.any() else "no loss"
+    if seeds.any() and not learned(run, variant):
         loss += f", not below the {float(run.value(f'{variant}/loss by frequency')):.3f} of the words' frequencies"
     if _too_few(seeds):
         return f"{variant}: too few seeds to tell ({loss}{gone})"

@@ -114,8 +114,10 @@ def near_stored(claim: Claim, run: Run) -> Finding:
         f"JOMA_DATA=FOLDER joma verify {run.study} --scale paper",
     )
     rows = [Distance(*row) for row in run.value("stored")] if "stored" in run else []
-    if not (reason or rows):  # a finished run is taken as it is
+    if not reason and "stored" not in run:  # a finished run is taken as it is
         reason, command = "reference/wikitext2_runs.json was not in the folder of the data", f"{command} --fresh"
+    elif not (reason or rows):
+        reason = "reference/wikitext2_runs.json has no curves of these depths, rates and measuring points"
     if reason:
         return not_run(claim, "the stored curves of those runs", reason, command)
     losses = [row.loss for row in rows if np.isfinite(row.loss)]

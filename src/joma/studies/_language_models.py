@@ -69,8 +69,8 @@ class LanguageModelConfig:
     """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
 
     corpus: str = PYTHON
-    """python; wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to; or the path
-    of a text file."""
+    """python; wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to; or a text
+    file, FILE.txt or FOLDER/FILE."""
     data: str = ""
     """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
     tokens: int = 200_000
@@ -105,7 +105,7 @@ class LanguageModelConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        if self.corpus not in TEXTS and not Path(self.corpus).is_file():
+        if self.corpus not in TEXTS and self.corpus == Path(self.corpus).stem:  # a text file may be gone by now
             raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
         if self.length < 1:
             raise ValueError(f"length must be at least 1, got {self.length}")
@@ -200,6 +200,8 @@ def called(corpus: str) -> str:
 def _missing(config: LanguageModelConfig) -> Exception:
     """Why the text is not there. A folder that was named is an error; one that was not, a study that is not run."""
     name, elsewhere = config.corpus, os.environ.get("JOMA_DATA")
+    if name not in TEXTS:
+        return CorpusError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, and {name} is no file")
     if config.data:
         folder = Path(config.data)
         if folder.name == name and folder.is_dir():
@@ -217,7 +219,7 @@ def _found(config: LanguageModelConfig, progress: Progress) -> Corpus | None:
     if config.corpus in TEXTS:
         found = find_corpus(config.data or None, name=config.corpus, progress=progress)
     else:
-        found = text_file(config.corpus, progress=progress)
+        found = text_file(config.corpus, progress=progress) if Path(config.corpus).is_file() else None
     if found is None:
         return None
     if config.tokens < len(found.tokens["train"]):
@@ -324,7 +326,7 @@ def _digest(text: Corpus) -> np.ndarray:
 
 def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
     if not np.array_equal(recorded, _digest(text)):
-        raise ValueError(f"{run.path} was made of another text than {text.name} is now; begin anew with --fresh")
+        raise CorpusError(f"{run.path} was made of another text than {text.name} is now; begin anew with --fresh")
 
 
 def ensemble(variant: Recipe, text: Corpus) -> Ensemble:

@@ -139,7 +139,7 @@ class Drawing:
 
 _FROM_ZERO = ("seed", "sequence")
 """Numbers that count from 0 and are no sizes."""
-_SEED_LIMIT = 2**63  # what a record can hold, less what is added for further seeds
+_SEED_LIMIT = 2**63 - 10**6  # what a record can hold, less what is added for further seeds
 
 
 def check_config(config: Any) -> None:
@@ -164,7 +164,7 @@ def check_config(config: Any) -> None:
             least = 0 if entry.name in _FROM_ZERO else 1
             if isinstance(number, int) and not isinstance(number, bool) and number < least:
                 raise ValueError(f"{entry.name} must be at least {least}, got {number}")
-            if entry.name == "seed" and number >= _SEED_LIMIT - 10**6:
+            if entry.name == "seed" and number >= _SEED_LIMIT:
                 raise ValueError(f"seed must be below 2^63 and leave room for those that follow, got {number}")
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{entry.name} must be finite, got {number}")

@@ -324,7 +324,7 @@ def _draw_entropy(run: Run) -> Drawing:
         if layers > 1 and alive(run, name).any():
             axis.legend(fontsize=7, loc="lower right", ncols=2, handlelength=1.2, columnspacing=1.0)
     axes[0].set_ylabel("attention entropy (nats)")
-    printed = {} if differs(run.config, rate=1e-4) else PRINTED.get(run.config["corpus"], {})
+    printed = {} if differs(run.config, rate=1e-4) or not_wikitext_2(run) else PRINTED.get(run.config["corpus"], {})
     late = list(printed.values())
     for (layers, name), colour in zip(variants.items(), depth_colours(len(variants)), strict=True):
         losses = curve(run, name, "valid/loss")[0][alive(run, name)[0]]

@@ -98,6 +98,10 @@ def execute(
         if not begun:  # else what it lacks now it had then, and the record is worth keeping
             Run.delete(path)
         return _not_run(study, plain, reason)
+    except CorpusError:
+        if not begun:  # nothing was trained yet
+            Run.delete(path)
+        raise
     with run:
         progress(1.0, "judging and drawing")
         findings = judge(study, run)

@@ -14,7 +14,7 @@ from joma.studies._ablation import (
     unknown,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies._language_model_findings import not_run
+from joma.studies._language_model_findings import diverged, not_run
 from joma.studies._language_models import Interval, Recipe, best_loss, curve, over_seeds, same_text
 from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
@@ -92,7 +92,7 @@ def _better(run: Run) -> Finding:
         control=0.0,
         margin=BETTER,
         expected=expected,
-        shown=f"loss {over_seeds(losses['learned'])}, lower by {gain}",
+        shown=f"loss {over_seeds(losses['learned'])}, lower by {gain}" + diverged(run, ["learned", "frozen"]),
         control_shown=f"frozen: loss {over_seeds(losses['frozen'])}",
     )
 
@@ -103,7 +103,7 @@ def _alike(run: Run) -> Finding:
         f"a mean |cos| between words above that of frozen random vectors by {ALIKE:.0%} and by more than seeds differ "
         "(95 %)"
     )
-    if reason := lost(run, "learned", "frozen"):
+    if reason := lost(run, "learned"):  # vectors that are frozen are there in any case
         return unknown(ALIKE_LEARNED, run, expected, reason)
     ends = {name: curve(run, name, "coherence")[0, :, -1] for name in ("learned", "frozen", "orthonormal")}
     more = over_seeds(ends["learned"] / ends["frozen"] - 1)
@@ -113,7 +113,8 @@ def _alike(run: Run) -> Finding:
         control=0.0,
         margin=ALIKE,
         expected=expected,
-        shown=f"{over_seeds(ends['learned'])}, more by {more.mean:.1%} ± {more.half_width:.1%}",
+        shown=f"{over_seeds(ends['learned'])}, more by {more.mean:.1%} ± {more.half_width:.1%}"
+        + diverged(run, ["learned"]),
         control_shown=f"frozen random: {over_seeds(ends['frozen'])}; orthonormal: {ends['orthonormal'].mean():.1g}",
     )
 
@@ -124,7 +125,7 @@ def _logits(run: Run) -> Finding:
     if "orthonormal/estimate/theorem" not in run:
         reason = "with several heads the theorem does not say which logits it means"
         return not_run(LOGITS, expected, reason, "joma verify embeddings")
-    if reason := lost(run, *FEW_WORDS):
+    if reason := lost(run, "orthonormal", "frozen, few words"):
         return unknown(LOGITS, run, expected, reason)
     found = {name: curve(run, name, "estimate/theorem")[0, :, -1] for name in FEW_WORDS}
     frequency = over_seeds(curve(run, "orthonormal", "estimate/frequency")[0, :, -1])
@@ -136,7 +137,7 @@ def _logits(run: Run) -> Finding:
         margin=MARGIN,
         expected=expected,
         quantitative=over_seeds(found["orthonormal"]).mean >= max(HIGH, abs(frequency.mean) + MARGIN),
-        shown=f"correlation {over_seeds(found['orthonormal'])} with orthonormal vectors",
+        shown=f"correlation {over_seeds(found['orthonormal'])} with orthonormal vectors" + diverged(run, [*FEW_WORDS]),
         control_shown=f"with random ones {over_seeds(found['frozen, few words'])}, learned ones "
         f"{over_seeds(found['learned, few words'])}; of log frequency {frequency}",
     )

@@ -182,6 +182,7 @@ def _pattern(run: Run) -> Finding:
     each = layer_rebounds(run, SWEEP, rate=best)
     count = 0 if each is None else int(each.rebounds.sum())
     ahead = over_seeds(back[best] - back[rival])
+    known = np.isfinite(ahead.half_width)  # not where one pair of runs is left
     each_rate = ", ".join(
         f"{part.mean:.2f} ± {part.half_width:.2f} ({rate:g})"
         for part, rate in zip(means, rates, strict=True)
@@ -189,9 +190,9 @@ def _pattern(run: Run) -> Finding:
     )
     return by_effect(
         PATTERN,
-        measured=means[best].mean if learned_at(run, SWEEP)[best] else 0.0,
+        measured=means[best].mean if known and learned_at(run, SWEEP)[best] else 0.0,
         control=max(means[rival].mean, 0.0),
-        margin=ahead.half_width if np.isfinite(ahead.half_width) else 0.0,
+        margin=ahead.half_width if known else 0.0,
         expected="at the best rate more of the drop comes back than at any other, and every layer rebounds",
         quantitative=count == run.config["layers"],
         shown=f"best rate {rates[best]:g}: {means[best]} of the drop comes back, {count} of {run.config['layers']} "

@@ -80,18 +80,17 @@ def _stays_sparse(run: Run) -> Finding:
     expected = "entropy of every layer drops by more than seeds differ by chance (99 %), and of none comes back"
     if reason := lost(run, "identity", "ReLU"):
         return unknown(LINEAR, run, expected, reason)
-    stays = {
-        name: float((shape.drops & ~shape.rebounds).mean()) if learned(run, name) else 0.0
-        for name, shape in ((name, shape_of(run, name)) for name in ("identity", "ReLU"))
-    }
+    shapes = {name: shape_of(run, name) for name in ("identity", "ReLU")}
+    stays = {name: float((shape.drops & ~shape.rebounds).mean()) for name, shape in shapes.items()}
+    both = all(learned(run, name) for name in shapes)
     if stays["identity"] == 0 and learned(run, "identity"):
         return by_test(
             LINEAR, measured=said(run, "identity"), expected=expected, as_printed=False, control=said(run, "ReLU")
         )
     return by_effect(
         LINEAR,
-        measured=stays["identity"],
-        control=stays["ReLU"],
+        measured=stays["identity"] if both else 0.0,
+        control=stays["ReLU"] if both else 0.0,
         margin=0.0,
         expected=expected,
         quantitative=stays["identity"] == 1 and stays["ReLU"] == 0,

@@ -95,7 +95,7 @@ def judge(run: Run) -> list[Finding]:
             "joma verify optimizer --scale paper",
         )
     return [
-        shows(SGD, run, variant="SGD", twin=TWIN),
+        shows(SGD, run, variant="SGD", twin=TWIN, remedy=f"--sgd-rates without {chosen_rate(run):g}"),
         kept,
         shows(DECAY, run, variant="AdamW", twin=TWIN),
     ]
