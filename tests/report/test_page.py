@@ -141,6 +141,16 @@ def test_a_study_that_was_not_run_gives_reason_and_command(html: str) -> None:
     assert "run it with" not in html
 
 
+def test_advice_that_is_no_command_stays_with_the_reason(results: list[Result], tmp_path: Path) -> None:
+    finding = dataclasses.replace(
+        results[0].findings[0], verdict="not run", measured="all diverged; run it with: a lower --rate than 1"
+    )
+    changed = [dataclasses.replace(results[0], findings=[finding, *results[0].findings[1:]])]
+    html = write_report(changed, tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
+    assert "<dt>Reason</dt><dd>all diverged; run it with: a lower --rate than 1</dd>" in html
+    assert "<code>a lower" not in html
+
+
 def test_a_study_that_broke_says_so(results: list[Result], tmp_path: Path) -> None:
     broken = dataclasses.replace(results[0], findings=[], pictures=[], run=None, error="RuntimeError: <boom>")
     html = write_report([broken], tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")

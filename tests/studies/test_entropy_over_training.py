@@ -9,12 +9,13 @@ from records import HOLDS, carried_out, changed, found, verdicts
 from small_language_models import SMALL, as_the_paper, untrained
 
 from joma.data.errors import CorpusError
+from joma.runs import Run
 from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
 from joma.studies.contract import NotRun, silent
 from joma.studies.drawing import house_style
-from joma.studies.execute import draw, execute, judge
+from joma.studies.execute import draw, execute, judge, plain_config
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -275,7 +276,10 @@ def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch)
     ("precision", "here"), [("float32", "--device cpu$"), ("half-logits", "cpu --precision float32$")]
 )
 def test_a_device_that_is_not_there_is_named(data_folder, tmp_path, monkeypatch, precision, here):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = fig6.Config(**SMALL, data=str(data_folder), device="cuda:1", precision=precision)
-    with pytest.raises(NotRun, match=f"device cuda:1 needs a CUDA GPU.*joma run fig6 with .*{here}"):
-        carried_out(fig6.STUDY, config, tmp_path / "run")
+    with Run.create(tmp_path / "run", study="fig6", config=plain_config(config)) as run:
+        for count, said in ((0, "none"), (1, "1")):
+            monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
+            monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+            with pytest.raises(NotRun, match=f"needs a CUDA GPU, and torch sees {said} here.*run fig6 with .*{here}"):
+                fig6.STUDY.run(config, run, silent)

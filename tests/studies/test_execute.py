@@ -91,6 +91,23 @@ def test_a_run_that_another_process_writes_is_not_thrown_away(toy, tmp_path):
     assert path.exists()
 
 
+def test_time_is_that_of_all_processes(toy, tmp_path, monkeypatch):
+    study, _ = toy
+    now = [100.0]
+    monkeypatch.setattr("joma.studies.execute.perf_counter", lambda: now[0])
+
+    def slow(share, doing):
+        now[0] += 60.0
+        if doing == "second" and now[0] < 250.0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # in its second minute, of which nothing is known
+        execute(study, study.quick, tmp_path, progress=slow)
+    now[0] = 1000.0
+    assert execute(study, study.quick, tmp_path, progress=slow).seconds == 60.0 + 3 * 60.0
+    assert execute(study, study.quick, tmp_path, progress=slow).seconds == 240.0  # it is not run again
+
+
 def test_the_verdict_follows_the_number(toy, tmp_path):
     study, _ = toy
     result = execute(study, dataclasses.replace(study.quick, error=1e-3), tmp_path)

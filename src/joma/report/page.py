@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -69,6 +70,7 @@ _WORDS: dict[Verdict, _Words] = {
     ),
 }
 
+_COMMAND = re.compile(r"([A-Z_]+=\S+ )?(joma|python) ")
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 _COLUMNS = ("Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Study")
 
@@ -271,11 +273,14 @@ def _number(given: float | str | None) -> float | None:
 
 
 def _measured(finding: Finding) -> tuple[float | str, str | None]:
-    """What was measured; of a claim that was not run, the reason and, apart from it, the command."""
+    """What was measured; of a claim that was not run, the reason and, apart from it, the command.
+
+    Advice that is no command, "a lower --rate", stays with the reason.
+    """
     if finding.verdict != "not run" or not isinstance(finding.measured, str):
         return finding.measured, None
     reason, _, command = finding.measured.partition("; run it with: ")
-    return reason, command or None
+    return (reason, command) if _COMMAND.match(command) else (finding.measured, None)
 
 
 def _study(section: _Section, anchors: Anchors) -> str:

@@ -283,10 +283,11 @@ def train_variants(
     On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on.
     """
     for variant in variants.values():
-        if variant.device.startswith("cuda") and not torch.cuda.is_available():
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if variant.device.startswith("cuda") and (torch.device(variant.device).index or 0) >= seen:
             here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
             raise NotRun(
-                f"device {variant.device} needs a CUDA GPU, and torch sees none here",
+                f"device {variant.device} needs a CUDA GPU, and torch sees {seen or 'none'} here",
                 f"the same command on a machine with one, or joma run {run.study} with {here}",
             )
     _remember_corpus(text, run)

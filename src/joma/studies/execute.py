@@ -272,14 +272,37 @@ def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress:
     else:
         run = Run.create(path, study=study.name, config=plain, version=study.version)
     with run:
-        start = perf_counter()
+        clock = _Clock(run, progress)
         try:
-            study.run(config, run, progress)
+            study.run(config, run, clock)
         except (NotRun, KeyboardInterrupt):
             raise
         except Exception as error:
             run.fail(f"{type(error).__name__}: {error}")
             raise
-        run.keep("seconds", lambda: perf_counter() - start)
+        run.keep("seconds", clock.seconds)
         run.finish()
     return Run.open(path)
+
+
+class _Clock:
+    """The progress of a study, which also keeps the time of all processes that worked on it: a kill costs one tick."""
+
+    EVERY = 10.0
+    """Seconds between two ticks."""
+    NAME = "seconds so far"
+
+    def __init__(self, run: Run, progress: Progress) -> None:
+        last = run.last_step(self.NAME)
+        self.run, self.progress, self.ticks = run, progress, 0 if last is None else last + 1
+        self.before = 0.0 if last is None else float(run.at(self.NAME, last))
+        self.start = self.told = perf_counter()
+
+    def seconds(self) -> float:
+        return self.before + perf_counter() - self.start
+
+    def __call__(self, share: float, doing: str) -> None:
+        self.progress(share, doing)
+        if perf_counter() - self.told > self.EVERY:
+            self.run.append(self.NAME, self.ticks, self.seconds())
+            self.ticks, self.told = self.ticks + 1, perf_counter()
