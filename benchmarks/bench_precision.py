@@ -3,7 +3,7 @@
 Figure 6's decoder with five layers on WikiText-2, from the same seeds, once at each precision. A curve of attention
 entropy or of validation loss is off by what rounding does, which training amplifies; the yardstick is how far apart two
 seeds are, over which the figures average. Reduced precision is harmless here if the first is small beside the second.
-What it saves is in `bench_ensemble.py`.
+What it saves: `bench_ensemble.py --device cuda --shapes fig8-float32,fig8-half-logits`.
 
     JOMA_DATA=FOLDER python benchmarks/bench_precision.py [--steps 6000] [--precisions float32,half-logits] [--record]
 """
@@ -18,7 +18,8 @@ import numpy as np
 from _record import record
 
 from joma.runs import Run
-from joma.studies._language_models import PAPER, LanguageModelConfig, corpus, curve, recipe, train_variants
+from joma.studies._language_model_curves import curve
+from joma.studies._language_models import PAPER, LanguageModelConfig, corpus, recipe, train_variants
 
 
 def rms(difference: np.ndarray) -> float:

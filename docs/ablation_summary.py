@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from joma.runs import Run
 from joma.studies._ablation import curves_of, differences, shape_of
 from joma.studies._ablation_figures import COLOURS, band
-from joma.studies._language_models import Interval, best_loss, over_seeds, steps_of
+from joma.studies._language_model_curves import Interval, best_loss, over_seeds, steps_of
 from joma.studies.drawing import house_style, panels
 
 SHOWN = {

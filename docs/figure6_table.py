@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from joma.runs import Run
-from joma.studies._language_models import best_loss, curve, layer_rebounds
+from joma.studies._language_model_curves import best_loss, curve, layer_rebounds
 from joma.studies._stored_curves import Distance
 from joma.studies.entropy_over_training import PRINTED
 

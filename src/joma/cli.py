@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma import __version__, scan_command
 from joma.exit_status import BROKEN, OK, answer
-from joma.output_files import as_json, usable_file, usable_folder, write_json, writing
+from joma.output_files import as_json, usable_file, usable_folder, write_json
 
 if TYPE_CHECKING:
     from joma.studies.contract import Study
@@ -132,8 +132,7 @@ def _carry_out(work: list[tuple[Study, Any]], out: Path, json_file: str | None, 
             if json_file and json_file != "-":
                 write_json(Path(json_file), ledger)
             write_json(out / "findings.json", ledger)
-            with writing(out / "report.html"):
-                report = write_report(results, out, scale=scale)
+            report = write_report(results, out, scale=scale)
         screen.summary(results, report)
     return BROKEN if any(result.error for result in results) else OK
 
@@ -190,8 +189,7 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     out = options.out or options.folder
     write_json(out / "findings.json", findings_json(results))
     command = f"joma report {folder}" + (f" --out {shlex.quote(str(out))}" if options.out else "")
-    with writing(out / "report.html"):
-        report = write_report(results, out, scale="as stored", command=command)
+    report = write_report(results, out, scale="as stored", command=command)
     print(f"report: {report}")
     return BROKEN if any(result.error for result in results) else OK
 

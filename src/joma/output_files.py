@@ -27,7 +27,7 @@ def usable_file(path: Path) -> None:
         raise ValueError(f"--json must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
     if not path.parent.is_dir():
         raise ValueError(f"--json {path}: there is no folder {path.parent}")
-    with writing(path), _unfinished(path) as unfinished:
+    with _writing(path), _unfinished(path) as unfinished:
         unfinished.touch()
 
 
@@ -43,14 +43,19 @@ def as_json(content: dict[str, Any]) -> str:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    """As JSON, whole or not at all."""
+    write_text(path, as_json(content))
+
+
+def write_text(path: Path, text: str) -> None:
     """Whole or not at all: a reader never meets half a file."""
-    with writing(path), _unfinished(path) as unfinished:
-        unfinished.write_text(as_json(content), encoding="utf-8")
+    with _writing(path), _unfinished(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     """Inside this block an error of the system names `path`: that of a full disk names nothing."""
     try:
         yield

@@ -213,8 +213,8 @@ def test_writing_replaces_the_old_page_or_leaves_it(
     def full(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ValueError, match=r"report\.html cannot be written: disk full"):
         write_report(results[:1], path.parent, scale="quick", made=MADE)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]

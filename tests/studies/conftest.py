@@ -1,7 +1,10 @@
-"""What tests of language models ask for by name: a text that is quickly learned, and that there is no other."""
+"""What tests of language models ask for by name: a text that is quickly learned, that there is no other, small runs."""
+
+from functools import cache
 
 import numpy as np
 import pytest
+from small_ablations import STUDIES, carry_out
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,10 @@ def no_other_text(tmp_path_factory, monkeypatch):
     """As on a machine where nothing was downloaded and JOMA_DATA is not set: a test finds what it names alone."""
     monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("JOMA_DATA", raising=False)
+
+
+@pytest.fixture(scope="session")
+def ablations(data_folder, tmp_path_factory):
+    """The run of every study by its name, made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("ablation-runs")
+    return cache(lambda name: carry_out(STUDIES[name], data_folder, folder / f"{name}.sqlite"))

@@ -2,16 +2,16 @@
 
 import dataclasses
 import math
-from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
-from records import HOLDS, carried_out, verdicts
-from small_language_models import SMALL as SIZES
+from records import HOLDS
+from small_ablations import NONE, SGD, SMALL, STUDIES, carry_out, changed, patterns, run_on, verdict
 
 from joma.models import Decoder
 from joma.studies import _ablation as ablation
+from joma.studies import _language_model_curves as recorded
 from joma.studies import _language_models as lm
 from joma.studies import (
     dropout_off,
@@ -25,95 +25,15 @@ from joma.studies import (
 from joma.studies.contract import NotRun, silent
 from joma.studies.execute import draw, execute, judge
 
-NONE = "not above its control"
-STUDIES = {
-    module.STUDY.name: module.STUDY
-    for module in (
-        mlp_nonlinearity,
-        residual_branch,
-        frozen_embeddings,
-        optimizers_compared,
-        normalisation,
-        mlp_rank,
-        dropout_off,
-    )
-}
-SMALL = SIZES | {"layers": 2, "rate": 0.02, "steps": 24, "every": 6}
-SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch
-
-
-def carry_out(study, data_folder, path, **changes):
-    sizes = SMALL | (SGD if study.name == "optimizer" else {})
-    return carried_out(study, type(study.quick)(**sizes | {"data": str(data_folder)} | changes), path)
-
-
-@pytest.fixture(scope="session")
-def runs(data_folder, tmp_path_factory):
-    """The run of every study by its name, made when it is first asked for."""
-    folder = tmp_path_factory.mktemp("ablation-runs")
-    return cache(lambda name: carry_out(STUDIES[name], data_folder, folder / f"{name}.sqlite"))
-
-
-def run_on(claim, runs):
-    return runs(next(name for name, study in STUDIES.items() if claim in study.claims))
-
-
-class changed:
-    """The run as judges and figures read it, every entry of every series gone through change(name, step, value)."""
-
-    def __init__(self, run, change):
-        self.run, self.change, self.study, self.config = run, change, run.study, run.config
-        self.steps, self.names = run.steps, run.names
-
-    def __contains__(self, name):
-        return name in self.run
-
-    def array(self, name):
-        steps = self.run.steps(name)
-        return np.stack(
-            [self.change(name, int(at), value) for at, value in zip(steps, self.run.array(name), strict=True)]
-        )
-
-    def value(self, name):
-        return self.array(name)[0]
-
-
-def verdict(run, claim):
-    return verdicts(STUDIES[run.study], run)[claim.name]
-
-
-def patterns(measure="valid/entropy", **by_variant):
-    """A record in which every variant learned, and drops by 1 and comes back as given (one number, or one a layer).
-
-    A variant that is not named drops and comes back by 0.5; None stands for a curve that stays where it began.
-    """
-
-    def change(name, step, value):
-        variant = name.split("/")[0]
-        if name.endswith("valid/loss"):
-            return value * 0 + (5.0 if step == 0 else 0.5) + np.linspace(0, 0.01, len(value))
-        if name != f"{variant}/{measure}":
-            return value
-        back = by_variant.get(variant.replace(" ", "_").replace(",", ""), 0.5)
-        rank = measure.startswith("rank")
-        noise = 0.004 * np.random.default_rng(step).standard_normal(value.shape)
-        if back is None:
-            return value * 0 + 2 + noise
-        back = np.broadcast_to(np.array(back, dtype=float), (2,))
-        back = back[None, :] if rank else back[None, :, None]
-        return value * 0 + 2 - min(step, 12) / 12 + max(step - 12, 0) / 12 * back + noise
-
-    return change
-
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_all_variants_are_recorded_judged_and_drawn(runs, name):
-    run, study = runs(name), STUDIES[name]
+def test_all_variants_are_recorded_judged_and_drawn(ablations, name):
+    run, study = ablations(name), STUDIES[name]
     variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}
     variants -= {optimizers_compared.TRIAL}
     assert len(variants) >= 2
     for variant in variants:
-        assert lm.layer_curves(run, variant).shape == (2, 3, 5), variant
+        assert recorded.layer_curves(run, variant).shape == (2, 3, 5), variant
         assert run.value(f"{variant}/seeds").tolist() == [1, 2, 3]
     findings = judge(study, run)
     assert [finding.claim for finding in findings] == list(study.claims)
@@ -122,8 +42,8 @@ def test_all_variants_are_recorded_judged_and_drawn(runs, name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_untrained_network_holds_nothing(runs, name):
-    run = runs(name)
+def test_an_untrained_network_holds_nothing(ablations, name):
+    run = ablations(name)
 
     def still(entry, step, value):
         ends = ("/loss", "/entropy", "/coherence", "/theorem", "/squares", "/frequency")
@@ -139,16 +59,6 @@ def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path, name):
     assert not HOLDS & {finding.verdict for finding in judge(STUDIES[name], run)}
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_networks_that_learned_only_frequencies_hold_nothing(runs, name):
-    def no_context(entry, step, value):
-        value = patterns()(entry, step, value)
-        return value + 10 if entry.endswith("valid/loss") else value
-
-    found = {finding.verdict for finding in judge(STUDIES[name], changed(runs(name), no_context))}
-    assert not HOLDS & found
-
-
 NEEDS = [
     (mlp_nonlinearity.REBOUND, "ReLU", "identity"),
     (mlp_nonlinearity.REBOUND_OF_MLP, "ReLU", "no_MLP"),
@@ -158,8 +68,8 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("claim", "whole", "without"), NEEDS)
-def test_a_rebound_needs_what_its_twin_lacks(runs, claim, whole, without):
-    run = run_on(claim, runs)
+def test_a_rebound_needs_what_its_twin_lacks(ablations, claim, whole, without):
+    run = run_on(claim, ablations)
     cases = {
         "holds": {whole: 0.5, without: 0.0},
         "only qualitative": {whole: 0.5, without: 0.2},
@@ -179,21 +89,10 @@ def test_a_rebound_needs_what_its_twin_lacks(runs, claim, whole, without):
 @pytest.mark.parametrize(
     ("claim", "without"), [(mlp_nonlinearity.DROP_OF_MLP, "no_MLP"), (residual_branch.DROP, "no_residual")]
 )
-def test_a_drop_needs_what_its_twin_lacks(runs, claim, without):
-    run = run_on(claim, runs)
+def test_a_drop_needs_what_its_twin_lacks(ablations, claim, without):
+    run = run_on(claim, ablations)
     assert verdict(changed(run, patterns(**{without: None})), claim) == "holds"
     assert verdict(changed(run, patterns()), claim) == NONE
-
-
-def test_a_twin_that_does_not_learn_proves_nothing(runs):
-    def fails_to_learn(entry, step, value):
-        value = patterns(no_residual=None)(entry, step, value)
-        return value + 10 if entry == "no residual/valid/loss" else value
-
-    run = changed(runs("residual"), fails_to_learn)
-    finding = judge(STUDIES["residual"], run)[0]
-    assert finding.verdict == "only qualitative"
-    assert "not below the" in finding.control
 
 
 SHOWS = [
@@ -211,13 +110,13 @@ SHOWS = [
 
 
 @pytest.mark.parametrize(("claim", "variant"), SHOWS)
-def test_a_variant_shows_the_pattern_or_not(runs, claim, variant):
-    run = run_on(claim, runs)
+def test_a_variant_shows_the_pattern_or_not(ablations, claim, variant):
+    run = run_on(claim, ablations)
     for back, expected in ((0.5, "holds"), ((0.5, 0.0), "only qualitative"), (0.0, NONE), (None, NONE)):
         assert verdict(changed(run, patterns(**{variant: back})), claim) == expected, back
 
 
-def test_a_linear_mlp_stays_sparse_or_not(runs):
+def test_a_linear_mlp_stays_sparse_or_not(ablations):
     cases = [
         ({"identity": 0.0}, "holds"),
         ({"identity": (0.0, 0.5)}, "only qualitative"),
@@ -227,12 +126,12 @@ def test_a_linear_mlp_stays_sparse_or_not(runs):
         ({"identity": 0.0, "ReLU": (0.0, 0.5)}, "only qualitative"),
     ]
     for back, expected in cases:
-        run = changed(runs("nonlinearity"), patterns(**back))
+        run = changed(ablations("nonlinearity"), patterns(**back))
         assert verdict(run, mlp_nonlinearity.LINEAR) == expected, back
 
 
-def test_rank_bounces_needs_and_follows(runs):
-    run = runs("mlp-rank")
+def test_rank_bounces_needs_and_follows(ablations):
+    run = ablations("mlp-rank")
 
     def both(**ranks):
         def change(name, step, value):
@@ -254,8 +153,8 @@ def test_rank_bounces_needs_and_follows(runs):
     assert verdict(changed(run, by_time), mlp_rank.TOGETHER) == NONE
 
 
-def test_what_learning_embeddings_is_good_for(runs):
-    run = runs("embeddings")
+def test_what_learning_embeddings_is_good_for(ablations):
+    run = ablations("embeddings")
 
     def made(**ends):
         def change(name, step, value):
@@ -282,10 +181,10 @@ def test_what_learning_embeddings_is_good_for(runs):
         assert verdict(found, frozen_embeddings.LOGITS) == expected
 
 
-def test_drops_are_those_of_the_measure(runs):
-    run = runs("nonlinearity")
+def test_drops_are_those_of_the_measure(ablations):
+    run = ablations("nonlinearity")
     for variant in mlp_nonlinearity.VARIANTS:
-        shape, found = ablation.shape_of(run, variant), lm.layer_rebounds(run, variant)
+        shape, found = ablation.shape_of(run, variant), recorded.layer_rebounds(run, variant)
         np.testing.assert_allclose(shape.drop.mean(0), found.drop, atol=1e-12)
         np.testing.assert_allclose(shape.rebound.mean(0), found.rebound, atol=1e-12)
     gap = ablation.differences(run, "ReLU", "identity", "drop")[1]
@@ -325,9 +224,9 @@ def assert_equal_starts(one, other):
         assert torch.equal(first[name], second[name]), name
 
 
-def test_embeddings_are_what_they_are_called(runs):
-    run = runs("embeddings")
-    ends = {name: lm.curve(run, name, "coherence")[0] for name in ("learned", "frozen", "orthonormal")}
+def test_embeddings_are_what_they_are_called(ablations):
+    run = ablations("embeddings")
+    ends = {name: recorded.curve(run, name, "coherence")[0] for name in ("learned", "frozen", "orthonormal")}
     assert np.abs(ends["orthonormal"]).max() < 1e-6
     assert np.ptp(ends["frozen"], axis=1).max() == 0
     assert np.ptp(ends["learned"], axis=1).min() > 0
@@ -338,10 +237,10 @@ def test_several_heads_leave_theorem_1_open(data_folder, tmp_path):
     assert verdict(run, frozen_embeddings.LOGITS) == "not run"
 
 
-def test_the_rate_of_sgd_is_the_best_of_a_trial(runs):
-    run = runs("optimizer")
-    losses = lm.curve(run, optimizers_compared.TRIAL, "valid/loss")[:, 0, -1]
-    assert lm.steps_of(run, optimizers_compared.TRIAL).tolist() == [0, 8]
+def test_the_rate_of_sgd_is_the_best_of_a_trial(ablations):
+    run = ablations("optimizer")
+    losses = recorded.curve(run, optimizers_compared.TRIAL, "valid/loss")[:, 0, -1]
+    assert recorded.steps_of(run, optimizers_compared.TRIAL).tolist() == [0, 8]
     assert run.value("SGD/rates") == run.value("trial of SGD/rates")[np.nanargmin(losses)]
 
     def first_is_best(name, step, value):
@@ -363,84 +262,6 @@ def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
     assert len(draw(STUDIES["optimizer"], run)) == 2
 
 
-def test_a_variant_that_diverges_is_said_to(runs):
-    def diverges(count):
-        def change(name, step, value):
-            value = patterns()(name, step, value)
-            if not name.startswith("none/") or step == 0:
-                return value
-            value = value.copy()
-            if name == "none/diverged_at":
-                value[:count] = 3
-            elif value.dtype.kind == "f" and value.ndim:
-                value[:count] = np.nan
-            return value
-
-        return change
-
-    for count in (1, 3):
-        run = changed(runs("norm"), diverges(count))
-        first, *others = judge(STUDIES["norm"], run)
-        assert first.verdict == "not run"  # of three seeds none can be spared
-        assert f"{count} of 3 runs of none diverged; run it with: a lower --rate than" in first.measured
-        assert all(finding.verdict != "not run" for finding in others)
-        assert len(draw(STUDIES["norm"], run)) == 2
-
-
-@pytest.mark.parametrize("name", sorted(STUDIES))
-def test_of_networks_that_all_diverged_nothing_is_judged(runs, name):
-    def lost(series, step, value):
-        return np.full_like(value, 3) if series.endswith("/diverged_at") else value
-
-    assert {finding.verdict for finding in judge(STUDIES[name], changed(runs(name), lost))} == {"not run"}
-
-
-def test_a_linear_network_that_did_not_learn_refutes_nothing(runs):
-    def idle(series, step, value):
-        value = patterns()(series, step, value)
-        return value + 50.0 if series in ("identity/valid/loss", "ReLU/valid/loss") else value
-
-    run = changed(runs("nonlinearity"), idle)
-    verdicts = {finding.claim.name: finding.verdict for finding in judge(STUDIES["nonlinearity"], run)}
-    assert verdicts["linear-mlp-stays-sparse"] == NONE
-
-
-def test_a_network_is_no_control_if_it_did_not_learn(runs):
-    def sparse(series, step, value, *, idle=()):
-        if series.endswith("/valid/entropy"):
-            level = 2.0 - min(step, 12) / 12
-            value = np.full_like(value, level + (max(step - 12, 0) / 24 if series.startswith("ReLU") else 0.0))
-        return value + 50.0 if series in idle else value
-
-    for idle, allowed in (((), HOLDS), (("ReLU/valid/loss",), {NONE})):
-        run = changed(runs("nonlinearity"), partial(sparse, idle=idle))
-        finding = next(
-            one for one in judge(STUDIES["nonlinearity"], run) if one.claim.name == "linear-mlp-stays-sparse"
-        )
-        assert finding.verdict in allowed, finding
-
-
-def test_networks_are_compared_in_the_seeds_that_both_have(runs):
-    """One seed of each is lost, another one: of three pairs one is left."""
-
-    def one_each(series, step, value):
-        if series in ("dropout/diverged_at", "no dropout/diverged_at"):
-            value = value.copy()
-            value[int(series.startswith("no"))] = 3
-        return value
-
-    run = changed(runs("dropout"), one_each)
-    assert ablation.lost(run, "dropout", "no dropout") == "1 of 3 runs of dropout, 1 of 3 runs of no dropout diverged"
-
-
-def test_sgd_has_rates_of_its_own(runs):
-    def lost(series, step, value):
-        return np.full_like(value, 3) if series == "SGD/diverged_at" else value
-
-    finding = judge(STUDIES["optimizer"], changed(runs("optimizer"), lost))[0]
-    assert "3 of 3 runs of SGD diverged; run it with: --sgd-rates without" in finding.measured
-
-
 def test_frequencies_lose_their_entropy(data_folder):
     config = ablation.AblationConfig(**SMALL | {"valid_sequences": 1000}, data=str(data_folder))
     corpus = lm.corpus(config)
@@ -451,11 +272,11 @@ def test_frequencies_lose_their_entropy(data_folder):
     assert lm.frequency_loss(made.with_decoder(vocabulary=8), corpus) < float(whole)
 
 
-def test_a_finished_run_is_not_trained_again(runs, data_folder):
-    before = runs("optimizer").names()
+def test_a_finished_run_is_not_trained_again(ablations, data_folder):
+    before = ablations("optimizer").names()
     config = optimizers_compared.Config(**SMALL, **SGD, data=str(data_folder))
-    optimizers_compared.run(config, runs("optimizer"), silent)
-    assert runs("optimizer").names() == before
+    optimizers_compared.run(config, ablations("optimizer"), silent)
+    assert ablations("optimizer").names() == before
 
 
 @pytest.mark.parametrize(

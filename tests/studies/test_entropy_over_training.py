@@ -10,6 +10,7 @@ from small_language_models import SMALL, as_the_paper, untrained
 
 from joma.data.errors import CorpusError
 from joma.runs import Run
+from joma.studies import _language_model_curves as recorded
 from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
@@ -27,20 +28,20 @@ def depths(data_folder, tmp_path_factory):
 
 
 def test_everything_is_recorded_per_layer_and_head(depths):
-    assert lm.steps_of(depths, "L2").tolist() == list(range(0, 49, 4))
+    assert recorded.steps_of(depths, "L2").tolist() == list(range(0, 49, 4))
     shapes = {
         "valid/loss": (), "valid/entropy": (2, 1), "sequence/entropy": (2, 1), "rank/up": (2,), "rank/gradient": (2,),
         "rank/query_key": (2, 1), "coherence": (), "estimate/theorem": (), "estimate/frequency": (),
     }  # fmt: skip
     for name, shape in shapes.items():
-        assert lm.curve(depths, "L2", name).shape == (1, 3, 13, *shape), name
-    assert lm.layer_curves(depths, "L2").shape == (2, 3, 13)
-    assert lm.alive(depths, "L2").all()
-    assert (lm.best_loss(depths, "L2") < lm.curve(depths, "L2", "valid/loss")[..., 0]).all()
+        assert recorded.curve(depths, "L2", name).shape == (1, 3, 13, *shape), name
+    assert recorded.layer_curves(depths, "L2").shape == (2, 3, 13)
+    assert recorded.alive(depths, "L2").all()
+    assert (recorded.best_loss(depths, "L2") < recorded.curve(depths, "L2", "valid/loss")[..., 0]).all()
     sizes = depths.value("corpus/sizes")
     assert sizes.tolist() == [40, 3001, 401]
     # the untrained blocks are copies, and both read vectors of one scale
-    start = lm.curve(depths, "L2", "rank/up")[0, :, 0]
+    start = recorded.curve(depths, "L2", "rank/up")[0, :, 0]
     np.testing.assert_array_equal(start[:, 0], start[:, 1])
 
 
@@ -64,7 +65,7 @@ def test_a_rate_of_zero_holds_nothing(data_folder, tmp_path):
     config = fig6.Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert not HOLDS & set(verdicts(fig6.STUDY, run).values())
-    assert np.ptp(lm.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
+    assert np.ptp(recorded.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
     logits = found(fig6.STUDY, run, fig6.LOGITS)
     assert logits.verdict == "not run"
     assert "cannot be worked out" in logits.measured
@@ -127,7 +128,7 @@ def learned_no_more_than_frequencies(change):
 )
 def test_networks_that_learned_nothing_hold_nothing(depths, tmp_path, change, claims):
     run = changed(depths, tmp_path / "idle", learned_no_more_than_frequencies(change))
-    assert lm.alive(run, "L2").all()
+    assert recorded.alive(run, "L2").all()
     for claim in claims:
         finding = found(fig6.STUDY, run, claim)
         assert finding.verdict == "not above its control"
@@ -150,7 +151,7 @@ def test_deeper_must_be_better_by_more_than_seeds_differ(depths, tmp_path):
 
 def test_losses_are_compared_with_the_paper(depths, tmp_path, monkeypatch):
     as_the_paper(monkeypatch, depths.config)
-    ours = {layers: float(lm.best_loss(depths, f"L{layers}").mean()) for layers in (1, 2)}
+    ours = {layers: float(recorded.best_loss(depths, f"L{layers}").mean()) for layers in (1, 2)}
     real = findings.differs
     monkeypatch.setattr(
         fig6, "differs", lambda config, **wanted: real(config) if wanted.get("corpus") != "wikitext-103" else "x"

@@ -10,6 +10,7 @@ from small_language_models import SMALL, as_the_paper
 
 from joma.data.text import Corpus, CorpusError
 from joma.runs import Run
+from joma.studies import _language_model_curves as recorded
 from joma.studies import _language_model_findings as findings
 from joma.studies import _language_models as lm
 from joma.studies import entropy_over_training as fig6
@@ -71,7 +72,7 @@ def test_a_variant_may_read_fewer_words(data_folder, tmp_path):
         lm.train_variants(
             {"frozen": frozen, "none": base.with_decoder(mlp=0, activation="identity")}, text, run, silent
         )
-        assert np.abs(lm.curve(run, "frozen", "coherence")).max() < 1e-6
+        assert np.abs(recorded.curve(run, "frozen", "coherence")).max() < 1e-6
         assert "none/rank/up" not in run
         assert "none/estimate/theorem" not in run
 
@@ -93,7 +94,7 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
     index = 0 if study is fig6 else 1
     assert "stored" not in first
     assert "not in the folder" in found(study.STUDY, first, study.CURVES).measured
-    ours = lm.curve(first, variant, "sequence/entropy")[index, :, :, :, 0]  # (seeds, points, layers)
+    ours = recorded.curve(first, variant, "sequence/entropy")[index, :, :, :, 0]  # (seeds, points, layers)
     (tmp_path / "reference").mkdir()
     for shift, verdict in ((0.05, "holds"), (0.15, "fails")):
         stored = [

@@ -5,7 +5,7 @@ import pytest
 from records import HOLDS, carried_out, changed, found, verdicts
 from small_language_models import SMALL, untrained
 
-from joma.studies import _language_models as lm
+from joma.studies import _language_model_curves as recorded
 from joma.studies import learning_rate_sweep as fig8
 from joma.studies.drawing import house_style
 from joma.studies.execute import draw, execute
@@ -28,7 +28,7 @@ def sweep(data_folder, tmp_path_factory):
 def test_members_are_rates_and_then_seeds(sweep):
     assert sweep.value("sweep/rates").tolist() == [1e-3, 0.02, 0.3]
     assert sweep.value("sweep/seeds").tolist() == [1, 2, 3]
-    start = lm.curve(sweep, "sweep", "valid/loss")[..., 0]
+    start = recorded.curve(sweep, "sweep", "valid/loss")[..., 0]
     np.testing.assert_allclose(start[0], start[1], rtol=1e-6)  # one seed, one start, whatever the rate
     assert len(np.unique(start[0].round(6))) == 3
 
@@ -47,8 +47,8 @@ def test_an_untrained_network_holds_nothing(sweep, tmp_path):
 def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_path):
     config = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e-3, 0.02, 1e30))
     run = carried_out(fig8.STUDY, config, tmp_path / "run.sqlite")
-    assert lm.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
-    assert np.isfinite(lm.best_loss(run, "sweep")[:2]).all()
+    assert recorded.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
+    assert np.isfinite(recorded.best_loss(run, "sweep")[:2]).all()
     said = found(fig8.STUDY, run, fig8.TOGETHER).measured
     assert "over 6 runs" in said
     assert "diverged and left out: 3 of 3 runs at 1e+30" in said
@@ -112,7 +112,7 @@ def test_rates_that_learn_nothing_are_told_apart(data_folder, sweep, tmp_path):
     idle = changed(
         sweep, tmp_path / "idle", sweep_like((0.1, 0.5, 0.9), (frequencies - 1, frequencies - 2, frequencies))
     )
-    assert lm.learned_at(idle, "sweep").tolist() == [True, True, False]
+    assert recorded.learned_at(idle, "sweep").tolist() == [True, True, False]
     assert verdicts(fig8.STUDY, idle)["fig8-pattern-of-the-best"] == "holds"
     assert "without" not in found(fig8.STUDY, idle, fig8.TOGETHER).measured  # two rates can always be put in order
     rates = tuple(1e-3 * 2**i for i in range(7))

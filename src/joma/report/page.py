@@ -8,7 +8,6 @@ studies is escaped. Without JavaScript the page is complete; the script adds sor
 from __future__ import annotations
 
 import json
-import os
 import re
 from base64 import b64encode
 from collections import Counter
@@ -23,6 +22,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import joma
+from joma.output_files import write_text
 from joma.report.markup import NOTHING, Anchors, duration, embed_svg, natural_width, value
 from joma.runs import Run, RunError
 from joma.studies.contract import SCALES, VERDICTS, Claim, Finding, Verdict
@@ -98,12 +98,8 @@ def write_report(
     """
     text = _page(results, scale, made or datetime.now().astimezone(), command)
     out.mkdir(parents=True, exist_ok=True)
-    path, part = out / "report.html", out / f".report.html.{os.getpid()}.part"
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    path = out / "report.html"
+    write_text(path, text)
     return path
 
 

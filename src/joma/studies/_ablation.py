@@ -21,21 +21,9 @@ import torch
 
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound, rebound
 from joma.runs import Run
+from joma.studies._language_model_curves import Interval, alive, best_loss, layer_curves, learned_at, over_seeds
 from joma.studies._language_model_findings import not_run
-from joma.studies._language_models import (
-    PAPER,
-    Interval,
-    LanguageModelConfig,
-    Recipe,
-    alive,
-    best_loss,
-    corpus,
-    layer_curves,
-    learned_at,
-    over_seeds,
-    recipe,
-    train_variants,
-)
+from joma.studies._language_models import PAPER, LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.studies.contract import Claim, Finding, Progress
 from joma.studies.verdicts import by_effect
 

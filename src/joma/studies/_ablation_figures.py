@@ -9,7 +9,8 @@ import numpy as np
 
 from joma.runs import Run
 from joma.studies._ablation import ENTROPY, Quantity, curves_of, shape_of
-from joma.studies._language_models import Interval, alive, called, curve, over_seeds, steps_of
+from joma.studies._language_model_curves import Interval, alive, curve, over_seeds, steps_of
+from joma.studies._language_models import called
 from joma.studies.contract import Drawing
 from joma.studies.drawing import BLUE, CONTROL, GREEN, ORANGE, PURPLE, depth_colours, panels, step_axis
 

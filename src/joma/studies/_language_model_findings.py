@@ -9,7 +9,8 @@ import numpy as np
 
 from joma.measure.rebound import FEWEST_SEEDS, Rebound
 from joma.runs import Run
-from joma.studies._language_models import PAPER, alive, best_loss, layer_curves, learned_at, over_seeds, steps_of
+from joma.studies._language_model_curves import alive, best_loss, layer_curves, learned_at, over_seeds, steps_of
+from joma.studies._language_models import PAPER
 from joma.studies._stored_curves import Distance
 from joma.studies.contract import Claim, Finding
 from joma.studies.drawing import depth_colours

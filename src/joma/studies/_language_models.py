@@ -1,4 +1,4 @@
-"""Language models for studies: recipes, training them as ensembles, and what becomes of entropy and rank.
+"""Language models for studies: their texts and recipes, training them as ensembles, and what is measured on the way.
 
 A study names its variants, each a `Recipe`, and trains them into its run:
 
@@ -7,7 +7,7 @@ A study names its variants, each a `Recipe`, and trains them into its run:
     train_variants({"relu": base, "identity": base.with_decoder(activation="identity")}, text, run, progress)
 
 All members of a variant (rates x seeds) train as one ensemble. Recorded under the variant's name, over steps, with the
-members first (`curve` gives them back as (rates, seeds, points, ...)):
+members first (`_language_model_curves.curve` gives them back as (rates, seeds, points, ...)):
 
     valid/loss                (members,)                  on the whole validation text, as is
     valid/entropy             (members, layers, heads)    attention entropy
@@ -24,14 +24,13 @@ training tokens, validation tokens), corpus/sha256.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +46,7 @@ from joma.data.text import (
     text_file,
     windows,
 )
-from joma.measure.rebound import FEWEST_SEEDS, Rebound, rebound
+from joma.measure.rebound import FEWEST_SEEDS
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.probes import decoder as probe
 from joma.runs import Run
@@ -59,7 +58,6 @@ PYTHON = "python"
 """The corpus that needs no download: the source of Python's standard library."""
 TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
 """Every corpus that has a name, as a caption calls it; a text file is called by its own."""
-LEARNED = 0.05  # nats by which a loss must be below that of the words' frequencies for a network to have learned
 KEY_WORDS = 1_000
 """Most frequent words over which logits are compared with what Theorem 1 says."""
 
@@ -401,72 +399,3 @@ def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]],
             decoder, lambda decoder: next_token_loss(decoder, first)
         )
     return measures
-
-
-def steps_of(run: Run, variant: str) -> np.ndarray:
-    """The measuring points, (points,)."""
-    return run.steps(f"{variant}/valid/loss")
-
-
-def curve(run: Run, variant: str, measure: str) -> np.ndarray:
-    """One measure over training, (rates, seeds, points, ...)."""
-    recorded = run.array(f"{variant}/{measure}")  # (points, members, ...)
-    rates, seeds = len(run.value(f"{variant}/rates")), len(run.value(f"{variant}/seeds"))
-    return np.moveaxis(recorded.reshape(len(recorded), rates, seeds, *recorded.shape[2:]), 0, 2)
-
-
-def alive(run: Run, variant: str) -> np.ndarray:
-    """Which members never diverged, (rates, seeds) bool."""
-    return curve(run, variant, "diverged_at")[:, :, -1] < 0
-
-
-def best_loss(run: Run, variant: str) -> np.ndarray:
-    """The lowest validation loss of each member, (rates, seeds); NaN for one that diverged."""
-    lowest = np.where(alive(run, variant)[..., None], curve(run, variant, "valid/loss"), np.nan).min(-1)
-    return np.asarray(lowest)
-
-
-def learned_at(run: Run, variant: str) -> np.ndarray:
-    """For every rate, whether its networks learned more than the words' frequencies, (rates,)."""
-    mean = np.array([over_seeds(row).mean for row in best_loss(run, variant)])
-    return np.asarray(mean < float(run.value(f"{variant}/loss by frequency")) - LEARNED)
-
-
-def layer_curves(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> np.ndarray:
-    """(layers, seeds, points) of the members of one rate that did not diverge; heads are averaged."""
-    values = curve(run, variant, measure)[rate][alive(run, variant)[rate]]  # (seeds, points, layers[, heads])
-    values = values if values.ndim == 3 else values.mean(-1)
-    return np.moveaxis(values, 2, 0)
-
-
-def layer_rebounds(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> Rebound | None:
-    """Drop and rebound of every layer, (layers,) each, with margins from the seeds (see `joma.measure.rebound`).
-
-    None where too few members survived to know what chance does.
-    """
-    curves = layer_curves(run, variant, measure, rate)
-    if curves.shape[1] < FEWEST_SEEDS:
-        return None
-    return rebound(torch.from_numpy(curves.copy()), steps=torch.from_numpy(steps_of(run, variant)), over_seeds=True)
-
-
-class Interval(NamedTuple):
-    """A mean over seeds and the half-width of its 95 % interval."""
-
-    mean: float
-    half_width: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
-
-
-def over_seeds(values: Any) -> Interval:
-    """Mean and 95 % half-width of one number a seed; NaN ones (diverged) are left out."""
-    from joma.measure.intervals import mean_interval
-
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
-    if len(finite) < 2:
-        return Interval(float(finite.mean()) if len(finite) else math.nan, math.inf)
-    found = mean_interval(torch.from_numpy(finite))
-    return Interval(float(found.mean), float(found.half_width))

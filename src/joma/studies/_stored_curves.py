@@ -16,7 +16,7 @@ import numpy as np
 
 from joma.data.errors import CorpusError
 from joma.runs import Run
-from joma.studies._language_models import alive, best_loss, curve, steps_of
+from joma.studies._language_model_curves import alive, best_loss, curve, steps_of
 
 SEEDS = {1: 3, 2: 4, 3: 5}
 """The stored runs number their seeds from 1; their first entropies, equal to ours to five digits, say that the weights

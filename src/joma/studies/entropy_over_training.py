@@ -10,6 +10,16 @@ import numpy as np
 
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.runs import Run
+from joma.studies._language_model_curves import (
+    Interval,
+    alive,
+    best_loss,
+    curve,
+    layer_curves,
+    layer_rebounds,
+    over_seeds,
+    steps_of,
+)
 from joma.studies._language_model_findings import (
     WITH_RANGE,
     differs,
@@ -21,23 +31,7 @@ from joma.studies._language_model_findings import (
     not_wikitext_2,
     plot_layers,
 )
-from joma.studies._language_models import (
-    PAPER,
-    Interval,
-    LanguageModelConfig,
-    alive,
-    best_loss,
-    called,
-    corpus,
-    curve,
-    layer_curves,
-    layer_rebounds,
-    over_seeds,
-    recipe,
-    same_text,
-    steps_of,
-    train_variants,
-)
+from joma.studies._language_models import PAPER, LanguageModelConfig, called, corpus, recipe, same_text, train_variants
 from joma.studies._stored_curves import distances, find_stored
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import BLUE, CONTROL, GREEN, depth_colours, panels, step_axis

@@ -14,8 +14,9 @@ from joma.studies._ablation import (
     unknown,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
+from joma.studies._language_model_curves import Interval, best_loss, curve, over_seeds
 from joma.studies._language_model_findings import diverged, not_run
-from joma.studies._language_models import Interval, Recipe, best_loss, curve, over_seeds, same_text
+from joma.studies._language_models import Recipe, same_text
 from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
 

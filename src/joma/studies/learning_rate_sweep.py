@@ -10,24 +10,18 @@ import torch
 
 from joma.measure.rebound import FEWEST_POINTS, rebound
 from joma.runs import Run
-from joma.studies._language_model_findings import differs, near_stored, not_run, not_wikitext_2, plot_layers
-from joma.studies._language_models import (
-    PAPER,
-    LanguageModelConfig,
+from joma.studies._language_model_curves import (
     alive,
     best_loss,
-    called,
-    corpus,
     curve,
     layer_curves,
     layer_rebounds,
     learned_at,
     over_seeds,
-    recipe,
-    same_text,
     steps_of,
-    train_variants,
 )
+from joma.studies._language_model_findings import differs, near_stored, not_run, not_wikitext_2, plot_layers
+from joma.studies._language_models import PAPER, LanguageModelConfig, called, corpus, recipe, same_text, train_variants
 from joma.studies._stored_curves import distances, find_stored
 from joma.studies.contract import Claim, Drawing, Finding, Progress, Study
 from joma.studies.drawing import CONTROL, panels, step_axis

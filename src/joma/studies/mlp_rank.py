@@ -19,7 +19,8 @@ from joma.studies._ablation import (
     unknown,
 )
 from joma.studies._ablation_figures import draw_curves, draw_summary
-from joma.studies._language_models import layer_curves, over_seeds, same_text, steps_of
+from joma.studies._language_model_curves import layer_curves, over_seeds, steps_of
+from joma.studies._language_models import same_text
 from joma.studies.contract import Claim, Drawing, Finding, Study
 from joma.studies.verdicts import by_effect
 

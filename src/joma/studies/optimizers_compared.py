@@ -10,8 +10,9 @@ import numpy as np
 from joma.runs import Run
 from joma.studies._ablation import AT_PAPER_SCALE, AblationConfig, shows
 from joma.studies._ablation_figures import draw_curves, draw_summary
+from joma.studies._language_model_curves import curve
 from joma.studies._language_model_findings import not_run
-from joma.studies._language_models import Recipe, corpus, curve, recipe, same_text, train_variants
+from joma.studies._language_models import Recipe, corpus, recipe, same_text, train_variants
 from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 
 TWIN = "Adam"
