@@ -72,3 +72,19 @@ def fresh(path: Path) -> Run:
 
 class Killed(Exception):
     pass
+
+
+def dies_at(step: int) -> Any:
+    """A batch that is the end of the process at `step`."""
+
+    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if now == step:
+            raise Killed
+        return batch(now, members)
+
+    return deadly
+
+
+def full(*args: Any, **kwargs: Any) -> None:
+    """In place of what writes a file."""
+    raise OSError(28, "No space left on device")

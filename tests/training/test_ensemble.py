@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_ensembles import CONFIG, RATES, Killed, batch, ensemble, fresh, language_models, networks, weights
+from small_ensembles import (
+    CONFIG,
+    RATES,
+    Killed,
+    batch,
+    dies_at,
+    ensemble,
+    fresh,
+    full,
+    language_models,
+    networks,
+    weights,
+)
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -133,7 +145,7 @@ def test_groups_give_what_one_ensemble_gives(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path) -> None:
     first = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
-        train(ensemble(batch=_dies_at(9)), first, checkpoint_every=0.0)
+        train(ensemble(batch=dies_at(9)), first, checkpoint_every=0.0)
     first.close()
     (kept,) = tmp_path.glob("*.checkpoint")
     for damaged in (kept.read_bytes()[:100], b""):
@@ -144,24 +156,10 @@ def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path) -> None:
             assert again.steps("weights").tolist() == [0, 5, 12]
 
 
-def _dies_at(step: int) -> Any:
-    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        if now == step:
-            raise Killed
-        return batch(now, members)
-
-    return deadly
-
-
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import safetensors.torch
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     run = fresh(tmp_path / "a.sqlite")
     with monkeypatch.context() as patch:
-        patch.setattr(safetensors.torch, "save_file", full)
+        patch.setattr("safetensors.torch.save_file", full)
         with pytest.raises(RunError, match=r"no checkpoint could be written to .* No space left"):
             train(ensemble(), run, checkpoint_every=0.0)
     assert not list(tmp_path.glob("*.new"))

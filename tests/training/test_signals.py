@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
-from small_ensembles import Killed, batch, ensemble, fresh
+from small_ensembles import Killed, batch, dies_at, ensemble, fresh, full
 from torch import Tensor
 
 from joma.exit_status import answer
@@ -160,10 +160,6 @@ def test_a_handler_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert heard == [signal.SIGTERM]
 
 
-def full(*args: Any, **kwargs: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_on_a_full_disk_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, status: int
@@ -200,15 +196,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(
         train(ensemble(), run, checkpoint_every=0.0)
     assert not list(tmp_path.glob("*.new"))
     run.close()
-
-
-def dies_at(step: int) -> Any:
-    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        if now == step:
-            raise Killed
-        return batch(now, members)
-
-    return deadly
 
 
 def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
