@@ -67,7 +67,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     _check(options)
     patterns = read_patterns(options.pattern)
     screen = sys.stderr if options.json == "-" else sys.stdout
-    series = open_series(options.source, downloads=options.out / "downloads", budget=options.budget * 1e9)
+    series = open_series(options.source, downloads=options.out, budget=options.budget * 1e9)
     series = series.select(options.steps)
     print(f"{series.source}: {len(series.places)} checkpoints", file=screen, flush=True)
     names = [name.strip() for name in options.measures.split(",") if name.strip()]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import builtins
 import csv
 import json
+import os
+import socket
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +163,40 @@ def test_bad_requests_get_one_sentence(run: Run, tmp_path: Path) -> None:
         export(run, "csv", run.path / "x.csv")
     with pytest.raises(RunError, match="does not exist"):
         export(tmp_path / "missing.joma", "csv")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(path))  # absolute, it could be too long
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # the numbers of /dev/null on Linux
+    except OSError as error:
+        pytest.skip(f"this user may not make devices here ({error.strerror})")
+
+
+@pytest.mark.parametrize("make", [_pipe, _socket, _device])
+@pytest.mark.parametrize("through_link", [False, True])
+def test_what_is_no_plain_file_is_refused_and_stays(
+    run: Run, tmp_path: Path, make: Callable[[Path], None], through_link: bool
+) -> None:
+    out = target = tmp_path / "target"
+    make(target)
+    if through_link:
+        out = tmp_path / "link"
+        out.symlink_to(target)
+    before, files = target.lstat(), sorted(tmp_path.iterdir())
+    with pytest.raises(RunError, match=r"target is no plain file but a device, a pipe or the like"):
+        export(run, "csv", out)
+    assert os.path.samestat(target.lstat(), before)
+    assert target.lstat().st_mode == before.st_mode
+    assert sorted(tmp_path.iterdir()) == files
 
 
 def test_without_pyarrow_the_way_to_get_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

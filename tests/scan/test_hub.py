@@ -52,7 +52,7 @@ def test_step_revisions_are_read_by_ranges(served, series, tmp_path):
     whole = sum(len(files["model.safetensors"]) for name, files in served.revisions.items() if name != "main")
     assert needed < served.served < whole  # the headers and configs are the rest
     assert all(kept for method, path, kept in served.requests if "/store/" in path)
-    assert not (tmp_path / "out" / "downloads").exists()
+    assert not (tmp_path / "out" / "joma-downloads").exists()
 
 
 def test_resuming_asks_for_nothing_but_the_list(served, tmp_path):
@@ -94,16 +94,37 @@ def test_torch_files_are_downloaded_verified_and_kept_within_the_budget(served, 
     size = len(served.revisions["step1"]["pytorch_model.bin"])
     local = scan(series, out=tmp_path / "local")[1]
     served.drops = {("step2", "pytorch_model.bin"): 1}
-    served.heads = 2
     status, found = scan(NAME, "--budget", 2.5 * size / 1e9, out=tmp_path / "out")
     assert status == 0
     assert found["curves"] == local["curves"]
-    kept = list((tmp_path / "out" / "downloads").rglob("pytorch_model.bin"))
+    kept = list((tmp_path / "out" / "joma-downloads").rglob("pytorch_model.bin"))
     assert len(kept) == 2
     status, found = scan(NAME, "--budget", 0.5 * size / 1e9, "--fresh", out=tmp_path / "out")
     assert status == 3
     assert {fault["step"] for fault in found["left_out"]} == {1, 2, 10}
     assert "--budget" in found["left_out"][0]["what"]
+
+
+def test_a_small_budget_leaves_foreign_files_alone(served, tmp_path):
+    for revision in ("step1", "step2", "step10"):
+        as_torch_file(served, revision)
+    size = len(served.revisions["step1"]["pytorch_model.bin"])
+    home = tmp_path / "home"
+    assert scan(NAME, out=home)[0] == 0
+    ours = sorted(home.rglob("pytorch_model.bin"))
+    assert len(ours) == 3
+    (own,) = {path.parents[3] for path in ours}
+    assert own.name == "joma-downloads"
+    folders = [home, home / "downloads", own, *{above for path in ours for above in list(path.parents)[:3]}]
+    foreign = [folder / "mine.txt" for folder in folders]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 10 * size)
+        os.utime(path, (0, 0))
+    status, _ = scan(NAME, "--budget", 1.5 * size / 1e9, "--fresh", out=home)
+    assert status == 0
+    assert len(list(home.rglob("pytorch_model.bin"))) == 1
+    assert all(path.read_bytes() == b"x" * 10 * size for path in foreign)
 
 
 def test_a_wrong_hash_is_reported_and_the_file_not_kept(served, tmp_path):
@@ -115,7 +136,7 @@ def test_a_wrong_hash_is_reported_and_the_file_not_kept(served, tmp_path):
     assert set(faults) == {1, 2}
     assert all("hash that the hub lists" in fault["what"] for fault in faults.values())
     assert faults[2]["file"] == "pytorch_model.bin"
-    assert not list((tmp_path / "out" / "downloads").rglob("pytorch_model.bin"))
+    assert not list((tmp_path / "out" / "joma-downloads").rglob("pytorch_model.bin"))
 
 
 def test_a_pickled_object_on_the_hub(served, tmp_path):

@@ -1,5 +1,7 @@
 """Attention entropy over a series: a text, its tokens, and what is wrong with them."""
 
+import io
+import json
 import sys
 
 import numpy as np
@@ -10,7 +12,7 @@ from hub_server import Repository, serving
 
 from joma import hub_client
 from joma.measure import embedding
-from joma.scan import sweep
+from joma.scan import CheckpointError, sweep
 
 
 @pytest.fixture
@@ -147,6 +149,81 @@ def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
         for name in ("ids.npy", "text.txt")
     )
     assert one["curves"]["entropy"] == other["curves"]["entropy"]
+
+
+CODE = """
+import pathlib
+from transformers import GPTNeoXConfig, GPTNeoXModel, PreTrainedTokenizerFast
+pathlib.Path({ran!r}).touch()
+class Config(GPTNeoXConfig): model_type = "stranger"
+class Model(GPTNeoXModel): config_class = Config
+class Words(PreTrainedTokenizerFast): pass
+"""
+
+
+@pytest.fixture
+def with_code(series, tmp_path):
+    """A checkpoint that comes with code of its own; the code leaves the file `ran`."""
+    folder = series / "step2"
+    (folder / "code.py").write_text(CODE.format(ran=str(tmp_path / "ran")))
+    config = json.loads((folder / "config.json").read_text())
+    named = {"AutoConfig": "code.Config", "AutoModel": "code.Model", "AutoTokenizer": ["code.Words", "code.Words"]}
+    del config["model_type"]  # nothing that transformers knows
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": named}))
+    words = {"tokenizer_class": "Words", "auto_map": {"AutoTokenizer": ["code.Words", "code.Words"]}}
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    return folder
+
+
+class Eager(io.StringIO):
+    """Says yes to everything, and remembers that it was asked."""
+
+    asked = False
+
+    def readline(self, *_):
+        self.asked = True
+        return "yes\n"
+
+
+@pytest.mark.parametrize("kind", ["AutoConfig", "AutoTokenizer", "AutoModel"])
+def test_code_that_comes_with_a_checkpoint_never_runs(with_code, tmp_path, monkeypatch, kind):
+    from joma.scan import measures
+
+    if kind == "AutoModel":  # its config is refused first; one that transformers knows leads on to the model
+        config = json.loads((with_code / "config.json").read_text())
+        config["auto_map"].pop("AutoConfig")
+        config |= {
+            "model_type": "encoder-decoder",
+            "encoder": {"model_type": "bert"},
+            "decoder": {"model_type": "bert"},
+        }
+        (with_code / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(sys, "stdin", Eager())
+    with pytest.raises(CheckpointError, match="needs Python code that comes with the checkpoint"):
+        measures._pretrained(kind, with_code, "it")
+    assert not sys.stdin.asked
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_answer_makes_a_scan_run_the_code_of_a_checkpoint(with_code, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Eager())
+    arguments = ("--measures", "entropy", "--text")
+    status, found = scan(with_code.parent, *arguments, tokens, out=tmp_path / "series")
+    assert (status, found["steps"]) == (3, [0, 1, 10, 100])
+    assert found["left_out"][0]["what"].endswith("(auto_map), and joma never runs such code")
+    (tmp_path / "text.txt").write_text("some words")
+    for text in (tokens, tmp_path / "text.txt"):
+        with pytest.raises(CheckpointError, match="joma never runs such code"):
+            scan(with_code, *arguments, text, out=tmp_path / "one")
+    assert not sys.stdin.asked
+    assert not (tmp_path / "ran").exists()
+
+
+def test_attention_code_that_a_config_names_is_not_fetched(series, tokens, tmp_path):
+    config = json.loads((series / "step2" / "config.json").read_text())
+    (series / "step2" / "config.json").write_text(json.dumps({**config, "attn_implementation": "someone/kernel"}))
+    assert scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")[0] == 0
 
 
 def test_texts_that_do_not_do(series, tokens, tmp_path):

@@ -55,10 +55,9 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     place = run.path.with_suffix(f".{to}") if out is None else Path(os.path.realpath(out))
     if place == run.path:
         raise RunError(f"{place} is the run itself; export it to another file")
-    if place.is_dir():
-        raise RunError(f"{place} is a folder; name a file in it")
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.new")
     try:
+        _check_replaceable(place)
         place.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
@@ -71,6 +70,14 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
         with suppress(OSError):  # not there: it was never made, or it has become `place`
             unfinished.unlink()
     return place
+
+
+def _check_replaceable(place: Path) -> None:
+    """Refuse what is not a plain file: /dev/null would become one, for every program on the machine."""
+    if place.is_dir():
+        raise RunError(f"{place} is a folder; name a file in it")
+    if place.exists() and not place.is_file():
+        raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
 
 
 def _meta(run: Run) -> str:

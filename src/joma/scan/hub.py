@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 from joma import hub_client
 from joma.hub_client import client, transport_errors
@@ -93,23 +93,22 @@ class HubModel:
 
         return _asked(self.repository, ask)
 
-    def folder_of(self, commit: str) -> Path:
-        """Where the downloads of a revision go."""
-        return self.cache.folder / self.repository.replace("/", "--") / commit
+    def part_of_cache(self, commit: str) -> str:
+        """The name that a revision has in the cache."""
+        return f"{self.repository.replace('/', '--')}/{commit}"
+
+    def ranges(self, commit: str, file: Listed, name: str) -> HubBytes:
+        """The bytes of a file; `name` is for messages."""
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(self.repository, file.path, revision=commit, endpoint=self.api.endpoint)
+        return HubBytes(name, url, file.size, client().build_hf_headers(token=self.api.token))
 
     def download(self, commit: str, file: Listed) -> Path:
         """A whole file in the cache, with the hash that the hub lists. The caller holds its space in the cache."""
-        client().disable_progress_bars()  # they would run through the lines of the scan
-        where = self.folder_of(commit)
-        kept = where / file.path
-        if not (kept.is_file() and kept.stat().st_size == file.size):
-            _asked(
-                f"{self.repository} {file.path}",
-                lambda: self.api.hf_hub_download(self.repository, file.path, revision=commit, local_dir=where),
-            )
-            _check_hash(kept, file, self.repository)
-        self.cache.touch(kept)
-        return kept
+        source = self.ranges(commit, file, f"{self.repository} {file.path}")
+        name = f"{self.part_of_cache(commit)}/{file.path}"
+        return self.cache.file(name, file.size, source.copy_to, lambda path: _hash_of_file_agrees(file, path))
 
 
 @dataclass
@@ -163,11 +162,11 @@ class HubRevision:
         with self._held(wanted):
             for file in wanted:
                 self.model.download(self.commit, file)
-            yield self.model.folder_of(self.commit)
+            yield self.model.cache.folder_of(self.model.part_of_cache(self.commit))
 
     def _held(self, files: list[Listed]) -> AbstractContextManager[None]:
-        where = self.model.folder_of(self.commit)
-        return self.model.cache.hold(where, sum(file.size for file in files), f"{self.model.repository} {self.name}")
+        part = self.model.part_of_cache(self.commit)
+        return self.model.cache.hold(part, sum(file.size for file in files), f"{self.model.repository} {self.name}")
 
     def _opener(self, file: str) -> Callable[[], TensorFile]:
         def open_it() -> TensorFile:
@@ -179,11 +178,7 @@ class HubRevision:
         return open_it
 
     def _ranges(self, file: Listed) -> HubBytes:
-        from huggingface_hub import hf_hub_url
-
-        api = self.model.api
-        url = hf_hub_url(self.model.repository, file.path, revision=self.commit, endpoint=api.endpoint)
-        return HubBytes(f"{self.name}/{file.path}", url, file.size, client().build_hf_headers(token=api.token))
+        return self.model.ranges(self.commit, file, f"{self.name}/{file.path}")
 
     def _small(self, name: str) -> bytes:
         file = self.files[name]
@@ -207,7 +202,6 @@ class HubBytes:
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         done = 0
-        broken: tuple[type[Exception], ...] = (*transport_errors(), ConnectionError)
 
         def read_on() -> None:
             nonlocal done
@@ -215,8 +209,21 @@ class HubBytes:
                 buffer[done : done + len(chunk)] = chunk
                 done += len(chunk)
 
+        self._read_all(len(buffer), lambda: done, read_on)
+
+    def copy_to(self, stream: BinaryIO) -> None:
+        """Write what is missing to a stream that stands at the end of what it has."""
+
+        def read_on() -> None:
+            for chunk in self._chunks(stream.tell(), self.size):
+                stream.write(chunk)
+
+        self._read_all(self.size, stream.tell, read_on)
+
+    def _read_all(self, size: int, have: Callable[[], int], read_on: Callable[[], None]) -> None:
+        broken: tuple[type[Exception], ...] = (*transport_errors(), ConnectionError)
         try:
-            hub_client.read_all(len(buffer), lambda: done, read_on)
+            hub_client.read_all(size, have, read_on)
         except broken as error:
             raise CheckpointError(
                 f"{self.name} could not be read from the hub: the connection broke {hub_client.TRIES} times "
@@ -258,19 +265,11 @@ class HubBytes:
             )
 
 
-def _check_hash(path: Path, file: Listed, repository: str) -> None:
+def _hash_of_file_agrees(file: Listed, path: Path) -> bool:
     with path.open("rb") as stream:
         if file.sha256 is not None:
-            right = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-        else:
-            right = _hash_agrees(file, stream.read())
-    if not right:
-        path.unlink()
-        raise CheckpointError(
-            f"{file.path} of {repository} was downloaded, but does not have the hash that the hub lists; it was "
-            "deleted",
-            file=file.path,
-        )
+            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+        return _hash_agrees(file, stream.read())
 
 
 def _hash_agrees(file: Listed, content: bytes | bytearray) -> bool:
@@ -281,22 +280,20 @@ def _hash_agrees(file: Listed, content: bytes | bytearray) -> bool:
 
 def _asked(what: str, ask: Callable[[], T]) -> T:
     """`ask` the hub, again if the connection breaks; what it answers instead becomes one sentence."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
-    # The last of them: a download could not begin.
-    broken: tuple[type[Exception], ...] = (*transport_errors(), LocalEntryNotFoundError)
     for tries in range(hub_client.TRIES):
         try:
             return ask()
         except HfHubHTTPError as error:
             if _status(error) not in _BUSY or tries + 1 == hub_client.TRIES:
                 _explain(what, error)
-        except broken as error:
+        except transport_errors() as error:
             if tries + 1 == hub_client.TRIES:
                 raise CheckpointError(
                     f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
                 ) from None
-        except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a full disk
+        except (OSError, ValueError) as error:  # offline mode, a name that no repository can have
             raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
         time.sleep(hub_client.PAUSE * 2**tries)
     raise AssertionError("the last try returns or raises")

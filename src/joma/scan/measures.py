@@ -116,17 +116,11 @@ def _watch(model: Any, total: int, between: Between) -> None:
 
 
 def _loaded(folder: Path, device: torch.device) -> Any:
-    transformers = _transformers()
-    transformers.utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
+    _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
     dtype = "auto" if device.type == "cuda" else torch.float32
-    try:
-        model, info = transformers.AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=dtype, output_loading_info=True
-        )
-    except Exception as error:  # what breaks depends on what the folder holds
-        raise CheckpointError(
-            f"{folder} cannot be loaded by transformers: {' '.join(str(error).split())[:160]}"
-        ) from None
+    # The config may name attention code on the hub; the probe brings its own attention anyway.
+    options = {"dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
+    model, info = _pretrained("AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
@@ -152,7 +146,7 @@ def _tokens(place: Place, text: Path) -> Tensor:
             raise ValueError(f"--text {text} cannot be read: {error}") from None
         tokens = torch.tensor(_tokenizer(place)(content)["input_ids"], dtype=torch.int64)
     with place.folder() as folder:
-        config = _transformers().AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = _pretrained("AutoConfig", folder, f"the config of {place.name}")
     context, words = _context(config), getattr(config, "vocab_size", None)
     if len(tokens) < context:
         raise ValueError(f"--text {text} has {len(tokens)} tokens, fewer than the context of {context}")
@@ -167,13 +161,22 @@ def _tokenizer(place: Place) -> Any:
     with place.folder() as folder:
         # transformers makes up an empty tokenizer where there is none.
         if any((folder / name).is_file() for name in _TOKENIZERS):
-            try:
-                return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            except Exception as error:  # transformers raises many kinds
-                raise CheckpointError(
-                    f"the tokenizer of {place.name} cannot be loaded: {' '.join(str(error).split())[:120]}"
-                ) from None
+            return _pretrained("AutoTokenizer", folder, f"the tokenizer of {place.name}")
     raise CheckpointError(f"{place.name} has no tokenizer; give the token ids of the text as --text FILE.npy")
+
+
+def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
+    """What transformers makes of a folder. It never runs code that comes with it, and never asks whether it may."""
+    loader = getattr(_transformers(), kind)
+    try:
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except Exception as error:  # what breaks depends on what the folder holds
+        said = " ".join(str(error).split())
+        if "trust_remote_code" in said:
+            raise CheckpointError(
+                f"{what} needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
+            ) from None
+        raise CheckpointError(f"{what} cannot be loaded by transformers: {said[:160]}") from None
 
 
 def _context(config: Any) -> int:

@@ -54,7 +54,8 @@ class Series:
 def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
     """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
 
-    downloads: folder for hub files that cannot be read in part, of at most `budget` bytes; made when it is needed.
+    downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
+    bytes. It is made when it is needed, and only files that joma made in it are ever removed.
 
     >>> import tempfile
     >>> from safetensors.torch import save_file

@@ -157,8 +157,8 @@ def _given(config: Any) -> Material:
     import transformers
 
     try:
-        trained = transformers.AutoModelForCausalLM.from_pretrained(config.model)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(config.model)
+        trained = transformers.AutoModelForCausalLM.from_pretrained(config.model, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise NotRun(f"{config.model} could not be read ({str(error).splitlines()[0]})", COMMAND) from None
     untrained = type(trained)(trained.config).to(trained.dtype)

@@ -147,7 +147,7 @@ def _corpus(config: Config) -> str:
 def _scan(config: Config, run: Run, source: str, text: Path, progress: Progress) -> None:
     from joma.scan import open_series, plan, sweep
 
-    series = open_series(source, downloads=run.path.parent / "downloads")
+    series = open_series(source, downloads=run.path.parent)
     wanted = plan(series, measures=("stable_rank", "entropy"), text=text, device=config.device)
     done = 0
 
@@ -194,7 +194,11 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
 
     logging.set_verbosity_error()  # it would report that the head over the vocabulary is not loaded: on purpose
     with place.folder() as folder:
-        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).to(config.device).eval()
+        model = (
+            AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32)
+            .to(config.device)
+            .eval()
+        )
     length = min(int(getattr(model.config, "max_position_embeddings", 512)), 512)
     windows = tokens[: len(tokens) // length * length].view(-1, length)[:16].to(config.device)
     with torch.inference_mode():

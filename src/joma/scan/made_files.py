@@ -1,0 +1,206 @@
+"""The files that joma downloaded into a folder: each has a record, and a file without one is never removed.
+
+    FOLDER/CACHEDIR.TAG         says whose folder it is
+    FOLDER/files/NAME           a finished download
+    FOLDER/parts/NAME           a download under way, or one that was broken off
+    FOLDER/records/NAME.json    {"size": bytes, "modified": nanoseconds, or null until the download is finished}
+    FOLDER/locks/...            which part of the folder some process uses just now
+
+A record holds no path: it speaks of the file of its own NAME, so that no record can point out of the folder. It is
+written before the first byte of its file. A file is joma's if it is a plain file, no folder above it is a symbolic
+link, and it agrees with its record: in size and time of change if it is finished, else by being no larger. Every
+download has a record of its own, so that processes at work at the same time do not overwrite each other's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from joma.scan.errors import CheckpointError
+
+_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"  # by which backup programs know a cache
+    "# joma keeps downloaded checkpoints here. It removes only files that it made itself.\n"
+)
+_LONGEST_RECORD = 1000  # bytes
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a download: its size, and when its file last changed (None: it is not finished)."""
+
+    size: int
+    modified: int | None
+
+
+class MadeFiles:
+    """The downloads under `folder`, by name: `owner--model/commit/file`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, name: str) -> Path:
+        return self.folder / "files" / name
+
+    def names(self) -> list[str]:
+        """Every download that has a record."""
+        records = self.folder / "records"
+        walked = os.walk(records) if self._unlinked(records) else ()  # it does not follow symbolic links
+        paths = [Path(where, name) for where, _, names in walked for name in names if name.endswith(".json")]
+        found = [path.relative_to(records).as_posix().removesuffix(".json") for path in paths]
+        return [name for name in found if self._record(name) is not None]
+
+    def made(self, name: str) -> list[Path]:
+        """The files of this name that joma made: the finished one, the unfinished one, both or none."""
+        return [path for path in (self.file(name), self._part(name)) if self._is_made(path, name)]
+
+    def finished(self, name: str, size: int) -> bool:
+        """Whether joma made the whole file."""
+        return self._is_made(self.file(name), name) and self.file(name).stat().st_size == size
+
+    def size(self, name: str) -> int:
+        """The bytes that joma wrote under this name."""
+        return sum(found.st_size for path in self.made(name) if (found := self._plain(path)))
+
+    def used(self, name: str) -> int:
+        """When it was last used, in nanoseconds; 0 where another process has just removed it."""
+        found = self._plain(self._record_path(name))
+        return found.st_mtime_ns if found else 0
+
+    def touch(self, name: str) -> None:
+        """Remember that it was used just now."""
+        os.utime(self._record_path(name))
+
+    def begin(self, name: str, size: int) -> Path:
+        """The file to write `size` bytes to. What an earlier download has left in it may stay."""
+        part, record = self._part(name), self._record(name)
+        if os.path.lexists(part) and not self._is_made(part, name):
+            raise CheckpointError(f"{part} is in the way of a download, and joma did not make it; move it elsewhere")
+        self._make_folder(part.parent)
+        if record is None or record.size != size:
+            self.remove(name)
+        self._write_record(name, Record(size, None))
+        if not part.exists():
+            part.touch(exist_ok=False)
+        return part
+
+    def finish(self, name: str) -> None:
+        """What `begin` gave has become the file."""
+        part, file, record = self._part(name), self.file(name), self._record(name)
+        self._make_folder(file.parent)
+        if record is None or (os.path.lexists(file) and not self._is_made(file, name)):
+            raise CheckpointError(f"{file} was changed by someone else during its download")
+        self._write_record(name, Record(record.size, part.stat().st_mtime_ns))
+        os.replace(part, file)
+
+    def remove(self, name: str) -> None:
+        """Remove what joma made under this name; a file of the same name that it did not make stays."""
+        for path in self.made(name):
+            path.unlink(missing_ok=True)
+        if self._record(name) is not None:  # last: nothing of ours is ever without its record
+            self._record_path(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self, name: str, *, alone: bool, wait: bool = True) -> Iterator[bool]:
+        """Keep other processes and threads off `name`, or with alone=False only those that want to be alone.
+
+        Yields whether that was possible; with wait=True it always is.
+        """
+        path = self.folder / "locks" / f"{name}.lock"
+        try:
+            self._make_folder(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be made: {error.strerror or error}") from error
+        try:
+            yield _flock(descriptor, path, alone=alone, wait=wait)
+        finally:
+            os.close(descriptor)
+
+    def _part(self, name: str) -> Path:
+        return self.folder / "parts" / name
+
+    def _record_path(self, name: str) -> Path:
+        return self.folder / "records" / f"{name}.json"
+
+    def _is_made(self, path: Path, name: str) -> bool:
+        record, found = self._record(name), self._plain(path)
+        if record is None or found is None:
+            return False
+        if record.modified is None:
+            return path == self._part(name) and found.st_size <= record.size
+        return (found.st_size, found.st_mtime_ns) == (record.size, record.modified)
+
+    def _record(self, name: str) -> Record | None:
+        """None where there is none, or something else in its place."""
+        path = self._record_path(name)
+        found = self._plain(path)
+        if found is None or found.st_size > _LONGEST_RECORD:
+            return None
+        try:
+            match json.loads(path.read_bytes()):
+                case {"size": int(size), "modified": int() | None as modified} if size >= 0:
+                    return Record(size, modified)
+        except (OSError, ValueError, RecursionError):
+            pass
+        return None
+
+    def _write_record(self, name: str, record: Record) -> None:
+        path = self._record_path(name)
+        self._make_folder(path.parent)
+        if os.path.lexists(path) and self._record(name) is None:  # damaged, or not ours: kept under another name
+            path.rename(path.with_name(f"{path.name}.{secrets.token_hex(8)}.unreadable"))
+        _write_whole(path, json.dumps(asdict(record)))
+
+    def _plain(self, path: Path) -> os.stat_result | None:
+        """What the system knows of a plain file inside the folder; None for all else."""
+        try:
+            found = path.lstat()
+        except (OSError, ValueError):
+            return None
+        return found if stat.S_ISREG(found.st_mode) and self._unlinked(path.parent) else None
+
+    def _unlinked(self, path: Path) -> bool:
+        """Whether nothing from the folder down to `path` is a symbolic link."""
+        inside = path.relative_to(self.folder).parts
+        return not any(self.folder.joinpath(*inside[:depth]).is_symlink() for depth in range(len(inside) + 1))
+
+    def _make_folder(self, path: Path) -> None:
+        if not self._unlinked(path):
+            raise CheckpointError(f"{path} leads through a symbolic link; downloads go only to folders of their own")
+        path.mkdir(parents=True, exist_ok=True)
+        tag = self.folder / "CACHEDIR.TAG"
+        if not os.path.lexists(tag):
+            _write_whole(tag, _TAG)
+
+
+def _flock(descriptor: int, path: Path, *, alone: bool, wait: bool) -> bool:
+    import fcntl  # here, so that local checkpoints can be scanned where there is none
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be locked: {error.strerror or error}") from error
+    return True
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whole or not at all, through a name that no other process or thread uses."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with unfinished.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
