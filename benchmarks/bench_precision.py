@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from _record import record
 
+from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, train_variants
+from joma.recipes.language_curves import curve
 from joma.runs import Run
-from joma.studies._language_model_curves import curve
-from joma.studies._language_models import PAPER, LanguageModelConfig, corpus, recipe, train_variants
 
 
 def rms(difference: np.ndarray) -> float:

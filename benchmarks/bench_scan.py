@@ -21,7 +21,7 @@ import torch
 from _record import record
 from safetensors.torch import save_file
 
-from joma import scan_command
+from joma.cli.main import scan as scan_command
 
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 

@@ -15,7 +15,7 @@ from _record import record
 ROUNDS = 15
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
-    "joma --help": ["-m", "joma.cli", "--help"],
+    "joma --help": ["-m", "joma.cli.main", "--help"],
     "import torch": ["-c", "import torch"],
     "import torch, joma": ["-c", "import torch, joma"],
 }

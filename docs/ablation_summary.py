@@ -9,11 +9,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from joma.claims.evidence import Effect
+from joma.claims.rules import of_effect
+from joma.figures.style import house_style, panels
+from joma.measure.intervals import Comparison, compare
+from joma.recipes.language_curves import best_loss, steps_of
 from joma.runs import Run
-from joma.studies._ablation import curves_of, differences, shape_of
-from joma.studies._ablation_figures import COLOURS, band
-from joma.studies._language_model_curves import Interval, best_loss, over_seeds, steps_of
-from joma.studies.drawing import house_style, panels
+from joma.studies.ablations._figures import COLOURS, PARTS, band
+from joma.studies.ablations._twins import MATTERS, by_layer, curves_of, differences
 
 SHOWN = {
     "nonlinearity": ("ReLU", "GELU", "identity", "no MLP"),
@@ -28,22 +31,27 @@ LIMITS = (0.5, 2.65)
 GLUE = "\N{NO-BREAK SPACE}"
 
 
-def interval(found: Interval) -> str:
-    return f"{found.mean:.2f}{GLUE}±{GLUE}{found.half_width:.2f}"
+def interval(found: Comparison) -> str:
+    return f"{found.difference:.2f}{GLUE}±{GLUE}{found.half_width:.2f}"
+
+
+def is_there(found: Comparison) -> bool:
+    return of_effect(Effect.of(found, matters=MATTERS)) == "holds"
 
 
 def alone(run: Run, variant: str) -> str:
-    """One network: its seeds, drop and rebound, how many layers rebound by the rule, the loss."""
-    shape = shape_of(run, variant)
-    cells = [interval(over_seeds(layer)) for part in (shape.drop, shape.rebound) for layer in part.T]
-    loss = over_seeds(best_loss(run, variant)[0]).mean
+    """One network: its seeds, drop and rebound, how many layers drop and rebound by the rule, the loss."""
+    cells = [interval(found) for part in PARTS for found in by_layer(run, variant, part).values()]
+    strict = [by_layer(run, variant, part, level=0.99).values() for part in PARTS]
+    back = [all(is_there(found) for found in layer) for layer in zip(*strict, strict=True)]
+    loss = compare(best_loss(run, variant)[0]).value
     seeds = str(len(run.value(f"{variant}/seeds")))
-    return " | ".join([variant, seeds, *cells, f"{shape.rebounds.sum()} of {len(shape.rebounds)}", f"{loss:.3f}"])
+    return " | ".join([variant, seeds, *cells, f"{sum(back)} of {len(back)}", f"{loss:.3f}"])
 
 
 def paired(run: Run, network: str, twin: str) -> str:
     """By how much the network does more than its twin, seed by seed."""
-    gaps = [gap for part in ("drop", "rebound") for gap in differences(run, network, twin, part)]
+    gaps = [gap for part in PARTS for gap in differences(run, network, twin, part).values()]
     return " | ".join([f"{network} − {twin}", *map(interval, gaps)])
 
 

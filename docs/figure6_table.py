@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from joma.recipes.language_curves import best_loss, curve, layer_rebounds
 from joma.runs import Run
-from joma.studies._language_model_curves import best_loss, curve, layer_rebounds
-from joma.studies._stored_curves import Distance
-from joma.studies.entropy_over_training import PRINTED
+from joma.studies.language._stored_curves import Distance
+from joma.studies.language.fig6 import PRINTED
 
 DEPTHS = PRINTED["wikitext-2"]
 

@@ -2,47 +2,74 @@
 
 python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
 
-A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit.
+A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit. In the end
+src/joma/report/kept.json is written from all records: what a quick report shows beside its own verdicts.
 """
 
 import argparse
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+from joma.claims.execute import command_line, judge
+from joma.claims.ledger import SCHEMA, VERSION
+from joma.figures.style import house_style
+from joma.host.files import write_json
 from joma.runs import Run
 from joma.studies import load
-from joma.studies.drawing import house_style
-from joma.studies.execute import command_line, judge
 
 ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results"
+KEPT = ROOT / "src" / "joma" / "report" / "kept.json"
 
 
 def keep(path: Path, commit: str | None) -> None:
     """Judge and draw the run at `path`, and copy it."""
     with Run.open(path) as run:
         study = load(run.study)
-        folder = ROOT / "results" / study.name
+        folder = RECORDS / study.name
         folder.mkdir(exist_ok=True)
         again = path.resolve() == (folder / f"{study.name}.sqlite").resolve()
+        made_at = commit or (json.loads((folder / "findings.json").read_text())["commit"] if again else head())
+        found = judge(study, run)
+        origin = replace(found[0].provenance, commit=made_at, record=f"{study.name}.sqlite")
         record = {
+            "schema": SCHEMA,
+            "version": VERSION,
             "study": study.name,
             "command": command_line(study, run.config),
-            "commit": commit or (json.loads((folder / "findings.json").read_text())["commit"] if again else head()),
+            "commit": made_at,
             "seconds": round(float(run.value("seconds")), 1),
             "config": run.config,
             "machine": run.machine,
             "versions": run.versions,
-            "findings": [finding.as_json() for finding in judge(study, run)],
+            "findings": [replace(finding, provenance=origin).as_json() for finding in found],
         }
-        (folder / "findings.json").write_text(json.dumps(record, indent=1) + "\n")
+        write_json(folder / "findings.json", record)
         with house_style():
             for drawing in study.draw(run):
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
     if not again:
         shutil.copy(path, folder / f"{study.name}.sqlite")
     print(f"kept: {folder.relative_to(ROOT)}")
+
+
+def kept() -> dict:
+    """The verdicts of all records, by the finding's id."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*/findings.json"))]
+    return {"findings": {finding["id"]: short(finding) for record in records for finding in record["findings"]}}
+
+
+def short(finding: dict) -> dict:
+    """What a report shows of a kept finding."""
+    return {
+        "verdict": finding["verdict"],
+        "measured": str(finding["measured"]),
+        "machine": finding["provenance"]["machine"],
+        "claim_sha256": finding["provenance"]["claim_sha256"],
+    }
 
 
 def head() -> str:
@@ -58,6 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     for path in options.runs:
         keep(path, options.commit)
+    write_json(KEPT, kept())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What several tests share: the Triton interpreter, and a small synthetic study whose number is 1 if all is well."""
+"""What several tests share: the Triton interpreter, a small synthetic study that is right or wrong at will, a text."""
 
 import os
 import signal
@@ -17,11 +17,12 @@ os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
+from joma.claims.verdicts import by_residual
+from joma.figures.style import panels
 from joma.studies import Claim, Drawing, NotRun, Study
-from joma.studies.drawing import panels
-from joma.studies.verdicts import by_residual
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,24 @@ def ctrl_c_as_in_a_terminal():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory):
+    """A folder as users bring it: words that follow one another by a rule, with noise."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+    (folder / "wikitext-2").mkdir()
+    for split, count in (("train", 3000), ("valid", 400), ("test", 100)):
+        ids = [0]
+        for _ in range(count):
+            ids.append((3 * ids[-1] + 1) % 50 if generator.random() < 0.8 else int(generator.integers(50)))
+        (folder / "wikitext-2" / f"{split}.txt").write_text(" ".join(f"w{i}" for i in ids), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def no_other_text(tmp_path_factory, monkeypatch):
+    """As on a machine where nothing was downloaded and JOMA_DATA is not set: a test finds what it names alone."""
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("JOMA_DATA", raising=False)

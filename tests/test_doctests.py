@@ -11,7 +11,7 @@ import joma
 OPTIONAL = {
     "joma.probes._text": "transformers",
     "joma.probes._transformers": "transformers",
-    "joma.studies.drawing": "matplotlib",
+    "joma.figures.style": "matplotlib",
     "joma.training.series": "transformers",
 }
 """What the examples of a module need beyond joma's own dependencies."""

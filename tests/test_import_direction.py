@@ -10,15 +10,16 @@ import joma
 
 HOUSE = Path(joma.__file__).parent
 FLOORS = (
-    ("interrupts",),
-    ("exit_status", "output_files", "hub_client"),
+    ("host",),
     ("theory",),
     ("data", "measure", "runs"),
-    ("models",),
+    ("models", "figures"),
     ("probes",),
     ("training", "scan"),
+    ("claims",),
+    ("recipes",),
     ("studies",),
-    ("report", "terminal", "study_options", "scan_command"),
+    ("report",),
     ("cli",),
     ("__main__",),
 )
@@ -51,6 +52,38 @@ def test_a_module_imports_only_from_floors_below(name):
         assert not wrong, f"{path.relative_to(HOUSE)} imports {', '.join(sorted(wrong))}"
 
 
+def rooms() -> list[Path]:
+    """The rooms of studies/, one a subject."""
+    return sorted(path.parent for path in (HOUSE / "studies").glob("*/__init__.py"))
+
+
+def other_rooms(code: str, room: str) -> set[str]:
+    """The rooms of studies/ beside `room` that a module imports."""
+    whole = {f"joma.studies.{each.name}" for each in rooms()} - {f"joma.studies.{room}"}
+    named = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            named |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            named |= {each.name for each in node.names}
+    return {one for one in whole if any(name == one or name.startswith(f"{one}.") for name in named)}
+
+
+@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.name)
+def test_no_subject_knows_another(room):
+    for path in sorted(room.glob("*.py")):
+        wrong = other_rooms(path.read_text(encoding="utf-8"), room.name)
+        assert not wrong, f"{path.relative_to(HOUSE)} imports {', '.join(sorted(wrong))}"
+
+
+def test_an_import_of_a_neighbour_would_be_seen():
+    code = "from joma.studies import linear\ndef f():\n    from joma.studies.cdag._draws import x\n"
+    assert other_rooms(code, "linear") == {"joma.studies.cdag"}
+    assert other_rooms(code, "cdag") == {"joma.studies.linear"}
+
+
 def test_an_import_the_wrong_way_would_be_seen():
-    code = "import joma.report\ndef f():\n    from joma import studies, __version__\n    from joma.cli import main\n"
+    code = (
+        "import joma.report\ndef f():\n    from joma import studies, __version__\n    from joma.cli.main import main\n"
+    )
     assert set(imported(code)) == {"report", "studies", "__version__", "cli"}

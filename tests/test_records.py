@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from joma.claims.execute import judge
 from joma.runs import Run
 from joma.studies import load
-from joma.studies.execute import judge
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results"

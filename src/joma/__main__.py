@@ -2,7 +2,7 @@
 
 import sys
 
-from joma.cli import main
+from joma.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

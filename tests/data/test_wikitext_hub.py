@@ -8,9 +8,9 @@ import pyarrow.parquet
 import pytest
 from hub_server import Repository, serving
 
-from joma import hub_client
 from joma.data import _wikitext_hub
 from joma.data.text import CorpusError, download_wikitext, find_corpus, wikitext
+from joma.host import hub as hub_client
 
 TRAIN = [f" the {word} sat on {number} \n" for number, word in enumerate(["cat", "dog"] * 200)]
 SECOND = "train-00001-of-00002.parquet"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _attention_chunks as chunks
 from joma.measure._attention_problem import Problem
@@ -172,10 +173,33 @@ def test_gradients_flow_through_the_chunks(monkeypatch):
     assert torch.autograd.gradcheck(outputs, (q, k, v, bias, sinks))
 
 
-def test_memory_is_linear_in_the_length():
-    """A million keys and a few queries: the matrix of all heads at once would not be made, the rows are."""
-    q, k, _ = draw(7, heads=1, kv_heads=1, queries=2, keys=300_000)
-    assert attention_stats(q[:1], k[:1]).entropy.shape == (1, 1, 2)
+class LargestTensor(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        for one in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(one, torch.Tensor):
+                self.numbers = max(self.numbers, one.numel())
+        return made
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_memory_is_linear_in_the_length(gradients):
+    """No tensor of queries x keys is made, neither forward nor backward."""
+    length = 5_000
+    q, k, _ = draw(7, heads=1, kv_heads=1, queries=length, keys=length)
+    q, k = (x[:1].cpu().requires_grad_(gradients) for x in (q, k))
+    with LargestTensor() as largest:
+        entropy = attention_stats(q, k).entropy
+        if gradients:
+            entropy.sum().backward()
+    assert entropy.shape == (1, 1, length)
+    assert largest.numbers <= chunks._ELEMENTS < length * length / 4
 
 
 @pytest.mark.parametrize(

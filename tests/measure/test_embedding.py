@@ -1,9 +1,11 @@
 """Coherence against all pairs in float64, and against what is known of random directions."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import betaincinv
 
 from joma.measure.embedding import coherence, random_cosine_quantiles, random_mean_cosine
 
@@ -72,6 +74,34 @@ def test_random_values_are_those_of_the_integral():
     assert random_mean_cosine(50_000) == pytest.approx((2 / (torch.pi * 50_000)) ** 0.5, rel=1e-4)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 17, 64, 768, 12_288, 50_000])
+def test_random_quantiles_are_those_of_scipy(width):
+    tails = torch.tensor([1e-12, 1e-6, 1e-3], dtype=torch.float64)
+    levels = torch.cat([tails, torch.linspace(0, 1, 101, dtype=torch.float64), 1 - tails])
+    found = random_cosine_quantiles(width, levels)
+    assert found.dtype == torch.float64
+    squares = betaincinv(0.5, (width - 1) / 2, levels.numpy()) if width > 1 else np.ones(len(levels))
+    torch.testing.assert_close(found, torch.from_numpy(squares).sqrt(), rtol=2e-12, atol=0)
+    assert (found[levels == 0] == (0 if width > 1 else 1)).all()
+    assert (found[levels == 1] == 1).all()
+
+
+def test_random_means_keep_their_digits_in_high_dimensions():
+    mp = pytest.importorskip("mpmath")
+    for width in (2, 3, 100, 199, 200, 50_000, 10_000_000):
+        exact = mp.gammaprod([mp.mpf(width) / 2], [mp.mpf(width + 1) / 2]) / mp.sqrt(mp.pi)
+        assert random_mean_cosine(width) == pytest.approx(float(exact), rel=5e-14)
+
+
+def test_quantiles_of_any_shape_are_asked_once():
+    levels = torch.tensor([[0.1, 0.9], [0.5, 0.1]])
+    found = random_cosine_quantiles(40, levels)
+    assert found.shape == (2, 2)
+    assert found[0, 0] == found[1, 1]
+    found.zero_()  # what is kept is not handed out
+    assert (random_cosine_quantiles(40, levels) > 0).all()
+
+
 def test_zero_vectors_are_left_out_and_counted():
     x = vectors(3, 20, 8)
     x[0, 4:7] = 0
@@ -108,6 +138,9 @@ def test_the_training_run_keeps_its_random_numbers():
         (lambda: coherence(torch.tensor([[1.0], [torch.inf]])), "must be finite"),
         (lambda: coherence(torch.ones(3, 3), sample=1), "sample must be"),
         (lambda: coherence(torch.ones(3, 3), quantiles=(1.5,)), "quantiles must lie in"),
+        (lambda: random_mean_cosine(0), "width must be a whole number of at least 1, got 0"),
+        (lambda: random_cosine_quantiles(2.5, torch.ones(1)), "width must be a whole number"),
+        (lambda: random_cosine_quantiles(3, torch.tensor([1.5])), r"levels must lie in \[0, 1\], got 1.5"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, sentence):

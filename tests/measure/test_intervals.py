@@ -1,12 +1,15 @@
 """Student's t interval against scipy, and how often it holds the truth."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from joma.measure.intervals import mean_interval, t_quantile
+from joma.measure.intervals import compare, mean_interval, seeds_to_decide, t_quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 8, 9, 19, 50, 101, 1000, 20_001])
@@ -59,3 +62,89 @@ def test_shapes_and_whole_numbers():
 def test_bad_input_gets_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+rows = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
+
+
+@given(rows, st.integers(0, 2**32 - 1))
+def test_a_paired_comparison_is_the_interval_of_the_differences(first, seed):
+    second = np.random.default_rng(seed).normal(size=len(first))
+    found = compare(first, second)
+    alone = mean_interval(torch.tensor(first, dtype=torch.float64) - torch.from_numpy(second))
+    assert found.difference == pytest.approx(float(alone.mean), abs=1e-12)
+    assert found.low - found.control == pytest.approx(float(alone.low), abs=1e-9)
+    assert found.high - found.control == pytest.approx(float(alone.high), abs=1e-9)
+    assert found.seeds == len(first)
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(0, 2**32 - 1))
+def test_other_seeds_are_compared_as_welch_does(one, other, seed):
+    generator = np.random.default_rng(seed)
+    first, second = generator.normal(1, 2, one), generator.normal(0, 0.5, other)
+    found = compare(first, second, paired=False)
+    truth = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    # Degrees of freedom are rounded down: never narrower, and at most by what one degree is worth.
+    assert found.low - found.control <= truth.low + 1e-9
+    assert found.high - found.control >= truth.high - 1e-9
+    freedom = stats.ttest_ind(first, second, equal_var=False).df
+    ratio = stats.t.ppf(0.975, max(1, math.floor(freedom))) / stats.t.ppf(0.975, freedom)
+    assert found.half_width == pytest.approx((truth.high - truth.low) / 2 * ratio)
+
+
+def test_a_known_number_as_control_has_no_interval_of_its_own():
+    found = compare([1.0, 2.0, 3.0], 0.5)
+    assert (found.control, found.control_low, found.control_high) == (0.5, 0.5, 0.5)
+    assert found.half_width == pytest.approx(float(mean_interval(torch.tensor([1.0, 2.0, 3.0])).half_width))
+
+
+def test_seeds_that_failed_are_left_out_in_pairs():
+    found = compare([1.0, np.nan, 3.0, 4.0], [0.0, 1.0, np.inf, 2.0])
+    assert (found.value, found.control, found.seeds) == (2.5, 1.0, 2)
+    apart = compare([1.0, np.nan, 3.0], [0.0, 1.0], paired=False)
+    assert (apart.value, apart.control, apart.seeds) == (2.0, 0.5, 2)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, np.nan]])
+def test_with_fewer_than_two_seeds_nothing_is_known_of_chance(values):
+    found = compare(values, 0.0)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert found.seeds == sum(np.isfinite(values))
+
+
+def test_a_higher_level_gives_a_wider_interval():
+    assert compare([1.0, 2.0, 4.0], level=0.99).half_width > 2 * compare([1.0, 2.0, 4.0]).half_width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([[1.0, 2.0]], 0.0), "values must be one row of numbers"),
+        (([1.0, 2.0], [1.0]), "must be as many, got 2 and 1"),
+        (([1.0, 2.0], float("nan")), "control must be finite where it is one number"),
+    ],
+)
+def test_comparisons_that_make_no_sense(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        compare(*arguments)
+
+
+@given(st.integers(2, 30), st.floats(0.01, 2), st.floats(0.01, 1))
+def test_so_many_seeds_decide_and_one_fewer_does_not(seeds, half, wanted):
+    spread = half * math.sqrt(seeds) / stats.t.ppf(0.975, seeds - 1)
+
+    def width(count):
+        return stats.t.ppf(0.975, count - 1) * spread / math.sqrt(count)
+
+    needed = seeds_to_decide(half, seeds, wanted)
+    if needed is None:
+        assert width(1_000_000) > wanted * (1 - 1e-3)
+        return
+    assert width(needed) <= wanted * (1 + 1e-3)
+    assert needed == 2 or width(needed - 1) > wanted * (1 - 2e-3)  # beyond 1000 seeds t is taken for that of 1000
+
+
+def test_nothing_known_needs_an_unknown_number_of_seeds():
+    assert seeds_to_decide(float("nan"), 1, 0.1) is None
+    assert seeds_to_decide(100.0, 3, 1e-6) is None

@@ -106,6 +106,16 @@ def test_every_option_changes_what_is_computed() -> None:
         assert not torch.allclose(Decoder(SMALL.with_(**changes), seeds=[0])(TOKENS), plain), changes
 
 
+def test_positions_are_coded_as_published() -> None:
+    """sin and cos of position / 10000^(2i/width), as in "Attention is all you need", one number at a time."""
+    decoder = Decoder(SMALL.with_(width=10, heads=2, context=7), seeds=[0])
+    for position in range(7):
+        for i in range(5):
+            angle = position / 10_000 ** (2 * i / 10)
+            pair = decoder.sinusoids[position, 2 * i : 2 * i + 2].tolist()
+            assert pair == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+
+
 def test_causality() -> None:
     decoder = Decoder(SMALL, seeds=[0])
     changed = TOKENS.clone()

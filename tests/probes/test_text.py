@@ -71,7 +71,7 @@ def test_a_text_that_does_not_fit_gets_one_sentence(options, sentence):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
 def test_cuda_where_there_is_none():
-    with pytest.raises(ValueError, match="device 'cuda' was asked for, but torch sees no CUDA here"):
+    with pytest.raises(ValueError, match="device cuda needs a CUDA GPU, and torch sees none here"):
         attention_entropy(build("gpt_neox"), text(), context=16, device="cuda")
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.execute import Result, execute
+from joma.claims.verdicts import by_effect, by_residual
+from joma.figures.style import panels
+from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.contract import Claim, Drawing, Finding, NotRun, Progress, Study
-from joma.studies.drawing import panels
-from joma.studies.execute import Result, execute
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
 
@@ -27,8 +29,9 @@ CLAIMS = {
     "ten": Claim("ten", "JoMA Thm 10", "Ten comes after two."),
     "two": Claim("two", "JoMA Thm 2", "erf(v/2)/Δ is the same at all tokens.", "erf(v/√2)/Δ is."),
     "eq58": Claim("eq58", "JoMA eq. 58", f"Markup stays text: {NASTY}."),
-    "eq6": Claim("eq6", "JoMA eq. 6", "Attention becomes sparse, then dense.", empirical=True),
-    "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", empirical=True),
+    "eq6": Claim("eq6", "JoMA eq. 6", "Attention becomes sparse, then dense.", empirical=True, matters=0.1),
+    "fig5": Claim("fig5", "JoMA Fig. 5", "The effect can be seen.", empirical=True, matters=0.1),
+    "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", empirical=True, matters=0.1, uses=("near/eq6",)),
 }
 
 
@@ -37,14 +40,14 @@ def _run(config: Config, run: Run, progress: Progress) -> None:
 
 
 def _judge(run: Run) -> list[Finding]:
-    residuals = {"printed": 0.2648, "corrected": 1.7e-12}
-    words = "printed off by 0.2648, corrected off by 1.7e-12"
+    exact = {"tolerance": 1e-10, "expected": "zero"}
     return [
-        Finding(CLAIMS["ten"], "zero", 4e-14, 1e-10, "holds"),
-        Finding(CLAIMS["two"], "no spread", words, 1e-10, "holds as corrected", residuals=residuals),
-        Finding(CLAIMS["eq58"], "text", float("inf"), 0.01, "fails"),
-        Finding(CLAIMS["eq6"], "a dip", 0.5, 0.1, "only qualitative", control=0.25),
-        Finding(CLAIMS["fig4"], "above", 0.125, 0.1, "not above its control", control="0.12 ± 0.02"),
+        by_residual(CLAIMS["ten"], printed=4e-14, **exact),
+        by_residual(CLAIMS["two"], printed=0.2648, corrected=1.7e-12, **exact),
+        by_residual(CLAIMS["eq58"], printed=float("inf"), tolerance=0.01, expected="text"),
+        by_effect(CLAIMS["eq6"], compare([0.34, 0.32, 0.33], 0.25), expected="a dip"),
+        by_effect(CLAIMS["fig5"], compare([0.9, -0.8, 0.1], 0.0), expected="above"),
+        by_effect(CLAIMS["fig4"], compare([0.125, 0.13, 0.12], 0.12), expected="above"),
     ]
 
 
@@ -71,6 +74,6 @@ FAR = make_study("far", "Far: a study that cannot run", (Claim("far", "JoMA Fig.
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Both studies, carried out: six claims, one for each verdict."""
+    """Both studies, carried out: seven claims, one for each verdict."""
     folder: Path = tmp_path_factory.mktemp("runs")
     return [execute(study, study.quick, folder) for study in (NEAR, FAR)]

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import joma
+from joma.claims.contract import VERDICTS
+from joma.claims.execute import Result
+from joma.claims.verdicts import not_run
 from joma.report import findings_json, write_report
+from joma.report.kept import Kept
 from joma.report.markup import Anchors, duration, embed_svg, natural_width
-from joma.studies.contract import VERDICTS
-from joma.studies.execute import Result
 
 MADE = datetime(2025, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -96,8 +98,8 @@ def test_ids_are_unique_and_every_reference_has_its_target(html: str, page: Page
 
 def test_each_verdict_is_counted_and_the_sentence_adds_up(page: Page) -> None:
     summary = (
-        "5 claims judged in {}: 1 holds, 1 holds as corrected, 1 is only qualitative, "
-        "1 is not above its control, 1 fails, 1 was not run."
+        "6 claims judged in {}: 1 holds, 1 holds as corrected, 1 is only qualitative, "
+        "1 is not above its control, 1 is undecided, 1 fails, 1 was not run."
     )
     assert re.search(re.escape(summary).replace(r"\{\}", r"[\d.e-]+ s"), page.text)
     rows = [attributes["data-verdict"] for attributes in page.all("tr") if "data-verdict" in attributes]
@@ -108,7 +110,7 @@ def test_each_verdict_is_counted_and_the_sentence_adds_up(page: Page) -> None:
 
 def test_counts_and_plurals(results: list[Result], tmp_path: Path) -> None:
     near = results[0]
-    twice = dataclasses.replace(near, findings=[near.findings[0], near.findings[0], near.findings[4]], seconds=30.0)
+    twice = dataclasses.replace(near, findings=[near.findings[0], near.findings[0], near.findings[5]], seconds=30.0)
     html = write_report([twice, twice], tmp_path, scale="paper", made=MADE).read_text(encoding="utf-8")
     assert "6 claims judged in 1 min: 4 hold, 2 are not above their controls." in html
     ids = re.findall(r'\sid="([^"]+)"', html)
@@ -142,9 +144,7 @@ def test_a_study_that_was_not_run_gives_reason_and_command(html: str) -> None:
 
 
 def test_advice_that_is_no_command_stays_with_the_reason(results: list[Result], tmp_path: Path) -> None:
-    finding = dataclasses.replace(
-        results[0].findings[0], verdict="not run", measured="all diverged; run it with: a lower --rate than 1"
-    )
+    finding = not_run(results[0].findings[0].claim, "zero", "all diverged", "a lower --rate than 1")
     changed = [dataclasses.replace(results[0], findings=[finding, *results[0].findings[1:]])]
     html = write_report(changed, tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
     assert "<dt>Reason</dt><dd>all diverged; run it with: a lower --rate than 1</dd>" in html
@@ -157,11 +157,31 @@ def test_a_study_that_broke_says_so(results: list[Result], tmp_path: Path) -> No
     assert "This study broke: RuntimeError: &lt;boom&gt;" in html
 
 
-def test_residuals_are_shown_once(html: str) -> None:
+def test_both_forms_are_shown_with_what_was_needed(html: str) -> None:
     section = html[html.index('id="study-near-two"') : html.index('id="study-near-eq58"')]
-    assert "<dt>Printed off by</dt><dd>0.2648</dd>" in section
-    assert "<dt>Corrected off by</dt><dd>1.7e-12</dd>" in section
-    assert "<dt>Measured</dt>" not in section
+    needed = "(needed: at most 1.0e-10)"
+    said = f"as printed: off by 0.2648 {needed}; as corrected: off by 1.7e-12 {needed}"
+    assert f"<dt>Measured</dt><dd>{said}</dd>" in section
+
+
+def test_an_undecided_claim_says_what_would_decide_it(html: str) -> None:
+    section = html[html.index('id="study-near-fig5"') : html.index('id="study-near-fig4"')]
+    assert re.search(r"it could have seen a difference of at least [\d.]+; \d+ seeds would decide", section)
+
+
+def test_what_a_claim_rests_on_is_named(html: str) -> None:
+    assert "<dt>Rests on</dt><dd>near/eq6</dd>" in html[html.index('id="study-near-fig4"') :]
+
+
+def test_verdicts_kept_at_paper_scale_stand_beside_the_quick_ones(
+    results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, changed = results[0].findings[5], results[0].findings[4]
+    entry = Kept("holds", "0.5 [0.4, 0.6]", "one H200", seen.claim.sha256)
+    monkeypatch.setattr("joma.report.kept.kept", lambda: {seen.id: entry, changed.id: entry})
+    html = write_report(results, tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
+    assert html.count('data-label="Paper scale" data-sort="0"') == 1  # not where the sentence is another one now
+    assert "<dt>At paper scale</dt><dd>holds (one H200): 0.5 [0.4, 0.6]</dd>" in html
 
 
 def test_repeat_and_configuration(html: str) -> None:
@@ -213,7 +233,7 @@ def test_writing_replaces_the_old_page_or_leaves_it(
     def full(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr("joma.host.files.os.replace", full)
     with pytest.raises(ValueError, match=r"report\.html cannot be written: disk full"):
         write_report(results[:1], path.parent, scale="quick", made=MADE)
     assert path.read_bytes() == before

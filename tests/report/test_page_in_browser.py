@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from joma.claims.execute import Result
 from joma.report import write_report
-from joma.studies.execute import Result
 
 pytestmark = pytest.mark.browser
 CHROMIUM = next((p for name in ("chromium", "/usr/bin/chromium", "google-chrome") if (p := shutil.which(name))), None)

@@ -59,7 +59,7 @@ def scan(source, *arguments, out):
     """`joma scan` in this process: (exit status, curves or None)."""
     import argparse
 
-    from joma import scan_command
+    from joma.cli.main import scan as scan_command
 
     parser = argparse.ArgumentParser()
     scan_command.add_parser(parser.add_subparsers(required=True))

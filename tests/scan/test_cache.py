@@ -71,7 +71,7 @@ def test_what_another_process_holds_stays(tmp_path):
 
 
 def test_too_large_is_one_sentence(tmp_path):
-    with pytest.raises(CheckpointError, match="--budget"), DiskCache(tmp_path, 100).hold("a/1", 101, "a"):
+    with pytest.raises(CheckpointError, match="raise the budget"), DiskCache(tmp_path, 100).hold("a/1", 101, "a"):
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -10,7 +10,7 @@ from checkpoint_series import LAYERS, LOWER, make_series, scan
 from hub_server import Repository, serving
 from safetensors.torch import load
 
-from joma import hub_client
+from joma.host import hub as hub_client
 from joma.scan import CheckpointError, open_series
 
 NAME = "someone/tiny-neox"

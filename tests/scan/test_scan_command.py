@@ -194,7 +194,7 @@ def test_a_pickled_object_is_refused_and_not_run(tmp_path, capsys):
 
 
 def test_the_options_load_nothing_heavy():
-    script = "import sys, joma.scan_command; print(sorted({'torch', 'numpy', 'transformers'} & sys.modules.keys()))"
+    script = "import sys, joma.cli.scan; print(sorted({'torch', 'numpy', 'transformers'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -10,7 +10,7 @@ import torch
 from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 from hub_server import Repository, serving
 
-from joma import hub_client
+from joma.host import hub as hub_client
 from joma.measure import embedding
 from joma.scan import CheckpointError, sweep
 

@@ -1,8 +1,8 @@
 """What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
+from joma.claims.contract import silent
+from joma.claims.execute import check_config, judge, plain_config
 from joma.runs import Run
-from joma.studies.contract import silent
-from joma.studies.execute import check_config, judge, plain_config
 
 HOLDS = {"holds", "holds as corrected"}
 

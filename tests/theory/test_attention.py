@@ -107,9 +107,9 @@ def test_float32_stays_float32():
     ("call", "sentence"),
     [
         (lambda: Attention("cosine"), "attention must be 'linear', 'exp', 'softmax' or a function, got 'cosine'"),
-        (lambda: Attention("exp", temperature=0.0), "temperature must be positive, got 0.0"),
-        (lambda: Attention("exp", temperature=float("nan")), "temperature must be positive, got nan"),
-        (lambda: Attention("linear", norm=-1.0), "norm must be positive, got -1.0"),
+        (lambda: Attention("exp", temperature=0.0), "temperature must be a finite number above 0, got 0.0"),
+        (lambda: Attention("exp", temperature=float("nan")), "temperature must be a finite number above 0, got nan"),
+        (lambda: Attention("linear", norm=-1.0), "norm must be a finite number above 0, got -1.0"),
         (lambda: Attention("softmax", norm=2.0), "softmax makes its own normaliser"),
         (lambda: Attention(torch.sinh, temperature=2.0), "carries its own temperature"),
         (lambda: entropy([0.5, float("nan")]), "p contains NaN"),

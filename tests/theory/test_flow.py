@@ -1,5 +1,8 @@
 """Eq. 2 against autograd, the solver against closed forms."""
 
+import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -122,6 +125,36 @@ def test_integrate_returns_the_start_and_any_shape():
     torch.testing.assert_close(stiff, torch.full((1, 3), 1 - 1e-3, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
+WITHOUT_SCIPY = """
+import sys
+sys.modules["scipy"] = None
+import importlib, pkgutil, torch
+import joma.theory, joma.measure
+for room in (joma.theory, joma.measure):
+    for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
+        if not module.name.endswith("_triton"):
+            importlib.import_module(module.name)
+from joma.measure import coherence
+from joma.theory.flow import integrate
+print(integrate(lambda time, y: -y, torch.ones(1), [1.0]).item())
+print(coherence(torch.eye(4)).random_quantiles.tolist())
+try:
+    integrate(lambda time, y: -y, torch.ones(1), [1.0], method="Radau")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_theory_and_measure_need_no_scipy():
+    """All of both rooms is imported where scipy cannot be; only the methods that are scipy's own are refused."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SCIPY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    end, quantiles, refused = done.stdout.splitlines()
+    assert float(end) == pytest.approx(math.exp(-1), rel=1e-11)
+    assert len(quantiles.split(",")) == 3
+    assert refused == "method 'Radau' needs scipy, which is not installed; 'DOP853' does not"
+
+
 def test_a_field_may_carry_a_graph_and_threads_come_back():
     scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     threads, inside = torch.get_num_threads(), []
@@ -162,8 +195,8 @@ W, Z = start(0, BLOCK)
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: replace(BLOCK, x=torch.ones(3)), r"x must be floating and have shape \(..., samples, tokens\)"),
-        (lambda: replace(BLOCK, x=torch.ones(SAMPLES, TOKENS, dtype=torch.long)), "x must be floating"),
+        (lambda: replace(BLOCK, x=torch.ones(3)), r"x must be float64, .* and have shape \(..., samples, tokens\)"),
+        (lambda: replace(BLOCK, x=torch.ones(SAMPLES, TOKENS, dtype=torch.long)), "x must be float64"),
         (lambda: replace(BLOCK, x=BLOCK.x * float("nan")), "x contains NaN"),
         (lambda: replace(BLOCK, x=-BLOCK.x, attention=Attention("softmax")), "x must hold frequencies"),
         (lambda: replace(BLOCK, x=0 * BLOCK.x, attention=Attention("softmax")), "x must hold frequencies"),
@@ -172,7 +205,7 @@ W, Z = start(0, BLOCK)
         (lambda: replace(BLOCK, query=BLOCK.query - 1), "query must index one of 2 queries, got -1 to 0"),
         (lambda: replace(BLOCK, tokens=BLOCK.tokens[:, 1:]), r"tokens must have shape \(width, 4\)"),
         (lambda: replace(BLOCK, queries=BLOCK.queries[1:]), r"queries must have shape \(7, queries\)"),
-        (lambda: replace(BLOCK, rate_z=-1.0), "rate_z must not be negative"),
+        (lambda: replace(BLOCK, rate_z=-1.0), "rate_z must be a finite number of at least 0, got -1.0"),
         (lambda: replace(BLOCK, rate_w=0.0).kappa, "kappa = rate_z / rate_w needs a positive rate_w"),
         (lambda: replace(BLOCK, backprop=lambda h, t: torch.ones(NODES)).velocity(W, Z), "backprop must return"),
         (lambda: BLOCK.solve(W[1:], Z, [1.0]), r"w0 must have shape \(..., 7, nodes\)"),

@@ -184,6 +184,19 @@ def test_batches_dtypes_and_gradients():
     )
 
 
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_a_distribution_that_was_normalised_in_half_precision_is_one(half):
+    generator = torch.Generator().manual_seed(0)
+    p0 = torch.randn(20, 7, generator=generator).to(half).softmax(-1)
+    zero = torch.rand(20, 7, generator=generator).to(half)
+    found = hierarchy.root_rho(p0, zero)
+    assert found.dtype == half
+    exact = (p0.double() * (2 * zero.double() - 1)).sum(-1)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=torch.finfo(half).eps)
+    with pytest.raises(ValueError, match="p0 must sum to 1"):
+        hierarchy.root_rho(p0.double(), zero.double())
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

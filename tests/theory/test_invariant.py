@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.studies._blocks import SMOOTH, draw_block, draw_start, side_by_side
+from joma.studies.invariant._blocks import SMOOTH, draw_block, draw_start, side_by_side
 from joma.theory.attention import Attention, value_and_derivative
 from joma.theory.flow import Block, State, constant_gradient
 from joma.theory.invariant import first_integral, first_integral_over_queries, sgd_drift, softmax_estimate
@@ -215,6 +215,19 @@ def test_float32_stays_float32_and_plain_numbers_become_float64():
 
 
 Z, V = torch.zeros(3, 2), torch.ones(3, 2, 4)
+
+
+@pytest.mark.parametrize("kind", ["exp", "linear"])
+def test_drift_of_many_logits_beside_one_path_of_weights(kind):
+    """Leading dimensions of z and v broadcast, whichever has more of them."""
+    z, v = draw(0, 2, 6, 3), draw(1, 6, 3, 2)
+    for logits, weights in ((z, v), (z[0], v.expand(2, 6, 3, 2))):
+        drift = sgd_drift(logits, weights, kind=kind)
+        assert drift.shape == (2, 6, 3)
+        assert (drift[:, 0] == 0).all()
+    drift = sgd_drift(z, v, kind=kind)
+    for i in range(2):
+        torch.testing.assert_close(drift[i], sgd_drift(z[i], v, kind=kind))
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,53 @@ def test_batches_and_dtypes():
 LAW = Gaussian(2)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_the_size_of_v_and_xi_does_not_matter_however_extreme(size):
+    """Without decay v' and xi' depend on directions alone, and J grows with (v, xi); squares of 1e300 do not exist."""
+    v, xi = torch.tensor([[0.6, -0.8], [0.3, 0.1]], dtype=torch.float64), torch.tensor([0.2, -0.1], dtype=torch.float64)
+    clusters = ([[1.0, 0.5], [0.0, 0.0]], [1.0, -1.0], StudentT(2, 3.0))
+    plain, scaled = iso.velocity(v, xi, *clusters), iso.velocity(size * v, size * xi, *clusters)
+    torch.testing.assert_close(scaled.v, plain.v, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(scaled.xi, plain.xi, rtol=1e-13, atol=1e-15)
+    height = iso.objective(v, xi, *clusters)
+    torch.testing.assert_close(iso.objective(size * v, size * xi, *clusters) / size, height, rtol=1e-13, atol=0)
+
+
+def test_batches_of_every_argument_broadcast():
+    """One node at a time, or all in one call."""
+    v, xi, centres, weights = draw(0, 4, 1, 2), draw(1, 3), draw(2, 3, 5, 2), draw(3, 4, 3, 5)
+    decay, law = draw(4, 4, 1) ** 2, Gaussian(2)
+    velocity = iso.velocity(v, xi, centres, weights, law, decay=decay)
+    height = iso.objective(v, xi, centres, weights, law, decay=decay)
+    bend = iso.hessian(v, xi, centres, weights, law, decay=decay)
+    for i in range(4):
+        for j in range(3):
+            one = (v[i, 0], xi[j], centres[j], weights[i, j], law)
+            alone = iso.velocity(*one, decay=decay[i, 0])
+            torch.testing.assert_close(velocity.v[i, j], alone.v)
+            torch.testing.assert_close(velocity.xi[i, j], alone.xi)
+            torch.testing.assert_close(height[i, j], iso.objective(*one, decay=decay[i, 0]))
+            torch.testing.assert_close(bend[i, j], iso.hessian(*one, decay=decay[i, 0]))
+
+
+def test_an_objective_that_overflows_is_not_one_without_a_maximum():
+    """NaN says that everything decays to zero; too large a number is another matter."""
+    with pytest.raises(ValueError, match="m, a_plus and a_minus must be smaller: the objective leaves the range"):
+        iso.decayed_point(1e300, 1e300, 1.0, Gaussian(2), 0.1)
+    assert iso.decayed_point(1.0, 1.0, 1.0, Gaussian(2), 1e-320).norm.isinf()
+    assert iso.decayed_point(1.0, 1.0, 1.0, Gaussian(2), 1e-320).rho_minus.isfinite()
+    assert iso.decayed_point(0.1, 0.01, 1.0, Gaussian(2), 0.1).norm.isnan()
+
+
+def test_a_power_tail_in_float32():
+    """Its nodes reach farther out than float32 does."""
+    law = StudentT(3, 3.0)
+    found = iso.smooth_thetas(torch.tensor([0.3, -1.0]), torch.tensor(0.8), law, torch.sigmoid)
+    wanted = iso.smooth_thetas([0.3, -1.0], 0.8, law, torch.sigmoid)
+    for part, same in zip(found, wanted, strict=True):
+        torch.testing.assert_close(part.double(), same, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

@@ -127,6 +127,72 @@ def test_gradients_at_rows_and_entries_of_zeros():
         )
 
 
+def by_differences(function, x, width=1e-6):
+    """The gradient of a number in float64, by central differences."""
+    slope = torch.zeros_like(x)
+    for i in range(x.numel()):
+        step = torch.zeros(x.numel(), dtype=x.dtype)
+        step[i] = width
+        ends = [float(function(x.detach() + sign * step.view(x.shape))) for sign in (1, -1)]
+        slope.view(-1)[i] = (ends[0] - ends[1]) / (2 * width)
+    return slope
+
+
+def finite_sum(path):
+    return torch.where(path.isfinite(), path, 0.0).sum()
+
+
+ARGUMENTS = {
+    "delta": torch.tensor([[0.9, -0.6], [0.2, 0.0], [0.0, 0.0], [-0.5, 0.4]], dtype=torch.float64),
+    "v0": 0.3 * draw(2, 4, 2),
+    "z0": 0.3 * draw(3, 4),
+    "kappa": torch.tensor(1.3, dtype=torch.float64),
+    "norm": torch.tensor(1.7, dtype=torch.float64),
+    "t": torch.tensor([0.1, 0.5, 1.5, 400.0], dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_gradients_of_what_is_finite_when_later_steps_are_past_the_blow_up(name):
+    path = linear.row_trajectory(**ARGUMENTS)
+    assert path[-1].isinf().any()  # rows 0, 1 and 3 are gone, row 2 never moves
+    assert path[0].isfinite().all()
+
+    def total(x):
+        return finite_sum(linear.row_trajectory(**{**ARGUMENTS, name: x}))
+
+    x = ARGUMENTS[name].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(total(x), x)
+    wanted = by_differences(total, x)
+    if name == "delta":  # a row of zeros has a derivative that differences of finite entries also see
+        wanted[2] = slope[2]
+    torch.testing.assert_close(slope, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [linear.limits, linear.blow_up_time])
+def test_gradients_beside_infinite_answers(function):
+    """The winner stands at infinity, a token without saliency never blows up: the others have gradients."""
+    delta = torch.tensor([2.0, -1.0, 0.0, 0.7], dtype=torch.float64, requires_grad=True)
+    kappa = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    assert function(delta, kappa=kappa).isinf().any()
+    slopes = torch.autograd.grad(finite_sum(function(delta, kappa=kappa)), (delta, kappa))
+    wanted = by_differences(lambda k: finite_sum(function(delta.detach(), kappa=k)), kappa)
+    torch.testing.assert_close(slopes[1], wanted, rtol=1e-7, atol=1e-7)
+    moving = torch.tensor([True, True, function is linear.limits, True])
+    wanted = by_differences(lambda d: finite_sum(function(torch.where(moving, d, delta.detach()), kappa=1.3)), delta)
+    torch.testing.assert_close(slopes[0], wanted, rtol=1e-7, atol=1e-7)
+
+
+def test_linear_attention_that_decays_or_rests_for_a_long_time():
+    t = torch.tensor([0.0, 1e-9, 1.0, 30.0, 2000.0], dtype=torch.float64)
+    v, z = linear.linear_attention_trajectory([1.0], t, v0=1.0, z0=-1.0)
+    torch.testing.assert_close(v[:, 0], torch.exp(-t), rtol=1e-12, atol=0)  # as cosh - sinh all digits are lost at 18
+    torch.testing.assert_close(z[:, 0], -torch.exp(-t), rtol=1e-12, atol=0)
+    assert [float(part.abs().max()) for part in linear.linear_attention_trajectory([1.0], t)] == [0.0, 0.0]
+    early = linear.linear_attention_trajectory([1.0], t[1:2], z0=1.0).v
+    torch.testing.assert_close(early, torch.sinh(t[1:2])[:, None], rtol=1e-14, atol=0)
+
+
 def test_an_infinite_row_leaves_entries_without_saliency_where_they_are():
     (end,) = linear.row_trajectory([[1.0, 0.0], [0.0, 0.0]], [2.0], v0=[[0.0, 0.3], [0.1, 0.2]])
     torch.testing.assert_close(end, torch.tensor([[torch.inf, 0.3], [0.1, 0.2]], dtype=torch.float64))

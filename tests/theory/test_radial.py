@@ -145,6 +145,36 @@ def test_shapes_and_dtypes():
         assert law.theta1(0.3).dtype == torch.float64
 
 
+@pytest.mark.parametrize("n", [60, 127, 128, 1000, 3000, 50_000])
+def test_high_dimensions(n):
+    """E|u| is E|x'| times the mean |cos|; half of a law lies on either side of its middle."""
+    mean_cosine = math.exp(math.lgamma(n / 2) - math.lgamma((n + 1) / 2)) / math.sqrt(math.pi)
+    lengths = {Gaussian(n): math.sqrt(2 / math.pi) / mean_cosine, Ball(n): n / (n + 1), ExponentialRadial(n): n}
+    for law, length in lengths.items():
+        assert law.mean_distance == pytest.approx(length * mean_cosine, rel=2e-10)  # of lgamma, not of the law
+        assert law.theta1(0.0).item() == pytest.approx(0.5, abs=1e-11)
+        assert law.F(0.0).item() == pytest.approx(law.theta2(0.0).item(), rel=1e-11)
+
+
+@pytest.mark.parametrize("law", [Gaussian(600, 0.4), Ball(600, 8.0), StudentT(100, 3.0), ExponentialRadial(150, 20.0)])
+def test_densities_in_high_dimensions_integrate_to_one(law):
+    """In logarithms: volumes and powers leave the range of float64 long before the density does."""
+    n = law.dimension
+    r = torch.linspace(1e-3, 8.0 if isinstance(law, Ball) else 400.0, 400_001, dtype=torch.float64)
+    density = law.radial(r)
+    area = math.log(2) + n / 2 * math.log(math.pi) - math.lgamma(n / 2)
+    shells = torch.where(density > 0, torch.exp(density.log() + (n - 1) * r.log() + area), 0.0)
+    assert torch.trapezoid(shells, r).item() == pytest.approx(1, abs=3e-3)
+
+
+def test_far_out_nothing_is_left_and_nothing_is_nan():
+    s = torch.tensor([-1e300, -1e30, 1e30, 1e300], dtype=torch.float64)
+    for law in LAWS:
+        assert law.F(s)[2:].tolist() == [1e30, 1e300]
+        assert (law.F(s)[:2] <= 1e-14).all()  # a power tail with nu = 1.5 falls like s^-0.5
+        torch.testing.assert_close(law.theta1(s), (s > 0).double(), rtol=0, atol=1e-20)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

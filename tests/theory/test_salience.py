@@ -54,6 +54,84 @@ def test_every_start_and_target_is_met_at_its_time(mu, v0, share):
     assert abs(found - v) <= 1e-10 * max(1.0, abs(v)) + slack
 
 
+def exact_time(mu, v0, v):
+    """The same integral to 30 digits, in pieces on each of which the integrand changes by a few e-folds at most."""
+    mp = pytest.importorskip("mpmath")
+    with mp.workdps(30):
+        edges = [mp.mpf(v0)]
+        while edges[-1] != v:
+            u = edges[-1]
+            piece = min(mp.mpf(1) / 2, 4 / max(1, abs(u)), abs(mu - u) / 2)
+            edges.append(u + piece if v > u + piece else u - piece if v < u - piece else mp.mpf(v))
+        largest = mp.mpf(min(abs(v0), abs(v))) ** 2 / 2  # scaled by it: mpmath's quadrature counts absolute errors
+        whole = mp.quad(lambda u: mp.exp(largest - u * u / 2) / (mu - u), edges) * mp.exp(-largest)
+        speed = (mu - mp.mpf(v)) * mp.exp(mp.mpf(v) ** 2 / 2)
+        return float(whole), float(abs(speed * whole))
+
+
+CLOSE_STARTS = [
+    (mu, mu - gap, folds) for mu in (15.0, 20.0, 27.0, 35.0) for gap in (0.05, 1.7, 2.0) for folds in (1, 8, 16, 22)
+]
+FAR_STARTS = [(35.0, 5.0, 12), (28.6, 22.0, 16), (30.9, 16.5, 20), (13.8, 10.6, 18)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("mu", "v0", "folds"), CLOSE_STARTS + FAR_STARTS)
+def test_starts_at_large_v_are_met_at_their_time(mu, v0, folds, sign):
+    """Where e^(-u^2/2) falls by many e-folds between v0 and mu, though they may be close: when it has by `folds`."""
+    v = min(math.sqrt(v0 * v0 + 2 * folds), (v0 + mu) / 2)
+    t, stiffness = exact_time(mu, v0, v)
+    found = salience.trajectory([sign * mu], [t], v0=[sign * v0]).item()
+    # t itself is rounded, and a relative error of t moves v by t v' times it.
+    assert abs(found - sign * v) <= 1e-13 * v + 4e-13 * stiffness
+    level = salience.depth([sign * mu], [t], v0=[sign * v0]).item()
+    assert level == pytest.approx(-math.log(1 - v / mu), abs=1e-12 + 4e-13 * stiffness / (mu - v))
+
+
+def test_large_starts_among_others_in_one_call():
+    mu = torch.tensor([2.0, 31.6, 20.0], dtype=torch.float64)
+    v0 = torch.tensor([0.1, 29.7, 18.5], dtype=torch.float64)
+    v = v0 + 0.3 * (mu - v0)
+    t = [exact_time(*each)[0] for each in zip(mu.tolist(), v0.tolist(), v.tolist(), strict=True)]
+    order = sorted(range(3), key=t.__getitem__)
+    found = salience.trajectory(mu, sorted(t), v0=v0)
+    torch.testing.assert_close(found[torch.arange(3), order], v[order], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("mu", "v0", "v"),
+    [
+        (9.0, 7.0, 7.4),
+        (12.0, 9.0, 9.3),
+        (20.0, 18.5, 18.6),
+        (-20.0, -18.5, -18.6),
+        (30.0, 29.0, 29.05),
+        (-3.0, 8.0, 7.5),
+    ],
+)
+def test_gradients_of_starts_at_large_v(mu, v0, v):
+    """Both ends lie in the tail of the error function, where its difference is lost."""
+    t, _ = exact_time(mu, v0, v)
+    given = [torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in (mu, t, v0)]
+    slopes = torch.autograd.grad(salience.trajectory(given[0], given[1], v0=given[2]).sum(), given)
+    for i, width in enumerate((1e-6, 1e-6 * t, 1e-6)):
+        ends = []
+        for sign in (1, -1):
+            moved = [mu, t, v0]
+            moved[i] += sign * width
+            ends.append(salience.trajectory([moved[0]], [moved[1]], v0=[moved[2]]).item())
+        assert slopes[i].item() == pytest.approx((ends[0] - ends[1]) / (2 * width), rel=1e-6)
+
+
+@pytest.mark.parametrize("function", [salience.trajectory, salience.depth, salience.entropy_curve])
+def test_a_transposed_mu(function):
+    mu, v0 = uniform(0, 3, 4, low=1, high=9).T, uniform(1, 3, 4, low=-9, high=9).T
+    assert not mu.is_contiguous()
+    t = torch.tensor([0.0, 1e-3, 0.1, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(function(mu, t), function(mu.contiguous(), t), rtol=0, atol=0)
+    torch.testing.assert_close(function(mu, t, v0=v0), function(mu.contiguous(), t, v0=v0.contiguous()), rtol=0, atol=0)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-6, 0.9999), st.floats(-10, 10))
 def test_time_to_is_the_integral_of_eq_79(r, mu):

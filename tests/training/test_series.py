@@ -96,3 +96,23 @@ def test_a_text_that_fills_no_batch(tmp_path):
 def test_no_steps():
     with pytest.raises(ValueError, match="steps must be at least 1"):
         checkpoint_steps(0)
+
+
+@pytest.mark.parametrize("left", ['{"identity": {"con', "", "[]", "null", '{"losses": [1.0]}'])
+def test_what_a_kill_left_of_the_list_is_no_series(tmp_path, left):
+    """What is cut off does not say that the series is whole: training goes on instead of breaking."""
+    config = replace(TINY, steps=2)
+    (tmp_path / "series.json").write_text(left)
+    losses = train_series(tmp_path, source_text(50_000), config)
+    assert len(losses) == 2
+    assert json.loads((tmp_path / "series.json").read_text())["losses"] == losses
+
+
+def test_a_kill_while_the_list_is_written_leaves_none(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joma.host.files.os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_series(tmp_path, source_text(50_000), replace(TINY, steps=2))
+    assert not (tmp_path / "series.json").exists()

@@ -17,7 +17,7 @@ import safetensors.torch
 from small_ensembles import Killed, batch, dies_at, ensemble, fresh, full
 from torch import Tensor
 
-from joma.exit_status import answer
+from joma.host.exit_status import answer
 from joma.runs import Run, RunError
 from joma.training import train, train_all
 
@@ -26,7 +26,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from small_ensembles import batch, ensemble, fresh
-from joma.exit_status import OK, answer
+from joma.host.exit_status import OK, answer
 from joma.runs import Run
 from joma.training import train
 
@@ -105,7 +105,7 @@ def test_sigterm_sent_twice_by_timeout_is_one(tmp_path: Path) -> None:
 
 
 def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.interrupts.ECHO", 0.0)
+    monkeypatch.setattr("joma.host.interrupts.ECHO", 0.0)
     run = fresh(tmp_path / "a.sqlite")
     twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
     assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
@@ -115,8 +115,8 @@ def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytes
 
 def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the compiler's processes were ended by the same signal, and torch waits for them."""
-    monkeypatch.setattr("joma.interrupts.PATIENCE", 0.2)
-    monkeypatch.setattr("joma.interrupts.ECHO", 0.1)
+    monkeypatch.setattr("joma.host.interrupts.PATIENCE", 0.2)
+    monkeypatch.setattr("joma.host.interrupts.ECHO", 0.1)
 
     def stuck(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
         if step == 7:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-Progress = Callable[[float, str], None]
-"""Hears the fraction done and what is being done."""
-
-
-def quiet(fraction: float, doing: str) -> None:
-    """A `Progress` that nobody watches."""
+from joma.host.files import whole
 
 
 def cache_folder() -> Path:
@@ -51,17 +45,12 @@ def remembered(kind: str, key: str, compute: Callable[[], dict[str, Tensor]]) ->
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """The whole file or none: written beside its place, then moved there."""
+    """The whole file or none."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(descriptor)
-    try:
-        save_file(tensors, name)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with whole(path) as unfinished:
+        save_file(tensors, unfinished)
 
 
 def packed(words: Sequence[str]) -> Tensor:

@@ -17,10 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO
 
-from joma import hub_client
-from joma.data._cache import Progress, cache_folder, quiet
+from joma.data._cache import cache_folder
 from joma.data._words import file_hash, need_pyarrow, split_files
 from joma.data.errors import CorpusError
+from joma.host import hub as hub_client
+from joma.host.progress import Progress, silent
 
 _REPOSITORY = "Salesforce/wikitext"
 _COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
@@ -39,7 +40,7 @@ class _Listed:
 
 
 def download_wikitext(
-    name: str = "wikitext-2", folder: Path | str | None = None, *, progress: Progress = quiet
+    name: str = "wikitext-2", folder: Path | str | None = None, *, progress: Progress = silent
 ) -> Path:
     """WikiText-2 (8 MB) or WikiText-103 (about 320 MB) from the hub, into `folder`; returns the folder, for `wikitext`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from joma.host.errors import JomaError
 
-class CorpusError(ValueError):
+
+class CorpusError(JomaError, ValueError):
     """A corpus cannot be read, downloaded or cut; the message is one sentence that says what would be right."""

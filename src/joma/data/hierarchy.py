@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.data.samples import Generators, Sample, beside, each, rows, sample_shape, uniform, write_sequences
-from joma.theory._arguments import Number, at_least_dims, whole, within
+from joma.theory.arguments import Number, at_least_dims, whole, within
 
 Branching = int | Sequence[int | Sequence[int]]
 """Children of a node: one number, one a level from the root down, or on a level one for each node."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
-from joma.theory._arguments import whole
+from joma.theory.arguments import whole
 
 
 class Published(NamedTuple):

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.data._cache import Progress, key_of, packed, quiet, remembered, unpacked
+from joma.data._cache import key_of, packed, remembered, unpacked
 from joma.data._syntax import CLASSES, LEVELS, Labelled, NotParsed, labelled
 from joma.data.errors import CorpusError
+from joma.host.progress import Progress, silent
 
 _LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3")
 """Not the library itself, or text made to be odd: test data in strange encodings, grammars, generated tables."""
@@ -95,7 +96,7 @@ class PythonTokens:
 
 
 def python_tokens(
-    vocabulary: int = 4096, *, tokens: int | None = None, folder: Path | None = None, progress: Progress = quiet
+    vocabulary: int = 4096, *, tokens: int | None = None, folder: Path | None = None, progress: Progress = silent
 ) -> PythonTokens:
     """The standard library's source, tokenised by Python's own lexer and labelled from its syntax tree.
 

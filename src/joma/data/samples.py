@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import whole
+from joma.theory.arguments import whole
 
 Generators = torch.Generator | Sequence[torch.Generator]
 """One stream of random numbers, or one for each member of an ensemble."""

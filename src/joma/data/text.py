@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.data._cache import Progress, cache_folder, key_of, packed, quiet, remembered, unpacked
+from joma.data._cache import cache_folder, key_of, packed, remembered, unpacked
 from joma.data._wikitext_hub import download_wikitext
 from joma.data._words import (
     UNKNOWN,
@@ -30,6 +30,7 @@ from joma.data._words import (
 )
 from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
+from joma.host.progress import Progress, silent
 
 __all__ = [
     "Corpus",
@@ -68,7 +69,7 @@ class Corpus:
     sha256: str
 
 
-def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
+def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:
     """WikiText in a folder: train.txt, valid.txt, test.txt, or the hub's train-00000-of-00001.parquet and so on.
 
     Any text in that layout will do. Lines do not count, empty ones contribute nothing. Cached by content. Of WikiText-2
@@ -109,7 +110,7 @@ def wikitext(folder: Path | str, *, progress: Progress = quiet) -> Corpus:
     return _corpus(folder.name, key, remembered("text", key, compute))
 
 
-def text_file(path: Path | str, *, progress: Progress = quiet) -> Corpus:
+def text_file(path: Path | str, *, progress: Progress = silent) -> Corpus:
     """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content.
 
     >>> import tempfile
@@ -136,7 +137,7 @@ def text_file(path: Path | str, *, progress: Progress = quiet) -> Corpus:
     return _corpus(path.stem, key, remembered("text", key, compute))
 
 
-def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress: Progress = quiet) -> Corpus:
+def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress: Progress = silent) -> Corpus:
     """The standard library's source (see `python_tokens`), which needs no download.
 
     Whole files, at most 5 % of the tokens each, are held out to validate and to test. Words outside the vocabulary are
@@ -162,7 +163,7 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
 
 
 def find_corpus(
-    data: Path | str | None = None, *, name: str = "wikitext-2", progress: Progress = quiet
+    data: Path | str | None = None, *, name: str = "wikitext-2", progress: Progress = silent
 ) -> Corpus | None:
     """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None.
 

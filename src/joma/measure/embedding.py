@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, lgamma, pi, sqrt
+from functools import lru_cache
+from math import pi, sqrt
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from joma.measure._arguments import must_be_tensors
+from joma.theory.arguments import whole, within
+from joma.theory.radial import Ball
 
 CHUNK = 1 << 22
 """Entries of vectors held at once."""
+CLOSE = 1e-8
+"""Relative size of a last Newton step: what is left after it is of the order of its square."""
 
 
 class Coherence(NamedTuple):
@@ -97,7 +103,9 @@ def random_mean_cosine(width: int) -> float:
     >>> round(random_mean_cosine(3), 6)
     0.5
     """
-    return exp(lgamma(width / 2) - lgamma((width + 1) / 2)) / sqrt(pi)
+    if whole(width, "width", 1) <= 2:
+        return 1.0 if width == 1 else 2 / pi
+    return _shadow(width).mean_distance
 
 
 def random_cosine_quantiles(width: int, levels: Tensor) -> Tensor:
@@ -106,12 +114,59 @@ def random_cosine_quantiles(width: int, levels: Tensor) -> Tensor:
     >>> random_cosine_quantiles(3, torch.tensor([0.25, 0.5]))
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
-    if width == 1:
-        return torch.ones_like(levels, dtype=torch.float64)
-    from scipy.special import betaincinv
+    share = within(levels, "levels", 0.0, 1.0).detach().cpu().double()
+    found = _quantiles_of_random(whole(width, "width", 1), tuple(share.flatten().tolist()))
+    return torch.tensor(found, dtype=torch.float64).reshape(share.shape)
 
-    squares: Tensor = torch.as_tensor(betaincinv(0.5, (width - 1) / 2, levels.cpu().double().numpy()))
-    return squares.sqrt()
+
+@lru_cache(maxsize=256)
+def _quantiles_of_random(width: int, levels: tuple[float, ...]) -> list[float]:
+    """Kept, for a monitor asks for the same at every step."""
+    share = torch.tensor(levels, dtype=torch.float64)
+    if width <= 2:
+        return (torch.ones_like(share) if width == 1 else torch.sin(pi / 2 * share)).tolist()
+    law = _shadow(width)
+    low, high = _from_within(law, share.clamp(max=0.5)), _from_beyond(law, share.clamp(min=0.5))
+    return torch.where(share <= 0.5, low, high).tolist()
+
+
+def _shadow(width: int) -> Ball:
+    """The law of one coordinate of a random direction: that of a uniform ball in two dimensions less (Archimedes)."""
+    return Ball(width - 2)
+
+
+def _density(law: Ball, u: Tensor) -> Tensor:
+    """p(u) = p(0) (1 - u^2)^((n-1)/2), to all digits also where n is large and u small."""
+    peak = law.mean_distance * (law.dimension + 1) / 2  # E|u| = 2 p(0)/(n + 1)
+    return peak * torch.exp((law.dimension - 1) / 2 * torch.log1p(-u * u))
+
+
+def _from_within(law: Ball, share: Tensor) -> Tensor:
+    """q with P(|u| <= q) = share <= 1/2. That probability is concave in q, so Newton climbs to the root from below."""
+    x, weight = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(32))
+    q = share / (2 * _density(law, torch.zeros_like(share)))
+    for _ in range(50):
+        inside = q * (_density(law, q[..., None] * (x + 1) / 2) * weight).sum(-1)
+        step = (share - inside) / (2 * _density(law, q))
+        q = q + step
+        if bool((step.abs() <= CLOSE * q).all()):
+            break
+    return q
+
+
+def _from_beyond(law: Ball, share: Tensor) -> Tensor:
+    """The same for share >= 1/2, by the logarithm of what lies beyond q: concave in q, and exact far out."""
+    last = share == 1
+    beyond = torch.where(last, 0.25, (1 - share) / 2)
+    q = _from_within(law, torch.full_like(share, 0.5))
+    for _ in range(100):
+        left = law.theta1(-q)
+        step = torch.log(left / beyond) * left / _density(law, q)
+        step = torch.minimum(step, (1 - q) / 2)  # a step from below overshoots: not beyond the end of the law
+        q = q + step
+        if bool((step.abs() <= CLOSE * torch.minimum(q, 1 - q)).all()):
+            break
+    return torch.where(last, 1.0, q)
 
 
 def _of_one(vectors: Tensor, sample: int, levels: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:

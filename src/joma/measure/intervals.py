@@ -1,11 +1,17 @@
-"""What a mean over a few seeds is worth: Student's t interval, with torch alone."""
+"""Every statistic over seeds: what a mean of a few is worth, alone and beside its control, with torch alone.
+
+`mean_interval` is Student's t interval of a mean. `compare` sets a measured number beside its control and gives the
+interval of their difference. `seeds_to_decide` says how many seeds a narrower interval would take.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from math import cos, exp, lgamma, pi, sin, sqrt, tan
-from typing import NamedTuple
+from math import cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,3 +99,127 @@ def _within(angle: float, freedom: int) -> float:
     if not odd:
         return sin(angle) * series
     return 2 / pi * (angle + (sin(angle) * cos(angle) * series if freedom > 1 else 0.0))
+
+
+class Comparison(NamedTuple):
+    """A mean over seeds beside that of its control.
+
+    low and high are the ends of the interval of value - control, moved by control: they lie on the scale of `value`,
+    and `low > control` says that the value is above its control beyond chance. NaN where fewer than two seeds are left.
+
+    >>> found = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
+    >>> found.low > found.control
+    True
+    """
+
+    value: float
+    control: float
+    low: float
+    high: float
+    control_low: float
+    control_high: float
+    seeds: int
+    """Of the pairs that are finite."""
+    level: float = 0.95
+    """With which probability the interval holds the truth, were the numbers Gaussian."""
+
+    @property
+    def difference(self) -> float:
+        """value - control."""
+        return self.value - self.control
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval of value - control."""
+        return (self.high - self.low) / 2
+
+
+def compare(
+    values: Sequence[float] | Any, control: Sequence[float] | Any = 0.0, *, paired: bool = True, level: float = 0.95
+) -> Comparison:
+    """`values` over seeds beside `control`: both means, and the t interval of their difference.
+
+    control: as many numbers as values, of the same seeds (paired, which is narrower); numbers of other seeds
+    (`paired=False`: Welch's interval); or one number that is known. Seeds with a number that is not finite are left
+    out. With fewer than two left, the interval is NaN: nothing is known of chance.
+
+    >>> gain = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
+    >>> round(gain.difference, 4), round(gain.half_width, 4), gain.seeds
+    (0.04, 0.0248, 3)
+    """
+    first, second = _row(values, "values"), _row(control, "control")
+    known = np.ndim(control) == 0
+    if known:
+        if not isfinite(second[0]):
+            raise ValueError(f"control must be finite where it is one number, got {second[0]}")
+        second = np.broadcast_to(second, first.shape)
+    if paired and len(first) != len(second):
+        raise ValueError(f"paired values and control must be as many, got {len(first)} and {len(second)}")
+    if paired or known:
+        both = np.isfinite(first) & np.isfinite(second)
+        first, second = first[both], second[both]
+        half = _half_width(first - second, level)
+    else:
+        first, second = first[np.isfinite(first)], second[np.isfinite(second)]
+        half = _welch(first, second, level)
+    value, beside = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
+    around = 0.0 if known else _half_width(second, level)
+    ends = (value - half, value + half, beside - around, beside + around)
+    return Comparison(value, beside, *ends, min(len(first), len(second)), level)
+
+
+def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: float = 0.95) -> int | None:
+    """With how many seeds an interval would be no wider than `wanted` on either side, were they as unlike as these.
+
+    None where nothing is known of how unlike seeds are, or where it would take more than a million.
+
+    >>> seeds_to_decide(0.2, 5, 0.05)
+    43
+    """
+    if seeds < 2 or not isfinite(half_width) or not wanted > 0:
+        return None
+    spread = half_width * sqrt(seeds) / t_quantile(level, seeds - 1)
+
+    def enough(count: int) -> bool:
+        return t_quantile(level, min(count - 1, 1000)) * spread / sqrt(count) <= wanted
+
+    most = seeds
+    while not enough(most):
+        most *= 2
+        if most > 1_000_000:
+            return None
+    least = 2
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if enough(middle) else (middle + 1, most)
+    return most
+
+
+def _row(values: Any, name: str) -> np.ndarray:
+    """As one row of float64, whatever it came as."""
+    row = np.atleast_1d(np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64))
+    if row.ndim != 1:
+        raise ValueError(f"{name} must be one row of numbers, a number a seed, got the shape {row.shape}")
+    return row
+
+
+def _mean(row: np.ndarray) -> float:
+    return float(row.mean()) if len(row) else nan
+
+
+def _half_width(row: np.ndarray, level: float) -> float:
+    if len(row) < 2:
+        return nan
+    return t_quantile(level, len(row) - 1) * float(row.std(ddof=1)) / sqrt(len(row))
+
+
+def _welch(first: np.ndarray, second: np.ndarray, level: float) -> float:
+    """Half of Welch's interval, its degrees of freedom rounded down: the wider, safer side."""
+    if min(len(first), len(second)) < 2:
+        return nan
+    parts = [float(row.var(ddof=1)) / len(row) for row in (first, second)]
+    total = sum(parts)
+    if total == 0:
+        return 0.0
+    freedom = total**2 / sum(part**2 / (len(row) - 1) for part, row in zip(parts, (first, second), strict=True))
+    return t_quantile(level, max(1, int(min(freedom, 1e5)))) * sqrt(total)

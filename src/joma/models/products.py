@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 _HALF = {"on": False}
+"""For the whole process. A compiled step must see the change: torch.compile guards an entry of a dict, cannot trace a
+ContextVar, and takes what is local to a thread for a constant (torch 2.13)."""
 
 SCALE = 2.0**12
 """Gradients of a mean loss are of order 1e-6 to 1e-2: scaled, they are normal float16 numbers."""

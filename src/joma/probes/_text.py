@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from joma.host.devices import lacking
 from joma.measure._arguments import as_tensor
 from joma.probes._record import ProbeError, inner
 from joma.probes._transformers import collect
@@ -42,8 +43,8 @@ def attention_entropy(
         raise ProbeError(f"{type(model).__name__} reads two texts: call it yourself inside joma.probes.collect")
     windows = _windows(model, tokens, context, batch)
     if device is not None:
-        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {str(device)!r} was asked for, but torch sees no CUDA here")
+        if missing := lacking(str(device)):
+            raise ValueError(str(missing))
         model = model.to(device)
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)

@@ -19,6 +19,8 @@ from joma.probes._record import Probe, ProbeError, inner, uncompiled
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 _ACTIVE: list[_TransformersProbe] = []
+"""Found by the module that attends, so models in several threads do not mix; a ContextVar would be empty in the
+threads of a model that spreads its own work."""
 
 
 class _TransformersProbe(Probe):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.measure.correlation import pearson
 from joma.models.decoder import Decoder
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -214,18 +215,12 @@ def logit_estimate(
     often = frequency.topk(words).indices
     predicted = grown - grown.sum(-1, keepdim=True) * frequency
     return {
-        "theorem": _pearson(predicted[:, often], moved[:, often]),
-        "squares": _pearson(grown[:, often], moved[:, often]),
-        "frequency": _pearson(frequency[often].log()[None], moved[:, often]),
+        "theorem": pearson(predicted[:, often], moved[:, often]),
+        "squares": pearson(grown[:, often], moved[:, often]),
+        "frequency": pearson(frequency[often].log()[None], moved[:, often]),
     }
 
 
 def _weight(decoder: Decoder, name: str) -> Tensor:
     found: Tensor = getattr(decoder, name)
     return found
-
-
-def _pearson(x: Tensor, y: Tensor) -> Tensor:
-    """Over the last dimension; NaN where one of the two does not vary."""
-    x, y = (part - part.mean(-1, keepdim=True) for part in (x, y))
-    return (x * y).sum(-1) / (x.square().sum(-1) * y.square().sum(-1)).sqrt()

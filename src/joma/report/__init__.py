@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from joma.report.page import findings_json, write_report
+from joma.claims.ledger import findings_json
+from joma.report.page import write_report
 
 __all__ = ["findings_json", "write_report"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from joma.studies.verdicts import show
+from joma.claims.words import show
 
 NOTHING = '<span class="none">–</span>'
 

@@ -22,14 +22,14 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import joma
-from joma.output_files import write_text
+from joma.claims.contract import SCALES, VERDICTS, Claim, Finding, Verdict
+from joma.host.files import write_text
+from joma.report.kept import kept_of
 from joma.report.markup import NOTHING, Anchors, duration, embed_svg, natural_width, value
 from joma.runs import Run, RunError
-from joma.studies.contract import SCALES, VERDICTS, Claim, Finding, Verdict
-from joma.studies.verdicts import show
 
 if TYPE_CHECKING:
-    from joma.studies.execute import Picture, Result
+    from joma.claims.execute import Picture, Result
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,31 @@ _WORDS: dict[Verdict, _Words] = {
         "≤",
         "is not above its control",
         "are not above their controls",
-        "What was measured does not exceed its control by the study’s margin.",
+        "The interval over seeds leaves no room for an effect that would matter.",
     ),
-    "fails": _Words("✗", "fails", "fail", "No form of the claim, printed or corrected, passes its test."),
+    "undecided": _Words(
+        "?",
+        "is undecided",
+        "are undecided",
+        "The interval holds both no effect and one that would matter: more seeds or a larger run would tell.",
+    ),
+    "fails": _Words(
+        "✗",
+        "fails",
+        "fail",
+        "The opposite was measured, or no form of the claim passes its test.",
+    ),
     "not run": _Words(
-        "–", "was not run", "were not run", "This machine lacks something: the reason and the command are given."
+        "–",
+        "was not run",
+        "were not run",
+        "Nothing was measured or learned: the reason and the command are given.",
     ),
 }
 
 _COMMAND = re.compile(r"([A-Z_]+=\S+ )?(joma|python) ")
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
-_COLUMNS = ("Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Study")
+_COLUMNS = ("Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Paper scale", "Study")
 
 
 @dataclass(frozen=True)
@@ -103,18 +117,6 @@ def write_report(
     return path
 
 
-def findings_json(results: Sequence[Result]) -> dict[str, Any]:
-    """The findings of all studies as plain JSON values, without figures.
-
-    >>> from joma.studies import load
-    >>> from joma.studies.execute import broken
-    >>> study = load("thm2")
-    >>> findings_json([broken(study, study.quick, ValueError("no room"))])["studies"][0]["error"]
-    'ValueError: no room'
-    """
-    return {"studies": [result.as_json() for result in results]}
-
-
 def _page(results: Sequence[Result], scale: str, made: datetime, command: str | None) -> str:
     anchors = Anchors()
     sections = []
@@ -137,7 +139,9 @@ def _page(results: Sequence[Result], scale: str, made: datetime, command: str | 
         legend="\n".join(_legend_entry(verdict, counts[verdict]) for verdict in VERDICTS),
         studies="\n".join(f'<option value="{s.anchor}">{escape(s.result.study.title)}</option>' for s in sections),
         total=len(findings),
-        head="\n".join(f'<th scope="col" role="columnheader" data-key="{c.lower()}">{c}</th>' for c in _COLUMNS),
+        head="\n".join(
+            f'<th scope="col" role="columnheader" data-key="{c.lower().replace(" ", "-")}">{c}</th>' for c in _COLUMNS
+        ),
         rows="\n".join(_rows(sections)),
         sections="\n".join(_study(section, anchors) for section in sections),
         whole=whole,
@@ -222,6 +226,10 @@ def _mark(verdict: Verdict) -> str:
     return f'<span class="glyph" aria-hidden="true">{_WORDS[verdict].glyph}</span> <span class="word">{verdict}</span>'
 
 
+def _key(column: str) -> str:
+    return column.lower().replace(" ", "")  # the script takes a hyphen for "descending"
+
+
 def _css(verdict: Verdict) -> str:
     return "v-" + verdict.replace(" ", "-")
 
@@ -242,6 +250,7 @@ def _row(finding: Finding, anchor: str, section: _Section, order: int) -> str:
         _cell("Tolerance", value(finding.tolerance), _number(finding.tolerance)),
         _cell("Verdict", f'<span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span>',
               VERDICTS.index(finding.verdict)),
+        _cell("Paper scale", *_at_paper_scale(finding)),
         _cell("Study", f'<a href="#{section.anchor}">{escape(study.name)}</a>', order),
     ]  # fmt: skip
     work, kind, number = claim.source.rsplit(" ", 2)
@@ -250,8 +259,18 @@ def _row(finding: Finding, anchor: str, section: _Section, order: int) -> str:
     )
     source = f'<th scope="row" role="rowheader" data-label="Source"><a href="#{anchor}">{place}</a></th>'
     opening = f'<tr role="row" data-verdict="{finding.verdict}" data-study="{section.anchor}"'
-    also = f'data-also="{escape(claim.name)} {escape(study.title)}"'  # found by the search, not shown
+    also = f'data-also="{escape(finding.id)} {escape(study.title)}"'  # found by the search, not shown
     return "\n".join([f"{opening} {also}>", source, *cells, "</tr>"])
+
+
+def _at_paper_scale(finding: Finding) -> tuple[str, int | None]:
+    """The verdict of the kept run at paper scale, and what a column sorts by."""
+    beside = kept_of(finding.id, finding.claim)
+    if beside is None:
+        return NOTHING, None
+    return f'<span class="verdict {_css(beside.verdict)}">{_mark(beside.verdict)}</span>', VERDICTS.index(
+        beside.verdict
+    )
 
 
 def _correction(claim: Claim) -> str:
@@ -273,10 +292,9 @@ def _measured(finding: Finding) -> tuple[float | str, str | None]:
 
     Advice that is no command, "a lower --rate", stays with the reason.
     """
-    if finding.verdict != "not run" or not isinstance(finding.measured, str):
+    if finding.verdict != "not run":
         return finding.measured, None
-    reason, _, command = finding.measured.partition("; run it with: ")
-    return (reason, command) if _COMMAND.match(command) else (finding.measured, None)
+    return (finding.reason, finding.command) if _COMMAND.match(finding.command) else (finding.measured, None)
 
 
 def _study(section: _Section, anchors: Anchors) -> str:
@@ -311,16 +329,15 @@ def _claim(finding: Finding, anchor: str) -> str:
         given = [("Reason", measured)]
     else:
         given = [("Expected", finding.expected), ("Measured", measured)]
-        if len(finding.residuals) > 1:  # one alone is what was measured
-            residuals = {f"{name.capitalize()} off by": off for name, off in finding.residuals.items()}
-            if measured == ", ".join(f"{name} off by {show(off)}" for name, off in finding.residuals.items()):
-                given.pop()  # a rule put the residuals into words: once is enough
-            given += residuals.items()
-        given += [("Control", finding.control), ("Tolerance", finding.tolerance)]
+        given += [("Control", finding.control), ("Matters", finding.claim.matters), ("Tolerance", finding.tolerance)]
+        given += [("Rests on", ", ".join(claim.uses) or None)]
+    beside = kept_of(finding.id, claim)
+    if beside is not None:
+        given += [("At paper scale", f"{beside.verdict} ({beside.machine}): {beside.measured}")]
     listed = "".join(f"<div><dt>{k}</dt><dd>{value(v)}</dd></div>" for k, v in given if v is not None)
     return (
         f'<article class="claim {_css(finding.verdict)}" id="{anchor}" aria-labelledby="{anchor}--title">\n'
-        f'<h3 id="{anchor}--title">{escape(claim.source)} <span class="name">{escape(claim.name)}</span>'
+        f'<h3 id="{anchor}--title">{escape(claim.source)} <span class="name">{escape(finding.id)}</span>'
         f' <span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span></h3>\n'
         f'<p class="says">{escape(claim.says)}</p>{_correction(claim)}\n<dl>{listed}</dl>\n</article>'
     )

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from joma.host.errors import JomaError
 
-class RunError(Exception):
+
+class RunError(JomaError):
     """Something about a run is wrong; the message is one sentence with the path and what would be right."""
 
 

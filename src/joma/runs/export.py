@@ -20,12 +20,12 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from joma.host.files import whole
 from joma.runs.errors import RunError
 from joma.runs.store import Run
 
@@ -55,20 +55,13 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     place = run.path.with_suffix(f".{to}") if out is None else Path(os.path.realpath(out))
     if place == run.path:
         raise RunError(f"{place} is the run itself; export it to another file")
-    unfinished = place.with_name(f".{place.name}.{os.getpid()}.new")
     try:
         _check_replaceable(place)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as stream:
+        with whole(place) as unfinished, unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, place)
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # not there: it was never made, or it has become `place`
-            unfinished.unlink()
     return place
 
 

@@ -6,8 +6,10 @@ import os
 import sqlite3
 import stat
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
+from joma.host.files import whole
 from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 
 APPLICATION_ID = 0x6A6F6D61  # "joma"
@@ -38,9 +40,9 @@ _PATIENCE = 20.0  # seconds to wait for another connection's short lock
 
 def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
     """A new run file with its tables and rows of `meta`, complete or not there at all. Call it with the lock held."""
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.unlink(missing_ok=True)
-    try:
+    for orphan in path.parent.glob(f".{escape(path.name)}.*.new"):  # of a creator that was killed: we hold the lock
+        orphan.unlink(missing_ok=True)
+    with whole(path) as unfinished:
         with sqlite_errors_explained(path):
             connection = sqlite3.connect(unfinished, isolation_level=None)
             try:
@@ -51,9 +53,6 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
             finally:
                 connection.close()
         remove_leftovers(path)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def remove_leftovers(path: Path) -> None:

@@ -13,14 +13,15 @@ import joma
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, joma, numpy, torch and SQLite; torch is looked up, not imported.
+    """Versions of Python, joma, numpy, torch and SQLite, and joma's commit; torch is looked up, not imported.
 
     >>> sorted(versions())
-    ['joma', 'numpy', 'python', 'sqlite', 'torch']
+    ['commit', 'joma', 'numpy', 'python', 'sqlite', 'torch']
     """
     return {
         "python": platform.python_version(),
         "joma": joma.__version__,
+        "commit": _commit(),
         "numpy": _installed("numpy"),
         "torch": _installed("torch"),
         "sqlite": sqlite3.sqlite_version,
@@ -67,3 +68,19 @@ def _gpu() -> str | None:
     if torch is None or not torch.cuda.is_available():
         return None
     return str(torch.cuda.get_device_name())
+
+
+def _commit() -> str:
+    """The commit of the checkout that joma runs from, empty where it is installed without one. Runs no program."""
+    git = Path(joma.__file__).parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (git / name).is_file():
+            return (git / name).read_text(encoding="utf-8").strip()
+        lines = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
+        return next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -230,9 +230,20 @@ class Run:
         self._set_status("finished", None)
         self._stop_writing()
 
-    def fail(self, reason: str) -> None:
-        """Mark the run as failed, with the reason, and leave a single file. `Run.open(..., write=True)` resumes it."""
-        self._set_status("failed", reason)
+    @property
+    def trace(self) -> str | None:
+        """Where in the code a failed run stopped, if that was given to `fail`."""
+        if not self._rows("SELECT 1 FROM meta WHERE key = 'trace'"):
+            return None
+        trace: str | None = self._meta("trace")
+        return trace
+
+    def fail(self, reason: str, trace: str | None = None) -> None:
+        """Mark the run as failed, with the reason, and leave a single file. `Run.open(..., write=True)` resumes it.
+
+        trace: where in the code it happened, for whoever mends it.
+        """
+        self._set_status("failed", reason, trace)
         self._stop_writing()
 
     def close(self) -> None:
@@ -266,9 +277,11 @@ class Run:
             raise RunError(f"{self.path} is damaged: its {key} cannot be read")
         return json.loads(rows[0][0])
 
-    def _set_status(self, status: Status, reason: str | None) -> None:
+    def _set_status(self, status: Status, reason: str | None, trace: str | None = None) -> None:
         with self._transaction() as connection:
             rows = [_meta_row("status", status), _meta_row("reason", reason)]
+            if trace is not None:
+                rows.append(_meta_row("trace", trace))
             connection.executemany("REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     @contextmanager

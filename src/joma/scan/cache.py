@@ -44,7 +44,7 @@ class DiskCache:
         if size > self.budget:
             raise CheckpointError(
                 f"{what} must be downloaded whole and has {size / 1e9:.2f} GB, the budget is "
-                f"{self.budget / 1e9:.2f} GB; raise it with --budget"
+                f"{self.budget / 1e9:.2f} GB; raise the budget"
             )
         with self._changed:
             self._changed.wait_for(lambda: self._fits(checkpoint, size))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from joma.host.errors import JomaError
 
-class CheckpointError(ValueError):
+
+class CheckpointError(JomaError, ValueError):
     """A checkpoint, or a series of them, cannot be used; the message is one sentence that names it.
 
     file and tensor: the place of the damage, where it is known, so that a report can list it.

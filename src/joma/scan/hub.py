@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
-from joma import hub_client
-from joma.hub_client import client, transport_errors
+from joma.host import hub as hub_client
+from joma.host.hub import client, transport_errors
 from joma.scan.cache import DiskCache
 from joma.scan.checkpoint import Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError

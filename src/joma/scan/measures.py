@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.errors import BadInput
 from joma.scan.architecture import EMBEDDING, MLP
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
@@ -56,9 +57,9 @@ def chosen(names: Iterable[str]) -> dict[str, WeightMeasure | ModelMeasure]:
     wanted = dict.fromkeys(names)
     for name in wanted:
         if name not in MEASURES:
-            raise ValueError(f"--measures must be among {', '.join(MEASURES)}, got {name!r}")
+            raise BadInput(f"measures must be among {', '.join(MEASURES)}, got {name!r}")
     if not wanted:
-        raise ValueError(f"--measures must name at least one of {', '.join(MEASURES)}")
+        raise BadInput(f"measures must name at least one of {', '.join(MEASURES)}")
     return {name: MEASURES[name] for name in wanted}
 
 
@@ -85,7 +86,7 @@ def _entropy(folder: Path, tokens: Tensor, device: torch.device, between: Betwee
 
     with _one_model:
         between("about to load the model")
-        model = _loaded(folder, device)
+        model = loaded(folder, device)
         for name, w in model.named_parameters():
             if w.dtype in FLOATS:
                 check_finite(w.detach(), name, None)
@@ -115,7 +116,8 @@ def _watch(model: Any, total: int, between: Between) -> None:
     model.base_model.register_forward_hook(after, with_kwargs=True)
 
 
-def _loaded(folder: Path, device: torch.device) -> Any:
+def loaded(folder: Path, device: torch.device) -> Any:
+    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing."""
     _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
     dtype = "auto" if device.type == "cuda" else torch.float32
     # The config may name attention code on the hub; the probe brings its own attention anyway.
@@ -135,25 +137,26 @@ def _tokens(place: Place, text: Path) -> Tensor:
         try:
             ids = np.load(text, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"--text {text} cannot be read: {error}") from None
+            raise BadInput(f"text {text} cannot be read: {error}") from None
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise ValueError(f"--text {text} must hold one row of token ids, got {ids.dtype} {ids.shape}")
+            raise BadInput(f"text {text} must hold one row of token ids, got {ids.dtype} {ids.shape}")
         tokens = torch.from_numpy(ids.astype(np.int64))
     else:
         try:
             content = text.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--text {text} cannot be read: {error}") from None
+            raise BadInput(f"text {text} cannot be read: {error}") from None
         tokens = torch.tensor(_tokenizer(place)(content)["input_ids"], dtype=torch.int64)
     with place.folder() as folder:
         config = _pretrained("AutoConfig", folder, f"the config of {place.name}")
     context, words = _context(config), getattr(config, "vocab_size", None)
     if len(tokens) < context:
-        raise ValueError(f"--text {text} has {len(tokens)} tokens, fewer than the context of {context}")
+        raise BadInput(f"text {text} has {len(tokens)} tokens, fewer than the context of {context}")
     if not isinstance(words, int):
-        raise ValueError(f"entropy reads a text, and {place.name} ({config.model_type}) is no language model")
-    if int(tokens.min()) < 0 or int(tokens.max()) >= words:
-        raise ValueError(f"--text {text} has token {int(tokens.max())}, and the model knows 0 to {words - 1}")
+        raise BadInput(f"entropy reads a text, and {place.name} ({config.model_type}) is no language model")
+    for token in (int(tokens.min()), int(tokens.max())):
+        if not 0 <= token < words:
+            raise BadInput(f"text {text} has token {token}, and the model knows 0 to {words - 1}")
     return tokens
 
 
@@ -162,7 +165,7 @@ def _tokenizer(place: Place) -> Any:
         # transformers makes up an empty tokenizer where there is none.
         if any((folder / name).is_file() for name in _TOKENIZERS):
             return _pretrained("AutoTokenizer", folder, f"the tokenizer of {place.name}")
-    raise CheckpointError(f"{place.name} has no tokenizer; give the token ids of the text as --text FILE.npy")
+    raise CheckpointError(f"{place.name} has no tokenizer; give the token ids of the text as a .npy file")
 
 
 def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
@@ -188,7 +191,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError("entropy needs transformers: pip install 'joma[hf]'") from None
+        raise BadInput("entropy needs transformers: pip install 'joma[hf]'") from None
     transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
     return transformers
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joma.host.devices import lacking
+from joma.host.errors import BadInput
 from joma.scan.architecture import EMBEDDING, find_groups, pick_groups
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
@@ -104,9 +106,9 @@ def plan(
     worker = usable_device(device)
     running = {name: measure for name, measure in wanted.items() if isinstance(measure, ModelMeasure)}
     if running and text is None:
-        raise ValueError(f"{next(iter(running))} runs the model on a text: give one with --text FILE")
+        raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
     if text is not None and not running:
-        raise ValueError(f"--text is for entropy, but --measures {','.join(wanted)} does not read a text")
+        raise BadInput(f"text is for entropy, but measures {','.join(wanted)} does not read a text")
     groups = list(dict.fromkeys([*(measure.group for measure in wanted.values()), *(patterns or {})]))
     _one_model_type(series)
     look = _agreed(series, _looks(series, groups, patterns or {}))
@@ -116,17 +118,9 @@ def plan(
 
 def usable_device(name: str) -> torch.device:
     """The device of that name, or one sentence."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device must be cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            raise ValueError(f"--device {name} was asked for, but torch sees {count} CUDA devices here")
-    return device
+    if missing := lacking(name):
+        raise BadInput(str(missing))
+    return torch.device(name)
 
 
 def _one_model_type(series: Series) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault
@@ -93,7 +94,7 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
     ([0, 10], [[4.0], [1.002]])
     """
     if jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {jobs}")
+        raise BadInput(f"jobs must be at least 1, got {jobs}")
     faults: list[Fault] = []
     total = len(plan.series.places)
     with closing(_steps(plan, run, jobs, report)) as outcomes:
@@ -149,7 +150,7 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str], between: Betwe
         identity = _identity(place)
         if "identity" in recorded and int(run.at("identity", place.step)) != identity:
             # A checkpoint that was replaced cannot be added to what was recorded of it.
-            raise CheckpointError("its files have changed since it was measured; measure again with --fresh")
+            raise CheckpointError("its files have changed since it was measured; measure it again from the start")
         missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
             return "recorded already", None

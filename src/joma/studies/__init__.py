@@ -1,63 +1,60 @@
-"""One file a claim or figure. `names()` lists the studies, `load(name)` imports one, nothing loads before.
+"""Studies, in rooms by subject: one file a study, named as the study is.
 
-To add a study: write `joma/studies/your_file.py` with a module constant `STUDY`, and add its line to `_FILES`.
+`names()` lists them, `load(name)` imports one, nothing loads before.
+
+To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
+nothing else has to know of it. A room's helpers begin with an underscore. No room imports another.
 """
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 
-from joma.studies.contract import Claim, Drawing, Finding, NotRun, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
+from joma.host.errors import BadInput
 
-__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names"]
+__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room"]
 
-# In the order of the report, which is the order of the paper.
-_FILES = {
-    "block": "block_equations",
-    "thm1": "first_integral",
-    "thm1-rates": "learning_rates",
-    "thm1-queries": "several_queries",
-    "thm1-sgd": "sgd_drift",
-    "thm1-softmax": "softmax_integral",
-    "thm1-coherence": "coherent_embeddings",
-    "thm2": "winner_take_all",
-    "thm2-rank": "many_nodes",
-    "lemma1": "hyperplane_means",
-    "lemma2": "mixture_dynamics",
-    "lemma4": "critical_points",
-    "thm3": "linearisation",
-    "lemma6": "convergence_bounds",
-    "thm4": "salient_first",
-    "eq6": "entropy_rebound",
-    "thm5": "cooccurrence",
-    "table1": "latent_table",
-    "hblt-alignment": "latent_alignment",
-    "shallow-first": "shallow_first",
-    "python-hierarchy": "python_hierarchy",
-    "fig6": "entropy_over_training",
-    "fig8": "learning_rate_sweep",
-    "nonlinearity": "mlp_nonlinearity",
-    "residual": "residual_branch",
-    "embeddings": "frozen_embeddings",
-    "optimizer": "optimizers_compared",
-    "norm": "normalisation",
-    "dropout": "dropout_off",
-    "mlp-rank": "mlp_rank",
-    "fig7": "checkpoint_series",
-    "fig10": "pattern_superposition",
-    "cdag-angles": "cdag_angles",
-    "cdag": "cdag_training",
-}
+_ROOMS = (
+    "invariant",
+    "linear",
+    "isotropic",
+    "salience",
+    "hierarchy",
+    "syntax",
+    "language",
+    "ablations",
+    "checkpoints",
+    "cdag",
+)
+"""In the order of the report, which is the order of the paper; a room that is not named here comes after these."""
 
 
 def names() -> tuple[str, ...]:
     """The names of all studies, in the order of the report.
 
     >>> names()[:3]
-    ('block', 'thm1', 'thm1-rates')
+    ('block', 'thm1', 'thm1-coherence')
     """
-    return tuple(_FILES)
+    return tuple(_rooms())
+
+
+def room(name: str) -> str:
+    """The room that the study called `name` stands in.
+
+    >>> room("thm2")
+    'linear'
+    """
+    known = _rooms()
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise BadInput(f"no study is called {name!r}; {hint}")
+    return known[name]
 
 
 def load(name: str) -> Study:
@@ -66,9 +63,30 @@ def load(name: str) -> Study:
     >>> load("thm2").title
     'Theorem 2: winner take all under a linear MLP'
     """
-    if name not in _FILES:
-        near = get_close_matches(name, _FILES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_FILES)}"
-        raise ValueError(f"no study is called {name!r}; {hint}")
-    study: Study = import_module(f"joma.studies.{_FILES[name]}").STUDY
+    study: Study = import_module(f"joma.studies.{room(name)}.{name.replace('-', '_')}").STUDY
     return study
+
+
+@cache
+def _rooms() -> dict[str, str]:
+    """The room of every study, by listing the files: nothing of a study is imported."""
+    rooms = sorted((entry.name for entry in iter_modules(__path__) if entry.ispkg), key=_place)
+    return {
+        file.replace("_", "-"): room
+        for room in rooms
+        for file in sorted(_files(room), key=_natural)
+        if not file.startswith("_")
+    }
+
+
+def _files(room: str) -> list[str]:
+    return [entry.name for entry in iter_modules([f"{folder}/{room}" for folder in __path__])]
+
+
+def _place(room: str) -> tuple[int, str]:
+    return (_ROOMS.index(room) if room in _ROOMS else len(_ROOMS), room)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """fig7 before fig10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

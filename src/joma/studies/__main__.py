@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from joma import studies
-from joma.exit_status import BROKEN, OK, answer
-from joma.output_files import usable_folder, write_json
-from joma.studies.contract import SCALES
-from joma.studies.execute import attempt
-from joma.studies.progress_lines import ProgressLines
+from joma.claims.contract import SCALES
+from joma.claims.execute import attempt
+from joma.host.exit_status import BROKEN, OK, answer
+from joma.host.files import usable_folder, write_json
+from joma.host.progress import ProgressLines
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, positive, real, together
-from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, theta_derivatives, thetas
+from joma.theory._guard import guarded, half_in_single
+from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
+from joma.theory._radial_law import must_be_law
+from joma.theory.arguments import Number, alongside, positive, real, shown, together
 from joma.theory.radial import RadialLaw
 
 Side = Literal[1, -1]
@@ -35,6 +37,7 @@ class CriticalRay(NamedTuple):
     rho_minus: Tensor
 
 
+@half_in_single
 def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
     """Lemma 4, corrected: v = side |v| xbar_+/m stands still iff, with rho_+ - rho_- = side m fixed by the data,
 
@@ -54,13 +57,21 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
     >>> critical_rays(1.0, Gaussian(4)).ratio
     tensor(nan, dtype=torch.float64)
     """
-    gap, towards = positive(m, "m").detach(), _side(side)
+    return rays(positive(m, "m"), "m", law, side)
+
+
+def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
+    """`critical_rays`, for an m that its caller knows by another name."""
+    must_be_law(law)
+    gap, towards = m.detach(), _side(side)
     bottom = _flattest(law)
     if bottom is None:
         nowhere = torch.full_like(gap, torch.nan)
         return CriticalRay(nowhere, nowhere, nowhere)
     # The two distances lie on either side of the bottom of F/theta1, so the lower one is within m below it.
     low, high = bottom - gap, torch.full_like(gap, bottom)
+    if (law.theta1(low) == 0).any():
+        raise ValueError(f"{name} must be smaller: at {gap.max().item():g} the law's tail is no number of {gap.dtype}")
     for _ in range(60):
         middle = (low + high) / 2
         lower, upper = law.residual_life(torch.stack([middle, middle + gap]))
@@ -71,6 +82,7 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
     return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
 
 
+@guarded
 def crossing_value(law: RadialLaw) -> Tensor:
     """p_n(0) theta2(0), which eq. 58 compares with 1/4: at or above it F/theta1 does not rise at 0, so rays exist.
 
@@ -80,6 +92,7 @@ def crossing_value(law: RadialLaw) -> Tensor:
     >>> crossing_value(Gaussian(4)), crossing_value(StudentT(4, 3.0))
     (tensor(0.1592, dtype=torch.float64), tensor(0.2026, dtype=torch.float64))
     """
+    must_be_law(law)
     zero = torch.zeros((), dtype=torch.float64)
     return law.density(zero) * law.theta2(zero)
 
@@ -99,6 +112,7 @@ class CriticalPoint(NamedTuple):
     rho_minus: Tensor
 
 
+@half_in_single
 def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, decay: Number) -> CriticalPoint:
     """With weight decay the rays give way to an isolated, stable point mu = |mu| xbar_+/m: this one.
 
@@ -110,6 +124,7 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
     >>> decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1).norm
     tensor(16.1992, dtype=torch.float64)
     """
+    must_be_law(law)
     gap, plus, minus, shrink = together(
         m=positive(m, "m").detach(),
         a_plus=positive(a_plus, "a_plus").detach(),
@@ -118,7 +133,9 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
     )
     circle = _Circle(gap[..., None], plus[..., None], minus[..., None], law)
     angles = torch.linspace(-pi / 2, pi / 2, 1001, dtype=torch.float64)[1:-1].to(gap)
-    best = circle.height(angles).argmax(-1, keepdim=True).clamp(1, len(angles) - 2)
+    heights = circle.height(angles)
+    in_range(heights, "m, a_plus and a_minus", "the objective")
+    best = heights.argmax(-1, keepdim=True).clamp(1, len(angles) - 2)
     low, high = angles[best - 1], angles[best + 1]
     for _ in range(60):
         middle = (low + high) / 2
@@ -128,7 +145,7 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
     height = circle.height(angle)
     length = torch.where(height > 0, height / shrink[..., None], torch.nan)[..., 0]
     angle = angle[..., 0]
-    rho = torch.tan(angle) + 0 * length
+    rho = torch.where(length.isnan(), torch.nan, torch.tan(angle))
     return CriticalPoint(length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho)
 
 
@@ -147,6 +164,7 @@ class Linearisation(NamedTuple):
     beta2: Tensor
 
 
+@guarded
 def linearisation(
     mu: Number,
     xi: Number,
@@ -175,14 +193,16 @@ def linearisation(
     tensor([[0.1013, 0.0000],
             [0.0000, 0.1219]], dtype=torch.float64)
     """
-    point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law)
-    shrink = real(decay, "decay").to(point.mu)
-    first, second = thetas(point.rho, law, slopes=slopes)
+    point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law, decay)
+    shrink = point.decay
+    first, second = thetas_at(point.rho, law, slopes)
     pull = point.side * point.m * point.plus * first[..., 0]
     push = point.plus * second[..., 0] - point.minus * second[..., 1]
-    moving = (pull + push - shrink * point.length).abs() > torch.finfo(pull.dtype).eps ** 0.5 * pull.abs()
-    if moving.any():
-        raise ValueError("mu is not a critical point: v' does not vanish there")
+    speed = (pull + push - shrink * point.length).abs()
+    still = speed <= torch.finfo(pull.dtype).eps ** 0.5 * pull.abs()
+    if not still.all():
+        given = "xi, centre, a_plus, a_minus and decay"
+        raise ValueError(f"mu is not a critical point for this {given}: |v'| is {speed[~still][0].item():g}, not 0")
     bend = theta_derivatives(point.rho, law, slopes=slopes).first
     spread = point.plus * bend[..., 0] - point.minus * bend[..., 1]
     beta1 = pull / point.length
@@ -207,25 +227,37 @@ class TwoClusters(NamedTuple):
     plus: Tensor
     minus: Tensor
     rho: Tensor  # (..., 2): at xbar_+, at 0
+    decay: Tensor
 
     @classmethod
-    def of(cls, mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: RadialLaw) -> TwoClusters:
-        vector, middle = together(mu=in_dimension(mu, "mu", law), centre=real(centre, "centre"))
+    def of(
+        cls,
+        mu: Number,
+        xi: Number,
+        centre: Number,
+        a_plus: Number,
+        a_minus: Number,
+        law: RadialLaw,
+        decay: Number = 0.0,
+    ) -> TwoClusters:
+        vector, middle, bias, plus, minus, shrink = alongside(
+            {"mu": 1, "centre": 1},
+            mu=in_dimension(mu, "mu", law),
+            centre=in_dimension(centre, "centre", law),
+            xi=real(xi, "xi"),
+            a_plus=positive(a_plus, "a_plus"),
+            a_minus=positive(a_minus, "a_minus"),
+            decay=real(decay, "decay"),
+        )
         length, direction = direction_of(vector, "mu")
         m, towards = direction_of(middle, "centre")
         cosine = (direction * towards).sum(-1)
         if (cosine.abs() < 1 - 1e-6).any():
             raise ValueError("mu must be parallel to centre, as every critical point is")
-        bias, length, m, side, plus, minus = together(
-            xi=real(xi, "xi"),
-            mu=length,
-            centre=m,
-            side=cosine.sign(),
-            a_plus=positive(a_plus, "a_plus"),
-            a_minus=positive(a_minus, "a_minus"),
-        )
-        lower = bias / length
-        return cls(vector, bias, length, m, side, plus, minus, torch.stack([lower + side * m, lower], -1))
+        side, lower = cosine.sign(), bias / length
+        rho = torch.stack([lower + side * m, lower], -1)
+        in_range(rho, "xi/|mu| and centre", "the distance from the hyperplane")
+        return cls(vector, bias, length, m, side, plus, minus, rho, shrink)
 
 
 class _Circle(NamedTuple):
@@ -272,6 +304,6 @@ def _flattest(law: RadialLaw) -> float | None:
 
 
 def _side(side: Side) -> Side:
-    if side not in (1, -1):
-        raise ValueError(f"side must be 1 or -1, got {side!r}")
+    if not isinstance(side, int | float) or side not in (1, -1):
+        raise ValueError(f"side must be 1 or -1, got {shown(side)}")
     return side

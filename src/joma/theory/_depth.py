@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import together
 from joma.theory._quadrature import jacobi_rule
+from joma.theory.arguments import together
 
 LARGEST = 35.0  # of |mu| and |v0|: beyond it exp(v^2/2) leaves the range of float64
 
@@ -28,6 +28,7 @@ Rule = tuple[Tensor, Tensor]
 """Nodes (nodes, 1) and weights (nodes,) of a quadrature on [0, 1]."""
 
 _CHUNK = 8192  # elements a chunk: 16 nodes each fill a megabyte, small enough for caches, large enough to be few
+_ENOUGH = ((16, 18.0), (24, 60.0), (32, 128.0), (48, 300.0))  # nodes, and the e-folds that they resolve
 _MOST_STEPS = 60  # about ten are needed at most; this only bounds the loop
 
 
@@ -48,10 +49,10 @@ def excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
     mu, v0, remaining, share = together(mu=mu, v0=v0, remaining=remaining, share=share)
     if mu.numel() == 0:
         return torch.zeros_like(mu)
-    rule = _gauss_legendre(_node_count(float(((mu - v0) * share).detach().abs().max())), mu)
+    rule = _gauss_legendre(_node_count(v0, v0 + (mu - v0) * share), mu)
     flat = [x.reshape(-1) for x in (mu, v0, remaining, share)]
     pieces = [_excess(*(x[i : i + _CHUNK] for x in flat), rule=rule) for i in range(0, mu.numel(), _CHUNK)]
-    return torch.cat(pieces).view(mu.shape)
+    return torch.cat(pieces).reshape(mu.shape)
 
 
 def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: Rule) -> Tensor:
@@ -66,9 +67,14 @@ def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: R
     return share * (weight @ ((torch.exp(u.square().mul_(-0.5)) - torch.exp(-mu * mu / 2)) / left))
 
 
-def _node_count(distance: float) -> int:
-    """Nodes for relative accuracy 1e-13 or better in t when |v - v0| <= distance, measured."""
-    return 16 if distance <= 5 else 24 if distance <= 10 else 32 if distance <= 16 else 64
+def _node_count(v0: Tensor, v: Tensor) -> int:
+    """Nodes with which t is off by no more than the rounding of e^(-u^2/2), relative 2e-13, from v0 to v; measured.
+
+    What counts is the number of e-folds by which e^(-u^2/2) falls, not the distance: near u = 35 it falls by
+    one e-fold in every 1/35.
+    """
+    folds = float((v * v - v0 * v0).detach().abs().max()) / 2
+    return next((nodes for nodes, most in _ENOUGH if folds <= most), 64)
 
 
 def _gauss_legendre(nodes: int, like: Tensor) -> Rule:
@@ -98,10 +104,16 @@ class _Depth(torch.autograd.Function):
         w = (mu - v0) * travelled * (v + v0) / 2
         by_start = travelled * (v + v0) / 2 * _expm1_ratio(w)
         # int_{v0}^{v} u e^(-u^2/2)/(mu - u) du, which is what is left of d t/d mu after integrating by parts.
-        drift = mu * t - sqrt(pi / 2) * (torch.erf(v / sqrt(2)) - torch.erf(v0 / sqrt(2)))
+        drift = mu * t - sqrt(pi / 2) * _bell_between(v0, v)
         parts = (mu, speed * drift - by_start), (t, speed), (v0, by_start)
         by_mu, by_t, by_v0 = ((grad * slope).sum_to_size(x.shape) for x, slope in parts)
         return by_mu, by_t, by_v0
+
+
+def _bell_between(low: Tensor, high: Tensor) -> Tensor:
+    """erf(high/sqrt 2) - erf(low/sqrt 2), from the tail that both are in: far out erf is 1 and says nothing."""
+    mirror = torch.where(low + high < 0, -1.0, 1.0).to(low)
+    return mirror * (torch.erfc(mirror * low / sqrt(2)) - torch.erfc(mirror * high / sqrt(2)))
 
 
 def _expm1_ratio(w: Tensor) -> Tensor:
@@ -145,15 +157,16 @@ def _solve_inside(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
     depth = torch.maximum(first_tangent, last_tangent).clamp(max=1e300)
     # Late enough, the last tangent is the answer: it leaves out less than (mu + d) d with d = |mu - v|.
     left = (mu - v0).abs() * torch.exp(-depth)
-    todo = ((mu + left) * left > 1e-17 * depth.clamp(min=1)).view(-1).nonzero()[:, 0]
-    if todo.numel():
-        answer = depth.view(-1)
-        rule = _gauss_legendre(_node_count(float((mu - v0).abs().max())), mu)
-        mu, v0, t = (x.expand(depth.shape).reshape(-1) for x in (mu, v0, t))
-        for i in range(0, len(todo), _CHUNK):
-            chunk = todo[i : i + _CHUNK]
-            answer[chunk] = _climb(mu[chunk], t[chunk], v0[chunk], answer[chunk], rule)
-    return depth
+    todo = ((mu + left) * left > 1e-17 * depth.clamp(min=1)).reshape(-1).nonzero()[:, 0]
+    if not todo.numel():
+        return depth
+    rule = _gauss_legendre(_node_count(v0, mu), mu)
+    shape, depth = depth.shape, depth.reshape(-1)
+    mu, v0, t = (x.expand(shape).reshape(-1) for x in (mu, v0, t))
+    for i in range(0, len(todo), _CHUNK):
+        chunk = todo[i : i + _CHUNK]
+        depth[chunk] = _climb(mu[chunk], t[chunk], v0[chunk], depth[chunk], rule)
+    return depth.reshape(shape)
 
 
 def _climb(mu: Tensor, t: Tensor, v0: Tensor, depth: Tensor, rule: Rule) -> Tensor:

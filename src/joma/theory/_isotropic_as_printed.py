@@ -12,15 +12,15 @@ from math import pi
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, positive, real, whole
 from joma.theory._critical import (
     CriticalPoint,
     Linearisation,
     TwoClusters,
-    critical_rays,
     crossing_value,
     rank_one,
+    rays,
 )
+from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import (
     RELU,
     HyperplaneMean,
@@ -29,13 +29,17 @@ from joma.theory._mixture import (
     Thetas,
     Velocity,
     hyperplane,
+    slope_pair,
     smooth_thetas,
-    thetas,
+    thetas_at,
 )
 from joma.theory._quadrature import half_line
+from joma.theory._radial_law import must_be_law
+from joma.theory.arguments import Number, number, positive, real, together, whole
 from joma.theory.radial import RadialLaw
 
 
+@guarded
 def printed_hyperplane_mean(
     v: Number,
     xi: Number,
@@ -52,11 +56,12 @@ def printed_hyperplane_mean(
     tensor([0.0997, 0.2500], dtype=torch.float64)
     """
     direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
-    first, second = thetas(r, law) if psi is None else smooth_thetas(r, 1.0, law, psi)
+    first, second = thetas_at(r, law) if psi is None else smooth_thetas(r, 1.0, law, psi)
     pull = (first / length)[..., None] * middle
     return HyperplaneMean(first / length, pull + (second / length**2)[..., None] * direction)
 
 
+@guarded
 def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
     """Eq. 36: p_n(s) from p_0, with its double factorials; n >= 2. This one is right.
 
@@ -66,8 +71,10 @@ def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
     >>> torch.allclose(printed_marginal([0.0, 1.0], Gaussian(3)), Gaussian(3).density([0.0, 1.0]))
     True
     """
+    must_be_law(law)
     n = whole(law.dimension, "the law's dimension", 2)
-    distance = real(s, "s")[..., None]
+    given = real(s, "s")
+    distance = given.double()[..., None]  # the nodes lie as far out as 1e50
     end = law.radius if law.radius == math.inf else 1.0
     l, w = (each.to(distance) for each in half_line(end, law.mean_distance))
     if end == 1.0:
@@ -79,9 +86,10 @@ def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
         constant = math.pow(2, n / 2) * math.pow(pi, n / 2 - 1) / math.prod(range(n - 3, 1, -2))
     else:
         constant = 2 * math.pow(pi, (n - 1) / 2) / math.factorial((n - 3) // 2)
-    return constant * integral
+    return (constant * integral).to(given.dtype)
 
 
+@guarded
 def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw) -> Velocity:
     """Eq. 42-43, 50: v' = sum a theta1(r) xbar/|v| + sum a theta2(r) v/|v|^3, xi' = sum a theta1(r)/|v|, for a ReLU.
 
@@ -93,12 +101,13 @@ def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, la
     """
     node = Node.of(v, xi, centres, weights, law)
     length = node.length[..., None]
-    first, second = thetas(node.rho * length, law)
+    first, second = thetas_at(node.rho * length, law)
     pull = ((node.weights * first)[..., None] * node.centres).sum(-2) / length
     push = (node.weights * second).sum(-1, keepdim=True) * node.direction / length**2
     return Velocity(pull + push, (node.weights * first).sum(-1) / node.length)
 
 
+@guarded
 def printed_growth(
     v: Number, xi: Number, xi_velocity: Number, centres: Number, weights: Number, law: RadialLaw
 ) -> Tensor:
@@ -111,11 +120,12 @@ def printed_growth(
     >>> printed_growth([2.0, 0.0], 0.5, moves.xi, *clusters), 2.0 * moves.v[0]
     (tensor(0.7543, dtype=torch.float64), tensor(1.3807, dtype=torch.float64))
     """
-    node = Node.of(v, xi, centres, weights, law)
+    node = Node.of(v, xi, centres, weights, law, xi_velocity=xi_velocity)
     gain = (node.weights * law.F(node.rho * node.length[..., None])).sum(-1) / node.length
-    return gain - node.xi * real(xi_velocity, "xi_velocity")
+    return gain - node.xi * node.other
 
 
+@guarded
 def printed_theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
     """Eq. 61: (c_- + c_+) p_n and -(c_- + c_+) s p_n. The sum should be the difference c_+ - c_-.
 
@@ -123,10 +133,12 @@ def printed_theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = REL
     >>> printed_theta_derivatives(0.0, Gaussian(3), slopes=(1.0, 1.0)).first  # truly 0: a linear node
     tensor(0.7979, dtype=torch.float64)
     """
-    density = sum(slopes) * law.density(s)
+    must_be_law(law)
+    density = sum(slope_pair(slopes)) * law.density(s)
     return Thetas(density, -real(s, "s") * density)
 
 
+@half_in_single
 def printed_critical_point(m: Number, gap: Number, law: RadialLaw) -> CriticalPoint:
     """Eq. 56 with r_+ - r_- = |v| m left free: any gap > 0 is met by |v| = gap/m. The distances returned are r_+-.
 
@@ -134,11 +146,12 @@ def printed_critical_point(m: Number, gap: Number, law: RadialLaw) -> CriticalPo
     >>> printed_critical_point(1.0, [0.5, 2.0], StudentT(4, 3.0)).norm  # two points for the same m
     tensor([0.5000, 2.0000], dtype=torch.float64)
     """
-    separation = positive(m, "m")
-    ray = critical_rays(gap, law)
-    return CriticalPoint(real(gap, "gap") / separation, ray.rho_minus, ray.rho_plus, ray.rho_minus)
+    separation, free = together(m=positive(m, "m"), gap=positive(gap, "gap"))
+    ray = rays(free, "gap", law, 1)
+    return CriticalPoint(free / separation, ray.rho_minus, ray.rho_plus, ray.rho_minus)
 
 
+@guarded
 def printed_existence(law: RadialLaw) -> Tensor:
     """Eq. 58: is p_n(0) theta2(0) >= 1/4 (to rounding)? Sufficient for critical points, not necessary.
 
@@ -149,6 +162,7 @@ def printed_existence(law: RadialLaw) -> Tensor:
     return crossing_value(law) >= 0.25 * (1 - 1e-12)
 
 
+@guarded
 def theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
     """Eq. 69 corrected: d/dv_j [theta2(r) v_i/|v|^p] with r = v . centre + xi. (..., d, d), rows i.
 
@@ -162,6 +176,7 @@ def theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, po
     return _theta2_jacobian(v, xi, centre, law, power, printed=False)
 
 
+@guarded
 def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
     """Eq. 69: the scalar |v| stands where the vector v belongs; here it is added to every component.
 
@@ -173,6 +188,7 @@ def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLa
     return _theta2_jacobian(v, xi, centre, law, power, printed=True)
 
 
+@guarded
 def printed_linearisation(
     mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: RadialLaw
 ) -> Linearisation:
@@ -193,6 +209,7 @@ def printed_linearisation(
 
 
 def _theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, power: float, *, printed: bool) -> Tensor:
+    number(power, "power")
     direction, length, r, middle = hyperplane(v, xi, centre, law, None)
     vector = direction * length[..., None]
     second, bend = law.theta2(r)[..., None], -(r * law.density(r))[..., None]

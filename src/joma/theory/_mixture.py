@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, positive, real, together
+from joma.theory._guard import guarded
+from joma.theory._radial_law import must_be_law
+from joma.theory.arguments import (
+    Number,
+    alongside,
+    at_least_dims,
+    must_be_callable,
+    positive,
+    real,
+    shown,
+    together,
+)
 from joma.theory.radial import RadialLaw
 
 Slopes = tuple[float, float]
@@ -28,6 +40,7 @@ class Thetas(NamedTuple):
     second: Tensor
 
 
+@guarded
 def thetas(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
     """E[phi'(u + s)] and E[u phi'(u + s)] for a homogeneous phi, at signed distance s (any shape).
 
@@ -37,10 +50,17 @@ def thetas(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
     >>> thetas(0.0, Gaussian(3), slopes=(-1.0, 1.0))  # |x|
     Thetas(first=tensor(0., dtype=torch.float64), second=tensor(0.7979, dtype=torch.float64))
     """
-    low, high = _pair(slopes)
+    must_be_law(law)
+    return thetas_at(real(s, "s"), law, slopes)
+
+
+def thetas_at(s: Tensor, law: RadialLaw, slopes: Slopes = RELU) -> Thetas:
+    """`thetas` at distances that have been looked at."""
+    low, high = slope_pair(slopes)
     return Thetas(low + (high - low) * law.theta1(s), (high - low) * law.theta2(s))
 
 
+@guarded
 def theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
     """Lemma 5, corrected: ((c_+ - c_-) p_n(s), -(c_+ - c_-) s p_n(s)). Eq. 61 prints the sum of the slopes.
 
@@ -48,11 +68,13 @@ def theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Th
     >>> theta_derivatives(0.0, Gaussian(3), slopes=(1.0, 1.0)).first  # a linear node has constant thetas
     tensor(0., dtype=torch.float64)
     """
-    low, high = _pair(slopes)
+    must_be_law(law)
+    low, high = slope_pair(slopes)
     density = law.density(s)
     return Thetas((high - low) * density, -(high - low) * real(s, "s") * density)
 
 
+@guarded
 def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
     """Lemma 3: F(s) = second + s first = E[phi(u + s)], so that F' = first (`thetas`). Any shape.
 
@@ -62,10 +84,12 @@ def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
     >>> excess([-1.0, 0.0, 1.0], Gaussian(3))
     tensor([0.0833, 0.3989, 1.0833], dtype=torch.float64)
     """
-    low, high = _pair(slopes)
+    must_be_law(law)
+    low, high = slope_pair(slopes)
     return low * real(s, "s") + (high - low) * law.F(s)
 
 
+@guarded
 def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], Tensor]) -> Thetas:
     """E[psi(a u + r)] and E[u psi(a u + r)] for a smooth psi, by quadrature: r (...), a > 0 (...).
 
@@ -76,8 +100,12 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
     >>> smooth_thetas(0.0, [1.0, 2.0], Gaussian(3), torch.sigmoid).second
     tensor([0.2066, 0.3029], dtype=torch.float64)
     """
+    must_be_law(law)
+    must_be_callable(psi, "psi")
     distance, slope = together(r=real(r, "r"), a=positive(a, "a"))
     u, w = (each.to(distance) for each in law.half_rule)
+    kept = u.isfinite() & (w > 0)  # a power tail reaches farther out than float32
+    u, w = u[kept], w[kept]
     above = psi(slope[..., None] * u + distance[..., None])
     below = psi(-slope[..., None] * u + distance[..., None])
     return Thetas((w * (above + below)).sum(-1), (w * u * (above - below)).sum(-1))
@@ -95,6 +123,7 @@ class HyperplaneMean(NamedTuple):
     vector: Tensor
 
 
+@guarded
 def hyperplane_mean(
     v: Number,
     xi: Number,
@@ -119,7 +148,7 @@ def hyperplane_mean(
     tensor([0.3989, 0.5000], dtype=torch.float64)
     """
     direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
-    values = thetas(r / length, law) if psi is None else smooth_thetas(r, length, law, psi)
+    values = thetas_at(r / length, law) if psi is None else smooth_thetas(r, length, law, psi)
     return HyperplaneMean(values.first, values.first[..., None] * middle + values.second[..., None] * direction)
 
 
@@ -135,6 +164,7 @@ class Velocity(NamedTuple):
     xi: Tensor
 
 
+@guarded
 def velocity(
     v: Number,
     xi: Number,
@@ -157,9 +187,9 @@ def velocity(
     >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
     Velocity(v=tensor([0.6844, 0.0000], dtype=torch.float64), xi=tensor(0.3413, dtype=torch.float64))
     """
-    node = Node.of(v, xi, centres, weights, law)
-    shrink = real(decay, "decay").to(node.v)
-    first, second = thetas(node.rho, law, slopes=slopes)
+    node = Node.of(v, xi, centres, weights, law, decay=decay)
+    shrink = node.other
+    first, second = thetas_at(node.rho, law, slopes)
     pull = ((node.weights * first)[..., None] * node.centres).sum(-2)
     push = (node.weights * second).sum(-1)[..., None] * node.direction
     return Velocity(
@@ -168,6 +198,7 @@ def velocity(
     )
 
 
+@guarded
 def objective(
     v: Number,
     xi: Number,
@@ -187,11 +218,13 @@ def objective(
     >>> objective([[1.0, 0.0], [2.0, 0.0]], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
     tensor([0.6844, 1.3687], dtype=torch.float64)
     """
-    node = Node.of(v, xi, centres, weights, law)
+    node = Node.of(v, xi, centres, weights, law, decay=decay)
     gain = node.length * (node.weights * excess(node.rho, law, slopes=slopes)).sum(-1)
-    return gain - real(decay, "decay") * (node.length**2 + node.xi**2) / 2
+    kept = torch.where(node.other == 0, 0.0, node.length**2 + node.xi**2)  # without decay its size does not matter
+    return gain - node.other * kept / 2
 
 
+@guarded
 def hessian(
     v: Number,
     xi: Number,
@@ -215,8 +248,8 @@ def hessian(
             [ 0.0000, -0.1570,  0.0000],
             [ 0.0000,  0.0000, -0.1570]], dtype=torch.float64)
     """
-    node = Node.of(v, xi, centres, weights, law)
-    low, high = _pair(slopes)
+    node = Node.of(v, xi, centres, weights, law, decay=decay)
+    low, high = slope_pair(slopes)
     scale = (high - low) / node.length
     offset = node.centres - node.rho[..., None] * node.direction[..., None, :]
     y = torch.cat([offset, torch.ones_like(node.rho)[..., None]], -1)  # (..., clusters, d + 1)
@@ -227,7 +260,7 @@ def hessian(
     across[-1, -1] = 0  # the bias has no direction to turn
     turn = (node.weights * law.theta2(node.rho)).sum(-1)[..., None, None]
     matrix = bend + turn * (across - along[..., :, None] * along[..., None, :])
-    return scale[..., None, None] * matrix - real(decay, "decay").to(along)[..., None, None] * identity
+    return scale[..., None, None] * matrix - node.other[..., None, None] * identity
 
 
 class Node(NamedTuple):
@@ -241,34 +274,54 @@ class Node(NamedTuple):
     centres: Tensor  # (..., clusters, d)
     weights: Tensor  # (..., clusters)
 
+    other: Tensor  # decay, or what else belongs to each node, (...)
+
     @classmethod
-    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw) -> Node:
+    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw, **other: Number) -> Node:
         vector = in_dimension(v, "v", law)
         middles = at_least_dims(real(centres, "centres"), "centres", 2, "(..., clusters, d)")
         if middles.shape[-1] != vector.shape[-1]:
-            raise ValueError(f"centres must end in dimension {vector.shape[-1]}, got {tuple(middles.shape)}")
+            raise ValueError(f"centres must end in dimension {vector.shape[-1]} like v, got {tuple(middles.shape)}")
         weight = at_least_dims(real(weights, "weights"), "weights", 1, "(..., clusters)")
         if weight.shape[-1] != middles.shape[-2]:
-            raise ValueError(f"weights must be one a cluster: {middles.shape[-2]} of them, got {weight.shape[-1]}")
+            count = middles.shape[-2]
+            raise ValueError(f"weights must be one a cluster: {count} of them like centres, got {weight.shape[-1]}")
+        ((name, value),) = (other or {"decay": 0.0}).items()
+        vector, bias, middles, weight, also = alongside(
+            {"v": 1, "centres": 2, "weights": 1},
+            **{"v": vector, "xi": real(xi, "xi"), "centres": middles, "weights": weight, name: real(value, name)},
+        )
         length, direction = direction_of(vector, "v")
-        bias, length = together(xi=real(xi, "xi"), v=length)
         rho = (middles * direction[..., None, :]).sum(-1) + (bias / length)[..., None]
-        return cls(vector, bias, length, direction, rho, middles, weight)
+        in_range(rho, "v, xi and centres", "the distance (v . centre + xi)/|v|")
+        return cls(vector, bias, length, direction, rho, middles, weight, also)
 
 
 def hyperplane(
     v: Number, xi: Number, centre: Number, law: RadialLaw, basis: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """v_R/|v_R| (..., d), |v_R| (...), r = v . centre + xi (...), and the centre: what both forms of Lemma 1 need."""
-    vector, middle = together(v=real(v, "v"), centre=real(centre, "centre"))
-    inside = in_dimension(vector, "v", law) if basis is None else _project(vector, basis, law)
+    vector = in_dimension(v, "v", law) if basis is None else at_least_dims(real(v, "v"), "v", 1, "(..., d)")
+    middle = at_least_dims(real(centre, "centre"), "centre", 1, "(..., d)")
+    if middle.shape[-1] != vector.shape[-1]:
+        raise ValueError(f"centre must end in dimension {vector.shape[-1]} like v, got {tuple(middle.shape)}")
+    vector, bias, middle = alongside({"v": 1, "centre": 1}, v=vector, xi=real(xi, "xi"), centre=middle)
+    inside = vector if basis is None else _project(vector, basis, law)
     length, direction = direction_of(inside, "v" if basis is None else "the part of v in span(basis)")
-    r, length = together(xi=(vector * middle).sum(-1) + real(xi, "xi"), v=length)
+    r = (vector * middle).sum(-1) + bias
+    in_range(r, "v, xi and centre", "r = v . centre + xi")
     return direction, length, r, middle
+
+
+def in_range(found: Tensor, names: str, what: str) -> None:
+    """Refuse arguments from which something on the way overflows."""
+    if not found.isfinite().all():
+        raise ValueError(f"{names} must be smaller: {what} leaves the range of {found.dtype}")
 
 
 def in_dimension(v: Number, name: str, law: RadialLaw) -> Tensor:
     """A vector of the law's space."""
+    must_be_law(law)
     vector = at_least_dims(real(v, name), name, 1, "(..., d)")
     if vector.shape[-1] != law.dimension:
         raise ValueError(f"{name} must end in the law's dimension {law.dimension}, got {tuple(vector.shape)}")
@@ -277,22 +330,33 @@ def in_dimension(v: Number, name: str, law: RadialLaw) -> Tensor:
 
 def direction_of(vector: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Length (...) and unit vector (..., d); the lemmas say nothing about a vector of length zero."""
-    length = torch.linalg.vector_norm(vector, dim=-1)
-    if (length == 0).any():
+    largest = vector.detach().abs().amax(-1, keepdim=True)  # scaled by it, nothing over- or underflows
+    if (largest == 0).any():
         raise ValueError(f"{name} must not be zero: there is no hyperplane without a direction")
-    return length, vector / length[..., None]
+    scaled = vector / largest
+    size = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    length = (largest * size)[..., 0]
+    in_range(length, name, "its length")
+    return length, scaled / size
 
 
 def _project(vector: Tensor, basis: Tensor, law: RadialLaw) -> Tensor:
-    if basis.shape != (vector.shape[-1], law.dimension):
-        raise ValueError(f"basis must be ({vector.shape[-1]}, {law.dimension}), got {tuple(basis.shape)}")
+    must_be_law(law)
     frame = real(basis, "basis").to(vector)
+    if frame.shape != (vector.shape[-1], law.dimension):
+        wanted = f"({vector.shape[-1]}, {law.dimension}), the dimensions of v and of the law"
+        raise ValueError(f"basis must be {wanted}, got {tuple(frame.shape)}")
     if not torch.allclose(frame.mT @ frame, torch.eye(law.dimension).to(frame), atol=1e-5):
         raise ValueError("basis must have orthonormal columns")
     return vector @ frame @ frame.mT
 
 
-def _pair(slopes: Slopes) -> Slopes:
-    if len(slopes) != 2 or not all(abs(slope) < float("inf") for slope in slopes):
-        raise ValueError(f"slopes must be two finite numbers (c_-, c_+), got {slopes!r}")
-    return slopes
+def slope_pair(slopes: Slopes) -> Slopes:
+    """(c_-, c_+), checked."""
+    try:
+        low, high = (float(slope) for slope in slopes)
+    except (TypeError, ValueError, RuntimeError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"slopes must be two finite numbers (c_-, c_+), got {shown(slopes)}")
+    return low, high

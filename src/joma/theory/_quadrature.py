@@ -65,9 +65,17 @@ def jacobi_rule(power: float, count: int = 48) -> tuple[Tensor, Tensor]:
     return nodes, vectors[0] ** 2 / (power + 1)
 
 
+def gamma_ratio(x: float) -> float:
+    """Gamma(x + 1/2)/Gamma(x), x > 0: for large x by its series in 1/x, where logarithms would lose digits."""
+    if x < 100:
+        return math.exp(lgamma(x + 0.5) - lgamma(x))
+    series = (1.0, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144)
+    return sqrt(x) * sum(factor / x**k for k, factor in enumerate(series))
+
+
 def sine_norm(power: float) -> float:
     """1 / int_0^pi sin^power."""
-    return math.exp(lgamma(power / 2 + 1) - lgamma((power + 1) / 2)) / sqrt(pi)
+    return gamma_ratio((power + 1) / 2) / sqrt(pi)
 
 
 def sine_integral(angle: Tensor, power: float, kernel: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
@@ -105,10 +113,16 @@ def bell_tail(x: Tensor) -> Tensor:
 
 def bell_excess(x: Tensor) -> Tensor:
     """E[(z - x)_+] of a standard normal, x >= 0. Written with the scaled erfc: loses only a factor x^2 of precision."""
+    x = x.clamp(max=50)  # where the density has long underflowed: infinity times zero would be NaN
     mills: Tensor = sqrt(pi / 2) * torch.special.erfcx(x / sqrt(2))
     return bell(x) * (1 - x * mills).clamp(min=0)
 
 
+def log_sphere_area(dimension: int) -> float:
+    """ln of the surface of the unit sphere in `dimension` dimensions: of 2, 2 pi, 4 pi, ..."""
+    return math.log(2) + dimension / 2 * math.log(pi) - lgamma(dimension / 2)
+
+
 def sphere_area(dimension: int) -> float:
     """Surface of the unit sphere in `dimension` dimensions: 2, 2 pi, 4 pi, ..."""
-    return 2 * math.pow(pi, dimension / 2) / math.gamma(dimension / 2)
+    return math.exp(log_sphere_area(dimension))

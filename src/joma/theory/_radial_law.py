@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, real, whole
+from joma.theory._guard import half_in_single
 from joma.theory._quadrature import half_line, with_slope
+from joma.theory.arguments import Number, real, shown, whole
 
 
 class RadialLaw(ABC):
@@ -47,29 +48,40 @@ class RadialLaw(ABC):
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
         """`count` independent |x'|."""
 
+    @half_in_single
     def density(self, s: Number) -> Tensor:
         """p_n(s): the marginal density along any direction. Same shape as s."""
         return self._density(real(s, "s"))
 
+    @half_in_single
     def theta1(self, s: Number) -> Tensor:
         """P(u > -s): the share of the law on the positive side of a hyperplane at signed distance s."""
         return with_slope(real(s, "s"), self._theta1, self._density)
 
+    @half_in_single
     def theta2(self, s: Number) -> Tensor:
         """int_{|s|}^inf u p_n(u) du = E[u 1[u > -s]]: even in s, largest at 0."""
         return self._theta2(real(s, "s"))
 
+    @half_in_single
     def F(self, s: Number) -> Tensor:
         """theta2(s) + s theta1(s) = E[relu(u + s)]: positive, increasing, F' = theta1."""
         return with_slope(real(s, "s"), self._F, self.theta1)
 
+    @half_in_single
     def residual_life(self, s: Number) -> Tensor:
         """F(s) / theta1(s) = E[u + s | u > -s]: how far, on average, the active samples are beyond the hyperplane.
 
         Increasing in s for a log-concave p_n; not monotone for power tails. Lemma 4 hangs on that difference.
         """
-        return self.F(s) / self.theta1(s)
+        distance = real(s, "s")
+        share = with_slope(distance, self._theta1, self._density)
+        if (share == 0).any():
+            farthest = distance[share == 0].max().item()
+            raise ValueError(f"s must be larger: beyond the hyperplane at s = {farthest:g} there is nothing to average")
+        return with_slope(distance, self._F, self.theta1) / share
 
+    @half_in_single
     def inverse_theta1(self, y: Number) -> Tensor:
         """The s with theta1(s) = y, for y in (0, 1), by bisection. Not differentiable."""
         share = real(y, "y").detach()
@@ -103,8 +115,10 @@ class RadialLaw(ABC):
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
         """`count` independent x': (count, dimension), float64, on the generator's device."""
+        if not isinstance(generator, torch.Generator | None):
+            raise ValueError(f"generator must be a torch.Generator or None, got {shown(generator)}")
         radii = self._radii(whole(count, "count", 1), generator)
-        return radii[:, None] * directions(count, self.dimension, generator)
+        return radii[:, None] * directions(int(count), self.dimension, generator)
 
     def _theta1(self, s: Tensor) -> Tensor:
         tail = self._tail(s.abs())
@@ -112,6 +126,20 @@ class RadialLaw(ABC):
 
     def _F(self, s: Tensor) -> Tensor:
         return s.clamp(min=0) + self._excess(s.abs())  # F(s) - F(-s) = s
+
+
+def must_be_law(law: object) -> None:
+    """One sentence for anything else where a law is wanted."""
+    if not isinstance(law, RadialLaw):
+        raise ValueError(f"law must be a radial law, for example Gaussian(2) of joma.theory.radial, got {shown(law)}")
+
+
+def radii(r: Number) -> Tensor:
+    """`real` and not negative."""
+    tensor = real(r, "r")
+    if (tensor < 0).any():
+        raise ValueError(f"r is a radius and must not be negative, got {tensor.min().item():g}")
+    return tensor
 
 
 def _device(generator: torch.Generator | None) -> torch.device:

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, real, whole
+from joma.theory._guard import guarded, half_in_single
+from joma.theory.arguments import Number, common_shape, floating, must_be_callable, number, real, shown, whole
 
 Kind = Literal["linear", "exp", "softmax"]
 Sigma = Callable[[Tensor], Tensor]
@@ -34,25 +35,40 @@ class Attention:
 
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
-            raise ValueError(f"attention must be 'linear', 'exp', 'softmax' or a function, got {self.kind!r}")
+            raise ValueError(
+                f"the kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
+            )
         for name in ("temperature", "norm"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name} must be positive, got {value!r}")
+            number(getattr(self, name), name, above=0)
         if self.kind == "softmax" and self.norm != 1.0:
             raise ValueError(f"softmax makes its own normaliser; norm must stay 1, got {self.norm!r}")
         if callable(self.kind) and self.temperature != 1.0:
             raise ValueError("a sigma given as a function carries its own temperature; leave temperature at 1")
 
+    @half_in_single
     def weights(self, z: Tensor, x: Tensor) -> Tensor:
-        """b of eq. 1. z and x broadcast, tokens last."""
+        """b of eq. 1. z and x broadcast, tokens last.
+
+        Values are not looked at, for this runs at every step of training: softmax makes NaN of a negative x.
+        """
+        _check(z=z, x=x)
+        return self.weights_unchecked(z, x)
+
+    def weights_unchecked(self, z: Tensor, x: Tensor) -> Tensor:
+        """`weights` for a caller who has looked at the shapes."""
         if self.kind == "softmax":
             # log x turns frequencies into logits: stable for large z, and x = 0 simply drops out
             return torch.softmax(z / self.temperature + x.log(), dim=-1)
         return self._sigma(z) * x / self.norm
 
+    @half_in_single
     def pull_back(self, z: Tensor, x: Tensor, b: Tensor, upstream: Tensor) -> Tensor:
-        """(db/dz)^T upstream, given b = weights(z, x)."""
+        """(db/dz)^T upstream, given b = weights(z, x). All four broadcast; values are not looked at."""
+        shape = _check(z=z, x=x, b=b, upstream=upstream)
+        return self.pull_back_unchecked(z, x, b.expand(shape), upstream).expand(shape)
+
+    def pull_back_unchecked(self, z: Tensor, x: Tensor, b: Tensor, upstream: Tensor) -> Tensor:
+        """`pull_back` for a caller who has looked at the shapes."""
         if self.kind == "softmax":
             return b * (upstream - (b * upstream).sum(-1, keepdim=True)) / self.temperature
         if self.kind == "exp":
@@ -65,6 +81,16 @@ class Attention:
         if callable(self.kind):
             return self.kind(z)
         return z / self.temperature if self.kind == "linear" else (z / self.temperature).exp()
+
+
+def _check(**tensors: Tensor) -> torch.Size:
+    """Their common shape. Cheap, for this runs at every step of a flow."""
+    shapes = {name: floating(tensor, name).shape for name, tensor in tensors.items()}
+    first, *others = tensors.values()
+    if any(tensor.device != first.device for tensor in others):
+        where = ", ".join(f"{name} {tensor.device}" for name, tensor in tensors.items())
+        raise ValueError(f"all tensors must be on the same device, got {where}")
+    return first.shape if all(tensor.shape == first.shape for tensor in others) else common_shape(**shapes)
 
 
 def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
@@ -82,16 +108,20 @@ def value_and_derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> tu
     >>> value_and_derivative(torch.square, torch.tensor([1.0, 3.0]))
     (tensor([1., 9.]), tensor([2., 6.]))
     """
-    graph = at.requires_grad and torch.is_grad_enabled()
+    must_be_callable(function, "function")
+    graph = floating(at, "at").requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
         inner = at if graph else at.detach().requires_grad_()
         outer = function(inner)
+        if outer.shape != at.shape:
+            raise ValueError(f"function must be pointwise: of shape {tuple(at.shape)} it made {tuple(outer.shape)}")
         if not outer.requires_grad:  # a constant function
             return outer, torch.zeros_like(at)
         (slope,) = torch.autograd.grad(outer, inner, torch.ones_like(outer), create_graph=graph, retain_graph=graph)
     return (outer, slope) if graph else (outer.detach(), slope)
 
 
+@guarded
 def entropy(p: Number, *, dim: int = -1) -> Tensor:
     """-sum p ln p in nats, with 0 ln 0 = 0.
 
@@ -101,6 +131,8 @@ def entropy(p: Number, *, dim: int = -1) -> Tensor:
     probability = real(p, "p")
     if (probability < 0).any():
         raise ValueError(f"p must not be negative, got {probability.min().item():g}")
+    if not isinstance(dim, int) or not -max(probability.ndim, 1) <= dim < max(probability.ndim, 1):
+        raise ValueError(f"dim must be a dimension of p, which has shape {tuple(probability.shape)}, got {shown(dim)}")
     terms: Tensor = torch.special.entr(probability)
     return terms.sum(dim)
 
@@ -113,7 +145,9 @@ def random_orthonormal(width: int, count: int, *, generator: torch.Generator) ->
     True
     """
     if whole(count, "count", 1) > whole(width, "width", 1):
-        raise ValueError(f"{count} orthonormal vectors do not fit into {width} dimensions")
+        raise ValueError(f"count must not exceed width: {count} orthonormal vectors do not fit into {width} dimensions")
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator must be a torch.Generator, got {shown(generator)}")
     q: Tensor
     r: Tensor
     q, r = torch.linalg.qr(torch.randn(width, count, generator=generator, dtype=torch.float64))

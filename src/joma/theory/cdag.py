@@ -23,7 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, real, together
+from joma.theory._guard import guarded
+from joma.theory.arguments import Number, alongside, at_least_dims, real, together
 
 
 class Signals(NamedTuple):
@@ -73,18 +74,18 @@ class Gated(NamedTuple):
     g: Tensor
 
 
+@guarded
 def correlation(x: Number, y: Number, *, normalised: bool = False) -> Tensor:
     """corr(x, y) = sum_i x_i y_i over samples, the last dimension; normalised: the cosine of their angle.
 
     >>> correlation([1.0, 2.0], [3.0, -1.0])
     tensor(1., dtype=torch.float64)
     """
-    first, second = _signals(x=x, y=y)
-    if normalised:
-        first, second = _unit(first, "x"), _unit(second, "y")
+    first, second = _signals(normalised, x=x, y=y)
     return (first * second).sum(-1)
 
 
+@guarded
 def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
     """The three correlations of Theorem 1, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
 
@@ -93,10 +94,11 @@ def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
     >>> premises(*counter_example())
     tensor([0.5000, 0.9900, 0.9500], dtype=torch.float64)
     """
-    a, b, activation, gradient = _signals(za=za, zb=zb, f=f, delta=delta)
+    a, b, activation, gradient = _signals(False, za=za, zb=zb, f=f, delta=delta)
     return torch.stack([(a * gradient).sum(-1), (b * activation).sum(-1), (a * b).sum(-1).abs()], dim=-1)
 
 
+@guarded
 def conclusion(zb: Number, f: Number, delta: Number, *, normalised: bool = False) -> Tensor:
     """corr(zb, g_{j->k}) = corr(f, delta) corr(zb, delta) after one unit step from w = 0; (..., samples) -> (...).
 
@@ -106,10 +108,11 @@ def conclusion(zb: Number, f: Number, delta: Number, *, normalised: bool = False
     >>> conclusion(zb, f, delta)
     tensor(-0.0100, dtype=torch.float64)
     """
-    weight = correlation(f, delta, normalised=normalised)
-    return weight * correlation(zb, delta, normalised=normalised)
+    b, activation, gradient = _signals(normalised, zb=zb, f=f, delta=delta)
+    return (activation * gradient).sum(-1) * (b * gradient).sum(-1)
 
 
+@guarded
 def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCondition:
     """The condition under which Theorem 1 is true: a + b + c < pi/2, with the bound that it gives.
 
@@ -124,10 +127,7 @@ def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCo
     >>> result.satisfied, result.lower_bound
     (tensor(True), tensor(0.6513, dtype=torch.float64))
     """
-    a_, b_, f_, d_ = (
-        _unit(signal, name)
-        for name, signal in zip(Signals._fields, _signals(za=za, zb=zb, f=f, delta=delta), strict=True)
-    )
+    a_, b_, f_, d_ = _signals(True, za=za, zb=zb, f=f, delta=delta)
     between = _angle(a_, b_)
     a, b, c = _angle(a_, d_), _angle(b_, f_), torch.minimum(between, pi - between)
     total = a + b + c
@@ -135,6 +135,7 @@ def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCo
     return AngleCondition(torch.stack([a, b, c], dim=-1), total, total < pi / 2, bound)
 
 
+@guarded
 def independent_conclusion(zb: Number, delta: Number, gain: Number) -> Tensor:
     """The expected conclusion where E[f | zb, delta] = gain zb: gain corr(zb, delta)^2, never negative for gain > 0.
 
@@ -144,9 +145,9 @@ def independent_conclusion(zb: Number, delta: Number, gain: Number) -> Tensor:
     >>> independent_conclusion([1.0, -1.0], [0.5, 0.0], 2.0)
     tensor(0.5000, dtype=torch.float64)
     """
-    square = correlation(zb, delta) ** 2
-    factor, square = together(gain=real(gain, "gain"), corr=square)
-    return factor * square
+    b, gradient = _signals(False, zb=zb, delta=delta)
+    factor, b, gradient = alongside({"zb": 1, "delta": 1}, gain=real(gain, "gain"), zb=b, delta=gradient)
+    return factor * (b * gradient).sum(-1) ** 2
 
 
 def counter_example() -> Signals:
@@ -172,17 +173,20 @@ def gate_counter_example() -> Gated:
     return Gated(*(torch.tensor(x, dtype=torch.float64) for x in ([1, 1], [-0.5, 1], [2, -1])))
 
 
-def _signals(**values: Number) -> tuple[Tensor, ...]:
-    """Each (..., samples), over the same samples: a single sample does not stand for many."""
+def _signals(normalised: bool, /, **values: Number) -> tuple[Tensor, ...]:
+    """Each (..., samples), over the same samples: a single sample does not stand for many. At length 1 if asked for."""
     tensors = {name: at_least_dims(real(value, name), name, 1, "(..., samples)") for name, value in values.items()}
     if len({tensor.shape[-1] for tensor in tensors.values()}) > 1:
         counts = ", ".join(f"{name} {tensor.shape[-1]}" for name, tensor in tensors.items())
         raise ValueError(f"all signals need the same number of samples, got {counts}")
-    return together(**tensors)
+    signals = together(**tensors)
+    return tuple(map(_unit, signals, tensors)) if normalised else signals
 
 
 def _unit(signal: Tensor, name: str) -> Tensor:
     """The signal at length 1. Scaled by its largest entry first, so that nothing over- or underflows."""
+    if signal.shape[-1] == 0:
+        raise ValueError(f"{name} must hold at least one sample, got shape {tuple(signal.shape)}")
     largest = signal.abs().amax(-1, keepdim=True)
     if (largest == 0).any():
         raise ValueError(f"{name} must not be zero on all samples: it then has no direction")

@@ -9,22 +9,44 @@ This is gradient ascent on E[sum_k g_k h_k] with the back-propagated gradient g 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, real, times
+from joma.theory._integrate import Method, integrate, integrate_together
+from joma.theory.arguments import (
+    Number,
+    common_shape,
+    dense,
+    described,
+    floating,
+    must_be_callable,
+    number,
+    real,
+    shown,
+)
 from joma.theory.attention import Attention, value_and_derivative
+
+__all__ = [
+    "Activation",
+    "Backprop",
+    "Block",
+    "Method",
+    "State",
+    "constant_gradient",
+    "cross_entropy_gradient",
+    "identity",
+    "integrate",
+    "integrate_together",
+]
 
 Activation = Callable[[Tensor], Tensor]
 Backprop = Callable[[Tensor, float], Tensor]
 """(h, time) -> g, both (..., samples, nodes)."""
-Method = Literal["DOP853", "Radau", "LSODA"]
 
 
 def identity(x: Tensor) -> Tensor:
@@ -42,6 +64,7 @@ def constant_gradient(g: Tensor) -> Backprop:
     >>> constant_gradient(torch.tensor([[1.0, -1.0]]))(torch.zeros(1, 2), 0.5)
     tensor([[ 1., -1.]])
     """
+    floating(g, "g")
     return lambda h, time: g
 
 
@@ -51,8 +74,13 @@ def cross_entropy_gradient(label: Tensor) -> Backprop:
     >>> cross_entropy_gradient(torch.tensor([1]))(torch.zeros(1, 2), 0.0)
     tensor([[-0.5000,  0.5000]])
     """
+    if not _holds_indices(label) or label.ndim != 1 or label.numel() == 0:
+        raise ValueError(f"label must hold one class a sample, (samples,) whole numbers, got {described(label)}")
+    low, high = int(label.min()), int(label.max())
 
     def gradient(h: Tensor, time: float) -> Tensor:
+        if low < 0 or high >= h.shape[-1]:
+            raise ValueError(f"label must be one of the {h.shape[-1]} nodes, got {low} to {high}")
         target = torch.nn.functional.one_hot(label, h.shape[-1]).to(h)
         return target - h.softmax(-1)
 
@@ -101,28 +129,46 @@ class Block:
     per_query: bool = False
 
     def __post_init__(self) -> None:
-        if self.x.ndim < 2 or 0 in self.x.shape or not self.x.is_floating_point():
+        for name in ("backprop", "activation"):
+            must_be_callable(getattr(self, name), name)
+        if not isinstance(self.attention, Attention):
             raise ValueError(
-                f"x must be floating and have shape (..., samples, tokens), got {self.x.dtype} {tuple(self.x.shape)}"
+                f"attention must be an Attention, for example Attention('exp'), got {shown(self.attention)}"
             )
-        real(self.x, "x")
-        if self.attention.kind == "softmax" and not ((self.x >= 0).all() and (self.x.sum(-1) > 0).all()):
-            raise ValueError("x must hold frequencies under softmax attention: none negative, no sample empty")
-        samples, tokens = self.x.shape[-2:]
-        if self.query.shape != (samples,):
-            raise ValueError(f"query must have shape ({samples},), one a sample of x, got {tuple(self.query.shape)}")
-        if self.tokens.ndim != 2 or self.tokens.shape[1] != tokens:
-            raise ValueError(f"tokens must have shape (width, {tokens}), got {tuple(self.tokens.shape)}")
-        if self.queries.ndim != 2 or self.queries.shape[0] != self.tokens.shape[0]:
-            raise ValueError(
-                f"queries must have shape ({self.tokens.shape[0]}, queries), got {tuple(self.queries.shape)}"
-            )
-        low, high = int(self.query.min()), int(self.query.max())
-        if low < 0 or high >= self.queries.shape[1]:
-            raise ValueError(f"query must index one of {self.queries.shape[1]} queries, got {low} to {high}")
         for name in ("rate_w", "rate_z"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
+            number(getattr(self, name), name, least=0)
+        self._check_samples()
+        self._check_embeddings()
+
+    def _check_samples(self) -> None:
+        x = dense(self.x, "x")
+        if x.ndim < 2 or 0 in x.shape or x.dtype not in (torch.float32, torch.float64):
+            wanted = "float64, or float32 for velocities alone, and have shape (..., samples, tokens)"
+            raise ValueError(f"x must be {wanted}, got {described(x)}")
+        real(x, "x")
+        if self.attention.kind == "softmax" and not ((x >= 0).all() and (x.sum(-1) > 0).all()):
+            raise ValueError("x must hold frequencies under softmax attention: none negative, no sample empty")
+        if not _holds_indices(self.query) or self.query.shape != x.shape[-2:-1]:
+            wanted = f"({x.shape[-2]},), a whole number for each sample of x"
+            raise ValueError(f"query must have shape {wanted}, got {described(self.query)}")
+
+    def _check_embeddings(self) -> None:
+        tokens, queries = real(self.tokens, "tokens"), real(self.queries, "queries")
+        if tokens.ndim != 2 or tokens.shape[1] != self.x.shape[-1]:
+            raise ValueError(f"tokens must have shape (width, {self.x.shape[-1]}) like x, got {tuple(tokens.shape)}")
+        width = tokens.shape[0]
+        if queries.ndim != 2 or queries.shape[0] != width:
+            raise ValueError(f"queries must have shape ({width}, queries) like tokens, got {tuple(queries.shape)}")
+        self._check_type(tokens=self.tokens, queries=self.queries)
+        low, high = int(self.query.min()), int(self.query.max())
+        if low < 0 or high >= queries.shape[1]:
+            raise ValueError(f"query must index one of {queries.shape[1]} queries, got {low} to {high}")
+
+    def _check_type(self, **given: Tensor) -> None:
+        for name, tensor in given.items():
+            if floating(tensor, name).dtype != self.x.dtype or tensor.device != self.x.device:
+                wanted, got = (f"{each.dtype} on {each.device}" for each in (self.x, tensor))
+                raise ValueError(f"{name} must be like x, {wanted}, got {got}")
 
     @property
     def kappa(self) -> float:
@@ -133,20 +179,27 @@ class Block:
 
     def attend(self, z: Tensor) -> Tensor:
         """b of every sample, (..., samples, tokens)."""
-        return self.attention.weights(z[..., self.query, :], self.x)
+        self._check_state(z=z)
+        return self._attend(z)
 
     def hidden(self, w: Tensor, z: Tensor) -> Tensor:
         """h of every sample, (..., samples, nodes)."""
-        return self.activation(self._features(self.attend(z)) @ w)
+        self._check_state(w=w, z=z)
+        return self.activation(self._features(self._attend(z)) @ w)
 
     def project(self, w: Tensor) -> Tensor:
         """V = U_C^T W, (..., tokens, nodes)."""
+        self._check_state(w=w)
         return self.tokens.mT @ w
 
     def velocity(self, w: Tensor, z: Tensor, time: float = 0.0) -> State:
         """The right-hand side of eq. 2 for w (..., width, nodes) and z (..., queries, tokens)."""
+        self._check_state(w=w, z=z)
+        return self._velocity(w, z, time)
+
+    def _velocity(self, w: Tensor, z: Tensor, time: float) -> State:
         logits = z[..., self.query, :]
-        b = self.attention.weights(logits, self.x)
+        b = self.attention.weights_unchecked(logits, self.x)
         f = self._features(b)
         before = f @ w
         h, slope = value_and_derivative(self.activation, before)
@@ -155,7 +208,7 @@ class Block:
             raise ValueError(f"backprop must return (samples, nodes) = {tuple(h.shape[-2:])}, got {tuple(g.shape)}")
         push = g * slope  # g o h'
         upstream = push @ (w.mT @ self.tokens)  # U_C^T W (g o h'), (..., samples, tokens)
-        pulled = self.attention.pull_back(logits, self.x, b, upstream)
+        pulled = self.attention.pull_back_unchecked(logits, self.x, b, upstream)
         return State(self.rate_w * (f.mT @ push) / push.shape[-2], self.rate_z * (self._mean_by_query @ pulled))
 
     def solve(self, w0: Tensor, z0: Tensor, t: Number, *, rtol: float = 1e-12, atol: float = 1e-13) -> State:
@@ -164,16 +217,35 @@ class Block:
         w0 (..., width, nodes) and z0 (..., queries, tokens) may carry the same leading dimensions: blocks that share
         x and flow side by side, in one call. A kink of the activation costs the adaptive solver many small steps.
         """
+        for name, given in (("w0", w0), ("z0", z0)):
+            if floating(given, name).device != self.x.device:
+                raise ValueError(f"{name} must be on the device of x, {self.x.device}, got {given.device}")
         if w0.ndim < 2 or w0.shape[-2] != self.tokens.shape[0]:
             raise ValueError(f"w0 must have shape (..., {self.tokens.shape[0]}, nodes), got {tuple(w0.shape)}")
         wanted = (*w0.shape[:-2], self.queries.shape[1], self.tokens.shape[1])
         if tuple(z0.shape) != wanted:
-            raise ValueError(f"z0 must have shape {wanted}, got {tuple(z0.shape)}")
-        if any(given.dtype != torch.float64 for given in (self.x, self.tokens, self.queries)):
+            raise ValueError(f"z0 must have shape {wanted} to go with w0, got {tuple(z0.shape)}")
+        common_shape(x=self.x.shape[:-2], w0=w0.shape[:-2])
+        if self.x.dtype != torch.float64:
             raise ValueError("a flow is followed in float64: x, tokens and queries must be float64")
         return State(
-            *integrate_together(lambda time, w, z: self.velocity(w, z, time), (w0, z0), t, rtol=rtol, atol=atol)
+            *integrate_together(lambda time, w, z: self._velocity(w, z, time), (w0, z0), t, rtol=rtol, atol=atol)
         )
+
+    def _attend(self, z: Tensor) -> Tensor:
+        return self.attention.weights_unchecked(z[..., self.query, :], self.x)
+
+    def _check_state(self, **state: Tensor) -> None:
+        """w and z of this block's shapes and type. Cheap, for this runs at every step of a flow."""
+        self._check_type(**state)
+        (width, tokens), queries = self.tokens.shape, self.queries.shape[1]
+        if "w" in state and state["w"].shape[-2:-1] != (width,):
+            raise ValueError(f"w must have shape (..., {width}, nodes), got {tuple(state['w'].shape)}")
+        if "z" in state and state["z"].shape[-2:] != (queries, tokens):
+            raise ValueError(f"z must have shape (..., {queries}, {tokens}), got {tuple(state['z'].shape)}")
+        leads = {name: given.shape[:-2] for name, given in {"x": self.x, **state}.items()}
+        if len(set(leads.values())) > 1:
+            common_shape(**leads)
 
     def _features(self, b: Tensor) -> Tensor:
         f = b @ self.tokens.mT
@@ -191,95 +263,5 @@ class Block:
         return member / count
 
 
-def integrate(
-    field: Callable[[float, Tensor], Tensor],
-    y0: Tensor,
-    t: Number,
-    *,
-    rtol: float = 1e-12,
-    atol: float = 1e-13,
-    method: Method = "DOP853",
-    max_evaluations: int = 200_000,
-) -> Tensor:
-    """y(t) of y' = field(time, y), y(0) = y0, in float64 by an adaptive solver: the reference that closed forms meet.
-
-    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape) on y0's device. Use "Radau" where the flow is
-    stiff. A flow that blows up before the last time, or that needs more than `max_evaluations` of the field,
-    raises ValueError: the usual causes of the latter are a field that jumps, and one that is computed in float32.
-
-    >>> integrate(lambda time, y: -y, torch.tensor([1.0]), [0.0, 1.0])
-    tensor([[1.0000],
-            [0.3679]], dtype=torch.float64)
-    """
-    from scipy.integrate import solve_ivp
-
-    at = times(t).double()
-    if at.numel() == 0 or (at.diff() <= 0).any():
-        raise ValueError("t must hold at least one time, in increasing order")
-    start = real(y0, "y0").double().detach()
-    end = float(at[-1])
-    calls = 0
-
-    def slope(time: float, y: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > max_evaluations:
-            raise ValueError(
-                f"the flow took {max_evaluations} evaluations to get to t = {time:g} of {end:g}: "
-                "the field is not smooth enough"
-            )
-        moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
-        return moving.detach().reshape(-1).cpu().numpy()
-
-    with _few_threads(start.numel()):
-        solution = solve_ivp(
-            slope,
-            (0.0, max(end, 1e-300)),
-            start.reshape(-1).cpu().numpy(),
-            method=method,
-            t_eval=at.cpu().numpy(),
-            rtol=rtol,
-            atol=atol,
-        )
-    if not solution.success:
-        raise ValueError(f"the flow could not be followed to t = {end:g}: {solution.message}")
-    return torch.from_numpy(solution.y.T.copy()).to(start.device).view(-1, *start.shape)
-
-
-def integrate_together(
-    field: Callable[..., Sequence[Tensor]],
-    start: Sequence[Tensor],
-    t: Number,
-    *,
-    rtol: float = 1e-12,
-    atol: float = 1e-13,
-) -> tuple[Tensor, ...]:
-    """Several tensors of different shapes that flow as one: field(time, *parts) returns the velocity of each part.
-
-    Returns the paths of the parts, each (steps, *its own shape); see `integrate`.
-
-    >>> east, north = integrate_together(lambda time, x, y: (-y, x), (torch.ones(1), torch.zeros(1)), [torch.pi / 2])
-    >>> north
-    tensor([[1.0000]], dtype=torch.float64)
-    """
-    sizes = [part.numel() for part in start]
-
-    def parts(y: Tensor) -> tuple[Tensor, ...]:
-        pieces = torch.split_with_sizes(y, sizes, -1)
-        return tuple(p.view(*y.shape[:-1], *like.shape) for p, like in zip(pieces, start, strict=True))
-
-    def flat(time: float, y: Tensor) -> Tensor:
-        return torch.cat([velocity.reshape(-1) for velocity in field(time, *parts(y))])
-
-    return parts(integrate(flat, torch.cat([part.reshape(-1) for part in start]), t, rtol=rtol, atol=atol))
-
-
-@contextmanager
-def _few_threads(size: int) -> Iterator[None]:
-    """One thread while a small field is evaluated thousands of times: waking others costs more than they do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if size < 10_000 else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _holds_indices(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.int64 and not value.is_meta and value.numel() > 0

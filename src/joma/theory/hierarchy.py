@@ -15,14 +15,17 @@ Pairs that only meet in the root obey another formula (`root_cooccurrence`), and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, real, together, whole, within
+from joma.theory._guard import guarded
+from joma.theory.arguments import Number, alongside, at_least_dims, real, shown, together, whole, within
 
 Count = int | Sequence[int] | Tensor
 """A whole number, or several of them: depths and heights."""
@@ -31,6 +34,7 @@ MOST_STATES = 2**22
 """What `enumerate_tree` is willing to write down: 32 MiB of float64."""
 
 
+@guarded
 def transition(rho: Number) -> Tensor:
     """M(rho) of Definition 1: P[child | parent], rows the child's value, columns the parent's. Shape (..., 2, 2).
 
@@ -47,6 +51,7 @@ def transition(rho: Number) -> Tensor:
     return (1 + correlation[..., None, None] * sign) / 2
 
 
+@guarded
 def marginal(rho: Number) -> Tensor:
     """p(rho) of Definition 1: (P[y = 0], P[y = 1]) = (1 + rho, 1 - rho)/2. Shape (..., 2).
 
@@ -58,6 +63,7 @@ def marginal(rho: Number) -> Tensor:
     return transition(rho)[..., 0]
 
 
+@partial(guarded, keep="p0")
 def root_rho(p0: Number, p_zero: Number) -> Tensor:
     """rho_0 = sum_k p0(k) (2 P[y_1 = 0 | k] - 1), the uncertainty of the root as Theorem 5 needs it.
 
@@ -70,6 +76,7 @@ def root_rho(p0: Number, p_zero: Number) -> Tensor:
     return (prior * (2 * zero - 1)).sum(-1)
 
 
+@partial(guarded, keep="p0")
 def printed_root_rho(p0: Number, p_zero: Number) -> Tensor:
     """rho_0 as Theorem 5 states it, sum_k p0(k) P[y_1 = 0 | k]: not the correlation that the formula needs.
 
@@ -82,6 +89,7 @@ def printed_root_rho(p0: Number, p_zero: Number) -> Tensor:
     return (prior * zero).sum(-1)
 
 
+@guarded
 def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Tensor:
     """P[y_l = 1 | y_m = 1] of Theorem 5, for two tokens with a common latent ancestor at height H = `ancestor`.
 
@@ -105,6 +113,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
     return 1 - (1 - r ** (2 * height)) / (2 * appears)
 
 
+@partial(guarded, keep="p0")
 def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_b: Number) -> Tensor:
     """P[y_l = 1 | y_m = 1] for tokens whose only common ancestor is the root: l is below its child a, m below b.
 
@@ -120,9 +129,15 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     """
     prior, a, b = _by_class(p0, tau_a=within(tau_a, "tau_a", -1, 1), tau_b=within(tau_b, "tau_b", -1, 1))
     r = within(rho, "rho", -1, 1)
-    r, levels = together(rho=r, depth=_counts(depth, "depth", 1).to(r))
-    path = r ** (levels - 1)
-    path, prior, a, b = together(rho=path[..., None] if path.ndim else path, p0=prior, tau_a=a, tau_b=b)
+    r, levels, prior, a, b = alongside(
+        {"p0": 1, "tau_a": 1, "tau_b": 1},
+        rho=r,
+        depth=_counts(depth, "depth", 1).to(r),
+        p0=prior,
+        tau_a=a,
+        tau_b=b,
+    )
+    path = (r ** (levels - 1))[..., None]
     l_appears, m_appears = 1 - path * a, 1 - path * b  # 2 P[. = 1 | y_0 = k]
     appears = (prior * m_appears).sum(-1)
     if (appears <= 0).any():
@@ -132,6 +147,7 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     return (prior * l_appears * m_appears).sum(-1) / (2 * appears)
 
 
+@guarded
 def shallow_limit(depth: Count, ancestor: Count, *, root_slope: Number = 1.0) -> Tensor:
     """Where co-occurrence goes as eps -> 0 with rho = 1 - eps and rho_0 = 1 - k eps: 1 - H / (L - 1 + k).
 
@@ -149,6 +165,7 @@ def shallow_limit(depth: Count, ancestor: Count, *, root_slope: Number = 1.0) ->
     return 1 - height / (levels - 1 + slope)
 
 
+@guarded
 def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Tensor:
     """Eq. 8 for rho = rho_0 = 1 - eps: 1 - H/L + eps H (2H - L) / (2L) + O(eps^2).
 
@@ -157,8 +174,8 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
     >>> expansion(0.01, depth=5, ancestor=1)
     tensor(0.7970, dtype=torch.float64)
     """
-    if order not in (0, 1):
-        raise ValueError(f"order must be 0 (as printed) or 1, got {order!r}")
+    if not isinstance(order, int) or order not in (0, 1):
+        raise ValueError(f"order must be 0 (as printed) or 1, got {shown(order)}")
     small = within(eps, "eps", 0, 1)
     levels, height = _levels(depth, ancestor, like=small)
     small, levels, height = together(eps=small, depth=levels, ancestor=height)
@@ -186,6 +203,7 @@ class Enumeration(NamedTuple):
         return self.both / self.both.diagonal(dim1=-2, dim2=-1)[..., None, :]
 
 
+@partial(guarded, keep="p0")
 def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: Number, p_zero: Number) -> Enumeration:
     """The joint distribution of all tokens of a small HBLT, by summing over all latents: the oracle of this module.
 
@@ -222,11 +240,16 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     return Enumeration(joint, _both_present(joint, widths[-1]), _meeting_heights(widths).to(like.device))
 
 
-def _counts(value: Count, name: str, low: int) -> Tensor:
+def _counts(value: object, name: str, low: int) -> Tensor:
     """Whole numbers of at least `low`, as an integer tensor."""
-    tensor = torch.as_tensor(value)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    try:
+        tensor = torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
+        good = tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+        good = good and tensor.layout == torch.strided and not tensor.is_meta
+    except (TypeError, ValueError, RuntimeError):
+        good = False
+    if not good:
+        raise ValueError(f"{name} must be a whole number or several of them, got {shown(value)}")
     if (tensor < low).any():
         raise ValueError(f"{name} must be at least {low}, got {tensor.min().item()}")
     return tensor
@@ -250,6 +273,7 @@ def _by_class(p0: Number, **tables: Tensor) -> tuple[Tensor, ...]:
     """p0 and what is known of each class, all (..., classes); p0 must be a distribution."""
     prior = at_least_dims(within(p0, "p0", 0, 1), "p0", 1, "(..., classes)")
     tolerance = torch.finfo(prior.dtype).eps ** 0.5  # what is left after a user's own normalisation
+    prior = prior.to(torch.promote_types(prior.dtype, torch.float32))
     if ((prior.sum(-1) - 1).abs() > tolerance).any():
         raise ValueError(f"p0 must sum to 1 over classes, got {prior.sum(-1).flatten()[0].item():g}")
     for name, table in tables.items():
@@ -261,7 +285,7 @@ def _by_class(p0: Number, **tables: Tensor) -> tuple[Tensor, ...]:
 def _widths(depth: int, branching: int | Sequence[int]) -> list[int]:
     """Nodes on each level, from the root's children to the tokens."""
     levels = whole(depth, "depth", 1)
-    children = [branching] * levels if isinstance(branching, int) else list(branching)
+    children = list(branching) if isinstance(branching, Sequence) else [branching] * levels
     if len(children) != levels:
         raise ValueError(f"branching must be a number or one for each of the {levels} levels, got {len(children)}")
     factors = [whole(count, "branching", 1) for count in children]
@@ -274,7 +298,7 @@ def _root_tables(p0: Number, p_zero: Number, children: int) -> tuple[Tensor, Ten
     zero = zero.expand(children, -1) if zero.ndim == 1 else zero
     (prior,) = _by_class(p0)
     if zero.ndim < 2 or zero.shape[-2:] != (children, prior.shape[-1]):
-        wanted = f"({prior.shape[-1]},) or (..., {children}, {prior.shape[-1]})"
+        wanted = f"({prior.shape[-1]},) or (..., {children}, {prior.shape[-1]}), with the classes of p0"
         raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
     return prior, zero
 

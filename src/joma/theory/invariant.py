@@ -15,18 +15,21 @@ with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k). `softmax_
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, positive, real, together, within
+from joma.theory._guard import guarded
+from joma.theory.arguments import Number, at_least_dims, common_shape, positive, real, shown, together, within
 from joma.theory.attention import Attention, Sigma, derivative
 
 Estimate = Literal["published", "integrated", "self-consistent", "identity"]
 
 
+@guarded
 def first_integral(
     z: Number,
     v: Number,
@@ -45,20 +48,12 @@ def first_integral(
     tensor([ 0., -2.], dtype=torch.float64)
     """
     logits, weights = _logits_and_weights(z, v)
-    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
-    together(z=logits, v=weights[..., 0], kappa=rates, temperature=heat)
-    squares = rates * weights.square().sum(-1)
-    if kind == "exp":
-        return logits - squares / (2 * heat)
-    _needs_no_temperature(heat)
-    if kind == "linear":
-        return logits.square() - squares
-    if not callable(kind):
-        hint = "; softmax conserves nothing, see softmax_estimate" if kind == "softmax" else ""
-        raise ValueError(f"kind must be 'exp', 'linear' or a function, got {kind!r}{hint}")
-    return _primitive(kind, logits) - squares / 2
+    rates, heat = _rates(kind, kappa, temperature)
+    logits, squares, rates, heat = together(z=logits, v=weights.square().sum(-1), kappa=rates, temperature=heat)
+    return _of_logits(kind, logits) - _of_weights(kind, squares, rates, heat)
 
 
+@partial(guarded, keep="probability")
 def first_integral_over_queries(
     z: Number,
     v: Number,
@@ -72,25 +67,27 @@ def first_integral_over_queries(
 
     exp: sum_m z_m - kappa/(2T) S; linear: sum_m z_m^2 - kappa S; kinds as in `first_integral`.
     With eq. 2 as written (each z_m' averaged over its own samples) the sum is weighted by `probability` p_m
-    (queries,). A single z_m is no function of V. z: (..., queries, tokens), v: (..., tokens, nodes). Returns
-    (..., tokens).
+    (queries,). A single z_m is no function of V. z: (..., queries, tokens), v: (..., tokens, nodes); kappa and
+    temperature broadcast against the answer, (..., tokens).
 
     >>> first_integral_over_queries([[0.5, 0.0], [1.5, 1.0]], [[1.0], [2.0]])
     tensor([ 1.5000, -1.0000], dtype=torch.float64)
     """
     logits = at_least_dims(real(z, "z"), "z", 2, "(..., queries, tokens)")
-    queries, tokens = logits.shape[-2:]
+    queries = logits.shape[-2]
     weight = torch.ones(queries) if probability is None else within(probability, "probability", 0.0, 1.0)
     if weight.shape != (queries,):
-        raise ValueError(f"probability must have shape ({queries},), got {tuple(weight.shape)}")
-    if probability is not None and (weight.sum() - 1).abs() > torch.finfo(weight.dtype).eps ** 0.5:
+        raise ValueError(f"probability must have shape ({queries},), one a query of z, got {tuple(weight.shape)}")
+    if probability is not None and (weight.double().sum() - 1).abs() > torch.finfo(weight.dtype).eps ** 0.5:
         raise ValueError(f"probability must sum to 1 over queries, got {weight.sum().item():g}")
-    # c of a query whose V is zero is the part that z alone holds; c at z = 0 is the part that V alone holds.
-    alone = first_integral(logits, logits.new_zeros(tokens, 1), kind=kind, kappa=kappa, temperature=temperature)
-    shared = first_integral(logits.new_zeros(tokens), v, kind=kind, kappa=kappa, temperature=temperature)
-    return (weight.to(logits)[:, None] * alone).sum(-2) + shared
+    rates, heat = _rates(kind, kappa, temperature)
+    over_queries = (weight.to(logits)[:, None] * _of_logits(kind, logits)).sum(-2)
+    _, weights = _logits_and_weights(over_queries, v)
+    total, squares, rates, heat = together(z=over_queries, v=weights.square().sum(-1), kappa=rates, temperature=heat)
+    return total - _of_weights(kind, squares, rates, heat)
 
 
+@guarded
 def sgd_drift(
     z: Number,
     v: Number,
@@ -105,26 +102,28 @@ def sgd_drift(
 
     A sum of squares of steps, so first order in the rate at fixed training time; under exp its sign is fixed: z lags.
     Momentum keeps the order, Adam and weight decay break the invariant outright.
-    z: (..., steps, tokens), v: (..., steps, tokens, nodes), the recorded path. Returns (..., steps, tokens), 0 first.
+    z: (..., steps, tokens), v: (..., steps, tokens, nodes), the recorded path; kappa and temperature broadcast against
+    (..., 1, tokens). Returns (..., steps, tokens), 0 first.
 
     >>> z, v = [[0.0], [0.0], [0.04]], [[[0.0]], [[0.2]], [[0.4]]]  # two steps: dz = v dv
     >>> sgd_drift(z, v)[-1], first_integral(z[-1], v[-1])
     (tensor([-0.0400], dtype=torch.float64), tensor([-0.0400], dtype=torch.float64))
     """
+    if kind not in ("exp", "linear"):
+        raise ValueError(f"kind must be 'exp' or 'linear', got {shown(kind)}")
     logits, weights = _logits_and_weights(z, v, steps=True)
-    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
-    together(z=logits, v=weights[..., 0], kappa=rates, temperature=heat)
-    moved = rates * weights.diff(dim=-3).square().sum(-1)
-    if kind == "exp":
-        step = -moved / (2 * heat)
-    elif kind == "linear":
-        _needs_no_temperature(heat)
-        step = logits.diff(dim=-2).square() - moved
-    else:
-        raise ValueError(f"kind must be 'exp' or 'linear', got {kind!r}")
-    return torch.cat([torch.zeros_like(logits[..., :1, :]), step.cumsum(-2)], dim=-2)
+    rates, heat = _rates(kind, kappa, temperature)
+    for name, rate in (("kappa", rates), ("temperature", heat)):
+        if rate.ndim > 1 and rate.shape[-2] != 1:
+            raise ValueError(f"{name} must fit (..., 1, tokens), the same at every step, got {tuple(rate.shape)}")
+    pushed = logits.diff(dim=-2, prepend=logits[..., :1, :])
+    moved = weights.diff(dim=-3, prepend=weights[..., :1, :, :]).square().sum(-1)
+    pushed, moved, rates, heat = together(z=pushed, v=moved, kappa=rates, temperature=heat)
+    gained = pushed.square() if kind == "linear" else torch.zeros_like(pushed)
+    return (gained - _of_weights(kind, moved, rates, heat)).cumsum(-2)
 
 
+@guarded
 def softmax_estimate(
     v: Number,
     *,
@@ -164,7 +163,9 @@ def softmax_estimate(
         shapes = f"{tuple(rates.shape)} and {tuple(heat.shape)}"
         raise ValueError(f"kappa and temperature must be one number each, got shapes {shapes}")
     gain = rates / heat
-    path = weights[..., 0]  # stands for the shape (..., steps, tokens)
+    path = weights.sum(-1)  # stands for the shape (..., steps, tokens)
+    if path.shape[-2] == 0:
+        raise ValueError(f"v must hold at least one step, got shape {tuple(weights.shape)}")
     start = _filling(path[..., 0, :], "z0", real(z0, "z0"))
     if method == "published":
         bbar = _filling(path[..., 0, :], "mean_attention", given["mean_attention"])[..., None, :]
@@ -182,8 +183,9 @@ def softmax_estimate(
 
 
 def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, temperature: float) -> Tensor:
-    if x.ndim < 2 or x.shape[-1] != pull.shape[-1]:
-        raise ValueError(f"x must have shape (..., samples, {pull.shape[-1]}), got {tuple(x.shape)}")
+    if x.ndim < 2 or x.shape[-1] != pull.shape[-1] or x.shape[-2] == 0:
+        wanted = f"(..., samples, {pull.shape[-1]}), with the tokens of v and at least one sample"
+        raise ValueError(f"x must have shape {wanted}, got {tuple(x.shape)}")
     try:
         x.expand(*start.shape[:-1], *x.shape[-2:])
     except RuntimeError:
@@ -209,8 +211,8 @@ def _only_needed(method: str, **given: Number | None) -> dict[str, Tensor]:
         "self-consistent": {"x"},
         "identity": {"mean_attention", "covariance"},
     }
-    if method not in needs:
-        raise ValueError(f"method must be one of {', '.join(needs)}, got {method!r}")
+    if not isinstance(method, str) or method not in needs:
+        raise ValueError(f"method must be one of {', '.join(needs)}, got {shown(method)}")
     for name, value in given.items():
         if name in needs[method] and value is None:
             raise ValueError(f"method {method!r} needs {name}")
@@ -224,12 +226,32 @@ def _filling(like: Tensor, name: str, value: Tensor) -> Tensor:
     try:
         return (value if value.ndim else value.to(like)).expand_as(like)
     except RuntimeError:
-        raise ValueError(f"{name} must fit the shape {tuple(like.shape)}, got {tuple(value.shape)}") from None
+        raise ValueError(f"{name} must fit the shape {tuple(like.shape)} of v, got {tuple(value.shape)}") from None
 
 
-def _needs_no_temperature(heat: Tensor) -> None:
-    if (heat != 1).any():
+def _rates(kind: str | Sigma, kappa: Number, temperature: Number) -> tuple[Tensor, Tensor]:
+    """kappa and T, for a kind that there is and that has a temperature."""
+    if kind not in ("exp", "linear") and not callable(kind):
+        hint = "; softmax conserves nothing, see softmax_estimate" if kind == "softmax" else ""
+        raise ValueError(f"kind must be 'exp', 'linear' or a function, got {shown(kind)}{hint}")
+    rates, heat = positive(kappa, "kappa"), positive(temperature, "temperature")
+    if kind != "exp" and (heat != 1).any():
         raise ValueError("temperature belongs to 'exp'; linear attention does not feel it, a sigma carries its own")
+    return rates, heat
+
+
+def _of_logits(kind: str | Sigma, z: Tensor) -> Tensor:
+    """The part of c that z holds."""
+    if callable(kind):
+        return _primitive(kind, z)
+    return z if kind == "exp" else z.square()
+
+
+def _of_weights(kind: str | Sigma, squares: Tensor, kappa: Tensor, temperature: Tensor) -> Tensor:
+    """The part of c that V holds, from sum_k v_k^2."""
+    if kind == "linear":
+        return kappa * squares
+    return kappa * squares / (2 * temperature)
 
 
 def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
@@ -257,5 +279,7 @@ def _logits_and_weights(z: Number, v: Number, *, steps: bool = False) -> tuple[T
     weights = at_least_dims(real(v, "v"), "v", 2 + steps, f"(..., {lead}tokens, nodes)")
     if logits.shape[-1 - steps :] != weights.shape[-2 - steps : -1]:
         raise ValueError(f"z {tuple(logits.shape)} and v {tuple(weights.shape)} disagree on their {lead}tokens")
-    together(z=logits, v=weights[..., 0])  # leading dimensions broadcast, or get their sentence
+    if steps and logits.shape[-2] == 0:
+        raise ValueError(f"z and v must hold at least one step, got {tuple(logits.shape)} and {tuple(weights.shape)}")
+    common_shape(z=logits.shape, v=weights.shape[:-1])
     return logits, weights

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, positive, real, times, together
+from joma.theory._guard import guarded
+from joma.theory.arguments import Number, at_least_dims, positive, real, times, together
 
 
+@guarded
 def trajectory(
     delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Tensor:
@@ -53,9 +55,10 @@ def trajectory(
     # A token without speed stays, but its derivative with respect to delta does not vanish: keep the first order.
     still = (token.speed == 0)[..., None, :]
     first_order = token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :]
-    return torch.where(still, first_order, v).to(token.dtype)
+    return torch.where(still, first_order, v)
 
 
+@guarded
 def blow_up_time(
     delta: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Tensor:
@@ -68,9 +71,11 @@ def blow_up_time(
     tensor([1.2533, 0.2827], dtype=torch.float64)
     """
     token = _Token.of(delta, v0, z0, kappa, norm)
-    return (torch.erfc(token.start) / token.speed).to(token.dtype)
+    still = token.speed == 0
+    return torch.where(still, torch.inf, torch.erfc(token.start) / torch.where(still, 1.0, token.speed))
 
 
+@guarded
 def limits(delta: Number, *, kappa: Number = 1.0) -> Tensor:
     """Where every token stands at the winner's blow-up, from a zero start: sqrt(2/kappa) erfinv(delta / max|delta|).
 
@@ -86,9 +91,14 @@ def limits(delta: Number, *, kappa: Number = 1.0) -> Tensor:
     largest = saliency.abs().amax(dim=-1, keepdim=True)
     if (largest == 0).any():
         raise ValueError("delta must not be all zero: without saliency nothing moves and nobody wins")
-    return (2 / positive(kappa, "kappa")).sqrt() * torch.erfinv(saliency / largest)
+    share, factor = together(delta=saliency / largest, kappa=(2 / positive(kappa, "kappa")).sqrt())
+    wins = share.abs() == 1
+    # erfinv never sees the winners: its infinite slope there would make NaN of the gradients of the losers.
+    infinity = torch.where(share > 0, torch.inf, -torch.inf)
+    return torch.where(wins, infinity, factor * torch.erfinv(torch.where(wins, 0.0, share)))
 
 
+@guarded
 def row_trajectory(
     delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Tensor:
@@ -109,9 +119,6 @@ def row_trajectory(
     """
     saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
     saliency, start = together(delta=saliency, v0=real(v0, "v0"))
-    if saliency.dtype in _HALF:
-        single = row_trajectory(saliency.float(), t, v0=start.float(), z0=z0, kappa=kappa, norm=norm)
-        return single.to(saliency.dtype)
     length, direction, along = _row_geometry(saliency, start)
     s = trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
     _, logit, scale = together(delta=length, z0=real(z0, "z0"), norm=positive(norm, "norm"))
@@ -130,6 +137,7 @@ class Motion(NamedTuple):
     z: Tensor
 
 
+@guarded
 def linear_attention_trajectory(
     delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Motion:
@@ -143,16 +151,22 @@ def linear_attention_trajectory(
     >>> torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
     True
     """  # noqa: E501
-    saliency = at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)")
-    root = positive(kappa, "kappa").sqrt()
-    rate, v, z, root = together(
-        delta=root * saliency / positive(norm, "norm"), v0=real(v0, "v0"), z0=real(z0, "z0"), kappa=root
+    saliency, v, z, k, scale = _arguments(delta, v0, z0, kappa, norm)
+    root = k.sqrt()[..., None, :]
+    angle = times(t).to(root)[:, None] * (root * (saliency / scale)[..., None, :])
+    v, z = v[..., None, :], z[..., None, :]
+    rising, falling = (v + z / root) / 2, (v - z / root) / 2
+    # Early, cosh and sinh keep the digits of what starts at zero; late, exponentials keep those of what decays.
+    early = angle.abs() < 1
+    small = torch.where(early, angle, 0.0)
+    up, down = _grown(rising, angle), _grown(falling, -angle)
+    return Motion(
+        torch.where(early, v * small.cosh() + z / root * small.sinh(), up + down),
+        torch.where(early, z * small.cosh() + root * v * small.sinh(), root * (up - down)),
     )
-    angle = times(t).to(rate)[:, None] * rate[..., None, :]
-    v, z, root = v[..., None, :], z[..., None, :], root[..., None, :]
-    return Motion(v * angle.cosh() + z / root * angle.sinh(), z * angle.cosh() + root * v * angle.sinh())
 
 
+@guarded
 def linear_attention_row_trajectory(
     delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Motion:
@@ -180,6 +194,7 @@ def linear_attention_row_trajectory(
     )
 
 
+@guarded
 def winner_growth(tau: Number) -> Tensor:
     """How slowly the winner goes to infinity: v ~ sqrt(W0(2 / (pi (1 - tau)^2))), tau = t/t*, from a zero start.
 
@@ -200,13 +215,9 @@ def winner_growth(tau: Number) -> Tensor:
     return w.sqrt()
 
 
-_HALF = (torch.float16, torch.bfloat16)  # for these torch has no inverse of the error function
-
-
 class _Token(NamedTuple):
     """What moves one token: its sign, its start and its speed, in units where the boundary is erfc = 0."""
 
-    dtype: torch.dtype  # of the answer; half precision is computed in float32
     sign: Tensor
     start: Tensor  # sgn(delta) v0 sqrt(kappa / 2)
     speed: Tensor  # of erf(v sqrt(kappa / 2)), >= 0
@@ -216,20 +227,27 @@ class _Token(NamedTuple):
 
     @classmethod
     def of(cls, delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> _Token:
-        d, v, z, k, a = together(
-            delta=at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)"),
-            v0=real(v0, "v0"),
-            z0=real(z0, "z0"),
-            kappa=positive(kappa, "kappa"),
-            norm=positive(norm, "norm"),
-        )
-        dtype = d.dtype
-        if dtype in _HALF:
-            d, v, z, k, a = (tensor.float() for tensor in (d, v, z, k, a))
+        d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
         _within_reach(d.dtype, z, k * v**2 / 2)
         sign = torch.where(d < 0, -1.0, 1.0).to(d)
         speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
-        return cls(dtype, sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+        return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+
+
+def _arguments(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> tuple[Tensor, ...]:
+    return together(
+        delta=at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)"),
+        v0=real(v0, "v0"),
+        z0=real(z0, "z0"),
+        kappa=positive(kappa, "kappa"),
+        norm=positive(norm, "norm"),
+    )
+
+
+def _grown(amount: Tensor, angle: Tensor) -> Tensor:
+    """amount e^angle; what is zero stays zero however long it grows."""
+    factor = angle.exp()
+    return amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor)
 
 
 def _within_reach(dtype: torch.dtype, logit: Tensor, half_square: Tensor) -> None:
@@ -248,10 +266,14 @@ def _row_geometry(saliency: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Tensor:
-    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are."""
-    step = (s - along[..., None, :])[..., None]
-    d = direction[..., None, :, :]
-    return start[..., None, :, :] + torch.where((d == 0) & step.isinf(), 0.0, step) * d
+    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are.
+
+    No product meets an infinity: its derivative would be NaN, and spoil the gradient of the finite entries as well.
+    """
+    blown, d = s.isinf()[..., None], direction[..., None, :, :]
+    step = torch.where(blown, 0.0, (s - along[..., None, :])[..., None])
+    infinity = torch.where((d > 0) == (s > 0)[..., None], torch.inf, -torch.inf)
+    return torch.where(blown & (d != 0), infinity, start[..., None, :, :] + step * d)
 
 
 def _still(length: Tensor) -> Tensor:

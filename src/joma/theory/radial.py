@@ -12,7 +12,6 @@ evaluated without cancellation, so tails keep their relative accuracy (about 1e-
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,18 +20,21 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, real, whole
+from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
     bell,
     bell_excess,
     bell_tail,
     drop,
+    gamma_ratio,
     half_line,
+    log_sphere_area,
     sine_integral,
     sine_norm,
     sphere_area,
 )
-from joma.theory._radial_law import RadialLaw, directions, normal, uniform
+from joma.theory._radial_law import RadialLaw, directions, normal, radii, uniform
+from joma.theory.arguments import Number, must_be_callable, number, real, whole
 
 __all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw", "StudentT"]
 
@@ -51,10 +53,11 @@ class Gaussian(RadialLaw):
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)
-        _above(self.scale, "scale", 0)
+        number(self.scale, "scale", above=0)
 
+    @half_in_single
     def radial(self, r: Number) -> Tensor:
-        return torch.exp(-((real(r, "r") / self.scale) ** 2) / 2) / (sqrt(2 * pi) * self.scale) ** self.dimension
+        return torch.exp(-((radii(r) / self.scale) ** 2) / 2 - self.dimension * log(sqrt(2 * pi) * self.scale))
 
     def _density(self, s: Tensor) -> Tensor:
         return bell(s / self.scale) / self.scale
@@ -88,7 +91,7 @@ class Ball(RadialLaw):
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)
-        _above(self.radius, "radius", 0)
+        number(self.radius, "radius", above=0)
 
     @property
     def _peak(self) -> float:
@@ -100,10 +103,11 @@ class Ball(RadialLaw):
     def _angle(self, x: Tensor) -> Tensor:
         return 2 * torch.asin(((1 - x / self.radius).clamp(min=0) / 2).sqrt())  # cos(angle) = x/R
 
+    @half_in_single
     def radial(self, r: Number) -> Tensor:
-        volume = pi ** (self.dimension / 2) / math.gamma(self.dimension / 2 + 1) * self.radius**self.dimension
-        distance = real(r, "r")
-        return torch.where(distance <= self.radius, torch.full_like(distance, 1 / volume), 0.0)
+        n, distance = self.dimension, radii(r)
+        volume = log_sphere_area(n) - log(n) + n * log(self.radius)  # its logarithm
+        return torch.where(distance <= self.radius, torch.exp(torch.full_like(distance, -volume)), 0.0)
 
     def _density(self, s: Tensor) -> Tensor:
         if self.dimension == 1:
@@ -141,12 +145,13 @@ class StudentT(RadialLaw):
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)
-        _above(self.nu, "nu", 1)  # below that E|u| is infinite, and with it theta2
+        number(self.nu, "nu", above=1)  # below that E|u| is infinite, and with it theta2
 
+    @half_in_single
     def radial(self, r: Number) -> Tensor:
         n, nu = self.dimension, self.nu
-        constant = math.exp(lgamma((nu + n) / 2) - lgamma(nu / 2) - n / 2 * log(nu * pi))
-        return constant * (1 + real(r, "r") ** 2 / nu) ** (-(nu + n) / 2)
+        constant = lgamma((nu + n) / 2) - lgamma(nu / 2) - n / 2 * log(nu * pi)
+        return torch.exp(constant - (nu + n) / 2 * torch.log1p(radii(r) ** 2 / nu))
 
     def _density(self, s: Tensor) -> Tensor:
         return sine_norm(self.nu - 1) / sqrt(self.nu) * (1 + s**2 / self.nu) ** (-(self.nu + 1) / 2)
@@ -197,14 +202,19 @@ class ExponentialRadial(RadialLaw):
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)
-        _above(self.rate, "rate", 0)
+        number(self.rate, "rate", above=0)
 
     @cached_property
     def _widths(self) -> tuple[Tensor, Tensor]:
-        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially."""
-        step = 1 / 16
-        tau = torch.arange(-80 / self.dimension, 7, step, dtype=torch.float64)
+        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially.
+
+        From where Y has no share left to where it has none yet; in high dimension log Y is sharp, about 1/sqrt(shape).
+        """
         shape = (self.dimension + 1) / 2
+        step = min(1 / 16, 0.5 / sqrt(shape))
+        start = -80 / self.dimension if self.dimension < 100 else max(0.0, log(shape) - 40 / sqrt(shape))
+        end = log(shape + sqrt(1500 * shape) + 1100)
+        tau = torch.arange(start, end, step, dtype=torch.float64)
         return (2 * tau.exp()).sqrt() / self.rate, torch.exp(shape * tau - tau.exp() - lgamma(shape)) * step
 
     def _mix(self, shape: Callable[[Tensor], Tensor], s: Tensor, power: int) -> Tensor:
@@ -212,9 +222,10 @@ class ExponentialRadial(RadialLaw):
         width = width.to(s)
         return (shape(s[..., None] / width) * width**power * share.to(s)).sum(-1)
 
+    @half_in_single
     def radial(self, r: Number) -> Tensor:
-        constant = math.exp(self.dimension * log(self.rate) - lgamma(self.dimension)) / sphere_area(self.dimension)
-        return constant * torch.exp(-self.rate * real(r, "r"))
+        n = self.dimension
+        return torch.exp(n * log(self.rate) - lgamma(n) - log_sphere_area(n) - self.rate * radii(r))
 
     def _density(self, s: Tensor) -> Tensor:
         return self._mix(bell, s, -1)
@@ -250,7 +261,9 @@ class RadialDensity(RadialLaw):
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)
-        _above(self.radius, "radius", 0, finite=False)
+        must_be_callable(self.profile, "profile")
+        if not (isinstance(self.radius, float) and self.radius == inf):
+            number(self.radius, "radius", above=0)
         if not 0 < self._shells[1] < inf:
             raise ValueError("profile must have a finite, positive integral over the space")
 
@@ -276,12 +289,15 @@ class RadialDensity(RadialLaw):
     def _raw(self, r: Tensor, power: float) -> Tensor:
         """r^power profile(r), with 0 where the profile is 0 even if the power overflows."""
         value = real(self.profile(r), "profile(r)")
+        if value.shape != r.shape:
+            raise ValueError(f"profile must return the shape of its radii {tuple(r.shape)}, got {tuple(value.shape)}")
         if (value < 0).any():
-            raise ValueError("profile must not be negative")
+            raise ValueError(f"profile must not be negative, got {value.min().item():g}")
         return value * torch.where(value > 0, r, 1.0) ** power
 
+    @half_in_single
     def radial(self, r: Number) -> Tensor:
-        return self._raw(real(r, "r"), 0) / self._shells[1]
+        return self._raw(radii(r), 0) / self._shells[1]
 
     def _over_shells(self, x: Tensor, kernel: Callable[[Tensor], Tensor], power: float) -> Tensor:
         """int of p_0(r) r^power kernel(angle) dl over l > 0, where r = sqrt(x^2 + l^2) and cos(angle) = x/r."""
@@ -301,7 +317,7 @@ class RadialDensity(RadialLaw):
 
     def _theta2(self, s: Tensor) -> Tensor:
         n = self.dimension
-        constant = sphere_area(n) * math.exp(lgamma(n / 2) - lgamma((n + 1) / 2)) / (2 * sqrt(pi))
+        constant = sphere_area(n) / (2 * sqrt(pi) * gamma_ratio(n / 2))
         return constant * self._over_shells(s.abs(), lambda angle: torch.sin(angle) ** n, n)
 
     def _tail(self, x: Tensor) -> Tensor:
@@ -331,8 +347,3 @@ class RadialDensity(RadialLaw):
         right = torch.searchsorted(below, u).clamp(1, len(r) - 1)
         part = (u - below[right - 1]) / (below[right] - below[right - 1])
         return torch.lerp(r[right - 1], r[right], part.clamp(0, 1))
-
-
-def _above(value: float, name: str, low: float, *, finite: bool = True) -> None:
-    if not value > low or (finite and value == inf):
-        raise ValueError(f"{name} must be {'a finite number ' if finite else ''}above {low:g}, got {value!r}")

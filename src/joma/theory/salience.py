@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory._arguments import Number, at_least_dims, positive, real, times, together, within
 from joma.theory._depth import LARGEST, excess, position, relative_depth
+from joma.theory.arguments import Number, at_least_dims, positive, real, times, together, within
 
 REMAINDER_BOUND = 0.8643247772318799
 """sup of R(r, mu), reached at r = 1, |mu| = 1.8722; the paper has sqrt(pi/2) + 1 = 2.2533 (eq. 88)."""
@@ -161,8 +161,10 @@ def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5
     factor = positive(scale, "scale")
     if factor.ndim:
         raise ValueError(f"scale must be a single number, got shape {tuple(factor.shape)}")
-    logits = torch.log_softmax(factor * trajectory(mu, t, v0=v0) ** 2, dim=-1)
-    return -(logits.exp() * logits).sum(-1)
+    target, start, dtype = _target_and_start(mu, v0)
+    v = position(target, start, relative_depth(target, times(t).double()[:, None], start))
+    logits = torch.log_softmax(factor.to(v) * v * v, dim=-1)
+    return -(logits.exp() * logits).sum(-1).to(dtype)
 
 
 def matrix_trajectory(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
@@ -197,6 +199,8 @@ def stable_rank_curve(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
     tensor([1.4444, 1.1936, 1.4444], dtype=torch.float64)
     """
     goal, start, dtype = _goal_and_start(mu, v0)
+    if 0 in goal.shape[-2:]:
+        raise ValueError(f"mu must hold at least one row and one node, got shape {tuple(goal.shape)}")
     v = matrix_trajectory(goal, t, v0=start)
     v = torch.where((v == 0).all(-1, keepdim=True).all(-2, keepdim=True), (goal - start)[..., None, :, :], v)
     size = v.abs().amax((-2, -1), keepdim=True)

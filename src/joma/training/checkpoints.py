@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from joma.host.files import whole
 from joma.runs import Run, RunError
 
 
@@ -30,13 +30,11 @@ class Checkpoint:
         tensors = {
             f"{group}/{key}": value.contiguous() for group, state in states.items() for key, value in state.items()
         }
-        new = self.path.with_name(self.path.name + ".new")
         try:
-            save_file(tensors, new, {"identity": self.identity, "at": json.dumps(list(at))})
-            os.replace(new, self.path)
+            with whole(self.path) as unfinished:
+                save_file(tensors, unfinished, {"identity": self.identity, "at": json.dumps(list(at))})
             self.kept = list(at)
         except Exception as error:
-            new.unlink(missing_ok=True)
             raise RunError(
                 f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, but the same "
                 f"command goes on {self._where()}"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from joma.models.parts import compiled_part
 
-_HALF = {"allowed": False}
+_HALF = {"allowed": False}  # a dict, for the reason given at `joma.models.products`
 
 AT_ONCE = 256 * 2**20
 """Bytes of logits that exist at one time."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 
+from joma.host.devices import lacking
 from joma.training.optimizers import Optimizer
 
 Precision = Literal["float32", "tf32", "half-logits", "half"]
@@ -76,10 +76,8 @@ class Ensemble:
             raise ValueError(f"together must be at least 1, got {self.together}")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
-        if self.device.split(":")[0] not in ("cpu", "cuda"):
-            raise ValueError(f"device must be cpu or cuda, got {self.device!r}")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"device {self.device!r} was asked for, but this machine has no CUDA GPU")
+        if missing := lacking(self.device):
+            raise ValueError(str(missing))
         if self.device == "cpu" and self.precision != "float32":
             raise ValueError(f"precision {self.precision!r} is a choice for a GPU; on a CPU it is float32")
         if any(not 0 <= step <= self.steps for step in self.measure_at):

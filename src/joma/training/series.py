@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from joma.host.files import write_text
+from joma.host.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def train_series(
     config: SeriesConfig,
     *,
     device: str = "cpu",
-    progress: Callable[[float, str], None] = lambda share, doing: None,
+    progress: Progress = silent,
     save_at: list[int] | None = None,
 ) -> list[float]:
     """Train on `text`, saving folder/step0, folder/step1, ...; returns the loss at every step.
@@ -95,8 +97,7 @@ def train_series(
     at = checkpoint_steps(config.steps) if save_at is None else save_at
     identity = {"config": asdict(config), "text": hash_of(text), "save_at": at}
     done = folder / "series.json"
-    if done.exists() and (stored := json.loads(done.read_text()))["identity"] == identity:
-        losses: list[float] = stored["losses"]
+    if (losses := _losses_of(done, identity)) is not None:
         return losses
     folder.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
@@ -104,7 +105,17 @@ def train_series(
     tokenizer = _tokenizer(text, config.vocabulary)
     tokens = _encode(tokenizer, text)
     losses = _train(folder, tokens, tokenizer, config, device, progress, set(at))
-    done.write_text(json.dumps({"identity": identity, "losses": losses}))
+    write_text(done, json.dumps({"identity": identity, "losses": losses}))
+    return losses
+
+
+def _losses_of(done: Path, identity: dict[str, Any]) -> list[float] | None:
+    """The losses of a whole series of this config and text; None if there is none, or what says so cannot be read."""
+    try:
+        stored = json.loads(done.read_text(encoding="utf-8"))
+        losses: list[float] | None = stored["losses"] if stored["identity"] == identity else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
     return losses
 
 
@@ -125,7 +136,7 @@ def _train(
     tokenizer: Any,
     config: SeriesConfig,
     device: str,
-    progress: Callable[[float, str], None],
+    progress: Progress,
     at: set[int],
 ) -> list[float]:
     model = _model(config).to(device)

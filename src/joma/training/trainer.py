@@ -18,15 +18,14 @@ from time import monotonic
 
 import torch
 
-from joma.interrupts import signals_noted
+from joma.host.interrupts import signals_noted
+from joma.host.progress import Progress
 from joma.models.products import half_products
 from joma.runs import Run
 from joma.training.checkpoints import Checkpoint
 from joma.training.cross_entropy import half_logits
 from joma.training.engine import Engine, room_to_compile
 from joma.training.ensemble import Ensemble, Precision
-
-Progress = Callable[[float, str], None]
 
 SAVING = 0.01
 """The part of the time that may go into checkpoints: what takes long to write is written less often."""

@@ -1,0 +1,262 @@
+"""What a verdict rests on, as numbers: effects beside their controls, and tests with their bounds.
+
+An `Effect` is a number over seeds beside the same number in the control. A `Test` is a number that must lie on one side
+of a bound. `Evidence` collects them for one form of a claim, the printed or the corrected one. Nothing here is a
+sentence: `joma.claims.words` makes sentences of it, `joma.claims.verdicts` verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from joma.measure.intervals import Comparison, seeds_to_decide
+
+Relation = Literal["<=", "<", ">=", ">"]
+
+
+@dataclass(frozen=True)
+class Test:
+    """A number and the bound that it must keep.
+
+    >>> Test("share of pairs in order", 0.98, ">=", 1.0).passes
+    False
+    >>> Test("distance", float("nan"), "<=", 1.0).passes
+    False
+    """
+
+    __test__ = False  # pytest collects what is called Test
+
+    what: str
+    value: float
+    must: Relation
+    bound: float
+    unit: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the bound is kept. What is not a number keeps none."""
+        value, bound = self.value, self.bound
+        return {"<=": value <= bound, "<": value < bound, ">=": value >= bound, ">": value > bound}[self.must]
+
+    @property
+    def shortfall(self) -> float:
+        """How far the value is on the wrong side of the bound: 0 where it passes, infinite where it is not a number."""
+        if self.passes:
+            return 0.0
+        gap = abs(self.value - self.bound)
+        return math.inf if math.isnan(gap) else max(gap, sys.float_info.min)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` gives the test back."""
+        return {
+            "what": self.what,
+            "value": plain(self.value),
+            "must": self.must,
+            "bound": plain(self.bound),
+            "unit": self.unit,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Test:
+        """The test that `as_json` wrote."""
+        return Test(data["what"], number(data["value"]), data["must"], number(data["bound"]), data["unit"])
+
+
+def at_most(what: str, value: float, bound: float, unit: str = "") -> Test:
+    """The test that `value` is at most `bound`.
+
+    >>> at_most("distance from the flow", 1e-12, 1e-9).passes
+    True
+    """
+    return Test(what, float(value), "<=", float(bound), unit)
+
+
+def at_least(what: str, value: float, bound: float, unit: str = "") -> Test:
+    """The test that `value` is at least `bound`."""
+    return Test(what, float(value), ">=", float(bound), unit)
+
+
+def below(what: str, value: float, bound: float, unit: str = "") -> Test:
+    """The test that `value` is below `bound`, and not equal to it."""
+    return Test(what, float(value), "<", float(bound), unit)
+
+
+def above(what: str, value: float, bound: float, unit: str = "") -> Test:
+    """The test that `value` is above `bound`, and not equal to it."""
+    return Test(what, float(value), ">", float(bound), unit)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean over seeds beside that of its control, on the scale on which the claim expects more of it.
+
+    `interval` is that of the effect with the uncertainty of the control in it: it lies above `control_effect` where
+    effect - control is above zero beyond chance. `matters` is the smallest difference that would matter, stated with
+    the claim. `ceiling` is the largest value that the effect could have, where there is one.
+
+    >>> from joma.measure.intervals import compare
+    >>> gain = Effect.of(compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69]), matters=0.02)
+    >>> round(gain.effect, 2), [round(end, 3) for end in gain.interval], round(gain.control_effect, 2)
+    (0.72, [0.695, 0.745], 0.68)
+    """
+
+    effect: float
+    interval: tuple[float, float]
+    control_effect: float
+    control_interval: tuple[float, float]
+    seeds: int
+    matters: float
+    ceiling: float | None = None
+    unit: str = ""
+    what: str = ""
+    level: float = 0.95
+    """Of the interval."""
+
+    def __post_init__(self) -> None:
+        if not self.matters > 0 or not math.isfinite(self.matters):
+            raise ValueError(f"matters must be a positive number, stated before the run, got {self.matters!r}")
+
+    @staticmethod
+    def of(
+        found: Comparison, *, matters: float, ceiling: float | None = None, unit: str = "", what: str = ""
+    ) -> Effect:
+        """The effect of a comparison with its control."""
+        return Effect(
+            found.value,
+            (found.low, found.high),
+            found.control,
+            (found.control_low, found.control_high),
+            found.seeds,
+            float(matters),
+            ceiling,
+            unit,
+            what,
+            found.level,
+        )
+
+    @property
+    def difference(self) -> float:
+        """Effect minus control."""
+        return self.effect - self.control_effect
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval of effect - control."""
+        return self.interval[0] - self.control_effect
+
+    @property
+    def high(self) -> float:
+        """The upper end of that interval."""
+        return self.interval[1] - self.control_effect
+
+    @property
+    def half_width(self) -> float:
+        """Half of that interval: a difference below this could not have been seen."""
+        return (self.interval[1] - self.interval[0]) / 2
+
+    @property
+    def fits(self) -> bool:
+        """Whether an effect that matters has room between the control and the ceiling."""
+        return self.ceiling is None or self.control_effect + self.matters <= self.ceiling
+
+    @property
+    def seeds_to_decide(self) -> int | None:
+        """With so many seeds the interval could not hold both zero and an effect that matters; None if unknown."""
+        if not self.fits:
+            return None
+        return seeds_to_decide(self.half_width, self.seeds, self.matters / 2, level=self.level)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` gives the effect back."""
+        return {
+            "what": self.what,
+            "effect": plain(self.effect),
+            "interval": [plain(end) for end in self.interval],
+            "control_effect": plain(self.control_effect),
+            "control_interval": [plain(end) for end in self.control_interval],
+            "seeds": self.seeds,
+            "matters": self.matters,
+            "ceiling": self.ceiling,
+            "unit": self.unit,
+            "level": self.level,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Effect:
+        """The effect that `as_json` wrote."""
+        low, high = map(number, data["interval"])
+        control_low, control_high = map(number, data["control_interval"])
+        return Effect(
+            number(data["effect"]),
+            (low, high),
+            number(data["control_effect"]),
+            (control_low, control_high),
+            int(data["seeds"]),
+            float(data["matters"]),
+            data["ceiling"],
+            data["unit"],
+            data["what"],
+            data["level"],
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What speaks for one form of a claim.
+
+    effects: by case (a layer, a rate, a depth), all of which the claim needs; empty for a mathematical claim.
+    tests: for a mathematical claim, that it is true; for an empirical one, that its size or form is the source's.
+    direction: for a mathematical claim, what is left of it where the tests fail.
+    controls: what must be true so that the tests mean something, such as a twin that must not pass them.
+
+    >>> Evidence(tests=(at_most("distance", 0.1, 0.2),)).effects
+    {}
+    """
+
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    tests: tuple[Test, ...] = ()
+    direction: tuple[Test, ...] = ()
+    controls: tuple[Test, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.effects and not self.tests:
+            raise ValueError("evidence needs an effect or a test")
+        if self.effects and self.direction:
+            raise ValueError("direction is for mathematical claims; an effect has its own in its sign")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` gives the evidence back."""
+        tests = {part: [test.as_json() for test in getattr(self, part)] for part in ("tests", "direction", "controls")}
+        return {"effects": {case: effect.as_json() for case, effect in self.effects.items()}, **tests}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Evidence:
+        """The evidence that `as_json` wrote."""
+        tests, direction, controls = (
+            tuple(map(Test.from_json, data[part])) for part in ("tests", "direction", "controls")
+        )
+        effects = {case: Effect.from_json(effect) for case, effect in data["effects"].items()}
+        return Evidence(effects, tests, direction, controls)
+
+
+def plain(value: float) -> float | str:
+    """JSON has no NaN and no infinity: a number that went wrong is written as a word.
+
+    >>> plain(0.5), plain(float("nan"))
+    (0.5, 'nan')
+    """
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def number(value: float | str) -> float:
+    """The number that `plain` wrote.
+
+    >>> number("inf"), number(0.5)
+    (inf, 0.5)
+    """
+    return float(value)

@@ -1,0 +1,240 @@
+"""A finding is data: a claim, the numbers that speak for and against it, and where they come from.
+
+The verdict is worked out from the numbers and cannot be given. So are the words. `as_json` writes all of it,
+`Finding.from_json` reads it back: a verdict can be recomputed from the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isfinite
+from typing import Any
+
+from joma.claims import words
+from joma.claims.claim import Claim
+from joma.claims.evidence import Effect, Evidence, Test, number, plain
+from joma.claims.rules import Verdict, judged, of_effect
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a finding's numbers come from; empty where that is not known.
+
+    >>> Provenance(record="runs/thm2-1f2e3d4c5b.sqlite").as_json()["record"]
+    'runs/thm2-1f2e3d4c5b.sqlite'
+    """
+
+    study_version: int = 0
+    config_sha256: str = ""
+    commit: str = ""
+    """Of joma, when the run was made."""
+    machine: str = ""
+    created: str = ""
+    record: str = ""
+    """The run's file."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a study found about a claim. Built by the functions of `joma.claims.verdicts`, from recorded numbers.
+
+    >>> from joma.claims.evidence import at_most
+    >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
+    >>> found = Finding(claim, "one token", Evidence(tests=(at_most("others' share", 0.0, 1e-9),)))
+    >>> found.verdict, found.measured
+    ('holds', 0.0)
+    >>> Finding.from_json(found.as_json()) == found
+    True
+    """
+
+    claim: Claim
+    expected: str
+    """What would confirm the claim, in words; written before the run, like the bounds."""
+    printed: Evidence | None
+    """None if it was not run."""
+    corrected: Evidence | None = None
+    beside: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Further numbers by case, for the reader; they decide nothing."""
+    reason: str = ""
+    """Why it was not run."""
+    command: str = ""
+    """What would run it, or what repeats it."""
+    study: str = ""
+    provenance: Provenance = Provenance()
+
+    def __post_init__(self) -> None:
+        name = self.claim.name
+        if (self.printed is None) != bool(self.reason):
+            raise ValueError(f"{name}: a finding has evidence, or a reason for having none")
+        for evidence in (self.printed, self.corrected):
+            if evidence is not None and bool(evidence.effects) != self.claim.empirical:
+                kind = "an empirical claim needs an effect beside its control" if self.claim.empirical else (
+                    "a mathematical claim has tests, and no effects"
+                )  # fmt: skip
+                raise ValueError(f"{name}: {kind}")
+        if self.printed is not None and (self.corrected is None) != (self.claim.corrected is None):
+            raise ValueError(f"{name}: a corrected form and what speaks for it come together")
+
+    @property
+    def id(self) -> str:
+        """Study and claim: stays the same from run to run."""
+        return f"{self.study}/{self.claim.name}"
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """By the rules of `joma.claims.rules`."""
+        return "not run" if self.printed is None else judged(self.printed, self.corrected)
+
+    @property
+    def measured(self) -> float | str:
+        """In words, or the number where there is one alone."""
+        if self.printed is None:
+            return f"{self.reason}; run it with: {self.command}" if self.command else self.reason
+        found = words.measured(self.printed, self.corrected, self.beside)
+        if self.verdict != "undecided" or isinstance(found, float):
+            return found
+        return "; ".join(part for part in (found, words.missing(self.printed, self.corrected)) if part)
+
+    @property
+    def control(self) -> str | None:
+        """In words."""
+        return None if self.printed is None else words.control(self.printed, self.corrected)
+
+    @property
+    def main(self) -> Effect | None:
+        """Of an empirical claim the effect that decides: of several cases the least favourable."""
+        if self.printed is None or not self.printed.effects:
+            return None
+        corrected = self.verdict == "holds as corrected" and self.corrected is not None
+        effects = (self.corrected if corrected and self.corrected else self.printed).effects.values()
+        return min(effects, key=lambda one: one.low / one.matters if isfinite(one.low) else -inf)
+
+    @property
+    def tolerance(self) -> float | None:
+        """Of a mathematical claim: what its residuals must not exceed."""
+        bound = self._common_bound()
+        if self.claim.empirical or self.printed is None:
+            return None
+        return 0.0 if bound is None else bound
+
+    @property
+    def residuals(self) -> dict[str, float]:
+        """Of a mathematical claim: how far each form is from the truth.
+
+        Where tests have bounds of their own, by how much the worst of them misses its bound.
+        """
+        if self.claim.empirical or self.printed is None:
+            return {}
+        forms = {"printed": self.printed.tests}
+        if self.corrected is not None:
+            forms["corrected"] = self.corrected.tests
+        off = Test.shortfall.fget if self._common_bound() is None else _value  # type: ignore[attr-defined]
+        return {form: max(map(off, tests)) for form, tests in forms.items()}
+
+    def _common_bound(self) -> float | None:
+        """The bound of all tests, if all are 'at most' this one."""
+        tests = [test for evidence in (self.printed, self.corrected) if evidence for test in evidence.tests]
+        bounds = {(test.must, test.bound) for test in tests}
+        must, bound = next(iter(bounds)) if len(bounds) == 1 else ("", 0.0)
+        return bound if must == "<=" else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, as `findings.json` holds it; docs/findings.md says what each key means."""
+        main = self.main
+        shown = {
+            "id": self.id,
+            "claim": self.claim.name,
+            "source": self.claim.source,
+            "says": self.claim.says,
+            "corrected": self.claim.corrected,
+            "empirical": self.claim.empirical,
+            "uses": list(self.claim.uses),
+            "expected": self.expected,
+            "verdict": self.verdict,
+            "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
+            "control": self.control,
+            "effect": None if main is None else plain(main.effect),
+            "interval": None if main is None else [plain(end) for end in main.interval],
+            "control_effect": None if main is None else plain(main.control_effect),
+            "control_interval": None if main is None else [plain(end) for end in main.control_interval],
+            "matters": self.claim.matters if main is None else main.matters,
+            "ceiling": self.claim.ceiling if main is None else main.ceiling,
+            "unit": self.claim.unit,
+            "seeds": None if main is None else main.seeds,
+            "seeds_to_decide": None if main is None or self.verdict != "undecided" else main.seeds_to_decide,
+            "residuals": {form: plain(value) for form, value in self.residuals.items()},
+            "tolerance": None if self.tolerance is None else plain(self.tolerance),
+            "cases": self._cases(),
+            "evidence": {
+                "printed": None if self.printed is None else self.printed.as_json(),
+                "corrected": None if self.corrected is None else self.corrected.as_json(),
+            },
+            "reason": self.reason,
+            "command": self.command,
+        }
+        return shown | {"provenance": {"claim_sha256": self.claim.sha256, **self.provenance.as_json()}}
+
+    def _cases(self) -> dict[str, Any]:
+        """The numbers of every case: its effect where it has one, and what stands beside it."""
+        cases: dict[str, Any] = {}
+        for form, evidence in (("", self.printed), ("as corrected: ", self.corrected)):
+            effects = {} if evidence is None else evidence.effects
+            if len(effects) > 1 or form:
+                for case, effect in effects.items():
+                    cases[form + case] = effect.as_json() | {"verdict": of_effect(effect)}
+        for case, numbers in self.beside.items():
+            cases[case] = cases.get(case, {}) | {name: plain(value) for name, value in numbers.items()}
+        return cases
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Finding:
+        """The finding that `as_json` wrote, its verdict worked out anew from its numbers."""
+        claim = Claim(
+            data["claim"],
+            data["source"],
+            data["says"],
+            data["corrected"],
+            data["empirical"],
+            data["matters"],
+            data["unit"],
+            data["ceiling"],
+            tuple(data["uses"]),
+        )
+        printed, corrected = (
+            None if data["evidence"][form] is None else Evidence.from_json(data["evidence"][form])
+            for form in ("printed", "corrected")
+        )
+        provenance = {name: data["provenance"][name] for name in Provenance.__dataclass_fields__}
+        return Finding(
+            claim,
+            data["expected"],
+            printed,
+            corrected,
+            _beside(data["cases"]),
+            data["reason"],
+            data["command"],
+            data["id"].rpartition("/")[0],
+            Provenance(**provenance),
+        )
+
+
+_OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"verdict"}
+
+
+def _beside(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of the cases, the numbers that belong to no effect."""
+    left = {
+        case: {name: number(value) for name, value in numbers.items() if name not in _OF_EFFECTS}
+        for case, numbers in cases.items()
+    }
+    return {case: numbers for case, numbers in left.items() if numbers}
+
+
+def _value(test: Test) -> float:
+    return test.value if test.value == test.value else inf

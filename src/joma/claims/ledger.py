@@ -1,0 +1,93 @@
+"""The ledger: the findings of all studies as one JSON document, and the graph of what rests on what.
+
+    {"schema": "joma-findings", "version": 2, "joma": "0.1.0", "studies": [{"name", "title", "seconds", "findings"}]}
+
+docs/findings.md says what every key of a finding means. The version is raised when a key changes its meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import joma
+from joma.claims.finding import Finding
+from joma.claims.rules import VERDICTS, Verdict
+from joma.host.errors import BadInput
+
+if TYPE_CHECKING:
+    from joma.claims.execute import Result
+
+SCHEMA, VERSION = "joma-findings", 2
+
+
+def findings_json(results: Sequence[Result]) -> dict[str, Any]:
+    """The findings of all studies as plain JSON values, without figures.
+
+    >>> findings_json([])["schema"]
+    'joma-findings'
+    """
+    studies = [result.as_json() for result in results]
+    return {"schema": SCHEMA, "version": VERSION, "joma": joma.__version__, "studies": studies}
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """The findings of a file that `joma verify` wrote, their verdicts worked out anew from their numbers."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read as findings: {error}") from error
+    if not isinstance(content, dict) or (content.get("schema"), content.get("version")) != (SCHEMA, VERSION):
+        raise BadInput(f"{path} does not hold findings of version {VERSION}; `joma report DIR` writes them anew")
+    try:
+        return [Finding.from_json(finding) for study in content["studies"] for finding in study["findings"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"{path} is damaged: a finding in it cannot be read ({error})") from error
+
+
+def verdicts_named(names: str) -> tuple[Verdict, ...]:
+    """The verdicts that a user names, separated by commas; hyphens may stand for spaces.
+
+    >>> verdicts_named("fails,not-run")
+    ('fails', 'not run')
+    """
+    wanted = [name.strip().lower().replace("-", " ") for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in VERDICTS:
+            raise BadInput(f"a verdict is one of {', '.join(VERDICTS)}, got {name!r}")
+    if not wanted:
+        raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}")
+    return tuple(verdict for verdict in VERDICTS if verdict in wanted)
+
+
+def rests_on(uses: Mapping[str, Sequence[str]]) -> list[str]:
+    """All claims in an order in which each comes after what it uses. Refuses what is unknown, and circles.
+
+    uses: the ids that every id names.
+
+    >>> rests_on({"thm2/winner": ["thm1/invariant"], "thm1/invariant": []})
+    ['thm1/invariant', 'thm2/winner']
+    """
+    order: list[str] = []
+    on_the_way: list[str] = []
+
+    def visit(one: str) -> None:
+        if one in order:
+            return
+        if one in on_the_way:
+            raise ValueError(f"claims rest on each other in a circle: {' -> '.join([*on_the_way, one])}")
+        if one not in uses:
+            raise ValueError(f"{on_the_way[-1]} uses {one!r}, and there is no such claim")
+        on_the_way.append(one)
+        _each(visit, uses[one])
+        order.append(on_the_way.pop())
+
+    _each(visit, uses)
+    return order
+
+
+def _each(visit: Any, several: Iterable[str]) -> None:
+    for one in several:
+        visit(one)

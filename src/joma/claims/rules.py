@@ -1,0 +1,140 @@
+"""From numbers to a verdict. These rules read evidence and nothing else, so that a verdict can be worked out again.
+
+An effect is judged by the interval of effect - control (95 %) and by the smallest difference that matters:
+
+    above zero, at least what matters                       holds
+    above zero, smaller than what matters                   only qualitative
+    below zero                                              fails
+    holds zero and nothing that matters                     not above its control
+    holds zero and something that matters, or is unknown    undecided
+
+An effect that could not fit between its control and its ceiling is undecided too. A claim with several cases holds
+where every case does. What an undecided case might still become is tried out: where it cannot change the verdict of the
+whole, the whole is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from math import isfinite, isnan
+from typing import Literal, get_args
+
+from joma.claims.evidence import Effect, Evidence, Test
+
+Verdict = Literal[
+    "holds",
+    "holds as corrected",
+    "only qualitative",
+    "not above its control",
+    "undecided",
+    "fails",
+    "not run",
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+_DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
+_BETTER: tuple[Verdict, ...] = ("undecided", *_DECIDED[1:])
+"""Where neither form of a claim holds, the first of these that one of them got."""
+
+
+def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
+    """The verdict on a claim from what speaks for its printed and its corrected form.
+
+    >>> from joma.claims.evidence import at_most
+    >>> printed, corrected = (Evidence(tests=(at_most("distance", off, 1e-9),)) for off in (0.36, 4e-14))
+    >>> judged(printed), judged(printed, corrected)
+    ('fails', 'holds as corrected')
+    """
+    first = of_evidence(printed)
+    if corrected is None or first == "holds":
+        return first
+    second = of_evidence(corrected)
+    if second == "holds":
+        return "holds as corrected"
+    return next(verdict for verdict in _BETTER if verdict in (first, second))
+
+
+def of_evidence(evidence: Evidence) -> Verdict:
+    """The verdict on one form of a claim."""
+    return _of_effects(evidence) if evidence.effects else _of_tests(evidence)
+
+
+def of_effect(effect: Effect) -> Verdict:
+    """The verdict on one effect.
+
+    >>> from joma.measure.intervals import compare
+    >>> of_effect(Effect.of(compare([0.3, 0.0, 0.3], 0.0), matters=0.1))
+    'undecided'
+    """
+    if effect.seeds < 2 or not (isfinite(effect.low) and isfinite(effect.high)):
+        return "undecided"
+    if effect.high < 0:
+        return "fails"
+    if not effect.fits:
+        return "undecided"
+    if effect.low > 0:
+        return "holds" if effect.difference >= effect.matters else "only qualitative"
+    return "not above its control" if effect.high < effect.matters else "undecided"
+
+
+def together(verdicts: Iterable[Verdict], then: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Verdict:
+    """The verdict on a claim that needs several cases, from the verdicts on each.
+
+    then: what size and controls make of the verdict on the effects. What an undecided case might become goes through
+    it too: where the size is missed for certain, the claim cannot hold any more.
+
+    >>> together(["holds", "undecided"]), together(["holds", "fails", "undecided"])
+    ('undecided', 'only qualitative')
+    """
+    several = list(verdicts)
+    known = frozenset(several) - {"undecided"}
+    open_cases = several.count("undecided")
+    if not open_cases:
+        return then(_whole(known))
+    might_be = {
+        then(_whole(known | frozenset(some)))
+        for size in range(1, min(open_cases, len(_DECIDED)) + 1)
+        for some in combinations(_DECIDED, size)
+    }
+    return might_be.pop() if len(might_be) == 1 else "undecided"
+
+
+def _whole(verdicts: frozenset[Verdict]) -> Verdict:
+    if verdicts == {"holds"}:
+        return "holds"
+    if verdicts & {"holds", "only qualitative"}:
+        return "only qualitative"
+    return "fails" if verdicts == {"fails"} else "not above its control"
+
+
+def _of_effects(evidence: Evidence) -> Verdict:
+    def then(found: Verdict) -> Verdict:
+        if found not in ("holds", "only qualitative"):
+            return found
+        if unmet := _unmet(evidence.controls):
+            return unmet
+        if found == "holds" and not _pass(evidence.tests):
+            return "undecided" if any(isnan(test.value) for test in evidence.tests) else "only qualitative"
+        return found
+
+    return together(map(of_effect, evidence.effects.values()), then)
+
+
+def _of_tests(evidence: Evidence) -> Verdict:
+    if _pass(evidence.tests):
+        return _unmet(evidence.controls) or "holds"
+    if evidence.direction and _pass(evidence.direction):
+        return _unmet(evidence.controls) or "only qualitative"
+    return "fails"
+
+
+def _unmet(controls: tuple[Test, ...]) -> Verdict | None:
+    """What a control that is not as it must be makes of a favourable verdict."""
+    if _pass(controls):
+        return None
+    unknown = all(test.passes or isnan(test.value) for test in controls)
+    return "undecided" if unknown else "not above its control"
+
+
+def _pass(tests: tuple[Test, ...]) -> bool:
+    return all(test.passes for test in tests)

@@ -1,0 +1,123 @@
+"""How a study says what it found: numbers go in, a Finding comes out, and its verdict follows by `joma.claims.rules`.
+
+by_residual   an exact statement: how far is each form from the truth?
+by_tests      an ordering, a sign, an existence: which numbers must keep which bounds?
+by_effect     an empirical statement: a number over seeds beside its control
+not_run       nothing was measured, or nothing was learned
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from joma.claims.claim import Claim
+from joma.claims.evidence import Effect, Evidence, Test, above, at_most
+from joma.claims.finding import Finding
+from joma.measure.intervals import Comparison
+
+Numbers = Mapping[str, Mapping[str, float]]
+Compared = Comparison | Mapping[str, Comparison]
+
+
+def by_residual(
+    claim: Claim,
+    *,
+    tolerance: float,
+    expected: str,
+    printed: float,
+    corrected: float | None = None,
+    what: str = "off by",
+    control: Mapping[str, float] | None = None,
+    beside: Numbers | None = None,
+) -> Finding:
+    """Exact statements: how far is the printed form from the truth, how far the corrected one?
+
+    control: the same distance where the statement must not be true, by name. One that is within the tolerance too
+    shows that the measure sees nothing, and the claim is not above its control.
+
+    >>> claim = Claim("growth", "JoMA Thm 2", "erf(v/2) grows linearly.", corrected="erf(v/√2) grows linearly.")
+    >>> by_residual(claim, printed=0.36, corrected=4e-14, tolerance=1e-9, expected="a straight line").verdict
+    'holds as corrected'
+    """
+    controls = tuple(above(f"{name}, {what}", abs(off), tolerance) for name, off in (control or {}).items())
+    forms = [
+        None if off is None else Evidence(tests=(at_most(what, abs(off), tolerance),), controls=controls)
+        for off in (printed, corrected)
+    ]
+    return Finding(claim, expected, forms[0], forms[1], beside or {})
+
+
+def by_tests(
+    claim: Claim,
+    *,
+    expected: str,
+    printed: Sequence[Test],
+    corrected: Sequence[Test] | None = None,
+    direction: Sequence[Test] = (),
+    controls: Sequence[Test] = (),
+    beside: Numbers | None = None,
+) -> Finding:
+    """Mathematical statements that are no residual: does every number of a form keep its bound?
+
+    direction: what must be true for "only qualitative", where the printed form is missed. controls: what must be true
+    for the tests to mean anything, of either form.
+
+    >>> from joma.claims.evidence import at_least
+    >>> claim = Claim("order", "JoMA Thm 4", "Salient components converge first.")
+    >>> by_tests(claim, expected="all in order", printed=[at_least("pairs in order", 1.0, 1.0, "%")]).verdict
+    'holds'
+    """
+    first = Evidence(tests=tuple(printed), direction=tuple(direction), controls=tuple(controls))
+    second = None if corrected is None else Evidence(tests=tuple(corrected), controls=tuple(controls))
+    return Finding(claim, expected, first, second, beside or {})
+
+
+def by_effect(
+    claim: Claim,
+    found: Compared,
+    *,
+    expected: str,
+    what: str = "",
+    size: Sequence[Test] = (),
+    corrected: Compared | None = None,
+    corrected_size: Sequence[Test] = (),
+    controls: Sequence[Test] = (),
+    beside: Numbers | None = None,
+) -> Finding:
+    """Empirical statements: is a number over seeds above its control, by what matters?
+
+    found: one comparison, or one for every case (a layer, a depth, a rate) that the claim needs. What matters, the unit
+    and the ceiling are the claim's. size: what makes size or form the source's; without it the claim is only
+    qualitative. controls: what else must be true, of a twin say; without it the claim is not above its control.
+    corrected, corrected_size: the same for the corrected form.
+
+    >>> from joma.measure.intervals import compare
+    >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
+    >>> by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound").verdict
+    'undecided'
+    """
+    first = Evidence(_effects(claim, found, what), tuple(size), controls=tuple(controls))
+    second = None
+    if corrected is not None:
+        second = Evidence(_effects(claim, corrected, what), tuple(corrected_size), controls=tuple(controls))
+    return Finding(claim, expected, first, second, beside or {})
+
+
+def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
+    """Nothing was measured, or nothing learned. command: what would measure it.
+
+    >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
+    >>> not_run(claim, "a run", "torch sees no GPU", "joma verify thm2 --scale paper").verdict
+    'not run'
+    """
+    return Finding(claim, expected, None, reason=reason, command=command)
+
+
+def _effects(claim: Claim, found: Compared, what: str) -> dict[str, Effect]:
+    if claim.matters is None:
+        raise ValueError(f"{claim.name}: an effect speaks for empirical claims, which say what matters")
+    cases = {"": found} if isinstance(found, Comparison) else found
+    return {
+        case: Effect.of(one, matters=claim.matters, ceiling=claim.ceiling, unit=claim.unit, what=what)
+        for case, one in cases.items()
+    }

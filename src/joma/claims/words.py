@@ -1,0 +1,125 @@
+"""Words for evidence, made in this place alone and never read back: what was measured, beside what, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+from joma.claims.evidence import Effect, Evidence, Test
+from joma.claims.rules import of_effect
+
+_NEEDED = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
+Cases = Mapping[str, Mapping[str, float]]
+
+
+def show(number: float, unit: str = "") -> str:
+    """A number as a reader wants it: four digits, or two and the power of ten; shares in percent.
+
+    >>> show(0.36), show(4e-14), show(12.6, "nats"), show(0.987, "%")
+    ('0.36', '4.0e-14', '12.6 nats', '98.7 %')
+    """
+    if not isfinite(number):
+        return {"inf": "infinite", "-inf": "minus infinite"}.get(str(float(number)), "unknown")
+    if unit == "%":
+        return f"{100 * number:.3g} %"
+    if number == 0 or 1e-3 <= abs(number) < 1e5:
+        shown = f"{number:.4g}" if abs(number) < 1000 else f"{number:.0f}"
+    else:
+        shown = f"{number:.1e}".replace("e-0", "e-").replace("e+0", "e+")
+    return f"{shown} {unit}".rstrip() if unit != "°" else f"{shown}°"
+
+
+def measured(printed: Evidence, corrected: Evidence | None = None, beside: Cases | None = None) -> float | str:
+    """What was measured: the bare number where there is only one, else each number with its name.
+
+    >>> from joma.claims.evidence import at_most
+    >>> measured(Evidence(tests=(at_most("distance", 0.36, 1e-9),)), Evidence(tests=(at_most("distance", 0.0, 1e-9),)))
+    'as printed: distance 0.36 (needed: at most 1.0e-9); as corrected: distance 0 (needed: at most 1.0e-9)'
+    """
+    if corrected is None and not printed.effects and len(printed.tests) == 1 and not printed.direction and not beside:
+        return printed.tests[0].value
+    parts = [_evidence(printed)] if corrected is None else [
+        f"as printed: {_evidence(printed)}",
+        f"as corrected: {_evidence(corrected)}",
+    ]  # fmt: skip
+    return "; ".join([*parts, *_beside(beside or {})])
+
+
+def control(printed: Evidence, corrected: Evidence | None = None) -> str | None:
+    """What stands beside it: the control of every effect, and what had to be true of controls."""
+    parts = []
+    for evidence in (printed, corrected):
+        if evidence is not None:
+            parts += [_named(case, _control(effect)) for case, effect in evidence.effects.items()]
+            parts += [_test(test) for test in evidence.controls]
+    return "; ".join(dict.fromkeys(parts)) or None
+
+
+def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
+    """What an undecided claim could have seen, and what would decide it; empty where every effect is decided.
+
+    >>> from joma.measure.intervals import compare
+    >>> missing(Evidence({"": Effect.of(compare([0.3, 0.0, 0.3], 0.0), matters=0.1)}))
+    'it could have seen a difference of at least 0.4303; 49 seeds would decide'
+    """
+    parts = []
+    for evidence in (printed, corrected):
+        if evidence is not None:
+            open_cases = {case: one for case, one in evidence.effects.items() if of_effect(one) == "undecided"}
+            parts += [_named(case, _missing(effect)) for case, effect in open_cases.items()]
+    return "; ".join(dict.fromkeys(parts))
+
+
+def _missing(effect: Effect) -> str:
+    if not isfinite(effect.half_width):
+        return (
+            f"only {effect.seeds} {'seed' if effect.seeds == 1 else 'seeds'} could be compared, at least 2 are needed"
+        )
+    if not effect.fits:
+        return (
+            f"the control is at {show(effect.control_effect, effect.unit)}, and a difference of "
+            f"{show(effect.matters, effect.unit)} does not fit below the ceiling of "
+            f"{show(effect.ceiling or 0.0, effect.unit)}"
+        )
+    seen = f"it could have seen a difference of at least {show(effect.half_width, effect.unit)}"
+    needed = effect.seeds_to_decide
+    return f"{seen}; {needed} seeds would decide" if needed else f"{seen}; no number of seeds is known to decide"
+
+
+def _evidence(evidence: Evidence) -> str:
+    parts = [_named(case, _effect(effect)) for case, effect in evidence.effects.items()]
+    parts += [_test(test) for test in (*evidence.tests, *evidence.direction)]
+    return "; ".join(dict.fromkeys(parts))
+
+
+def _effect(effect: Effect) -> str:
+    name = f"{effect.what} " if effect.what else ""
+    return f"{name}{show(effect.effect, effect.unit)} {_interval(effect.interval, effect.unit)}{_seeds(effect)}"
+
+
+def _control(effect: Effect) -> str:
+    low, high = effect.control_interval
+    return show(effect.control_effect, effect.unit) + (f" {_interval((low, high), effect.unit)}" if low != high else "")
+
+
+def _interval(ends: tuple[float, float], unit: str) -> str:
+    if not (isfinite(ends[0]) and isfinite(ends[1])):
+        return "[no interval]"
+    low, high = (show(end, unit).removesuffix(f" {unit}").removesuffix("°") for end in ends)
+    return f"[{low}, {high}]"
+
+
+def _seeds(effect: Effect) -> str:
+    return f" over {effect.seeds} seeds" if effect.seeds > 1 else ""
+
+
+def _test(test: Test) -> str:
+    return f"{test.what} {show(test.value, test.unit)} (needed: {_NEEDED[test.must]} {show(test.bound, test.unit)})"
+
+
+def _named(case: str, words: str) -> str:
+    return f"{case}: {words}" if case else words
+
+
+def _beside(cases: Cases) -> list[str]:
+    return [_named(case, ", ".join(f"{k} {show(v)}" for k, v in numbers.items())) for case, numbers in cases.items()]

@@ -1,0 +1,51 @@
+"""`joma export`: runs for other tools, as tables or as an RO-Crate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from joma.host.errors import BadInput
+from joma.host.exit_status import OK
+
+CRATE = "ro-crate"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `export` to the subcommands of `joma`."""
+    export = commands.add_parser("export", help="write runs as parquet, csv, npz, or as an RO-Crate with figures")
+    export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
+    export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True)
+    export.add_argument("--out", type=Path, metavar="FILE", help="where to, for one run (default: beside it)")
+    export.set_defaults(call=_export)
+
+
+def _export(options: argparse.Namespace, _: list[str]) -> int:
+    from joma.runs import RunError
+
+    runs, failed = options.run, []
+    if options.out and len(runs) > 1:
+        raise BadInput(f"--out names one file, but there are {len(runs)} runs; without it each goes beside its run")
+    for run in runs:
+        try:
+            print(_exported(run, options.to, options.out))
+        except RunError as error:  # one that cannot be exported does not stop the others
+            failed.append(error)
+    for fault in failed[:-1]:
+        print(f"joma: {fault}", file=sys.stderr)
+    if failed:
+        raise failed[-1]
+    return OK
+
+
+def _exported(run: Path, to: str, out: Path | None) -> Path:
+    if to != CRATE:
+        from joma.runs import export
+
+        return export(run, to, out)
+    from joma.report.crate import write_crate
+    from joma.studies.stored import result_of
+
+    return write_crate(result_of(run), out)

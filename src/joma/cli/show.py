@@ -1,0 +1,76 @@
+"""`joma show ID`: one finding, with its numbers, its control, what it rests on and where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joma.host.errors import BadInput
+from joma.host.exit_status import OK
+from joma.host.files import as_json
+
+if TYPE_CHECKING:
+    from joma.claims.finding import Finding
+
+
+def add_parser(commands: Any) -> None:
+    """Add `show` to the subcommands of `joma`."""
+    show = commands.add_parser("show", help="print one finding, such as thm1-sgd/adam, with its numbers")
+    show.add_argument("id", metavar="ID", help="STUDY/CLAIM as in `joma list --json`; a study alone names its claims")
+    show.add_argument(
+        "--out", type=Path, default=Path("joma-out"), metavar="DIR", help="what `joma verify` wrote (default: joma-out)"
+    )
+    show.add_argument("--json", action="store_true", help="as JSON, with all of its evidence")
+    show.set_defaults(call=_show)
+
+
+def _show(options: argparse.Namespace, _: list[str]) -> int:
+    from joma import studies
+    from joma.claims.ledger import read_findings
+
+    name, _, claim = options.id.partition("/")
+    study = studies.load(name)
+    ids = [f"{study.name}/{each.name}" for each in study.claims]
+    if not claim:
+        print("\n".join(ids))
+        return OK
+    if options.id not in ids:
+        near = get_close_matches(options.id, ids, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ids)}"
+        raise BadInput(f"{study.name} has no claim called {claim!r}; {hint}")
+    file = options.out / "findings.json"
+    found = [finding for finding in read_findings(file) if finding.id == options.id] if file.is_file() else []
+    if not found:
+        raise BadInput(f"{options.out} has no finding {options.id}; `joma verify {study.name}` makes it")
+    print(as_json(found[0].as_json()) if options.json else text(found[0]), end="")
+    return OK
+
+
+def text(finding: Finding) -> str:
+    """A finding for people: verdict first, then the numbers, then where they come from."""
+    from joma.claims.words import show as number
+
+    claim, origin = finding.claim, finding.provenance
+    lines = [
+        ("", f"{finding.id}: {finding.verdict}"),
+        ("claim", f"{claim.says} ({claim.source})"),
+        ("corrected", claim.corrected),
+        ("expected", finding.expected),
+        ("measured", _value(finding.measured)),
+        ("control", finding.control),
+        ("matters", None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}"),
+        ("tolerance", None if finding.tolerance is None else _value(finding.tolerance)),
+        ("rests on", ", ".join(claim.uses) or None),
+        ("repeat", finding.command or None),
+        ("record", ", ".join(part for part in (origin.record, origin.machine, origin.created) if part) or None),
+        ("commit", origin.commit or None),
+    ]
+    return "".join(f"{name:<10} {said}\n" if name else f"{said}\n" for name, said in lines if said is not None)
+
+
+def _value(value: float | str) -> str:
+    from joma.claims.words import show
+
+    return value if isinstance(value, str) else show(value)

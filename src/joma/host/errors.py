@@ -1,0 +1,44 @@
+"""The one kind of error that a user can mend. Its message is one sentence that says what would be right.
+
+Every layer has its own: `RunError`, `CheckpointError`, `CorpusError`, and `BadInput` for what was typed. All are a
+`JomaError`, and the command line prints the sentence. Whatever else reaches the command line is a fault of joma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class JomaError(Exception):
+    """Something that the user can mend; the message is one sentence that says how."""
+
+
+class BadInput(JomaError, ValueError):
+    """An argument that cannot be used: the message names it, its value and what would be right.
+
+    >>> isinstance(BadInput("--jobs must be at least 1, got 0"), ValueError)
+    True
+    """
+
+
+class FileError(JomaError, ValueError):
+    """A file that cannot be written; the message names it and says why."""
+
+
+@contextmanager
+def asked_for() -> Iterator[None]:
+    """Around the reading of what a user asked for: a ValueError raised inside is bad input, and no fault of joma.
+
+    >>> with asked_for():
+    ...     raise ValueError("tokens must be at least 1, got 0")
+    Traceback (most recent call last):
+        ...
+    joma.host.errors.BadInput: tokens must be at least 1, got 0
+    """
+    try:
+        yield
+    except JomaError:
+        raise
+    except ValueError as error:
+        raise BadInput(str(error)) from error

@@ -1,0 +1,77 @@
+"""How a command of joma ends: its exit status, and one sentence for what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from joma.host.errors import JomaError
+from joma.host.interrupts import Terminated, sigterm_raised
+
+OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+"""The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
+TRACEBACK = "JOMA_TRACEBACK"
+"""Set in the environment, it shows where an error comes from."""
+
+
+def answer(call: Callable[[], int]) -> int:
+    """The exit status of a command; what goes wrong in it is said in one sentence.
+
+    >>> answer(lambda: OK)
+    0
+    """
+    with sigterm_raised():
+        return _answer(call)
+
+
+def _answer(call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except KeyboardInterrupt as interrupt:
+        print(f"joma: interrupted; {_goes_on(interrupt.__cause__)}", file=sys.stderr)
+        return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+    except BrokenPipeError:  # the reader of our output left (`joma list | head`)
+        sys.stderr.close()
+        return OK
+    except (JomaError, OSError) as error:
+        _trace_if_wanted()
+        print(f"joma: {error}", file=sys.stderr)
+        return BROKEN if _of_the_disk(error) else BAD_INPUT
+    except Exception as error:  # no input should get here: say plainly whose fault it is
+        if not _trace_if_wanted():
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"joma: a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where", file=sys.stderr)
+        return BROKEN
+
+
+def _trace_if_wanted() -> bool:
+    """Print where the present error comes from, if the user asked for it."""
+    if not os.environ.get(TRACEBACK):
+        return False
+    traceback.print_exc()
+    return True
+
+
+def _goes_on(error: BaseException | None) -> str:
+    """Where the same command goes on after an interrupt. error: what went wrong between it and the end, if anything."""
+    if error is None:
+        return "the same command goes on where this one stopped"
+    if isinstance(error, JomaError):  # no checkpoint could be written; it says where
+        return str(error)
+    return f"on the way out {type(error).__name__}: {error}; the same command goes on from the last checkpoint"
+
+
+def _of_the_disk(error: BaseException) -> bool:
+    """Whether a disk that is full or broken is behind an error: no input would have been better."""
+    import sqlite3
+
+    for each in (error, error.__cause__):
+        if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return True
+        code = getattr(each, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return True
+    return False

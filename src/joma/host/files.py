@@ -1,0 +1,103 @@
+"""Where commands write: places refused before any work is done, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from joma.host.errors import BadInput, FileError
+
+_NUMBERS = count()
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to; when the block ends well, what was written there becomes `path`, at once and for good.
+
+    A reader of `path` meets the old file or the new one, never half of either, and so does whoever comes after a kill
+    or a power cut. Every writer has a name of its own: two of them do not mix, the last one wins.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with whole(Path(folder) / "a.txt") as unfinished:
+    ...         _ = unfinished.write_text("done")
+    ...     (Path(folder) / "a.txt").read_text(), len(list(Path(folder).iterdir()))
+    ('done', 1)
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")
+    try:
+        yield unfinished
+        _to_disk(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        with suppress(OSError):  # not there: it was never made, or it has become `path`
+            unfinished.unlink()
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the disk has it: else, after a power cut, the new name could have an empty file."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+def usable_folder(out: Path) -> None:
+    """Refuse what cannot be --out before any work is done, and make it where it is not there."""
+    refuse_files(out)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_files(out: Path) -> None:
+    """Refuse what cannot be --out, and make nothing yet."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a folder, but {out} is a file")
+
+
+def usable_file(path: Path, option: str = "--json") -> None:
+    """Refuse what cannot be written as a file: said now, not after minutes of work."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{option} must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
+    if not path.parent.is_dir():
+        raise BadInput(f"{option} {path}: there is no folder {path.parent}")
+    trial = path.with_name(f".{path.name}.{os.getpid()}.trial")
+    with _writing(path):
+        try:
+            trial.touch()
+        finally:
+            with suppress(OSError):
+                trial.unlink()
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """As people can read it, with a line's end.
+
+    >>> print(as_json({"rank": 0.5}), end="")
+    {
+     "rank": 0.5
+    }
+    """
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """As JSON, whole or not at all."""
+    write_text(path, as_json(content))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never meets half a file."""
+    with _writing(path), whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Inside this block an error of the system names `path`: that of a full disk names nothing."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,104 @@
+"""What studies of language models can be told: the text, the sizes, the training, and the paper's recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joma.host.devices import must_be_a_device
+from joma.measure.rebound import FEWEST_SEEDS
+from joma.models.decoder import DecoderConfig
+from joma.training import Optimizer
+from joma.training.ensemble import Precision
+
+PYTHON = "python"
+"""The corpus that needs no download: the source of Python's standard library."""
+TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
+"""Every corpus that has a name, as a caption calls it; a text file is called by its own."""
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
+
+    corpus: str = PYTHON
+    """python; wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to; or a text
+    file, FILE.txt or FOLDER/FILE."""
+    data: str = ""
+    """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
+    tokens: int = 200_000
+    """Tokens of Python source to read at most; of other texts, tokens to train on."""
+    vocabulary: int = 600
+    """Words at most."""
+    width: int = 32
+    mlp: int = 32
+    heads: int = 1
+    dropout: float = 0.2
+    streams: int = 8
+    """Pieces of the training text that are read in parallel: the batch."""
+    valid_streams: int = 10
+    length: int = 35
+    """Tokens in a sequence."""
+    sequence: int = 20
+    """Which sequence of the validation text's first stream the paper's single curves are measured on; from 0."""
+    valid_sequences: int = 20
+    """How many sequences of each validation stream are read at a measuring point; all if there are fewer."""
+    steps: int = 400
+    every: int = 20
+    """Steps between two measuring points."""
+    clip: float = 0.5
+    renew_each_epoch: bool = True
+    """Forget Adam's state at the start of each epoch, as the original runs did."""
+    decay: float = 1.0
+    """The rate's factor from epoch to epoch; 1 is a constant rate, as in the original runs."""
+    seeds: int = 3
+    seed: int = 1
+    """The first of the seeds."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.corpus not in TEXTS and self.corpus == Path(self.corpus).stem:  # a text file may be gone by now
+            raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, got {self.length}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
+        if self.seeds < FEWEST_SEEDS:
+            raise ValueError(f"seeds must be at least {FEWEST_SEEDS} to know what chance does, got {self.seeds}")
+        if self.steps < 2 * self.every:
+            raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
+        must_be_a_device(self.device)
+        if not self.clip > 0:
+            raise ValueError(f"clip must be positive, a large number to clip nothing, got {self.clip}")
+        # What is wrong with the network or its training is said now, by those who know, not when training starts.
+        DecoderConfig(self.vocabulary, width=self.width, heads=self.heads, context=self.length, dropout=self.dropout)
+        Optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
+
+
+PAPER: dict[str, Any] = {
+    "corpus": "wikitext-2",
+    "tokens": 1_000_000_000,
+    "vocabulary": 1_000_000,
+    "width": 200,
+    "mlp": 200,
+    "streams": 20,
+    "sequence": 100,
+    "valid_sequences": 1_000_000,
+    "steps": 58_580,
+    "every": 1_000,
+    "seed": 3,
+    "device": "cuda",
+    "precision": "half-logits",
+}
+"""The recipe of Figures 6 and 8 on WikiText-2: 20 epochs of 2,929 steps, from the seeds of those runs on."""
+
+
+def called(corpus: str) -> str:
+    """A corpus as a caption calls it.
+
+    >>> called("wikitext-2"), called("texts/song.txt")
+    ('WikiText-2', 'song.txt')
+    """
+    return TEXTS.get(corpus, Path(corpus).name)

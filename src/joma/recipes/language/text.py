@@ -1,0 +1,90 @@
+"""The texts that language models train on: finding them, their digests, and whether a run's text is still the same."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from joma.claims.contract import NotRun, Progress, silent
+from joma.data.text import Corpus, CorpusError, cut_vocabulary, find_corpus, python_corpus, streams, text_file
+from joma.recipes.language.config import PYTHON, TEXTS, LanguageModelConfig
+from joma.runs import Run
+
+
+def corpus(config: LanguageModelConfig, progress: Progress = silent) -> Corpus:
+    """The text to train on. Raises `NotRun` where it is not on this machine, `CorpusError` where --data is wrong."""
+    found = _found(config, lambda _, doing: progress(0.0, doing))
+    if found is None:
+        raise _missing(config)
+    return found
+
+
+def _missing(config: LanguageModelConfig) -> Exception:
+    """Why the text is not there. A folder that was named is an error; one that was not, a study that is not run."""
+    name, elsewhere = config.corpus, os.environ.get("JOMA_DATA")
+    if name not in TEXTS:
+        return CorpusError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, and {name} is no file")
+    if config.data:
+        folder = Path(config.data)
+        if folder.name == name and folder.is_dir():
+            return CorpusError(f"--data must be the folder that holds {name}, not {name} itself: {folder.parent}")
+        hint = f"; without --data it is looked for under JOMA_DATA, {elsewhere}" if elsewhere else ""
+        return CorpusError(f"--data {config.data}: there is no folder {name} in it, nor was it downloaded{hint}")
+    place = f"not under JOMA_DATA, {elsewhere!r}" if elsewhere else "neither under --data nor under JOMA_DATA"
+    download = f"joma.data.text.download_wikitext({name!r})"
+    return NotRun(f"{name} is {place}, nor downloaded ({download} does that)", "JOMA_DATA=FOLDER and the same command")
+
+
+def _found(config: LanguageModelConfig, progress: Progress) -> Corpus | None:
+    if config.corpus == PYTHON:
+        return python_corpus(config.vocabulary, tokens=config.tokens, progress=progress)
+    if config.corpus in TEXTS:
+        found = find_corpus(config.data or None, name=config.corpus, progress=progress)
+    else:
+        found = text_file(config.corpus, progress=progress) if Path(config.corpus).is_file() else None
+    if found is None:
+        return None
+    if config.tokens < len(found.tokens["train"]):
+        cut = found.tokens | {"train": found.tokens["train"][: config.tokens]}
+        found = replace(found, tokens=cut, sha256=sha256(f"{found.sha256} {config.tokens}".encode()).hexdigest())
+    return cut_vocabulary(found, config.vocabulary) if config.vocabulary < len(found.vocabulary) else found
+
+
+def epoch_steps(text: Corpus, batch: int, length: int) -> int:
+    """Steps in which the training text is read once; the last one overlaps the one before, to be as long."""
+    return steps_to_read(streams(text.tokens["train"], batch), length)
+
+
+def steps_to_read(text: Tensor, length: int) -> int:
+    """Steps in which streams (batch, tokens) are read once."""
+    if text.shape[1] <= length:
+        raise CorpusError(f"a sequence of {length} tokens and the next one do not fit into streams of {text.shape[1]}")
+    return -(-(text.shape[1] - 1) // length)
+
+
+def remember_corpus(text: Corpus, run: Run) -> None:
+    """Keep the sizes and the digest of the text; refuse another one than the run began with."""
+    sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]
+    run.keep("corpus/sizes", lambda: np.array(sizes))
+    _must_be(text, run.keep("corpus/sha256", lambda: _digest(text)), run)
+
+
+def same_text(config: LanguageModelConfig, run: Run) -> None:
+    """A study's `check`: the text of a finished run is still the one that is found, or none is found."""
+    text = _found(config, silent)
+    if text is not None:
+        _must_be(text, run.value("corpus/sha256"), run)
+
+
+def _digest(text: Corpus) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(text.sha256), np.uint8)
+
+
+def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
+    if not np.array_equal(recorded, _digest(text)):
+        raise CorpusError(f"{run.path} was made of another text than {text.name} is now; begin anew with --fresh")

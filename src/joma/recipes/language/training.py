@@ -1,0 +1,223 @@
+"""Training language models as ensembles: their recipes, and what is measured on the way.
+
+A study names its variants, each a `Recipe`, and trains them into its run:
+
+    text = corpus(config, progress)
+    base = recipe(config, text)
+    train_variants({"relu": base, "identity": base.with_decoder(activation="identity")}, text, run, progress)
+
+All members of a variant (rates x seeds) train as one ensemble. Recorded under the variant's name, over steps, with the
+members first (`joma.recipes.language_curves.curve` gives them back as (rates, seeds, points, ...)):
+
+    valid/loss                (members,)                  on the whole validation text, as is
+    valid/entropy             (members, layers, heads)    attention entropy
+    sequence/entropy          (members, layers, heads)    on the one sequence that the paper's curves come from
+    rank/up, rank/gradient    (members, layers)           stable rank of the MLP's lower matrix, of its gradient
+    rank/query_key            (members, layers, heads)    of W_q W_k^T
+    coherence                 (members,)                  mean |cos| between word vectors
+    estimate/...              (members,)                  logits by Theorem 1, see `joma.probes.decoder.logit_estimate`
+    train_loss, diverged_at   (members,)                  by the trainer
+
+and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `frequency_loss`), corpus/sizes (words,
+training tokens, validation tokens), corpus/sha256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.claims.contract import NotRun, Progress
+from joma.data.text import Corpus, CorpusError, cut_vocabulary, streams, windows
+from joma.host.devices import lacking
+from joma.models.decoder import Decoder, DecoderConfig
+from joma.probes import decoder as probe
+from joma.recipes.language.config import LanguageModelConfig
+from joma.recipes.language.text import epoch_steps, remember_corpus, steps_to_read
+from joma.runs import Run
+from joma.training import Ensemble, Optimizer, cross_entropy, next_token_loss, train_all
+from joma.training.ensemble import Precision
+
+KEY_WORDS = 1_000
+"""Most frequent words over which logits are compared with what Theorem 1 says."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one variant is trained: a decoder, an optimizer, the reading of the text, and the members."""
+
+    decoder: DecoderConfig
+    """Its vocabulary may be smaller than the corpus's: the text is then cut to the most frequent words."""
+    optimizer: Optimizer
+    """Its rate is that of `rates`. See `with_optimizer` for what depends on the length of an epoch."""
+    rates: tuple[float, ...] = (1e-4,)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """Every rate is trained with every seed."""
+    streams: int = 20
+    valid_streams: int = 10
+    sequence: int = 100
+    valid_sequences: int = 1_000_000
+    steps: int = 58_580
+    every: int = 1_000
+    device: str = "cpu"
+    precision: Precision = "float32"
+
+    @property
+    def members(self) -> list[tuple[float, int]]:
+        """(rate, seed) of every member, the seeds of one rate together."""
+        return [(rate, seed) for rate in self.rates for seed in self.seeds]
+
+    def with_(self, **changes: Any) -> Recipe:
+        """A copy with some options changed."""
+        return replace(self, **changes)
+
+    def with_decoder(self, **changes: Any) -> Recipe:
+        """A copy with some options of the decoder changed."""
+        return replace(self, decoder=replace(self.decoder, **changes))
+
+    def with_optimizer(self, **changes: Any) -> Recipe:
+        """A copy with some options of the optimizer changed."""
+        return replace(self, optimizer=replace(self.optimizer, **changes))
+
+
+def recipe(config: LanguageModelConfig, text: Corpus, *, layers: int = 1, rates: Sequence[float] = (1e-4,)) -> Recipe:
+    """The recipe of Figures 6 and 8 at the sizes of `config`: post-norm blocks that start as copies of one."""
+    epoch = epoch_steps(text, config.streams, config.length)
+    decoder = DecoderConfig(
+        vocabulary=len(text.vocabulary),
+        layers=layers,
+        width=config.width,
+        heads=config.heads,
+        mlp=config.mlp,
+        context=config.length,
+        dropout=config.dropout,
+        copies=True,
+    )
+    optimizer = Optimizer(
+        "adam",
+        clip=config.clip,
+        renew_every=epoch if config.renew_each_epoch else None,
+        decay=config.decay,
+        decay_every=epoch if config.decay < 1 else None,
+    )
+    return Recipe(
+        decoder=decoder,
+        optimizer=optimizer,
+        rates=tuple(rates),
+        seeds=tuple(range(config.seed, config.seed + config.seeds)),
+        streams=config.streams,
+        valid_streams=config.valid_streams,
+        sequence=config.sequence,
+        valid_sequences=config.valid_sequences,
+        steps=config.steps,
+        every=config.every,
+        device=config.device,
+        precision=config.precision,
+    )
+
+
+def train_variants(
+    variants: Mapping[str, Recipe], text: Corpus, run: Run, progress: Progress, *, share: float = 0.98
+) -> None:
+    """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
+
+    On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on.
+    """
+    for variant in variants.values():
+        if gap := lacking(variant.device):
+            here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
+            raise NotRun(str(gap), f"the same command on a machine with one, or joma run {run.study} with {here}")
+    remember_corpus(text, run)
+    for name, variant in variants.items():
+        run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
+        run.keep(f"{name}/seeds", lambda variant=variant: np.array(variant.seeds))  # type: ignore[misc]
+        run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
+    ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
+    train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
+
+
+def frequency_loss(variant: Recipe, text: Corpus) -> float:
+    """Loss on the validation text of the words' frequencies in the training text, each counted once more."""
+    words = variant.decoder.vocabulary
+    text = cut_vocabulary(text, words) if words < len(text.vocabulary) else text
+    counts = torch.bincount(text.tokens["train"].long(), minlength=words).double() + 1
+    _, following = windows(streams(text.tokens["valid"], variant.valid_streams), variant.decoder.context)
+    return float(-(counts / counts.sum()).log()[following[: variant.valid_sequences].long()].mean())
+
+
+def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
+    """The members of one variant and what is measured on them."""
+    shape, device = variant.decoder, torch.device(variant.device)
+    if shape.vocabulary < len(text.vocabulary):
+        text = cut_vocabulary(text, shape.vocabulary)
+    read = streams(text.tokens["train"], variant.streams).long().to(device)
+    epoch, last = steps_to_read(read, shape.context), read.shape[1] - 1 - shape.context
+
+    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+        first = min(step % epoch * shape.context, last)
+        return (
+            read[:, first : first + shape.context].contiguous(),
+            read[:, first + 1 : first + 1 + shape.context].contiguous(),
+        )
+
+    def networks(members: Sequence[int]) -> Decoder:
+        return Decoder(shape, [variant.members[member][1] for member in members])
+
+    return Ensemble(
+        members=len(variant.members),
+        networks=networks,
+        batch=batch,
+        loss=next_token_loss,
+        optimizer=replace(variant.optimizer, rate=tuple(rate for rate, _ in variant.members)),
+        steps=variant.steps,
+        measures=_measures(variant, text, networks),
+        measure_at=tuple(range(0, variant.steps + 1, variant.every)),
+        device=variant.device,
+        precision=variant.precision,
+    )
+
+
+Measure = Callable[[Decoder, Sequence[int]], Tensor | Mapping[str, Tensor]]
+
+
+def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]], Decoder]) -> dict[str, Measure]:
+    device = torch.device(variant.device)
+    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(device)
+    inputs, targets = windows(spoken, variant.decoder.context)  # (count, streams, length)
+    if variant.sequence >= len(inputs):
+        raise CorpusError(
+            f"sequence {variant.sequence} of the validation text was asked for, it has {len(inputs)} (from 0)"
+        )
+    single = inputs[variant.sequence, :1].contiguous()
+    first = inputs[0].contiguous(), targets[0].contiguous()
+    count = min(len(inputs), variant.valid_sequences)
+    inputs, targets = (part[:count].flatten(0, 1).contiguous() for part in (inputs, targets))
+    frequency = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double().to(device)
+    often = min(KEY_WORDS, int((frequency > 0).sum()))
+    frequency = frequency / frequency.sum()
+    starts: dict[tuple[int, ...], tuple[Tensor, Tensor] | None] = {}
+
+    def estimate(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+        key = tuple(members)
+        if key not in starts:
+            starts[key] = probe.logit_terms(networks(members).to(device), frequency)
+        start = starts[key]
+        return {} if start is None else probe.logit_estimate(decoder, start, frequency, words=often)
+
+    measures: dict[str, Measure] = {
+        "valid": lambda decoder, members: probe.validation(decoder, inputs, targets, cross_entropy),
+        "sequence": lambda decoder, members: {"entropy": probe.attention_entropy(decoder, single)},
+        "rank": lambda decoder, members: probe.weight_ranks(decoder),
+        "coherence": lambda decoder, members: probe.embedding_coherence(decoder),
+        "estimate": estimate,
+    }
+    if variant.decoder.mlp:
+        measures["rank/gradient"] = lambda decoder, members: probe.gradient_rank(
+            decoder, lambda decoder: next_token_loss(decoder, first)
+        )
+    return measures

@@ -1,0 +1,30 @@
+"""What keeps a record of language models from telling anything: runs that diverged, networks that learned nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from joma.recipes.language_curves import LEARNED, alive, best_loss, learned_at, mean_over_seeds
+from joma.runs import Run
+
+
+def diverged(run: Run, variants: Iterable[str]) -> dict[str, dict[str, float]]:
+    """How many members of each variant had a loss that was no longer finite, for a finding's `beside`; {} if none."""
+    lost = {f"runs of {name}": float((~alive(run, name)).sum()) for name in variants}
+    lost = {name: count for name, count in lost.items() if count}
+    return {"diverged and left out": lost} if lost else {}
+
+
+def learned_nothing(run: Run, variant: str, rate: int = 0) -> str:
+    """Why the networks of one rate show nothing: they learned the words' frequencies and no more. Empty if more.
+
+    Where all diverged there is no loss, and they learned nothing either.
+    """
+    if learned_at(run, variant)[rate]:
+        return ""
+    loss = mean_over_seeds(best_loss(run, variant)[rate])
+    frequencies = float(run.value(f"{variant}/loss by frequency"))
+    return (
+        f"the networks of {variant} learned no more than the words' frequencies: their best loss is {loss:.3f}, that "
+        f"of the frequencies {frequencies:.3f}, and {LEARNED:g} nats less are asked for"
+    )

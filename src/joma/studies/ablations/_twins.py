@@ -1,0 +1,271 @@
+"""Ablations: one network, twins of it that differ in one thing, and what becomes of drop and rebound.
+
+A study is a table of variants, each a change to the common recipe. All are trained on the same text, with the same
+seeds, so that they are compared seed by seed. Two questions can be asked of the record, layer by layer:
+
+    needs   does a part matter? What the network with the part does is compared with what its twin without it does.
+    shows   is the pattern there under a condition? The rebound is compared with none at all.
+
+A seed's drop and rebound are read at the valley of the mean of the OTHER seeds, as in `joma.measure.rebound`. Networks
+that diverged, or that learned no more than how frequent words are, tell nothing: what is asked of them is "not run".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from joma.claims.contract import Claim, Finding, Progress
+from joma.claims.controls import hardest
+from joma.claims.evidence import at_most
+from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
+from joma.measure.intervals import Comparison, compare
+from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound
+from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language_curves import alive, best_loss, layer_curves, steps_of
+from joma.recipes.language_findings import diverged, learned_nothing
+from joma.runs import Run
+
+
+@dataclass(frozen=True)
+class AblationConfig(LanguageModelConfig):
+    """Small models of Python source that differ in one thing."""
+
+    vocabulary: int = 200
+    width: int = 24
+    mlp: int = 24
+    streams: int = 4
+    length: int = 24
+    sequence: int = 5
+    valid_sequences: int = 10
+    steps: int = 160
+    every: int = 16
+    layers: int = 1
+    rate: float = 5e-3
+    """Of Adam."""
+
+
+AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-4, "steps": 23_432, "seeds": 6}
+"""Figure 6's recipe with two layers, for 8 of its 20 epochs of 2,929 steps. Six seeds: with three, rebounds of 0.3 and
+0.4 nats after drops of 1.1 and 0.8 were within what chance could do at 99 %."""
+
+MATTERS = 0.05
+"""Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
+by (RMS)."""
+FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
+"""The effect that the ablations take apart."""
+
+Change = Callable[[Recipe], Recipe]
+Part = Literal["drop", "rebound"]
+
+
+def as_it_is(base: Recipe) -> Recipe:
+    """The network that the others are twins of."""
+    return base
+
+
+def trains(variants: Mapping[str, Change]) -> Callable[[AblationConfig, Run, Progress], None]:
+    """A study's `run`: every variant of the recipe is trained, one ensemble of seeds each."""
+
+    def run(config: AblationConfig, run: Run, progress: Progress) -> None:
+        text = corpus(config, progress)
+        base = recipe(config, text, layers=config.layers, rates=(config.rate,))
+        train_variants({name: change(base) for name, change in variants.items()}, text, run, progress)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What drops and rebounds."""
+
+    measure: str
+    name: str
+    axis: str
+    """Its name in figures."""
+    scale: str
+    """What drops and rebounds are in, in figures."""
+    relative: bool = False
+    """Whether a curve is taken as a share of where it began."""
+
+
+ENTROPY = Quantity("valid/entropy", "attention entropy", "attention entropy (nats)", "nats")
+
+
+class Shape(NamedTuple):
+    """Drop and rebound of one variant, (layers, seeds) each, NaN for seeds that diverged."""
+
+    drop: np.ndarray
+    rebound: np.ndarray
+
+
+def curves_of(run: Run, variant: str, of: Quantity = ENTROPY) -> np.ndarray:
+    """(layers, seeds, points) of the seeds that `kept` names."""
+    curves = _alive_curves(run, variant, of)
+    return curves[:, _finite(curves)]
+
+
+def kept(run: Run, variant: str, of: Quantity = ENTROPY) -> np.ndarray:
+    """(seeds,) bool: which seeds neither diverged nor left a point of the curve that is not a number."""
+    seeds: np.ndarray = alive(run, variant)[0].copy()
+    seeds[seeds] = _finite(_alive_curves(run, variant, of))
+    return seeds
+
+
+def _alive_curves(run: Run, variant: str, of: Quantity) -> np.ndarray:
+    curves = layer_curves(run, variant, of.measure)
+    if not of.relative:
+        return curves
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a start of 0 there is no share: such seeds are left out
+        return np.asarray(curves / curves[..., :1])
+
+
+def _finite(curves: np.ndarray) -> np.ndarray:
+    return np.asarray(np.isfinite(curves).all(axis=(0, 2)))
+
+
+def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
+    """How far every layer of a variant drops and rebounds; with too few seeds left all is NaN."""
+    seeds, curves = kept(run, variant, of), torch.from_numpy(curves_of(run, variant, of).copy())
+    shape = Shape(*(np.full((len(curves), len(seeds)), np.nan) for _ in Shape._fields))
+    if seeds.sum() >= FEWEST_SEEDS:
+        shape.drop[:, seeds], shape.rebound[:, seeds] = drop_and_rebound(curves)
+    return shape
+
+
+def by_layer(
+    run: Run, variant: str, part: Part, of: Quantity = ENTROPY, *, level: float = 0.95
+) -> dict[str, Comparison]:
+    """A variant's drop or rebound in every layer, beside none at all."""
+    return {_layer(i): compare(row, level=level) for i, row in enumerate(getattr(shape_of(run, variant, of), part))}
+
+
+def differences(run: Run, one: str, other: str, part: Part, of: Quantity = ENTROPY) -> dict[str, Comparison]:
+    """Drop or rebound of `one` beside that of `other` in every layer, seed by seed."""
+    first, second = (getattr(shape_of(run, variant, of), part) for variant in (one, other))
+    return {_layer(i): compare(*rows) for i, rows in enumerate(zip(first, second, strict=True))}
+
+
+def _layer(index: int) -> str:
+    return f"layer {index + 1}"
+
+
+def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:
+    """Does `part`, drop or rebound, need what `whole` has and `without` lacks?
+
+    Every layer of `whole` is compared with its twin, seed by seed (95 %), and with none at all (99 %), for a part that
+    is not there needs nothing; the harder of the two counts. holds: every layer exceeds both by what matters, and no
+    layer of the twin has as much of it as matters.
+    """
+    expected = (
+        f"in every layer a {part} of {of.name} with {whole} (99 %), larger than with {without} by at least "
+        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance (95 %); none that matters with {without}"
+    )
+    if finding := cannot_tell(claim, run, expected, whole, without, of=of):
+        return finding
+    there = _there(run, whole, part, of, " against none")
+    found = {
+        layer: {f"{part} with {whole} against {without}": beside_twin, **there[layer]}
+        for layer, beside_twin in differences(run, whole, without, part, of).items()
+    }
+    return by_effect(
+        claim,
+        _hardest_by_layer(claim, found),
+        expected=expected,
+        size=[
+            at_most(f"{layer}, {part} with {without}", left.value, claim.matters or 0.0, claim.unit)
+            for layer, left in by_layer(run, without, part, of).items()
+        ],
+        beside=numbers(run, whole, without, of=of),
+    )
+
+
+def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENTROPY, command: str = "") -> Finding:
+    """Do all layers of `variant` drop and rebound, beyond what seeds do by chance (99 %)? Its twin stands beside it.
+
+    Of drop and rebound the weaker counts. holds: both are there in every layer, and as large as matters. command: what
+    to run where `variant` diverged, if it is not the same at a lower rate.
+    """
+    expected = (
+        f"in every layer {of.name} drops and comes back, both by at least {show(claim.matters or 0.0, claim.unit)} and "
+        "beyond chance (99 %)"
+    )
+    return cannot_tell(claim, run, expected, variant, of=of, command=command) or by_effect(
+        claim,
+        _hardest_by_layer(claim, _there(run, variant, "rebound", of)),
+        expected=expected,
+        beside=numbers(run, variant, twin, of=of),
+    )
+
+
+def _there(run: Run, variant: str, part: Part, of: Quantity, beside: str = "") -> dict[str, dict[str, Comparison]]:
+    """By layer, what must be above zero for a part to be there: a rebound is one only after a drop."""
+    parts: tuple[Part, ...] = ("rebound", "drop") if part == "rebound" else ("drop",)
+    found = {one: by_layer(run, variant, one, of, level=0.99) for one in parts}
+    return {layer: {f"{one} with {variant}{beside}": found[one][layer] for one in parts} for layer in found[part]}
+
+
+def _hardest_by_layer(claim: Claim, found: Mapping[str, Mapping[str, Comparison]]) -> dict[str, Comparison]:
+    return {
+        f"{layer}, {name}": one for layer, several in found.items() for name, one in hardest(claim, several).items()
+    }
+
+
+def cannot_tell(
+    claim: Claim,
+    run: Run,
+    expected: str,
+    *variants: str,
+    of: Quantity = ENTROPY,
+    may_be_idle: Sequence[str] = (),
+    command: str = "",
+) -> Finding | None:
+    """The finding "not run" where too few seeds of these variants are left, or one of them learned nothing; else None.
+
+    may_be_idle: further variants that must not have diverged, whatever they learned. command: what to run where one
+    diverged, if it is not the same at a lower rate.
+    """
+    if reason := lost(run, *variants, *may_be_idle, of=of):
+        return not_run(claim, expected, reason, command or again(run, "rate", run.config["rate"] / 3))
+    for variant in variants:
+        if reason := learned_nothing(run, variant):
+            return not_run(claim, expected, reason, again(run, "steps", 2 * run.config["steps"]))
+    return None
+
+
+def lost(run: Run, *variants: str, of: Quantity = ENTROPY) -> str:
+    """How many runs of these networks diverged, if too few seeds are left in which all are there; else empty."""
+    left = {name: kept(run, name, of) for name in variants}
+    if np.logical_and.reduce(list(left.values())).sum() >= FEWEST_SEEDS:
+        return ""
+    parts = [f"{(~seeds).sum()} of {len(seeds)} runs of {name}" for name, seeds in left.items() if not seeds.all()]
+    return f"{', '.join(parts)} diverged"
+
+
+def again(run: Run, option: str, *values: float) -> str:
+    """The command that repeats a run with one option changed."""
+    scale = " --scale paper" if all(run.config[name] == value for name, value in AT_PAPER_SCALE.items()) else ""
+    return " ".join([f"joma run {run.study}{scale} --{option}", *(f"{value:g}" for value in values)])
+
+
+def numbers(run: Run, *variants: str, of: Quantity = ENTROPY) -> dict[str, dict[str, float]]:
+    """What a reader wants beside a verdict: drop, rebound and valley of every layer, and the loss; who diverged.
+
+    The valley is given as the share of training after which it is reached: 1 for a curve that still falls at the end.
+    """
+    return {variant: _numbers(run, variant, of) for variant in variants} | diverged(run, variants)
+
+
+def _numbers(run: Run, variant: str, of: Quantity) -> dict[str, float]:
+    shape, curves, steps = shape_of(run, variant, of), curves_of(run, variant, of), steps_of(run, variant)
+    found = {}
+    for i, layer in enumerate(curves if curves.shape[1] else ()):
+        found[f"{_layer(i)} drop"] = compare(shape.drop[i]).value
+        found[f"{_layer(i)} rebound"] = compare(shape.rebound[i]).value
+        found[f"{_layer(i)} valley at share of training"] = float(steps[layer.mean(0).argmin()] / steps[-1])
+    return found | {"loss": compare(best_loss(run, variant)[0]).value}

@@ -1,0 +1,202 @@
+"""Learned embeddings, frozen random ones, and the frozen orthonormal ones that the theory assumes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
+from joma.claims.controls import hardest
+from joma.claims.evidence import at_least
+from joma.claims.verdicts import by_effect, not_run
+from joma.measure.intervals import compare
+from joma.recipes.language import Recipe, same_text
+from joma.recipes.language_curves import alive, best_loss, curve
+from joma.recipes.language_findings import diverged
+from joma.runs import Run
+from joma.studies.ablations._figures import draw_curves, draw_summary
+from joma.studies.ablations._twins import (
+    AT_PAPER_SCALE,
+    FIGURE_6,
+    MATTERS,
+    AblationConfig,
+    as_it_is,
+    cannot_tell,
+    shows,
+    trains,
+)
+
+BETTER = 0.02  # nats of loss that count as a gain
+ALIKE = 0.1  # of the frozen vectors' coherence: by so much more, words have become alike
+HIGH = 0.9  # a correlation that counts as high
+MARGIN = 0.05  # by which a correlation must exceed its control
+
+
+def _few_words(base: Recipe, embeddings: str) -> Recipe:
+    """The text cut to as many words as the network is wide: more cannot be orthonormal."""
+    return base.with_decoder(vocabulary=min(base.decoder.width, base.decoder.vocabulary), embeddings=embeddings)
+
+
+ALL_WORDS = {"learned": as_it_is, "frozen": lambda base: base.with_decoder(embeddings="frozen")}
+FEW_WORDS = {
+    "learned, few words": lambda base: _few_words(base, "learned"),
+    "frozen, few words": lambda base: _few_words(base, "frozen"),
+    "orthonormal": lambda base: _few_words(base, "orthonormal"),
+}
+
+ORTHONORMAL = Claim(
+    "rebound-with-orthonormal-embeddings",
+    "JoMA Sec. 2",
+    "Embeddings are taken as fixed and orthonormal; with such ones attention entropy drops and then rebounds.",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=FIGURE_6,
+)
+FROZEN = Claim(
+    "rebound-with-random-embeddings",
+    "JoMA Sec. 7",
+    "Words that outnumber dimensions can have almost orthogonal vectors; asked here: does attention rebound with them?",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=FIGURE_6,
+)
+BETTER_LEARNED = Claim(
+    "learned-embeddings-help",
+    "JoMA Sec. 7",
+    "Training the embeddings as well makes learning more effective and generalisation better.",
+    empirical=True,
+    matters=BETTER,
+    unit="nats",
+)
+ALIKE_LEARNED = Claim(
+    "learned-embeddings-become-alike",
+    "JoMA Sec. 7",
+    "Trained embeddings of similar words become similar: vectors are less orthogonal than random ones.",
+    empirical=True,
+    matters=ALIKE,
+    unit="%",
+)
+LOGITS = Claim(
+    "logits-with-orthonormal-embeddings",
+    "JoMA Thm 1",
+    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c, with orthonormal embeddings.",
+    empirical=True,
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=("thm1-softmax/softmax-published", "fig6/logits-of-a-language-model"),
+)
+
+
+def _orthonormal(run: Run) -> Finding:
+    return shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words")
+
+
+def _frozen(run: Run) -> Finding:
+    return shows(FROZEN, run, variant="frozen", twin="learned")
+
+
+def _better(run: Run) -> Finding:
+    """By how much the best loss is below that of words' frequencies: with learned vectors, and with frozen ones.
+
+    Frozen vectors with which nothing is learned would speak for the claim, so that twin need not have learned.
+    """
+    expected = (
+        f"after as many steps a lower validation loss than with frozen vectors, by at least {BETTER} nats and beyond "
+        "chance (95 %)"
+    )
+    if finding := cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
+        return finding
+    below = [float(run.value(f"{name}/loss by frequency")) - best_loss(run, name)[0] for name in ALL_WORDS]
+    return by_effect(
+        BETTER_LEARNED,
+        compare(*below),
+        expected=expected,
+        what="loss below that of the words' frequencies by",
+        beside=_losses(run, *ALL_WORDS) | diverged(run, ALL_WORDS),
+    )
+
+
+def _alike(run: Run) -> Finding:
+    """Coherence, the mean |cos| between words, at the end: by which share it exceeds that of frozen random vectors."""
+    expected = (
+        f"a mean |cos| between words above that of frozen random vectors by at least {ALIKE:.0%} and beyond chance "
+        "(95 %)"
+    )
+    if finding := cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
+        return finding
+    random = curve(run, "frozen", "coherence")[0, :, -1]  # there even if that network diverged: the vectors are frozen
+    found = _ends(run, "learned", "coherence")
+    coherence = {"learned": found, "frozen": random, "orthonormal": curve(run, "orthonormal", "coherence")[0, :, -1]}
+    return by_effect(
+        ALIKE_LEARNED,
+        compare(found / random - 1),
+        expected=expected,
+        what="mean |cos| between words above that of frozen random vectors by",
+        beside={name: {"mean |cos|": compare(ends).value} for name, ends in coherence.items()}
+        | diverged(run, ["learned"]),
+    )
+
+
+def _logits(run: Run) -> Finding:
+    """Theorem 1's estimate in the first layer: with orthonormal vectors, against random ones and against frequency."""
+    expected = (
+        f"a correlation of at least {HIGH} over words, above that with random vectors and above that of log frequency "
+        f"(its absolute value), by at least {MARGIN} and beyond chance (95 %)"
+    )
+    if "orthonormal/estimate/theorem" not in run:
+        reason = "with several heads the theorem does not say which logits it means"
+        return not_run(LOGITS, expected, reason, "joma verify embeddings")
+    if finding := cannot_tell(LOGITS, run, expected, "orthonormal", "frozen, few words"):
+        return finding
+    found = {name: _ends(run, name, "estimate/theorem") for name in FEW_WORDS}
+    frequency = np.abs(_ends(run, "orthonormal", "estimate/frequency"))
+    theorem = found["orthonormal"]
+    controls = {"random vectors": found["frozen, few words"], "log frequency": frequency}
+    return by_effect(
+        LOGITS,
+        hardest(LOGITS, {f"against {name}": compare(theorem, other) for name, other in controls.items()}),
+        expected=expected,
+        what="correlation of estimate and logits",
+        size=[at_least("mean correlation", compare(theorem).value, HIGH)],
+        beside={name: {"correlation": compare(ends).value} for name, ends in found.items()}
+        | {"log frequency": {"|correlation|": compare(frequency).value}}
+        | diverged(run, FEW_WORDS),
+    )
+
+
+def _ends(run: Run, variant: str, measure: str) -> np.ndarray:
+    """(seeds,) of a measure at the end of training, NaN for those that diverged."""
+    return np.where(alive(run, variant)[0], curve(run, variant, measure)[0, :, -1], np.nan)
+
+
+def _losses(run: Run, *variants: str) -> dict[str, dict[str, float]]:
+    return {name: {"loss": compare(best_loss(run, name)[0]).value} for name in variants}
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Curves on all words and on few, and all drops and rebounds."""
+    few = min(run.config["width"], int(run.value("corpus/sizes")[0]))
+    return [
+        draw_curves(run, {"All words": list(ALL_WORDS), f"{few} words": list(FEW_WORDS)}, "embeddings"),
+        draw_summary(run, [*ALL_WORDS, *FEW_WORDS], "embeddings-summary"),
+    ]
+
+
+STUDY = Study(
+    name="embeddings",
+    title="Ablation: embeddings learned, frozen, orthonormal",
+    version=2,
+    claims=(ORTHONORMAL, FROZEN, BETTER_LEARNED, ALIKE_LEARNED, LOGITS),
+    quick=AblationConfig(),
+    paper=AblationConfig(**AT_PAPER_SCALE),
+    run=trains(ALL_WORDS | FEW_WORDS),
+    judge=each_claim(_orthonormal, _frozen, _better, _alike, _logits),
+    draw=draw,
+    check=same_text,
+    about=(
+        "Figure 6's language model with learned embeddings and with random ones that stay as they start; and, on the "
+        "text cut to as many words as the network is wide, with learned, frozen random and frozen orthonormal ones: "
+        "the theory assumes the last. Orthonormal vectors have length 1, random ones start at 0.1 √(width/3)."
+    ),
+)

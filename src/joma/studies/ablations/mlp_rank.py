@@ -1,0 +1,128 @@
+"""Section 4's remark on rank: does the MLP's lower matrix lose rank and regain it, as attention does with entropy?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
+from joma.claims.evidence import at_least
+from joma.claims.verdicts import by_effect
+from joma.measure.correlation import pearson
+from joma.measure.intervals import compare
+from joma.recipes.language import same_text
+from joma.recipes.language_curves import layer_curves, steps_of
+from joma.runs import Run
+from joma.studies.ablations._figures import draw_curves, draw_summary
+from joma.studies.ablations._twins import (
+    AT_PAPER_SCALE,
+    FIGURE_6,
+    AblationConfig,
+    Quantity,
+    as_it_is,
+    cannot_tell,
+    needs,
+    numbers,
+    shows,
+    trains,
+)
+
+RANK = Quantity(
+    "rank/up",
+    "the stable rank of the MLP's lower matrix (as a share of its start)",
+    "stable rank / its start",
+    "share of the start",
+    relative=True,
+)
+SHARE = 0.02  # of the start: a smaller change of rank counts as none
+CLOSE = 0.9  # a correlation that counts as following
+MARGIN = 0.05  # by which it must exceed its control
+
+VARIANTS = {"ReLU": as_it_is, "identity": lambda base: base.with_decoder(activation="identity")}
+
+BOUNCES = Claim(
+    "mlp-rank-bounces",
+    "JoMA Sec. 4",
+    "The rank of the MLP's lower matrix first drops and then bounces back.",
+    empirical=True,
+    matters=SHARE,
+    unit="%",
+    ceiling=1.0,
+    uses=("eq6/rank-rebounds",),
+)
+NONLINEAR = Claim(
+    "mlp-rank-needs-nonlinearity",
+    "JoMA Sec. 8",
+    "It is in the dynamics of nonlinear MLPs that weights become low rank and then high rank again.",
+    empirical=True,
+    matters=SHARE,
+    unit="%",
+    ceiling=1.0,
+    uses=("mlp-rank/mlp-rank-bounces",),
+)
+TOGETHER = Claim(
+    "mlp-rank-follows-entropy",
+    "JoMA Sec. 4",
+    "MLP and attention move together, so that the rank of the one falls and rises with the entropy of the other.",
+    empirical=True,
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=("mlp-rank/mlp-rank-bounces", *FIGURE_6),
+)
+
+
+def _bounces(run: Run) -> Finding:
+    return shows(BOUNCES, run, variant="ReLU", twin="identity", of=RANK)
+
+
+def _nonlinear(run: Run) -> Finding:
+    return needs(NONLINEAR, run, part="rebound", whole="ReLU", without="identity", of=RANK)
+
+
+def _together(run: Run) -> Finding:
+    """Over measuring points: does rank go with entropy more than any slow trend does, such as the log of time?"""
+    expected = (
+        f"in every layer a correlation over training of at least {CLOSE}, above that with log time (its absolute "
+        f"value) by at least {MARGIN} and beyond chance (95 %)"
+    )
+    if finding := cannot_tell(TOGETHER, run, expected, "ReLU", of=RANK):
+        return finding
+    ranks, entropies = (layer_curves(run, "ReLU", measure) for measure in ("rank/up", "valid/entropy"))
+    follows = pearson(ranks, entropies)  # (layers, seeds)
+    drifts = np.abs(pearson(ranks, np.log1p(steps_of(run, "ReLU"))))
+    found = {f"layer {i}": compare(*pair) for i, pair in enumerate(zip(follows, drifts, strict=True), start=1)}
+    return by_effect(
+        TOGETHER,
+        found,
+        expected=expected,
+        what="correlation of rank with entropy",
+        size=[at_least(f"{layer}: mean correlation", one.value, CLOSE) for layer, one in found.items()],
+        beside=numbers(run, "ReLU", of=RANK),
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Rank of the two, drops and rebounds of rank, and entropy for comparison."""
+    return [
+        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank", RANK),
+        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank-entropy"),
+        draw_summary(run, list(VARIANTS), "mlp-rank-summary", RANK),
+    ]
+
+
+STUDY = Study(
+    name="mlp-rank",
+    title="Section 4: does the MLP's rank drop and bounce back?",
+    version=2,
+    claims=(BOUNCES, NONLINEAR, TOGETHER),
+    quick=AblationConfig(),
+    paper=AblationConfig(**AT_PAPER_SCALE),
+    run=trains(VARIANTS),
+    judge=each_claim(_bounces, _nonlinear, _together),
+    draw=draw,
+    check=same_text,
+    about=(
+        "The stable rank of the MLP's lower matrix, as a share of where it began, over the training of Figure 6's "
+        "language model, with ReLU and with the identity in its place; and whether it goes with attention entropy more "
+        "than any slow trend would."
+    ),
+)

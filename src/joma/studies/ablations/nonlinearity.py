@@ -1,0 +1,144 @@
+"""Is it the MLP's nonlinearity that makes attention rebound? ReLU against GELU, the identity, and no MLP at all."""
+
+from __future__ import annotations
+
+from joma.claims.contract import Claim, Finding, Study, each_claim
+from joma.claims.evidence import at_least
+from joma.claims.verdicts import by_effect
+from joma.measure.intervals import compare
+from joma.recipes.language import same_text
+from joma.runs import Run
+from joma.studies.ablations._figures import draws
+from joma.studies.ablations._twins import (
+    AT_PAPER_SCALE,
+    FIGURE_6,
+    MATTERS,
+    AblationConfig,
+    as_it_is,
+    by_layer,
+    cannot_tell,
+    needs,
+    numbers,
+    shape_of,
+    shows,
+    trains,
+)
+
+VARIANTS = {
+    "ReLU": as_it_is,
+    "GELU": lambda base: base.with_decoder(activation="gelu"),
+    "identity": lambda base: base.with_decoder(activation="identity"),
+    "no MLP": lambda base: base.with_decoder(mlp=0, activation="identity"),
+}
+
+REBOUND = Claim(
+    "rebound-needs-nonlinearity",
+    "JoMA Sec. 5",
+    "Attention entropy bounces back because the MLP is nonlinear; with a linear MLP it would not.",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=(*FIGURE_6, "eq6/only-nonlinear-rebounds"),
+)
+LINEAR = Claim(
+    "linear-mlp-stays-sparse",
+    "JoMA Thm 2",
+    "With a linear MLP attention becomes sparse over training, and no denser again.",
+    empirical=True,
+    matters=MATTERS / 2,  # below a rebound of MATTERS by so much: nearer to none than to one that matters
+    unit="nats",
+    uses=("thm2/one-hot",),
+)
+GELU = Claim(
+    "rebound-with-gelu",
+    "JoMA Sec. 4",
+    "With a nonlinear activation attention becomes sparse and then dense; asked here of one that is not homogeneous.",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=FIGURE_6,
+)
+DROP_OF_MLP = Claim(
+    "drop-needs-mlp",
+    "JoMA Thm 1",
+    "Attention's logits follow from the weights of the MLP above it; asked here: does the drop of its entropy need it?",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=(*FIGURE_6, "thm1-softmax/softmax-published"),
+)
+REBOUND_OF_MLP = Claim(
+    "rebound-needs-mlp",
+    "JoMA eq. 6",
+    "Attention entropy rebounds when the less salient weights of the MLP above it catch up.",
+    empirical=True,
+    matters=MATTERS,
+    unit="nats",
+    uses=(*FIGURE_6, "eq6/entropy-rebounds"),
+)
+
+
+def _rebound(run: Run) -> Finding:
+    return needs(REBOUND, run, part="rebound", whole="ReLU", without="identity")
+
+
+def _linear(run: Run) -> Finding:
+    """Is the rebound of the linear network below one that matters, while it drops and ReLU does rebound?
+
+    The effect is the rebound with its sign turned, so that more of it is what the claim says; the control is the
+    smallest rebound that matters. A linear network that rebounds beyond it, by more than chance, refutes the claim.
+    """
+    expected = (
+        f"in every layer of the linear network a drop, and a rebound that stays below {MATTERS:g} nats (both 99 %); a "
+        "rebound with ReLU"
+    )
+    if finding := cannot_tell(LINEAR, run, expected, "identity", "ReLU"):
+        return finding
+    needed = {
+        "drop with identity": by_layer(run, "identity", "drop", level=0.99),
+        "rebound with ReLU": by_layer(run, "ReLU", "rebound", level=0.99),
+    }
+    turned = -shape_of(run, "identity").rebound
+    return by_effect(
+        LINEAR,
+        {f"layer {i}": compare(layer, -MATTERS, level=0.99) for i, layer in enumerate(turned, start=1)},
+        expected=expected,
+        what="minus the rebound with identity",
+        controls=[
+            at_least(f"{layer}: {what}, the lower end of its interval,", found.low, MATTERS, "nats")
+            for what, layers in needed.items()
+            for layer, found in layers.items()
+        ],
+        beside=numbers(run, "identity", "ReLU"),
+    )
+
+
+def _gelu(run: Run) -> Finding:
+    return shows(GELU, run, variant="GELU", twin="ReLU")
+
+
+def _drop_of_mlp(run: Run) -> Finding:
+    return needs(DROP_OF_MLP, run, part="drop", whole="ReLU", without="no MLP")
+
+
+def _rebound_of_mlp(run: Run) -> Finding:
+    return needs(REBOUND_OF_MLP, run, part="rebound", whole="ReLU", without="no MLP")
+
+
+STUDY = Study(
+    name="nonlinearity",
+    title="Ablation: is it the nonlinearity that makes attention rebound?",
+    version=2,
+    claims=(REBOUND, LINEAR, GELU, DROP_OF_MLP, REBOUND_OF_MLP),
+    quick=AblationConfig(width=32, mlp=32, streams=8, layers=2, steps=300, every=20),
+    paper=AblationConfig(**AT_PAPER_SCALE),
+    run=trains(VARIANTS),
+    judge=each_claim(_rebound, _linear, _gelu, _drop_of_mlp, _rebound_of_mlp),
+    draw=draws(VARIANTS, "nonlinearity"),
+    check=same_text,
+    about=(
+        "Figure 6's language model with ReLU, with GELU, with the identity in place of an activation, and without "
+        "MLPs, on one text with the same seeds. The rebound needs the nonlinearity only if it exceeds that of the "
+        "identity, seed by seed and in every layer, and the identity has none."
+    ),
+)

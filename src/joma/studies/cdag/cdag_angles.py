@@ -1,0 +1,332 @@
+"""CDAG Theorem 1: three signs do not decide which way the backpropagated gradient points; three angles do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi, radians, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.evidence import Test, above, at_least, at_most, below
+from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.style import CONTROL, CORRECTED, PRINTED, depth_colours, panels
+from joma.runs import Run
+from joma.studies.cdag import _draws as _cdag_draws
+from joma.theory import cdag
+
+EXACT = 1e-12
+ERRORS = 4.0  # shares and means of draws, in standard errors
+
+
+@dataclass(frozen=True)
+class Config:
+    """Random signals over datasets of several sizes."""
+
+    dimensions: tuple[int, ...] = (2, 3, 10, 100)
+    """Numbers of samples: a signal is a vector over them."""
+    draws: int = 30_000
+    """Gaussian signals, in each dimension and batch."""
+    angled: int = 6_000
+    """Signals at given angles, and with a given rest."""
+    batches: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.dimensions, default=0) < 2:
+            raise ValueError(f"dimensions must be 2 or more each, for angles to exist, got {self.dimensions}")
+
+
+THEOREM = "cdag-angles/three-signs"
+SIGNS = Claim(
+    "three-signs",
+    "CDAG Thm 1",
+    "corr(z_α, δ) > 0, corr(z_β, f) > 0 and corr(z_α, z_β) ≠ 0 make corr(z_β, g_j→k) positive.",
+    "The angles a = (z_α, δ), b = (z_β, f), c = (z_α, ±z_β) with a + b + c < 90° do.",
+)
+PICTURE = Claim(
+    "picture",
+    "CDAG Fig. 1",
+    "Given the three signs, a drawing in the plane shows that corr(f, δ) and corr(z_β, δ) have the same sign.",
+    uses=(THEOREM,),
+)
+CONSTANT = Claim(
+    "positive-constant",
+    "CDAG Thm 1",
+    "Whatever positive constants C₁, C₂, C₃ lie below the premises, some positive C₄ lies below the conclusion.",
+    "For normalised correlations above C = cos θ only if θ < 30°, C > 0.866; then C₄ = (cos θ + cos 5θ)/2.",
+    uses=(THEOREM,),
+)
+SAME = Claim(
+    "same-latent",
+    "CDAG Sec. 1.2",
+    "The theorem also applies to β = α.",
+    "With β = α it needs a + b < 90°.",
+    uses=(THEOREM,),
+)
+REST = Claim(
+    "rest-of-the-activation",
+    "CDAG Thm 1",
+    "Of the child's activation nothing is asked but corr(z_β, f) > 0.",
+    "If E[f | z_β, δ] = γ z_β with γ > 0, the conclusion is γ corr(z_β, δ)² ≥ 0 in the mean, at any angles.",
+)
+START = Claim(
+    "start-of-the-weight",
+    "CDAG Thm 1",
+    "The weight is corr(f, δ), by the gradient rule.",
+    "It is after a step from w(0) = 0; any other w(0) must have the sign of corr(f, δ).",
+)
+BACKPROP = Claim(
+    "backpropagated",
+    "CDAG Sec. 1.2",
+    "What a child receives from all its parents j correlates with z_β by Σ_j corr(f, δ_j) corr(z_β, δ_j).",
+)
+GATE = Claim(
+    "recursion",
+    "CDAG Sec. 1.2",
+    "From corr(z_β, f) > 0 and corr(z_β, g) > 0 follows corr(z_β, σ′g) > 0, so that the argument goes on below.",
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Draw signals with and without the premises, one step of the run a batch, and count positive conclusions."""
+    example, gate = cdag.counter_example(), cdag.gate_counter_example()
+    run.keep("example/premises", lambda: cdag.premises(*example))
+    run.keep("example/conclusion", lambda: cdag.conclusion(example.zb, example.f, example.delta))
+    run.keep("example/gated", lambda: cdag.correlation(gate.zb, (gate.f > 0) * gate.g))
+    run.keep("plane/slack", lambda: _cdag_draws.planar_slack(config.angled, _numbers(config.seed, 0)))
+    run.keep("backprop/linear", lambda: _cdag_draws.backpropagated(lambda x: x, _numbers(config.seed, 1)))
+    run.keep("backprop/tanh", lambda: _cdag_draws.backpropagated(torch.tanh, _numbers(config.seed, 1)))
+    kinds = {
+        "sign": (_cdag_draws.by_sign, config.draws),
+        "angle": (_cdag_draws.by_angle, config.angled),
+        "rest": (_cdag_draws.by_rest, config.angled),
+    }
+    for batch in range(config.batches):
+        for dim in config.dimensions:
+            progress(batch / config.batches, f"batch {batch + 1}, {dim} samples")
+            for i, (kind, (count, draws)) in enumerate(kinds.items()):
+                done = run.last_step(f"{dim}/{kind}/draws")
+                if done is None or done < batch:
+                    counted = count(draws, dim, _numbers(config.seed, 2 + i, dim, batch))
+                    names = {f"{dim}/{kind}/{name}": value for name, value in counted.items()}
+                    run.record(batch, {f"{dim}/{kind}/draws": draws, **names})
+
+
+# A theorem has to be true of every draw: shares must be 1, violations 0.
+
+
+def _signs(run: Run) -> Finding:
+    inside, violated = (float(_total(run, f"angle/{name}").sum()) for name in ("inside", "violated"))
+    beyond = _total(run, "angle/draws").sum() - inside
+    negative = _total(run, "angle/draws").sum() - _total(run, "angle/binned positive").sum() - violated
+    premises = run.value("example/premises")
+    return by_tests(
+        SIGNS,
+        expected="no negative conclusion",
+        printed=[
+            at_least("least share of draws with a positive conclusion", _share(run, "sign/signs").min(), 1.0, "%"),
+            above("conclusion of an example by hand", float(run.value("example/conclusion")), 0.0),
+        ],
+        corrected=_all_positive("a + b + c < 90°", inside, violated),
+        controls=[
+            above("least premise of that example", float(premises.min()), 0.0),
+            above("share of draws beyond 90° that are negative", negative / beyond, 0.0, "%"),
+            _without_premises(run, "sign/control"),
+        ],
+    )
+
+
+def _picture(run: Run) -> Finding:
+    share = _share(run, "sign/signs")
+    return by_tests(
+        PICTURE,
+        expected="the same sign in every draw",
+        printed=[at_least("least share of draws with the same sign", share.min(), 1.0, "%")],
+        direction=[_more_often(run, "sign/signs", "sign/control")],
+        controls=[_without_premises(run, "sign/control")],
+        beside=_by_dimension(run, share, _share(run, "sign/control")),
+    )
+
+
+def _constant(run: Run) -> Finding:
+    least = np.min([run.array(f"{dim}/angle/least").min(0) for dim in run.config["dimensions"]], axis=0)
+    slack = float(np.min([run.array(f"{dim}/angle/slack") for dim in run.config["dimensions"]]))
+    theta = np.arccos(_cdag_draws.THRESHOLDS)
+    bound = (np.cos(theta) + np.cos(np.minimum(5 * theta, pi))) / 2
+    return by_tests(
+        CONSTANT,
+        expected="a positive least conclusion: as printed for every C, as corrected for θ < 30° and at least C₄",
+        printed=[above("least normalised conclusion", float(least.min()), 0.0)],
+        corrected=[
+            above("least normalised conclusion for θ < 30°", float(least[theta < radians(30)].min()), 0.0),
+            at_least("least distance above C₄", float((least - bound).min()), -EXACT),
+            at_least("least distance above the bound of each draw", slack, -EXACT),
+            at_most("distance of signals in a plane from that bound", float(run.value("plane/slack")), EXACT),
+        ],
+        beside={
+            f"C = {c:g}": {"least normalised conclusion": float(v), "C₄": float(b)}
+            for c, v, b in zip(_cdag_draws.THRESHOLDS, least, bound, strict=True)
+        },
+    )
+
+
+def _same_latent(run: Run) -> Finding:
+    share = _share(run, "sign/same latent")
+    inside, violated = (float(_total(run, f"angle/same {name}").sum()) for name in ("inside", "violated"))
+    return by_tests(
+        SAME,
+        expected="no negative conclusion",
+        printed=[at_least("least share of draws with a positive conclusion", share.min(), 1.0, "%")],
+        corrected=_all_positive("a + b < 90°", inside, violated),
+        controls=[_without_premises(run, "sign/control")],
+        beside=_by_dimension(run, share, _share(run, "sign/control")),
+    )
+
+
+def _rest(run: Run) -> Finding:
+    dimensions = run.config["dimensions"]
+    leaning = _total(run, "rest/leaning positive") / _total(run, "rest/leaning")
+    paired = float(np.max([run.array(f"{dim}/rest/paired off") for dim in dimensions]))
+    gap = np.array([run.array(f"{dim}/rest/independent gap").mean() for dim in dimensions])
+    variance = np.array([run.array(f"{dim}/rest/independent variance").mean() for dim in dimensions])
+    errors = float((np.abs(gap) / np.sqrt(variance / _total(run, "rest/draws"))).max())
+    return by_tests(
+        REST,
+        expected="as printed: positive in every draw; as corrected: within 4 standard errors, and exact in pairs",
+        printed=[at_least("least share of draws positive where the rest leans against δ", leaning.min(), 1.0, "%")],
+        corrected=[
+            at_most("standard errors between the mean and γ corr², with an unrelated rest", errors, ERRORS),
+            at_most("distance from γ corr² where ± pairs cancel the rest", paired, EXACT),
+        ],
+    )
+
+
+def _start(run: Run) -> Finding:
+    inside = _total(run, "angle/inside")
+    some = np.where(inside > 0, inside, np.nan)  # without a draw nothing is known
+    share = {kind: (_total(run, f"angle/start {kind}") / some).min() for kind in ("random", "zero", "matched")}
+    return by_tests(
+        START,
+        expected="positive in every draw within the angle condition",
+        printed=[at_least("least share of draws positive from a random w(0)", share["random"], 1.0, "%")],
+        corrected=[
+            at_least("least share of draws positive from w(0) = 0", share["zero"], 1.0, "%"),
+            at_least("least share of draws positive from a w(0) of matching sign", share["matched"], 1.0, "%"),
+        ],
+    )
+
+
+def _backprop(run: Run) -> Finding:
+    return by_residual(
+        BACKPROP,
+        printed=float(run.value("backprop/linear")),
+        tolerance=EXACT,
+        expected="automatic differentiation of linear parents after a unit step from w = 0 gives the same",
+        control={"tanh parents, whose slope changes during the step": float(run.value("backprop/tanh"))},
+    )
+
+
+def _gate(run: Run) -> Finding:
+    share = _share(run, "sign/gated")
+    return by_tests(
+        GATE,
+        expected="positive in every draw",
+        printed=[
+            at_least("least share of draws positive behind a ReLU", share.min(), 1.0, "%"),
+            above("an example of two samples", float(run.value("example/gated")), 0.0),
+        ],
+        direction=[_more_often(run, "sign/gated", "sign/gated control")],
+        controls=[_without_premises(run, "sign/gated control")],
+        beside=_by_dimension(run, share, _share(run, "sign/gated control")),
+    )
+
+
+def _all_positive(condition: str, inside: float, violated: float) -> list[Test]:
+    """No draw that meets the condition is negative, and there are such draws."""
+    return [
+        at_most(f"share of draws with {condition} that are negative", violated / max(inside, 1.0), 0.0, "%"),
+        at_least(f"draws with {condition}", inside, 1.0),
+    ]
+
+
+def _without_premises(run: Run, control: str) -> Test:
+    """Draws without the premises must not all be positive: else a share of 1 would say nothing."""
+    return below("largest share of draws positive without the premises", _share(run, control).max(), 1.0, "%")
+
+
+def _more_often(run: Run, series: str, control: str) -> Test:
+    """In every dimension, beyond chance: the standard error of a difference of two shares is sqrt(1/2n) at most."""
+    error = sqrt(0.5 / (run.config["draws"] * run.config["batches"]))
+    gain = float((_share(run, series) - _share(run, control)).min())
+    return above("least gain over draws without the premises, in standard errors", gain / error, ERRORS)
+
+
+def _by_dimension(run: Run, share: Any, control: Any) -> dict[str, dict[str, float]]:
+    return {
+        f"{dim} samples": {"share": float(one), "without the premises": float(other)}
+        for dim, one, other in zip(run.config["dimensions"], share, control, strict=True)
+    }
+
+
+def draw(run: Run) -> list[Drawing]:
+    """How often the conclusion is positive, against the sum of the angles and against the dimension."""
+    dimensions = run.config["dimensions"]
+    figure, (left, right) = panels(2)
+    middle = (np.arange(_cdag_draws.BINS) + 0.5) * _cdag_draws.BIN
+    for i, (dim, colour) in enumerate(zip(dimensions, depth_colours(len(dimensions)), strict=True)):
+        count, positive = _total(run, "angle/binned")[i], _total(run, "angle/binned positive")[i]
+        seen = count >= 50
+        left.plot(middle[seen], positive[seen] / count[seen], color=colour, label=f"{dim} samples")
+    left.axvline(90, ls="--", lw=1, color=CORRECTED)
+    left.annotate("90°", (66, 0.04), fontsize=8.5, color=CORRECTED)
+    left.set(xlabel="a + b + c in degrees", ylabel="share with a positive conclusion", title="Angles decide")
+    left.set(xticks=range(0, 271, 45), ylim=(0, 1.04))
+    left.legend(loc="lower right")
+    place = np.arange(len(dimensions))
+    right.bar(place - 0.2, _share(run, "sign/signs"), 0.38, color=PRINTED, label="the three signs hold")
+    right.bar(place + 0.2, _share(run, "sign/control"), 0.38, color=CONTROL, label="no premise")
+    right.axhline(1, ls="--", lw=1, color=CORRECTED, label="a + b + c < 90°")
+    right.set(xlabel="samples", ylabel="share with a positive conclusion", title="Signs do not")
+    right.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.55), yticks=(0, 0.25, 0.5, 0.75, 1))
+    right.legend(loc="upper left")
+    caption = (
+        "Left: the share of draws with a positive conclusion against the sum of the three angles; below 90° it is 1. "
+        "Right: the same share when only the three signs are given, and for signals drawn without any premise."
+    )
+    return [Drawing("cdag-angles", caption, figure)]
+
+
+def _numbers(*key: int) -> torch.Generator:
+    """Independent numbers for each key, so that a resumed run draws what it would have drawn."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+
+
+def _total(run: Run, name: str) -> Any:
+    """Counts over all batches, one row a dimension."""
+    return np.stack([run.array(f"{dim}/{name}").sum(0) for dim in run.config["dimensions"]])
+
+
+def _share(run: Run, name: str) -> Any:
+    return _total(run, name) / _total(run, f"{name.split('/')[0]}/draws")
+
+
+STUDY = Study(
+    name="cdag-angles",
+    title="CDAG Theorem 1: signs and angles of the backpropagated gradient",
+    version=1,
+    claims=(SIGNS, PICTURE, CONSTANT, SAME, REST, START, BACKPROP, GATE),
+    quick=Config(),
+    paper=Config(batches=50),
+    run=run,
+    judge=each_claim(_signs, _picture, _constant, _same_latent, _rest, _start, _backprop, _gate),
+    draw=draw,
+    about=(
+        "Signals over 2 to 100 samples are drawn at random, once Gaussian with the signs of the theorem's premises "
+        "enforced, once at angles spread evenly below 90°. The study counts how often the correlation between the "
+        "latent and the backpropagated gradient is positive. A theorem has to be true of every draw. The control drops "
+        "the premises."
+    ),
+)

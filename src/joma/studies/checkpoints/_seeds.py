@@ -1,0 +1,50 @@
+"""Records of several networks of one study: where each stands, and which of them learned."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+from joma.runs import Run
+
+FALLEN = 0.1  # of ln(vocabulary), what guessing loses: networks whose loss ends less below it have not learned
+LAST = 10  # steps over which the loss at the end is averaged
+UNLEARNED = "no network learned to predict the next token"
+
+
+def prefix(number: int) -> str:
+    """Before the names of all series of a network; the first has none, as in records of one network.
+
+    >>> prefix(0), prefix(2)
+    ('', 'seed 2/')
+    """
+    return f"seed {number}/" if number else ""
+
+
+def networks(run: Run) -> int:
+    """How many networks the record was made with; before seeds were counted it was one."""
+    return int(run.config.get("seeds", 1))
+
+
+def learned(run: Run, losses: str) -> list[int]:
+    """The networks whose loss went well below that of guessing.
+
+    losses: the series with the loss at every step of training. A network without one was trained elsewhere.
+    """
+    bound = (1 - FALLEN) * log(run.config["vocabulary"])
+
+    def below(values: Any) -> bool:
+        return not len(values) or bool(values[-LAST:].mean() <= bound)
+
+    found = []
+    for number in range(networks(run)):
+        name = prefix(number) + losses
+        if name not in run or below(run.value(name)):
+            found.append(number)
+    return found
+
+
+def left_out(run: Run, kept: list[int]) -> dict[str, dict[str, float]]:
+    """The number of networks that are not judged, if there are any, as it stands beside a finding."""
+    lost = networks(run) - len(kept)
+    return {"did not learn and left out": {"networks": float(lost)}} if lost else {}

@@ -1,0 +1,155 @@
+"""Networks that read HBLT(ρ): who is in the ensemble of one depth, what each one reads, and how it is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from joma.data.hierarchy import HBLT
+from joma.data.samples import Sample, streams
+from joma.measure.alignment import held_out_correlation, linear_probe
+from joma.models.decoder import Decoder
+from joma.studies.hierarchy._latents import by_level, finite, read, transformer
+from joma.training.ensemble import Precision
+
+KINDS = ("neuron", "neuron, permuted latents", "linear probe")
+"""Scores that are recorded, all of them on fresh samples."""
+LONGEST = 4096
+"""Tokens of a sequence: attention has the square of it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Transformers that learn to tell the classes of latent trees, for several uncertainties ρ, depths and seeds.
+
+    Each class has a top latent of its own, every latent above the lowest two children, every lowest one `tokens`
+    tokens; all edges have the same ρ. All networks of one depth are one ensemble, each with its own order of tokens.
+    """
+
+    depths: tuple[int, ...] = (3,)
+    """L of Theorem 5: the levels of latents and one more."""
+    rhos: tuple[float, ...] = (1.0, 0.8)
+    seeds: int = 5
+    classes: int = 4
+    tokens: int = 3
+    """Of each lowest latent."""
+    width: int = 32
+    steps: int = 100
+    look_at: tuple[int, ...] = (40,)
+    """Measure after so many steps, besides the beginning and the end."""
+    rate: float = 1e-3
+    weight_decay: float = 1e-4
+    batch: int = 32
+    samples: int = 300
+    """On which neurons are chosen; as many fresh ones are scored."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+    together: int = 25
+    """Networks trained at the same time."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("depths", "rhos"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} must differ, got {getattr(self, name)}")
+        if min(self.depths, default=2) < 2 or max(self.depths, default=3) < 3:
+            raise ValueError(f"depths must be 2 or more, and one of them at least 3, got {self.depths}")
+        if not all(0 < rho <= 1 for rho in self.rhos) or min(self.rhos, default=0.5) == 1:
+            raise ValueError(f"rhos must lie in (0, 1] and one of them below 1, got {self.rhos}")
+        if 1.0 not in self.rhos:
+            raise ValueError(f"rhos must hold 1, where the tokens are certain given the class, got {self.rhos}")
+        if self.seeds < 2:
+            raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
+        if self.samples < 10:
+            raise ValueError(f"samples must be at least 10, got {self.samples}")
+        if self.classes < 2:
+            raise ValueError(f"classes must be at least 2 to be told apart, got {self.classes}")
+        longest = self.classes * 2 ** (max(self.depths, default=3) - 2) * self.tokens
+        if longest > LONGEST:
+            raise ValueError(
+                f"depths, classes and tokens make sequences of {longest} tokens, at most {LONGEST} can be read"
+            )
+        transformer(vocabulary=2, outputs=2, width=self.width, context=1)  # refuses an impossible width
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if any(step >= self.steps for step in self.look_at):
+            raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
+
+
+class Members:
+    """All networks of one depth, ρ after ρ, each with its seeds: what they are, read, and are measured on."""
+
+    def __init__(self, config: Config, depth: int) -> None:
+        self.config = config
+        # What names a member for its streams of random numbers: networks, orders and luck are paired between ρ.
+        self.number = [1000 * depth + seed for _ in config.rhos for seed in range(config.seeds)]
+        rho = torch.tensor(config.rhos, dtype=torch.float64).repeat_interleave(config.seeds)[:, None]
+        tree = HBLT.one_per_class(config.classes, (*(2,) * (depth - 2), config.tokens), rho)
+        self.tree = tree.permuted(streams(config.seed, self.number, step=-1)).to(config.device)
+
+    def networks(self, members: Sequence[int]) -> Decoder:
+        shape = transformer(
+            vocabulary=self.tree.vocabulary,
+            outputs=self.config.classes,
+            width=self.config.width,
+            context=self.tree.length,
+        )
+        own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
+        return Decoder(shape, [source.initial_seed() for source in own])
+
+    def sample(self, step: int, members: Sequence[int], count: int) -> Sample:
+        """Fresh ones, which depend on member and step alone; those of negative steps are never trained on."""
+        source = streams(self.config.seed, [self.number[m] for m in members], step, device=self.config.device)
+        return self.tree.select(members).sample((len(members), count), generator=source)
+
+    def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        sample = self.sample(step, members, self.config.batch)
+        return sample.tokens, sample.labels
+
+    def fresh(self, members: Sequence[int]) -> tuple[Sample, Sample]:
+        """The samples on which neurons are chosen, and those on which they are scored."""
+        one, other = (self.sample(step, members, self.config.samples) for step in (-3, -4))
+        return one, other
+
+    def scores(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
+        """(members, kinds, places, levels). The places are the blocks, and the neurons of all blocks together."""
+        one, other = self.fresh(members)
+        known, wanted = (torch.cat(sample.latents, dim=-1)[:, None] for sample in (one, other))
+        activity, sound = finite(read(decoder, one.tokens)[0])
+        fresh, again = finite(read(decoder, other.tokens)[0])
+        sizes = [latents.shape[-1] for latents in one.latents]
+        places = ((activity, fresh), (_side_by_side(activity), _side_by_side(fresh)))
+        found = [_three_kinds(*place, known, wanted, sizes) for place in places]
+        return torch.cat(found, dim=2) * (sound * again)[:, None, None, None].to(activity)
+
+    def accuracy(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
+        """The share of fresh samples whose class is told right, (members,)."""
+        fresh = self.fresh(members)[1]
+        return (read(decoder, fresh.tokens)[1].argmax(-1) == fresh.labels).float().mean(-1)
+
+    def read_from_tokens(self) -> Tensor:
+        """(members, levels): a linear probe of the tokens themselves, without a network."""
+        one, other = self.fresh(range(len(self.number)))
+        known, wanted = (torch.cat(sample.latents, dim=-1) for sample in (one, other))
+        probe = linear_probe(one.on.float(), known, fresh_activity=other.on.float(), fresh_latents=wanted)
+        return by_level(probe.per_latent, [latents.shape[-1] for latents in one.latents])
+
+
+def _three_kinds(activity: Tensor, fresh: Tensor, known: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
+    """(members, kinds, places, levels). Permuted: each sample is given the latents of another one."""
+    true, permuted = (
+        held_out_correlation(
+            activity, known.roll(by, -2), fresh_activity=fresh, fresh_latents=wanted.roll(by, -2)
+        ).per_latent
+        for by in (0, 1)
+    )
+    probe = linear_probe(activity, known, fresh_activity=fresh, fresh_latents=wanted).per_latent
+    return torch.stack([by_level(each, sizes) for each in (true, permuted, probe)], dim=1)
+
+
+def _side_by_side(activity: Tensor) -> Tensor:
+    """(members, 1, samples, neurons of all blocks)."""
+    return activity.transpose(1, 2).flatten(2)[:, None]

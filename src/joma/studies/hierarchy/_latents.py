@@ -1,0 +1,111 @@
+"""What the studies on latents share: the Transformer of Table 1, its training, its hidden neurons, means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.measure.intervals import Comparison, compare
+from joma.models.decoder import Decoder, DecoderConfig
+from joma.training import Ensemble, Optimizer
+
+BLOCKS = 3
+SAMPLES_AT_ONCE = 256
+"""Sequences a member reads at once while it is measured: hidden layers of all positions are large."""
+
+
+def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> DecoderConfig:
+    """Table 1's network: 3 post-norm blocks, one head, no output projection, a ReLU MLP of four times the width.
+
+    The source says nothing of masks and positions; here attention is causal and positions are sinusoidal.
+    """
+    return DecoderConfig(
+        vocabulary=vocabulary,
+        outputs=outputs,
+        layers=BLOCKS,
+        width=width,
+        mlp=4 * width,
+        context=context,
+        projection=False,
+    )
+
+
+class Members(Protocol):
+    """The networks of a study on latents: what they learn from and what is measured on them."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def number(self) -> list[int]: ...
+    def networks(self, members: Sequence[int], /) -> Decoder: ...
+    def batch(self, step: int, members: Sequence[int], /) -> tuple[Tensor, ...]: ...
+    def scores(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
+    def accuracy(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
+
+
+def ensemble_of(who: Members, loss: Callable[..., Tensor]) -> Ensemble:
+    """All of them, trained by Adam as their config says and measured before, on the way and after."""
+    config = who.config
+    return Ensemble(
+        members=len(who.number),
+        networks=who.networks,
+        batch=who.batch,
+        loss=loss,
+        optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
+        steps=config.steps,
+        measures={"scores": who.scores, "accuracy": who.accuracy},
+        measure_at=(0, *config.look_at),
+        device=config.device,
+        precision=config.precision,
+        together=config.together,
+    )
+
+
+def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Every hidden neuron's largest activation over positions, and the logits at the last position.
+
+    tokens: (members, samples, length). Returns (members, blocks, samples, neurons) and (members, samples, outputs).
+    """
+    activity, logits = [], []
+    for some in tokens.split(SAMPLES_AT_ONCE, dim=1):
+        hidden: list[Tensor] = []
+
+        def look(layer: int, name: str, value: Tensor, hidden: list[Tensor] = hidden) -> None:
+            if name == "hidden":
+                hidden.append(value.amax(-2))  # (members, samples, neurons)
+
+        logits.append(decoder.read(decoder.features(some, look=look)[:, :, -1]))
+        activity.append(torch.stack(hidden, dim=1))
+    return torch.cat(activity, dim=2), torch.cat(logits, dim=1)
+
+
+def finite(activity: Tensor) -> tuple[Tensor, Tensor]:
+    """The activity with zeros for members that diverged, and 1 for a sound member, NaN for another, (members,)."""
+    sound = activity.isfinite().flatten(1).all(-1)
+    mark = torch.where(sound, 1.0, torch.nan)
+    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), mark
+
+
+def by_level(per_latent: Tensor, sizes: list[int]) -> Tensor:
+    """Means over the latents of each level that count, (..., levels), of values (..., all latents), lowest first."""
+    return torch.stack([part.nanmean(-1) for part in per_latent.split(sizes, dim=-1)], dim=-1)
+
+
+def mean_known(values: Any, axis: int | tuple[int, ...]) -> Any:
+    """The mean of what is not NaN (networks that do not count), NaN where all is."""
+    known = np.isfinite(values)
+    count = known.sum(axis)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
+
+
+def over_seeds(trained: Any, control: Any) -> Comparison:
+    """Compare arrays (seeds, ...): what differs within a seed is averaged first, then seeds are the repetitions.
+
+    Entries that are NaN in one of them (networks that do not count) are left out of both.
+    """
+    pair = np.stack([np.asarray(x, dtype=float).reshape(len(x), -1) for x in (trained, control)])
+    return compare(*mean_known(np.where(np.isfinite(pair).all(0), pair, np.nan), -1))

@@ -1,0 +1,376 @@
+"""How the study `shallow-first` judges: every number beside the same number in a permuted tree, over members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from joma.claims.contract import Claim, Finding, each_claim
+from joma.claims.evidence import Test, above, at_most
+from joma.claims.verdicts import by_effect, not_run
+from joma.measure.intervals import Comparison, compare
+from joma.runs import Run
+from joma.studies.hierarchy._judging import at_paper_scale, beyond, of_learned
+from joma.studies.hierarchy._tree_claims import (
+    BOTTOM_UP,
+    CLASS_PULL,
+    DECODER,
+    DEPTH,
+    EVENTUALLY,
+    FAR,
+    FIRST,
+    LEAD,
+    NETWORKS,
+    NODES,
+    PICKED,
+    RATIO,
+    REACH,
+    SHARE,
+    SHARED,
+    STUDY,
+    TARGETS,
+    TOGETHER,
+    TOKEN_PULL,
+    TRANSFORMER,
+    WEIGHTS,
+)
+from joma.studies.hierarchy._tree_series import ALONE, MOVED, ORDER, by_height, column, contrasts, early, fates, series
+
+
+def _unlearned(run: Run, claim: Claim, expected: str, names: Sequence[str]) -> Finding | None:
+    """Not run, if one of these networks has no member that learned."""
+    if all(fates(run, name).kept.any() for name in names):
+        return None
+    return not_run(claim, expected, fates(run, *names).reason, at_paper_scale(STUDY))
+
+
+# The pull of the data
+
+
+class _Pull(NamedTuple):
+    """The pull on the weight of l given m by height, (members, L), and what it is judged beside."""
+
+    true: Any
+    permuted: Any
+    chance: Any
+    """P(l|m)."""
+
+    @property
+    def fall(self) -> Comparison:
+        """From siblings to H = L - 1. Its control is 0: with permuted leaves all heights are alike in the mean."""
+        return compare(1 - self.true[:, FAR] / self.true[:, 0])
+
+    @property
+    def controls(self) -> list[Test]:
+        """That the permuted tree shows no fall beyond chance."""
+        found = compare(1 - self.permuted[:, FAR] / self.permuted[:, 0])
+        return [at_most("lower end of the fall in the permuted tree", found.low, 0.0, "%")]
+
+    @property
+    def relative(self) -> tuple[Any, Any]:
+        """Pull and co-occurrence as shares of the siblings', (L,) each."""
+        pull, chance = (values.mean(0) / values.mean(0)[0] for values in (self.true, self.chance))
+        return pull, chance
+
+    @property
+    def form(self) -> list[Test]:
+        """That it falls from height to height, as co-occurrence does."""
+        pull, chance = (values[: FAR + 1] for values in self.relative)
+        return [
+            above("smallest fall from one height to the next", -np.diff(pull).max(), 0.0, "%"),
+            at_most("distance from co-occurrence", np.abs(pull / chance - 1).max(), RATIO, "%"),
+        ]
+
+    @property
+    def beside(self) -> dict[str, dict[str, float]]:
+        names = [*(f"H = {height}" for height in range(2, DEPTH)), "through the root"]
+        cases = ("pull, siblings' as 1", "co-occurrence, siblings' as 1")
+        return {
+            case: dict(zip(names, values[1:].tolist(), strict=True))
+            for case, values in zip(cases, self.relative, strict=True)
+        }
+
+
+def _pull(run: Run, target: str) -> _Pull:
+    names = (f"{target} pull", f"{target} pull permuted", "co-occurrence")
+    return _Pull(*(run.value(f"data/{name}") for name in names))
+
+
+_FALL = "fall of the pull, as a share of the siblings'"
+
+
+def _token_pull(run: Run) -> Finding:
+    pull = _pull(run, "token")
+    return by_effect(
+        TOKEN_PULL,
+        pull.fall,
+        what=_FALL,
+        expected=f"a fall of {RATIO:.0%} or more from siblings to H = {DEPTH - 1}, in proportion to co-occurrence; "
+        "none in the permuted tree",
+        size=pull.form,
+        controls=pull.controls,
+        beside=pull.beside,
+    )
+
+
+def _class_pull(run: Run) -> Finding:
+    """As corrected, the pull falls through the root, which no permuted tree shows, and is level below it."""
+    pull = _pull(run, "class")
+    through_root = compare(*(1 - values[:, -1] / values[:, 0] for values in (pull.true, pull.permuted)))
+    level = [compare(pull.true[:, height] / pull.true[:, 0], 1.0) for height in range(1, FAR + 1)]
+    unlike = max(max(abs(one.low - 1), abs(one.high - 1)) for one in level)
+    return by_effect(
+        CLASS_PULL,
+        {f"from siblings to H = {DEPTH - 1}": pull.fall},
+        what=_FALL,
+        expected="as printed, smaller the higher the ancestor; as corrected, the same at H = 1, 2, 3 and smaller "
+        "through the root; neither in the permuted tree",
+        size=pull.form,
+        corrected={"from siblings to pairs through the root": through_root},
+        corrected_size=[
+            at_most("most that the pull at H = 2 or 3 may be off the siblings', by its interval", unlike, RATIO, "%")
+        ],
+        controls=pull.controls,
+        beside=pull.beside,
+    )
+
+
+# What comes first
+
+
+class _Start(NamedTuple):
+    """What has moved when a tenth of the movement has happened, in the true beside the permuted tree."""
+
+    lead: Comparison
+    """By how much siblings (H = 1) have gained on the farthest below one latent (H = L - 1), in units of movement."""
+    order: Comparison
+    """Rank correlation of the change with lowness."""
+
+
+def _start(run: Run, name: str, what: str) -> _Start:
+    values = series(run, name, what)
+    when = early(values)
+    member = np.arange(len(when))
+    moved = values[when, member, 0, MOVED]
+    moved = np.where(moved > 0, moved, 1.0)  # where nothing moves nothing is ahead
+    leads = []
+    for heights in by_height(values):
+        ahead = heights[..., 0] - heights[..., FAR]
+        leads.append((ahead[when, member] - ahead[0]) / moved)
+    return _Start(compare(*leads), compare(*(ranks[when, member] for ranks in column(values, ORDER))))
+
+
+_AT_START = (
+    f"siblings ahead by {LEAD} of the movement beyond the permuted tree when a tenth of it has happened, and ranks "
+    "that agree: a few pairs can carry the mean, and many small changes the ranks"
+)
+
+
+def _ranks_agree(start: _Start, case: str = "") -> Test:
+    return beyond("the rank correlation with lowness beyond the permuted tree" + (case and f", {case}"), start.order)
+
+
+def _first(run: Run) -> Finding:
+    return _first_in_blocks(run, FIRST, "attention")
+
+
+def _weights(run: Run) -> Finding:
+    return _first_in_blocks(run, WEIGHTS, "weights")
+
+
+def _first_in_blocks(run: Run, claim: Claim, what: str) -> Finding:
+    seen = {case: _start(run, f"residual {target}", what) for target, case in TARGETS.items()}
+    agree = {case: _ranks_agree(start, case) for case, start in seen.items()}
+    bare = {case: _start(run, f"bare {target}", what) for target, case in TARGETS.items()}
+    return _of_blocks(
+        run,
+        claim,
+        {case: start.lead for case, start in seen.items()},
+        what=f"lead of siblings in {what}",
+        expected=_AT_START,
+        size=list(agree.values()),
+        corrected_size=[agree[TARGETS["token"]]],
+        bare={case: {"lead": one.lead.value, "rank correlation": one.order.value} for case, one in bare.items()},
+    )
+
+
+def _of_blocks(
+    run: Run,
+    claim: Claim,
+    found: Mapping[str, Comparison],
+    *,
+    expected: str,
+    bare: Mapping[str, Mapping[str, float]],
+    corrected_size: Sequence[Test] = (),
+    **evidence: Any,
+) -> Finding:
+    """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
+
+    Blocks without the residual, which eq. 1 has, stand beside them.
+    """
+    names = NETWORKS[1:4:2]
+    token = TARGETS["token"]
+    if claim.corrected is not None:
+        evidence |= {"corrected": {token: found[token]}, "corrected_size": corrected_size}
+    return _unlearned(run, claim, expected, names) or of_learned(
+        claim,
+        found,
+        fates=fates(run, *names),
+        study=STUDY,
+        expected=expected,
+        beside={f"without the residual, {case}": numbers for case, numbers in bare.items()},
+        **evidence,
+    )
+
+
+def _shared(run: Run) -> Finding:
+    return _first_in(run, TOGETHER, SHARED, "attention")
+
+
+def _decoder(run: Run) -> Finding:
+    return _first_in(run, TRANSFORMER, DECODER, "attention")
+
+
+def _nodes(run: Run) -> Finding:
+    return _first_in(run, NODES, DECODER, "weights")
+
+
+def _first_in(run: Run, claim: Claim, name: str, what: str) -> Finding:
+    seen = _start(run, name, what)
+    return _unlearned(run, claim, _AT_START, [name]) or of_learned(
+        claim,
+        seen.lead,
+        fates=fates(run, name),
+        study=STUDY,
+        what=f"lead of siblings in {what}",
+        expected=_AT_START,
+        size=[_ranks_agree(seen)],
+    )
+
+
+# What comes later
+
+
+def _eventually(run: Run) -> Finding:
+    return _in_the_end(
+        run,
+        EVENTUALLY,
+        lambda name: compare(*(values[-1][:, FAR] for values in by_height(series(run, name)))),
+        f"attention at H = {DEPTH - 1} in the end, in even shares",
+    )
+
+
+def _picked(run: Run) -> Finding:
+    return _in_the_end(
+        run,
+        PICKED,
+        lambda name: compare(*(values[-1] for values in column(series(run, name), ALONE))),
+        "attention on far tokens without a sibling beyond that on equally far ones with one, in even shares",
+    )
+
+
+def _in_the_end(run: Run, claim: Claim, of: Callable[[str], Comparison], what: str) -> Finding:
+    bare = {case: of(f"bare {target}") for target, case in TARGETS.items()}
+    return _of_blocks(
+        run,
+        claim,
+        {case: of(f"residual {target}") for target, case in TARGETS.items()},
+        what=what,
+        expected=f"above the permuted tree by {SHARE} of an even share, whatever is predicted",
+        bare={case: {"attention": one.value, "permuted tree": one.control} for case, one in bare.items()},
+    )
+
+
+class _Peaks(NamedTuple):
+    """Where attention at each height is greatest, (members, L)."""
+
+    when: Any
+    """log2 of one more than the step."""
+    height: Any
+    """Beyond an even share."""
+
+    @property
+    def delay(self) -> Any:
+        """Doublings of time by which the farthest tokens below one latent peak after siblings, (members,)."""
+        return self.when[:, FAR] - self.when[:, 0]
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """By height below the root."""
+        return {f"step of the peak at H = {h + 1}": float(2 ** self.when[:, h].mean() - 1) for h in range(FAR + 1)}
+
+
+def _peaks(run: Run, name: str) -> tuple[_Peaks, _Peaks]:
+    """In the true and in the permuted tree."""
+    steps = run.steps(f"{name}/attention")
+    true, permuted = (
+        _Peaks(np.log2(1 + steps[attention.argmax(0)]), attention.max(0) - 1)
+        for attention in by_height(series(run, name))
+    )
+    return true, permuted
+
+
+def _reach(run: Run) -> Finding:
+    delays, in_turn, risen = {}, [], []
+    for target, case in TARGETS.items():
+        seen, permuted = _peaks(run, f"residual {target}")
+        delays[case] = compare(seen.delay, permuted.delay)
+        shortest = np.diff(seen.when.mean(0)[: FAR + 1]).min()
+        in_turn.append(above(f"shortest delay from one height to the next, {case}", shortest, 0.0, REACH.unit))
+        for h in (0, FAR):
+            rise = compare(seen.height[:, h], permuted.height[:, h])
+            risen.append(beyond(f"the peak at H = {h + 1} beyond the permuted tree, {case}", rise, matters=SHARE))
+    return _of_blocks(
+        run,
+        REACH,
+        delays,
+        what=f"delay of the peak at H = {DEPTH - 1} after that of siblings",
+        expected="a later peak the higher the ancestor, which the permuted tree does not show; siblings and the "
+        "farthest both once above the permuted tree",
+        size=in_turn,
+        controls=risen,
+        bare={case: _peaks(run, f"bare {target}")[0].steps for target, case in TARGETS.items()},
+    )
+
+
+_APART = ("H = 1 from 2", "H = 2 from 3", "H = 3 from the root")
+
+
+def _bottom_up(run: Run) -> Finding:
+    seen, other = contrasts(run)
+    gained, permuted = seen[-1] - seen[0], other[-1] - other[0]
+    half = (seen - seen[0] >= gained / 2).argmax(0)  # the first point with half of the final value
+    when = np.log2(1 + run.steps(f"{DECODER}/says")[half])  # (members, L - 1)
+    expected = "half of the final contrast reached later, the higher the level; both ends told apart in the end"
+    told = [
+        beyond(f"the contrast of {_APART[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
+        for h in (0, FAR)
+    ]
+    if unlearned := _unlearned(run, BOTTOM_UP, expected, [DECODER]):
+        return unlearned
+    if any(test.value <= 0 for test in told):
+        reason = "the decoder did not learn to tell the lowest or the highest level from the next one"
+        return not_run(BOTTOM_UP, expected, reason, at_paper_scale(STUDY))
+    return of_learned(
+        BOTTOM_UP,
+        compare(when[:, -1] - when[:, 0]),
+        fates=fates(run, DECODER),
+        study=STUDY,
+        what="delay of the highest level after the lowest",
+        expected=expected,
+        size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, BOTTOM_UP.unit)],
+        controls=told,
+        beside={
+            "step at which half is learned": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
+            "contrast in the end, in nats": dict(zip(_APART, gained.mean(0).tolist(), strict=True)),
+            "contrast in the permuted tree, in nats": dict(zip(_APART, permuted.mean(0).tolist(), strict=True)),
+        },
+    )
+
+
+judge = each_claim(
+    _token_pull, _class_pull, _first, _weights, _reach, _eventually, _picked, _shared, _decoder, _nodes, _bottom_up
+)
+"""One finding a claim, from the intervals over members of true minus permuted tree."""

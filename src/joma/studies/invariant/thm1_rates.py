@@ -1,0 +1,298 @@
+"""Theorem 1 with different learning rates for attention and MLP, and with a temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import cos, exp
+
+import torch
+from torch import Tensor
+
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.evidence import above, at_most
+from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.style import CORRECTED, PRINTED, depth_colours, panels
+from joma.runs import Run
+from joma.studies.invariant._blocks import (
+    SMOOTH,
+    draw_block,
+    draw_start,
+    drift,
+    kept,
+    largest,
+    moments,
+    pack,
+    smallest,
+    unpack,
+)
+from joma.theory.attention import Attention
+from joma.theory.flow import Block, State, integrate_together
+
+FLOW = 1e-10  # what the solver keeps of a first integral, at rtol 1e-12
+
+KINDS = ("exp", "linear")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Pairs of rates (MLP, attention), the first of them equal, all followed for the same time of the faster one."""
+
+    rates: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.0, 0.1), (0.2, 1.0), (1.0, 3.0))
+    cold: float = 0.5
+    """A temperature, tried with the first two pairs."""
+    tokens: int = 6
+    nodes: int = 4
+    samples: int = 16
+    horizon: float = 0.5
+    steps: int = 21
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.rates) < 2 or self.rates[0][0] != self.rates[0][1]:
+            raise ValueError(f"rates must be an equal pair followed by at least one unequal pair, got {self.rates}")
+        if self.steps < 2:
+            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
+
+
+EXP = Claim(
+    "any-rates-exp",
+    "JoMA talk Thm 1",
+    "z = ½Σv² + c holds under exp attention for any learning rates of attention and MLP.",
+    "z = (κ/2)Σv² + c does, with κ the attention's rate over the MLP's.",
+    uses=("thm1/exp-invariant",),
+)
+LINEAR = Claim(
+    "any-rates-linear",
+    "JoMA talk Thm 1",
+    "z² = Σv² + c holds under linear attention for any learning rates of attention and MLP.",
+    "z² = κΣv² + c does, with κ the attention's rate over the MLP's.",
+    uses=("thm1/linear-invariant",),
+)
+EQUAL = Claim(
+    "equal-rates",
+    "JoMA Thm 1",
+    "With one learning rate for both, no rate enters the invariants.",
+    uses=("thm1/exp-invariant", "thm1/linear-invariant"),
+)
+TEMPERATURE = Claim(
+    "temperature",
+    "JoMA Thm 1",
+    "z = ½Σv² + c, without a temperature, describes attention with σ = exp(z/T).",
+    "z = Σv²/(2T) + c does: logits move further the colder the attention.",
+    uses=("thm1/exp-invariant",),
+)
+SCHEDULE = Claim(
+    "rate-schedules",
+    "JoMA talk Thm 1",
+    "The relation of z to v also holds when the two rates follow schedules of their own.",
+    "Only while κ stays constant; else z − z(0) is the integral of κ Σ v v′ over time.",
+    uses=("thm1-rates/any-rates-exp",),
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Follow every pair of rates and every temperature by a solver that knows nothing of the invariant."""
+    run.keep("share", lambda: moments(1.0, config.steps))
+    cases = _cases(config)
+    for i, (kind, rate_w, rate_z, temperature) in enumerate(cases):
+        name = _name(kind, rate_w, rate_z, temperature)
+        progress(i / (len(cases) + 1), name)
+        run.keep(name, partial(_follow, config, kind, rate_w, rate_z, temperature))
+    progress(len(cases) / (len(cases) + 1), "schedules")
+    run.keep("schedule", partial(_scheduled, config))
+
+
+def _exp(run: Run) -> Finding:
+    return _any_rates(run, EXP, "exp")
+
+
+def _linear(run: Run) -> Finding:
+    return _any_rates(run, LINEAR, "linear")
+
+
+def _any_rates(run: Run, claim: Claim, kind: str) -> Finding:
+    """At equal rates the printed form must pass: then it is the rates that break it."""
+    equal, *unequal = run.config["rates"]
+    printed, corrected = (
+        largest(_drift(run, kind, *pair, corrected=form) for pair in unequal) for form in (False, True)
+    )
+    return by_tests(
+        claim,
+        expected="The invariant does not drift for any pair of rates.",
+        printed=[at_most("drift", printed, FLOW)],
+        corrected=[at_most("drift with κ", corrected, FLOW)],
+        controls=[
+            at_most("printed form at equal rates, drift", _drift(run, kind, *equal, corrected=False), FLOW),
+            above(
+                "logits that stay at their start, drift", smallest(_motion(run, kind, *pair) for pair in unequal), FLOW
+            ),
+        ],
+    )
+
+
+def _equal(run: Run) -> Finding:
+    equal, *unequal = run.config["rates"]
+    return by_residual(
+        EQUAL,
+        printed=largest(_drift(run, kind, *equal, corrected=False) for kind in KINDS),
+        tolerance=FLOW,
+        what="drift",
+        expected="The invariants do not drift at equal rates.",
+        control={
+            "unequal rates": smallest(_drift(run, kind, *pair, corrected=False) for kind in KINDS for pair in unequal)
+        },
+    )
+
+
+def _temperature(run: Run) -> Finding:
+    cold = [(*pair, run.config["cold"]) for pair in run.config["rates"][:2]]
+    warm = _drift(run, "exp", *run.config["rates"][0], corrected=False)
+    return by_tests(
+        TEMPERATURE,
+        expected="The invariant does not drift under cold attention.",
+        printed=[at_most("drift", _drift(run, "exp", *cold[0], corrected=False), FLOW)],
+        corrected=[at_most("drift with T", largest(_drift(run, "exp", *case, corrected=True) for case in cold), FLOW)],
+        controls=[
+            at_most("printed form at T = 1, drift", warm, FLOW),
+            above(
+                "logits that stay at their start, drift", smallest(_motion(run, "exp", *case) for case in cold), FLOW
+            ),
+        ],
+    )
+
+
+def _schedule(run: Run) -> Finding:
+    z, v = unpack(run.value("schedule")[..., :-1])
+    path = torch.as_tensor(run.value("schedule")[..., -1])
+    return by_residual(
+        SCHEDULE,
+        printed=drift(kept(z, v)),
+        corrected=float((z - z[0] - path).abs().max()),
+        tolerance=FLOW,
+        expected="The motion of z is explained while both rates change.",
+        control={"logits that stay at their start": drift(z)},
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Drift of the exp invariant with and without κ, and where the logits go for every pair of rates."""
+    share = run.value("share")
+    figure, (left, right) = panels(2)
+    for kind, style in zip(KINDS, ("-", "--"), strict=True):
+        for pair in run.config["rates"][1:]:
+            for corrected, colour in ((False, PRINTED), (True, CORRECTED)):
+                c = _constant(run, kind, *pair, corrected=corrected)
+                left.plot(
+                    share[1:], (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17), style, color=colour, lw=1
+                )
+        left.plot([], [], style, color=left.xaxis.label.get_color(), lw=1, label=f"{kind} attention")
+    left.plot([], [], color=PRINTED, label="printed")
+    left.plot([], [], color=CORRECTED, label="with κ")
+    left.axhline(FLOW, ls=":", lw=1, color="gray")
+    left.annotate("tolerance", (1, FLOW * 1.6), fontsize=8, ha="right")
+    left.set(yscale="log", ylim=(1e-15, 1e1), xlabel="share of the horizon", ylabel="largest drift")
+    left.set_title("Unequal pairs of rates")
+    left.legend(loc="center", ncols=2, bbox_to_anchor=(0.5, 0.58))
+    pairs = sorted(run.config["rates"], key=lambda pair: pair[1] / pair[0])
+    for (rate_w, rate_z), colour in zip(pairs, depth_colours(len(pairs)), strict=True):
+        z, v = unpack(run.value(_name("exp", rate_w, rate_z, 1.0)))
+        squares = v.square().sum(-1)
+        across, up = ((part - part[0]).flatten() for part in (squares / 2, z))
+        right.plot(across, up, "o", ms=2.5, mew=0, color=colour, label=f"κ = {rate_z / rate_w:g}", zorder=2)
+        right.axline((0, 0), slope=rate_z / rate_w, color="gray", lw=0.6, zorder=1)
+    right.locator_params(axis="x", nbins=5)
+    right.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Slope κ (exp attention)")
+    right.legend(loc="upper left", markerscale=2)
+    caption = (
+        "Left: drift of the invariants as printed and with κ = rate of attention / rate of MLP. Right: every token's "
+        "logit moves κ times as far as half the sum of its squared weights; the thin lines have slope κ."
+    )
+    return [Drawing("learning-rates", caption, figure)]
+
+
+def _cases(config: Config) -> list[tuple[str, float, float, float]]:
+    """Attention, rate of W, rate of z, temperature; linear attention does not feel the temperature."""
+    warm = [(kind, *pair, 1.0) for kind in KINDS for pair in config.rates]
+    return warm + [("exp", *pair, config.cold) for pair in config.rates[:2]]
+
+
+def _name(kind: str, rate_w: float, rate_z: float, temperature: float) -> str:
+    return f"{kind}/rates {rate_w:g}, {rate_z:g}/temperature {temperature:g}"
+
+
+def _block(config: Config, kind: str, temperature: float) -> tuple[Block, State]:
+    generator = torch.Generator().manual_seed(config.seed)
+    block = draw_block(
+        tokens=config.tokens,
+        nodes=config.nodes,
+        samples=config.samples,
+        generator=generator,
+        attention=Attention(kind, temperature=temperature, norm=1 / config.tokens),  # type: ignore[arg-type]
+        activation=SMOOTH["SiLU"],
+    )
+    start = draw_start(block, config.nodes, generator)
+    return block, State(start.w, temperature * start.z)
+
+
+def _follow(config: Config, kind: str, rate_w: float, rate_z: float, temperature: float) -> Tensor:
+    block, start = _block(config, kind, temperature)
+    block = replace(block, rate_w=rate_w, rate_z=rate_z)
+    w, z = block.solve(*start, moments(config.horizon * temperature / max(rate_w, rate_z), config.steps))
+    return pack(z[..., 0, :], block.project(w))
+
+
+def _scheduled(config: Config) -> Tensor:
+    """The MLP's rate decays, the attention's warms up; the last column integrates κ Σ v v′."""
+    block, start = _block(config, "exp", 1.0)
+
+    def field(time: float, w: Tensor, z: Tensor, path: Tensor) -> tuple[Tensor, ...]:
+        rate_w, rate_z = (1 + cos(time)) / 2, 1 - exp(-3 * time)
+        dw, dz = block.velocity(w, z, time)
+        pull = (block.project(w) * block.project(rate_w * dw)).sum(-1)
+        return rate_w * dw, rate_z * dz, rate_z / rate_w * pull
+
+    nothing = torch.zeros_like(start.z[..., 0, :])
+    w, z, path = integrate_together(field, (*start, nothing), moments(config.horizon, config.steps))
+    return torch.cat([pack(z[..., 0, :], block.project(w)), path[..., None]], -1)
+
+
+def _constant(
+    run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0, *, corrected: bool
+) -> Tensor:
+    z, v = unpack(run.value(_name(kind, rate_w, rate_z, temperature)))
+    if corrected:
+        return kept(z, v, kind=kind, kappa=rate_z / rate_w, temperature=temperature)
+    return kept(z, v, kind=kind)
+
+
+def _drift(run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0, *, corrected: bool) -> float:
+    return drift(_constant(run, kind, rate_w, rate_z, temperature, corrected=corrected))
+
+
+def _motion(run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0) -> float:
+    """How far the logits get from their start: what would be left to explain if V explained nothing."""
+    return drift(unpack(run.value(_name(kind, rate_w, rate_z, temperature)))[0])
+
+
+STUDY = Study(
+    name="thm1-rates",
+    title="Theorem 1 with two learning rates and a temperature",
+    version=1,
+    claims=(EXP, LINEAR, EQUAL, TEMPERATURE, SCHEDULE),
+    quick=Config(),
+    paper=Config(
+        rates=((1.0, 1.0), (1.0, 0.01), (1.0, 0.1), (0.1, 1.0), (0.2, 1.0), (1.0, 3.0)),
+        tokens=20,
+        nodes=20,
+        samples=64,
+        steps=41,
+    ),
+    run=run,
+    judge=each_claim(_exp, _linear, _equal, _temperature, _schedule),
+    draw=draw,
+    about=(
+        "The flow of one block is followed for several pairs of learning rates and temperatures, and once with rates "
+        "that change during training. The invariant as printed and the one with κ and T are evaluated on it."
+    ),
+)

@@ -1,0 +1,1 @@
+"""Lemmas 1 to 4 and Theorem 3: nonlinear MLPs under isotropic inputs."""

@@ -1,0 +1,323 @@
+"""Lemmas 2, 3 and 5, eq. 42-43, 48-49, 53, 61: the flow of one node on a mixture of isotropic clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.evidence import above, below
+from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
+from joma.runs import Run
+from joma.studies.isotropic._isotropic import (
+    CURVE,
+    LAWS,
+    LENGTHS,
+    UNIT,
+    by_forms,
+    by_samples,
+    difference,
+    laws,
+    plain_ticks,
+    sample_mean,
+)
+from joma.theory import isotropic
+from joma.theory.radial import Gaussian, RadialLaw
+
+SAME_GRID = ("gaussian", "student", "exponential")  # laws whose θ are recorded at the same distances
+SLOPES = {"ReLU": (0.0, 1.0), "leaky": (0.1, 1.0), "identity": (1.0, 1.0), "|x|": (-1.0, 1.0)}
+EXACT = 1e-11  # identities between closed forms
+DIFFERENCES = 1e-8  # closed derivatives against differences of sixth order
+
+
+@dataclass(frozen=True)
+class Config:
+    """Random clusters of either sign in the full space, and a random direction of v."""
+
+    samples: int = 200_000
+    dimension: int = 5
+    clusters: int = 3
+    seed: int = 0
+
+
+WEIGHT = Claim(
+    "mixture-weight",
+    "JoMA Lemma 2",
+    "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ.",
+    "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖: only the direction of (v, ξ) counts.",
+    uses=("lemma1/hyperplane-vector",),
+)
+BIAS = Claim(
+    "mixture-bias",
+    "JoMA eq. 43",
+    "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).",
+    "ξ′ = Σ aⱼθ₁(ρⱼ).",
+    uses=("lemma1/hyperplane-mean",),
+)
+DERIVATIVE = Claim(
+    "f-derivative",
+    "JoMA eq. 48",
+    "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.",
+    uses=("lemma2/theta-slopes",),
+)
+PRIMITIVE = Claim(
+    "f-primitive",
+    "JoMA eq. 49",
+    "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.",
+    uses=("lemma2/f-derivative",),
+)
+SHAPE = Claim(
+    "f-increasing",
+    "JoMA Lemma 3",
+    "F = θ₂ + rθ₁ increases for every homogeneous activation.",
+    "It increases where φ′ ≥ 0; for |x| it falls below zero distance.",
+    uses=("lemma2/f-derivative",),
+)
+GROWTH = Claim(
+    "growth",
+    "JoMA eq. 53",
+    "‖v‖ v·v′ = Σ aⱼF(rⱼ) − ‖v‖ ξξ′.",
+    "v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ), which is E[g h].",
+    uses=("lemma2/mixture-weight", "lemma2/mixture-bias"),
+)
+SLOPE = Claim(
+    "theta-slopes",
+    "JoMA Lemma 5",
+    "A homogeneous φ is c₋ below and c₊ above zero, and θ₁′ = (c₋ + c₊)pₙ, θ₂′ = −(c₋ + c₊) r pₙ.",
+    "φ is c₋x below and c₊x above zero, and the factor is c₊ − c₋.",
+    uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"),
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """The velocity by sampling and by both forms, then Lemmas 3 and 5 by differences and quadrature."""
+    run.keep("curve/lengths", lambda: np.array(CURVE))
+    for i, (name, law) in enumerate(zip(LAWS, laws(config.dimension), strict=True)):
+        progress(0.15 * i, f"sampling the {LAWS[name]} law")
+        _record_flow(run, name, _Case(config, law), config.samples, config.seed + i)
+        _record_lemmas(run, name, law)
+    progress(0.8, "slopes of other activations")
+    s = torch.linspace(-3, 3, 121, dtype=torch.float64)
+    run.keep("slopes/s", lambda: s)
+    for name, slopes in SLOPES.items():
+        _record_slopes(run, name, slopes, s)
+
+
+def _record_flow(run: Run, name: str, case: _Case, samples: int, seed: int) -> None:
+    run.keep(f"{name}/sampled", lambda: case.sampled(samples, seed))
+    run.keep(f"{name}/corrected", lambda: case.form(isotropic.velocity, LENGTHS))
+    run.keep(f"{name}/printed", lambda: case.form(isotropic.printed_velocity, LENGTHS))
+    run.keep(f"{name}/corrected curve", lambda: case.form(isotropic.velocity, CURVE))
+    run.keep(f"{name}/printed curve", lambda: case.form(isotropic.printed_velocity, CURVE))
+    run.keep(f"{name}/growth", case.growth)
+
+
+def _record_lemmas(run: Run, name: str, law: RadialLaw) -> None:
+    """Lemma 3 for a ReLU: F' by differences and F by quadrature, both from theta1 and theta2 alone."""
+    end = min(3.0, 0.9 * law.radius)
+    s = torch.linspace(-end, end, 61, dtype=torch.float64)
+    first, second = isotropic.thetas(s, law)
+    run.keep(f"{name}/theta1", lambda: first)
+    run.keep(f"{name}/F by differences", lambda: difference(lambda x: law.theta2(x) + x * law.theta1(x), s))
+    run.keep(f"{name}/theta2", lambda: second)
+    run.keep(f"{name}/theta2 by quadrature", lambda: law.theta2(0.0) - s * first + _integral(law, s))
+
+
+def _record_slopes(run: Run, name: str, slopes: tuple[float, float], s: Tensor) -> None:
+    """Lemma 5 for one activation: differences of E[phi'] and E[u phi'] beside both closed forms."""
+    law = Gaussian(3)
+    below, above = slopes
+    share = lambda x: below * (1 - law.theta1(x)) + above * law.theta1(x)  # E[phi'(u + s)], by its definition
+    pull = lambda x: (above - below) * law.theta2(x)
+    run.keep(f"slopes/{name}/truth", lambda: torch.stack([difference(share, s), difference(pull, s)]))
+    run.keep(f"slopes/{name}/corrected", lambda: torch.stack(isotropic.theta_derivatives(s, law, slopes=slopes)))
+    run.keep(f"slopes/{name}/printed", lambda: torch.stack(isotropic.printed_theta_derivatives(s, law, slopes=slopes)))
+    run.keep(f"slopes/{name}/F", lambda: isotropic.excess(s, law, slopes=slopes))
+
+
+def _weight(run: Run) -> Finding:
+    return by_samples(WEIGHT, run, slice(0, -1))
+
+
+def _bias(run: Run) -> Finding:
+    return by_samples(BIAS, run, slice(-1, None))
+
+
+def _derivative(run: Run) -> Finding:
+    return by_residual(
+        DERIVATIVE,
+        printed=np.max([_off(run, f"{law}/F by differences", f"{law}/theta1") for law in LAWS]),
+        tolerance=DIFFERENCES,
+        expected="Differences of F give θ₁, in the scaled distance.",
+        control={"θ₁ of another law": _off_another_law(run, "F by differences", "theta1")},
+    )
+
+
+def _primitive(run: Run) -> Finding:
+    return by_residual(
+        PRIMITIVE,
+        printed=np.max([_off(run, f"{law}/theta2 by quadrature", f"{law}/theta2") for law in LAWS]),
+        tolerance=EXACT,
+        expected="Quadrature of θ₁ gives θ₂, in the scaled distance.",
+        control={"θ₂ of another law": _off_another_law(run, "theta2 by quadrature", "theta2")},
+    )
+
+
+def _shape(run: Run) -> Finding:
+    step = {name: np.diff(run.value(f"slopes/{name}/F")) for name in SLOPES}
+    least = {name: float(steps.min()) for name, steps in step.items()}
+    monotone = [least[name] for name, (c_minus, _) in SLOPES.items() if c_minus >= 0]
+    left = run.value("slopes/s")[1:] <= 0  # steps that end at a distance of zero or below
+    return by_tests(
+        SHAPE,
+        expected="F rises from point to point of a grid.",
+        printed=[above("smallest step of F, every activation", np.min(list(least.values())), 0)],
+        corrected=[
+            above("smallest step of F, activations with φ′ ≥ 0", np.min(monotone), 0),
+            below("largest step of F for |x| below zero distance", step["|x|"][left].max(), 0),
+        ],
+        beside={"smallest step of F": least},
+    )
+
+
+def _growth(run: Run) -> Finding:
+    growth = np.stack([run.value(f"{law}/growth") for law in LAWS])  # (laws, 3, lengths)
+    off = np.abs(growth[:, :2] - growth[:, 2:])
+    return by_forms(
+        GROWTH,
+        printed=off[:, 0].max(),
+        corrected=off[:, 1].max(),
+        tolerance=EXACT,
+        expected="The value of v·v′ in the flow.",
+        agree={"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()},
+    )
+
+
+def _slope(run: Run) -> Finding:
+    off = {
+        form: {name: _off(run, f"slopes/{name}/{form}", f"slopes/{name}/truth") for name in SLOPES}
+        for form in ("printed", "corrected")
+    }
+    return by_forms(
+        SLOPE,
+        printed=np.max(list(off["printed"].values())),
+        corrected=np.max(list(off["corrected"].values())),
+        tolerance=DIFFERENCES,
+        expected="Differences of θ₁ and θ₂, for four activations.",
+        agree={"the printed form for ReLU, where c₋ = 0": off["printed"]["ReLU"]},
+    )
+
+
+def _off(run: Run, one: str, other: str) -> float:
+    return float(np.abs(run.value(one) - run.value(other)).max())
+
+
+def _off_another_law(run: Run, one: str, other: str) -> float:
+    """The distance between `one` of a law and `other` of the next: the smallest of all such pairs."""
+    following = (*SAME_GRID[1:], SAME_GRID[0])
+    return float(np.min([_off(run, f"{a}/{one}", f"{b}/{other}") for a, b in zip(SAME_GRID, following, strict=True)]))
+
+
+def draw(run: Run) -> list[Drawing]:
+    """The speed against the length of v, and Lemma 5 for four activations."""
+    figure, (left, right) = panels(2)
+    law, lengths = "student", run.value("curve/lengths")
+    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
+        left.plot(lengths, np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1), color=colour, label=form)
+    sampled = np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1)
+    left.plot(LENGTHS, sampled, "o", ms=5, color=GREEN, label="sampled")
+    left.set(xscale="log", yscale="log", xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="‖(v′, ξ′)‖")
+    left.set_title("Speed on Student-t clusters")
+    plain_ticks(left.xaxis, (0.3, 1, 2.5))
+    plain_ticks(left.yaxis, (0.5, 1, 2, 5, 10))
+    left.legend(loc="upper right")
+    at, places = int(np.argmin(np.abs(run.value("slopes/s") - 0.7))), np.arange(len(SLOPES))
+    for form, marker, size, colour, label in (
+        ("truth", "o", 9, GREEN, "by differences"),
+        ("corrected", "o", 4, CORRECTED, "corrected"),
+        ("printed", "s", 4.5, PRINTED, "printed"),
+    ):
+        value = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
+        face = "none" if form == "truth" else colour
+        right.plot(places, value, marker, ms=size, mfc=face, color=colour, label=label)
+    right.set_xticks(places, list(SLOPES))
+    right.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.95), title="Lemma 5")
+    right.legend(loc="upper left", ncols=3, columnspacing=1, handletextpad=0.2, fontsize=8)
+    caption = (
+        "Left: the speed of a node against its size; in truth its size does not matter. Right: θ₁′ by differences, "
+        "as corrected and as eq. 61 prints it. In print, |x| and the identity have changed places."
+    )
+    return [Drawing("mixture-dynamics", caption, figure)]
+
+
+class _Case:
+    """Random clusters of either sign and a random direction of (v, xi)."""
+
+    def __init__(self, config: Config, law: RadialLaw) -> None:
+        generator = torch.Generator().manual_seed(config.seed + 200)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.law = law
+        self.centres, self.weights = normal(config.clusters, config.dimension), normal(config.clusters)
+        direction = normal(config.dimension)
+        self.direction, self.bias = direction / direction.norm(), 0.3 * normal(1)
+
+    def nodes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """v (lengths, d) and xi (lengths,) of one direction."""
+        length = torch.tensor(lengths, dtype=torch.float64)
+        return length[:, None] * self.direction, length * self.bias
+
+    def form(self, velocity: Callable[..., isotropic.Velocity], lengths: tuple[float, ...]) -> Tensor:
+        """(lengths, d + 1): v' and xi'."""
+        motion = velocity(*self.nodes(lengths), self.centres, self.weights, self.law)
+        return torch.cat([motion.v, motion.xi[:, None]], -1)
+
+    def sampled(self, count: int, seed: int) -> Tensor:
+        """(2, lengths, d + 1): E[g x φ'] and E[g φ'] by sampling, and their standard errors."""
+        v, xi = self.nodes(LENGTHS)
+
+        def statistic(inner: Tensor) -> Tensor:
+            x = self.centres + inner[:, None, :]  # (samples, clusters, d)
+            pull = self.weights[:, None] * ((x @ v.mT + xi) > 0).to(x)  # (samples, clusters, lengths)
+            return torch.cat([pull.mT @ x, pull.sum(1)[..., None]], -1)
+
+        return sample_mean(statistic, self.law, count, seed)
+
+    def growth(self) -> Tensor:
+        """(3, lengths): v . v' as printed, as corrected, and of the flow itself."""
+        v, xi = self.nodes(LENGTHS)
+        setting = (self.centres, self.weights, self.law)
+        motion = isotropic.velocity(v, xi, *setting)
+        printed = isotropic.printed_growth(v, xi, motion.xi, *setting)
+        return torch.stack([printed, isotropic.objective(v, xi, *setting) - xi * motion.xi, (v * motion.v).sum(-1)])
+
+
+def _integral(law: RadialLaw, s: Tensor) -> Tensor:
+    """∫₀ˢ θ₁ by Gauss-Legendre."""
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(60))
+    return s / 2 * (law.theta1(s[:, None] * (nodes + 1) / 2) * weights).sum(-1)
+
+
+STUDY = Study(
+    name="lemma2",
+    title="Lemmas 2, 3 and 5: the flow of one node on a mixture of clusters",
+    version=1,
+    claims=(WEIGHT, BIAS, DERIVATIVE, PRIMITIVE, SHAPE, GROWTH, SLOPE),
+    quick=Config(),
+    paper=Config(samples=2_000_000, clusters=8),
+    run=run,
+    judge=each_claim(_weight, _bias, _derivative, _primitive, _shape, _growth, _slope),
+    draw=draw,
+    about=(
+        "The velocity of one ReLU node on clusters of four laws is sampled at three lengths of v. It is compared with "
+        "eq. 42-43 as printed and as corrected. Lemma 3 is checked by differences and quadrature of θ₁ and θ₂. Lemma 5 "
+        "is checked by differences, for ReLU, leaky ReLU, identity and |x|."
+    ),
+)

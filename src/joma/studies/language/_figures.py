@@ -1,0 +1,34 @@
+"""Curves of all layers, as Figures 6 and 8 draw them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joma.figures.style import depth_colours
+from joma.recipes.language_curves import layer_curves, steps_of
+from joma.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WITH_RANGE = 5
+"""Up to so many layers the range of seeds is drawn around every curve; beyond, one would hide the other."""
+
+
+def plot_layers(axis: Axes, run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> None:
+    """Mean curves of all layers, dark to light from the input upwards, and up to `WITH_RANGE` of them their range.
+
+    The labels are those a legend has room for: all, or the first, the middle and the last.
+    """
+    steps, curves = steps_of(run, variant), layer_curves(run, variant, measure, rate)
+    if not curves.shape[1]:
+        axis.text(0.5, 0.5, "diverged", ha="center", transform=axis.transAxes)
+        return
+    few = len(curves) <= WITH_RANGE
+    for layer, (curve, colour) in enumerate(zip(curves, depth_colours(len(curves)), strict=True), start=1):
+        named = few or layer in (1, len(curves) // 2, len(curves))
+        axis.plot(
+            steps, curve.mean(0), color=colour, lw=None if few else 1.2, label=f"layer {layer}" if named else None
+        )
+        if few:
+            axis.fill_between(steps, curve.min(0), curve.max(0), color=colour, alpha=0.18, lw=0)

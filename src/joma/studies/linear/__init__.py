@@ -1,0 +1,1 @@
+"""Theorem 2: linear MLPs, one node and many."""

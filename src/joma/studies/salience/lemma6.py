@@ -1,0 +1,370 @@
+"""Lemmas 6 and 7, eq. 75, 84-88: the bounds behind Theorem 4, against quadratures of their own definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, pi, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.evidence import Test, at_least, at_most
+from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.style import BLUE, CORRECTED, GREEN, PRINTED, panels
+from joma.runs import Run
+from joma.theory import salience
+
+IDENTITY = 1e-10  # equations between integrals that are each known to about 1e-14
+PLACE = 1e-6  # where a maximum is: a flat top hides the square root of rounding error
+BOUND_88 = sqrt(pi / 2) + 1
+LATE = 100.0  # the depth ln 1/δ at which errata #24 is looked at: near convergence by any measure
+
+
+@dataclass(frozen=True)
+class Config:
+    """Grids in μ and in depth ln 1/(1 − r)."""
+
+    largest_mu: float = 6.0
+    targets: int = 48
+    depths: int = 24
+    deepest: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.targets < 2 or self.depths < 2:
+            raise ValueError("targets and depths must be 2 or more")
+        if not (0 < self.largest_mu <= 12 and self.deepest > 0.01):
+            raise ValueError(
+                f"largest_mu must lie in (0, 12] and deepest above 0.01, got {self.largest_mu:g}, {self.deepest:g}"
+            )
+
+
+LEMMA_6 = Claim(
+    "lemma-6", "JoMA Lemma 6", "(1 − exp(−y²))/y never exceeds 1/√2 for y ≥ 0.", uses=("lemma6/lemma-6-maximum",)
+)
+STATIONARY = Claim("lemma-6-maximum", "JoMA eq. 75", "Where (1 − exp(−y²))/y is largest, exp(−y²) = 1/(2y² + 1).")
+LEMMA_7 = Claim("lemma-7", "JoMA Lemma 7", "exp(−y²/2) times the integral of exp(x²/2) from 0 to y lies in [0, 1].")
+SLOPE = Claim("df-dmu", "JoMA eq. 84", "∂F/∂μ = ζ(r, μ) − μ F(r, μ).")
+ZETA = Claim(
+    "zeta-bound",
+    "JoMA eq. 85",
+    "ζ(r, μ) lies between 0 and √(π/2) + 1 for every r in [0, 1] and μ > 0.",
+    uses=("lemma6/lemma-6",),
+)
+SOLVED = Claim(
+    "f-by-zeta",
+    "JoMA eq. 86",
+    "F(r, μ) = exp(−μ²/2) [F(r, 0) + the integral of ζ(r, x) exp(x²/2) from 0 to μ].",
+    uses=("lemma6/df-dmu",),
+)
+MEAN = Claim(
+    "mean-value",
+    "JoMA eq. 87",
+    "The second term of F is ζ at some place between 0 and μ, times the function of Lemma 7.",
+    uses=("lemma6/f-by-zeta",),
+)
+BOUND = Claim(
+    "f-bound",
+    "JoMA eq. 88",
+    "F(r, μ) − exp(−μ²/2) ln 1/(1 − r) lies between 0 and √(π/2) + 1.",
+    uses=("lemma6/mean-value", "lemma6/zeta-bound", "lemma6/lemma-7"),
+)
+EXPONENT = Claim(
+    "late-form",
+    "JoMA eq. 88",
+    "Near convergence F − exp(−μ²) ln 1/δ stays between 0 and √(π/2) + 1.",
+    "F − exp(−μ²/2) ln 1/δ does.",
+    uses=("lemma6/f-bound",),
+)
+
+
+def run(config: Config, run: Run, progress: Progress) -> None:
+    """Maxima by grid and golden section, identities on a grid of targets and depths."""
+    progress(0.0, "maxima of the lemmas")
+    y = np.linspace(0.0, 6.0, 601)
+    run.keep("y", lambda: y)
+    run.keep("g/top", lambda: _peak(_g, 6.0))
+    run.keep("G/top", lambda: _peak(_dawson, 10.0))
+    run.keep("zeta/top", lambda: _peak(lambda mu: _zeta(torch.ones(()), torch.as_tensor(mu)).numpy(), 35.0))
+    run.keep("R/top", lambda: _peak(_whole_remainder, 12.0))
+    run.keep("g", lambda: _g(y[1:]))
+    run.keep("G", lambda: _dawson(y[1:]))
+    progress(0.4, "identities")
+    mu = torch.linspace(config.largest_mu / config.targets, config.largest_mu, config.targets, dtype=torch.float64)
+    depth = torch.logspace(-2, np.log10(config.deepest), config.depths, dtype=torch.float64)[:, None]
+    run.keep("mu", lambda: mu)
+    run.keep("depth", lambda: depth[:, 0])
+    run.keep("F", lambda: _elapsed(depth, mu))
+    run.keep("F of joma", lambda: salience.time_to_depth(depth, mu))
+    run.keep("slope", lambda: _slope(depth, mu))
+    run.keep("zeta", lambda: _zeta(-torch.expm1(-depth), mu))
+    run.keep("zeta integral", lambda: _zeta_integral(depth, mu))
+    run.keep("zeta range", lambda: _zeta_range(depth, mu))
+    run.keep("lemma 7 at mu", lambda: _dawson(mu.numpy()))
+    run.keep("late F", lambda: _elapsed(torch.full((1, 1), LATE, dtype=torch.float64), mu)[0])
+
+
+def _lemma_6(run: Run) -> Finding:
+    place, top = run.value("g/top")
+    return by_tests(
+        LEMMA_6,
+        expected=f"at most 1/√2, {1 / sqrt(2):.4f}",
+        printed=[at_most("largest value", top, 1 / sqrt(2))],
+        beside={"reached at": {"y": float(place)}},
+    )
+
+
+def _stationary(run: Run) -> Finding:
+    """At the maximum of Lemma 6; at that of Lemma 7, another place, the two sides must differ."""
+    here, elsewhere = (run.value(f"{name}/top")[0] for name in ("g", "G"))
+    return by_residual(
+        STATIONARY,
+        printed=_off_stationary(here),
+        tolerance=PLACE,
+        expected="equality",
+        control={"where the function of Lemma 7 is largest": _off_stationary(elsewhere)},
+    )
+
+
+def _off_stationary(y: float) -> float:
+    return abs(exp(-(y**2)) - 1 / (2 * y**2 + 1))
+
+
+def _lemma_7(run: Run) -> Finding:
+    place, top = run.value("G/top")
+    return by_tests(
+        LEMMA_7,
+        expected="in [0, 1]",
+        printed=[
+            at_least("smallest value", run.value("G").min(), 0.0),
+            at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
+        ],
+        beside={"largest at": {"y": float(place)}},
+    )
+
+
+def _slope_of_f(run: Run) -> Finding:
+    slope, zeta = run.value("slope"), run.value("zeta")
+    return by_residual(
+        SLOPE,
+        printed=float(np.abs(slope - (zeta - run.value("mu") * run.value("F"))).max()),
+        tolerance=IDENTITY,
+        expected="equality on a grid of r and μ",
+        control={"without −μF": float(np.abs(slope - zeta).max())},
+    )
+
+
+def _zeta_bound(run: Run) -> Finding:
+    (place, top), zetas = run.value("zeta/top"), run.value("zeta")
+    return by_tests(
+        ZETA,
+        expected=f"in [0, {BOUND_88:.4f}]",
+        printed=_within("ζ", zetas.min(), np.maximum(top, zetas.max())),
+        beside={"largest at r = 1": {"μ": float(place)}},
+    )
+
+
+def _within(what: str, low: float, high: float, floor: float = 0.0) -> list[Test]:
+    """In [0, √(π/2) + 1]; `floor`: 0 up to the error of the integrals."""
+    return [at_least(f"smallest {what}", low, floor), at_most(f"largest {what}", high, BOUND_88)]
+
+
+def _second_term(run: Run) -> Any:
+    """F − exp(−μ²/2) ln 1/(1 − r). (depths, targets)."""
+    return run.value("F") - np.exp(-(run.value("mu") ** 2) / 2) * run.value("depth")[:, None]
+
+
+def _solved(run: Run) -> Finding:
+    second = _second_term(run)
+    agreement = float(np.abs(run.value("F of joma") / run.value("F") - 1).max())
+    return by_residual(
+        SOLVED,
+        printed=float(np.abs(second - run.value("zeta integral")).max()),
+        tolerance=IDENTITY,
+        expected="equality on a grid of r and μ",
+        what="both sides differ by",
+        control={"without the integral of ζ": float(np.abs(second).max())},
+        beside={"F of joma": {"off the quadrature by a share of": agreement}},
+    )
+
+
+def _mean_value(run: Run) -> Finding:
+    """What the second term is a multiple of must be a value of ζ; with the first term counted in it must not be."""
+    second, whole = (part / run.value("lemma 7 at mu") for part in (_second_term(run), run.value("F")))
+    return by_residual(
+        MEAN,
+        printed=_outside(second, *run.value("zeta range")),
+        tolerance=IDENTITY,
+        expected="nowhere outside the range of ζ on [0, μ]",
+        control={"with the first term counted in": _outside(whole, *run.value("zeta range"))},
+    )
+
+
+def _outside(place: Any, low: Any, high: Any) -> float:
+    return float(np.maximum(np.maximum(low - place, place - high), 0.0).max())
+
+
+def _bound_of_f(run: Run) -> Finding:
+    (place, top), second = run.value("R/top"), _second_term(run)
+    return by_tests(
+        BOUND,
+        expected=f"in [0, {BOUND_88:.4f}]",
+        printed=_within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY),
+        beside={"largest at r = 1": {"μ": float(place), "bound over value": BOUND_88 / float(top)}},
+    )
+
+
+def _late_form(run: Run) -> Finding:
+    """Either exponent at a depth of 100, where almost all of the way is done."""
+    mu, late = run.value("mu"), run.value("late F")
+    forms = {form: late - np.exp(-power * mu**2) * LATE for form, power in (("printed", 1.0), ("corrected", 0.5))}
+    tests = {
+        form: _within(f"value at ln 1/δ = {LATE:g}", rest.min(), rest.max(), -IDENTITY) for form, rest in forms.items()
+    }
+    return by_tests(
+        EXPONENT,
+        expected=f"in [0, {BOUND_88:.4f}]",
+        printed=tests["printed"],
+        corrected=tests["corrected"],
+        beside={"as printed, farthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """The two lemmas under their bounds, and what is left of F late in training."""
+    y, mu, late = run.value("y")[1:], run.value("mu"), run.value("late F")
+    figure, (left, right) = panels(2, width=3.7, height=2.9)
+    for name, bound, colour, label in (
+        ("g", 1 / sqrt(2), BLUE, "Lemma 6: (1 − exp(−y²))/y"),
+        ("G", 1.0, GREEN, "Lemma 7: exp(−y²/2) ∫ exp(x²/2)"),
+    ):
+        left.plot(y, run.value(name), color=colour, label=label)
+        left.axhline(bound, ls="--", lw=1, color=colour)
+        left.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
+    left.set(xlabel="y", ylabel="value", ylim=(0, 1.45), title="The lemmas (dashed: their bounds)")
+    left.legend(loc="upper right")
+    floor = np.exp(-(mu**2) / 2)
+    right.plot(mu, late - floor**2 * LATE, color=PRINTED, label="printed: F − exp(−μ²) ln 1/δ")
+    right.plot(mu, late - floor * LATE, color=CORRECTED, label="corrected: F − exp(−μ²/2) ln 1/δ")
+    right.axhline(BOUND_88, ls="--", lw=1, color="gray")
+    right.annotate("√(π/2) + 1", (mu[-1], BOUND_88 * 1.12), ha="right", fontsize=8)
+    right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
+    right.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
+    right.legend(loc="upper right")
+    caption = (
+        "Left: the functions of Lemmas 6 and 7 stay below their bounds; dots mark the true maxima. Right: the part of "
+        "the time F that should stay bounded near convergence, with the exponent as printed after eq. 88 and as "
+        "corrected."
+    )
+    return [Drawing("convergence-bounds", caption, figure)]
+
+
+def _g(y: Any) -> Any:
+    return -np.expm1(-(y**2)) / y
+
+
+def _dawson(y: Any) -> Any:
+    """The function of Lemma 7 by quadrature: the integral of y exp(−y²(1 − s²)/2) over s in [0, 1]."""
+    s, weight = _rule(120)
+    y = np.asarray(y)[..., None]
+    return (y * np.exp(-(y**2) * (1 - s**2) / 2) * weight).sum(-1)
+
+
+def _zeta(r: Tensor, mu: Tensor) -> Tensor:
+    return sqrt(pi / 2) * torch.erf(r * mu / sqrt(2)) - torch.expm1(-((r * mu) ** 2) / 2) / mu
+
+
+def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
+    """F(r, μ) by quadrature of eq. 79 in x = 1 − exp(−l), and nothing else: ∫ exp(−μ²x²/2) dl from 0 to ln 1/(1 − r).
+
+    Beyond l = 45 the integrand is exp(−μ²/2) to the last digit.
+    """
+    nodes, weight = (torch.from_numpy(a) for a in _rule(24))
+    edges = torch.linspace(0, 1, 17, dtype=torch.float64) ** 3  # dense near 0, where exp(−μ²l²/2) falls fast
+    near = depth.clamp(max=45.0)
+    total = torch.exp(-(mu**2) / 2) * (depth - near)
+    for start, end in pairwise(edges):
+        x = -torch.expm1(-near[..., None] * (start + (end - start) * nodes))
+        panel = (torch.exp(-((mu[..., None] * x) ** 2) / 2) * weight).sum(-1)
+        total = total + near * (end - start) * panel
+    return total
+
+
+def _whole_remainder(mu: Any) -> Any:
+    """F − exp(−μ²/2) ln 1/(1 − r) at r = 1."""
+    target, level = torch.as_tensor(mu), torch.tensor(45.0, dtype=torch.float64)
+    return (_elapsed(level, target) - torch.exp(-(target**2) / 2) * level).numpy()
+
+
+def _slope(depth: Tensor, mu: Tensor) -> Tensor:
+    """∂F/∂μ at fixed r, by differentiating the quadrature itself."""
+    target = mu.expand(len(depth), -1).clone().requires_grad_()
+    (slope,) = torch.autograd.grad(_elapsed(depth, target).sum(), target)
+    return slope
+
+
+def _zeta_integral(depth: Tensor, mu: Tensor) -> Tensor:
+    """exp(−μ²/2) times the integral of ζ(r, x) exp(x²/2) over [0, μ]."""
+    nodes, weight = (torch.from_numpy(a) for a in _rule(80))
+    x = mu[:, None] * nodes
+    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
+    return mu * (zeta * torch.exp((x**2 - mu[:, None] ** 2) / 2) * weight).sum(-1)
+
+
+def _zeta_range(depth: Tensor, mu: Tensor) -> Tensor:
+    """Smallest and largest ζ(r, x) for x in (0, μ]. (2, depths, targets)."""
+    x = mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64)
+    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
+    return torch.stack([zeta.amin(-1), zeta.amax(-1)])
+
+
+def _rule(nodes: int) -> tuple[Any, Any]:
+    """Gauss-Legendre on [0, 1]."""
+    x, weight = np.polynomial.legendre.leggauss(nodes)
+    return (x + 1) / 2, weight / 2
+
+
+def _peak(function: Callable[[Any], Any], high: float) -> Any:
+    """Where in (0, high] `function` is largest and how large: a grid, then golden sections of the best interval."""
+    grid = np.linspace(0.0, high, 401)[1:]
+    best = int(function(grid).argmax())
+    a, b = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    golden = (sqrt(5) - 1) / 2
+    while b - a > 1e-9:
+        c, d = b - golden * (b - a), a + golden * (b - a)
+        left, right = function(np.array([c, d]))
+        a, b = (a, d) if left > right else (c, b)
+    middle = (a + b) / 2
+    return np.array([middle, float(function(np.array([middle]))[0])])
+
+
+STUDY = Study(
+    name="lemma6",
+    title="Lemmas 6 and 7 and the bounds behind Theorem 4",
+    version=1,
+    claims=(LEMMA_6, STATIONARY, LEMMA_7, SLOPE, ZETA, SOLVED, MEAN, BOUND, EXPONENT),
+    quick=Config(),
+    paper=Config(largest_mu=12.0, targets=240, depths=120, deepest=200.0),
+    run=run,
+    judge=each_claim(
+        _lemma_6,
+        _stationary,
+        _lemma_7,
+        _slope_of_f,
+        _zeta_bound,
+        _solved,
+        _mean_value,
+        _bound_of_f,
+        _late_form,
+    ),
+    draw=draw,
+    about=(
+        "Every function is evaluated by Gauss-Legendre quadrature of its own definition, on a grid of targets μ and "
+        "depths ln 1/(1 − r). Maxima come from a grid and golden sections; derivatives from differentiating the "
+        "quadrature. Both sides of each equation are recorded and compared."
+    ),
+)

@@ -1,0 +1,68 @@
+"""Stored runs: which a folder has, and what they say when they are judged and drawn again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from joma.claims.contract import NotRun, Study
+from joma.claims.execute import Result, broken, command_line, draw, judge, not_run_at_all, plain_config
+from joma.runs import Run, RunError
+from joma.studies import load, names
+
+
+def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
+    """The newest finished run of every study under `folder`, None for a study that has none there.
+
+    In FOLDER/runs, where `joma verify` puts them; studies without one are not run. Or, if there is no such folder, in
+    FOLDER/STUDY/STUDY.sqlite, as records are kept, perhaps by an earlier version of the study; then only of those
+    studies that have one. Where no study has one, the list is empty.
+
+    >>> stored_runs(Path("nothing is stored here"))
+    []
+    """
+    verified = (folder / "runs").is_dir()
+    newest: dict[str, tuple[str, Path]] = {}
+    kept = (folder / name / f"{name}.sqlite" for name in names())
+    for path in sorted((folder / "runs").glob("*.sqlite")) if verified else filter(Path.is_file, kept):
+        try:
+            with Run.open(path) as run:
+                known = run.study in names() and (run.version == load(run.study).version or not verified)
+                if run.status == "finished" and known and (run.created, path) > newest.get(run.study, ("", path)):
+                    newest[run.study] = (run.created, path)
+        except RunError:  # damaged: the study whose name it has will say so, unless it has another run
+            name = path.stem.rpartition("-")[0] if verified else path.stem
+            if name in names():
+                newest.setdefault(name, ("", path))
+    shown = [name for name in names() if name in newest or (verified and newest)]
+    return [(name, newest[name][1] if name in newest else None) for name in shown]
+
+
+def stored_result(name: str, path: Path | None, folder: Path) -> Result:
+    """Judge and draw what `stored_runs` found of one study."""
+    study = load(name)
+    if path is None:
+        command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
+        return not_run_at_all(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
+    try:
+        with Run.open(path) as run:
+            return _judged(study, run)
+    except RunError as error:
+        return broken(study, study.quick, error)
+
+
+def result_of(path: Path) -> Result:
+    """Judge and draw one finished run, wherever it lies."""
+    with Run.open(path) as run:
+        if run.study not in names():
+            raise RunError(f"{path} is a run of {run.study!r}, and no study of that name can judge it")
+        if run.status != "finished":
+            raise RunError(f"{path} is not finished, so there is nothing to judge; the command that made it goes on")
+        return _judged(load(run.study), run)
+
+
+def _judged(study: Study, run: Run) -> Result:
+    command, seconds = command_line(study, run.config), float(run.value("seconds"))
+    told = replace(study, version=run.version)
+    return Result(told, run.config, seconds, judge(study, run), draw(study, run), command, run.path)

@@ -1,0 +1,1 @@
+"""Hierarchies that are there: the syntax of Python source."""

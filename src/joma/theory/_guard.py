@@ -1,0 +1,94 @@
+"""What every public function of the room does to its answer: half precision is widened, NaN is never silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HALF = (torch.float16, torch.bfloat16)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def half_in_single(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
+    """Half precision is computed in float32, rounded once, and returned in its own type.
+
+    Decorates functions that return a tensor or a named tuple of tensors. Which type comes back is decided, as in
+    `together`, by the arguments that have dimensions; times, `t`, do not count. The argument called `keep` is handed
+    on as it is, for a function that wants to know how it was rounded.
+    """
+    names = tuple(signature(call).parameters)
+
+    @wraps(call)
+    def widened(*args: P.args, **options: P.kwargs) -> R:
+        if len(args) > len(names) or not any(map(_is_half, (*args, *options.values()))):
+            return call(*args, **options)
+        given = {**dict(zip(names, args, strict=False)), **options}
+        wide: Any = {name: value if name == keep else _wide(value) for name, value in given.items()}
+        positional = [wide.pop(name) for name in names[: len(args)]]
+        answer: Any = call(*positional, **wide)
+        own = _common_type(given)
+        if own in HALF:
+            answer = _each(answer, lambda part: part.to(own) if part.dtype == torch.float32 else part)
+        return answer  # type: ignore[no-any-return]
+
+    return widened
+
+
+def guarded(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
+    """`half_in_single`, and no NaN is returned without a word.
+
+    Finite arguments give NaN only where a number on the way leaves the range of its type, as in infinity minus
+    infinity. That is refused in one sentence.
+    """
+    names = tuple(signature(call).parameters)
+
+    @wraps(call)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        answer: Any = call(*args, **options)
+        _each(answer, lambda part: _no_nan(part, {**dict(zip(names, args, strict=False)), **options}))
+        return answer  # type: ignore[no-any-return]
+
+    return half_in_single(checked, keep=keep)
+
+
+def _is_half(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype in HALF
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if _is_half(value) else value
+
+
+def _common_type(given: dict[str, object]) -> torch.dtype:
+    tensors = [x for name, x in given.items() if name != "t" and isinstance(x, Tensor) and x.is_floating_point()]
+    leading = [tensor for tensor in tensors if tensor.ndim] or tensors
+    return reduce(torch.promote_types, (tensor.dtype for tensor in leading)) if leading else torch.float64
+
+
+def _each(answer: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The answer, a tensor or a named tuple of them, with every part changed."""
+    return change(answer) if isinstance(answer, Tensor) else type(answer)(*map(change, answer))
+
+
+def _no_nan(part: Tensor, given: dict[str, Any]) -> Tensor:
+    if part.is_floating_point() and bool(part.isnan().any()):
+        sizes = [f"{name} up to {x.abs().max().item():g}" for name, x in _arrays(given).items() if x.numel()]
+        raise ValueError(f"numbers on the way leave the range of {part.dtype}, take smaller ones: {', '.join(sizes)}")
+    return part
+
+
+def _arrays(given: dict[str, Any]) -> dict[str, Tensor]:
+    """Those of the arguments that are numbers, as tensors."""
+    found = {}
+    for name, value in given.items():
+        if isinstance(value, Tensor | np.ndarray | float | int | list | tuple):
+            found[name] = torch.as_tensor(value).detach().double()
+    return found

@@ -1,0 +1,174 @@
+"""What a theory function accepts, checked in one place so that bad input gets one clear sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Number = float | Sequence[float] | Tensor
+"""Anything that `real` takes: Python numbers and lists become float64, floating tensors stay as they are."""
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The types that a tensor may have; see `joma.theory._guard` for the first two."""
+
+
+def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
+    """`value` as a floating tensor: no NaN, no complex numbers and, unless asked otherwise, no infinities."""
+    tensor = dense(value if isinstance(value, Tensor) else _read(value, name), name)
+    if tensor.is_meta:
+        raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.float64)
+    if tensor.isnan().any():
+        raise ValueError(f"{name} contains NaN")
+    if finite and tensor.isinf().any():
+        raise ValueError(f"{name} must be finite, got infinity")
+    return tensor
+
+
+def dense(tensor: Tensor, name: str) -> Tensor:
+    """A tensor that torch can compute with, whatever its values: no complex, sparse or 8-bit numbers."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {shown(tensor)}")
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real, got {tensor.dtype}")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, got {tensor.layout}")
+    if tensor.is_floating_point() and tensor.dtype not in FLOATS:
+        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
+    return tensor
+
+
+def floating(tensor: Tensor, name: str) -> Tensor:
+    """`dense` and of floating type: for what is called at every step, where looking at values would cost too much."""
+    if isinstance(tensor, Tensor) and tensor.dtype in FLOATS and tensor.layout is torch.strided:
+        return tensor
+    raise ValueError(f"{name} must hold floating numbers, got {dense(tensor, name).dtype}")
+
+
+def positive(value: Number, name: str) -> Tensor:
+    """`real` and above zero: rates, temperatures, norms."""
+    tensor = real(value, name)
+    if (tensor <= 0).any():
+        raise ValueError(f"{name} must be positive, got {tensor.min().item():g}")
+    return tensor
+
+
+def within(value: Number, name: str, low: float, high: float) -> Tensor:
+    """`real` and inside [low, high]: correlations, probabilities."""
+    tensor = real(value, name)
+    outside = (tensor < low) | (tensor > high)
+    if outside.any():
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {tensor[outside].flatten()[0].item():g}")
+    return tensor
+
+
+def times(t: Number, name: str = "t") -> Tensor:
+    """Times as (steps,): a single number is one step; nothing runs backwards."""
+    tensor = real(t, name)
+    if tensor.ndim > 1:
+        raise ValueError(f"{name} must be a number or have shape (steps,), got {tuple(tensor.shape)}")
+    if (tensor < 0).any():
+        raise ValueError(f"{name} must not be negative, got {tensor.min().item():g}")
+    return tensor.reshape(-1)
+
+
+def whole(value: int, name: str, low: int) -> int:
+    """An integer that is at least `low`: sizes, depths, counts."""
+    try:
+        good = not isinstance(value, bool) and int(value) == value and value >= low
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        good = False
+    if not good:
+        raise ValueError(f"{name} must be a whole number of at least {low}, got {shown(value)}")
+    return int(value)
+
+
+def number(value: object, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
+    """One finite number, above `above` and not below `least`: scales, rates, powers."""
+    try:
+        got = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        got = math.nan
+    if not (above < got < math.inf and got >= least):
+        limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+        raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}")
+    return got
+
+
+def must_be_callable(value: object, name: str) -> None:
+    """`value` must be something to call."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function of a tensor, got {shown(value)}")
+
+
+def at_least_dims(tensor: Tensor, name: str, dims: int, meaning: str) -> Tensor:
+    """`tensor` if it has `dims` dimensions or more; `meaning` says which, e.g. '(..., tokens, nodes)'."""
+    if tensor.ndim < dims:
+        raise ValueError(f"{name} must have shape {meaning}, got {tuple(tensor.shape)}")
+    return tensor
+
+
+def together(**tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors broadcast against each other, or a sentence that names their shapes.
+
+    Plain numbers (0-d tensors) follow the dtype and device of the tensors that have dimensions, as in torch itself.
+    """
+    return alongside({}, **tensors)
+
+
+def alongside(own: dict[str, int], **tensors: Tensor) -> tuple[Tensor, ...]:
+    """`together` for tensors of which some have dimensions of their own at the end: own = {name: how many}."""
+    leads = {name: tensor.shape[: tensor.ndim - own.get(name, 0)] for name, tensor in tensors.items()}
+    shape = common_shape(**leads)
+    leading = [tensor for tensor in tensors.values() if tensor.ndim] or list(tensors.values())
+    like = leading[0]
+    dtype = reduce(torch.promote_types, {tensor.dtype for tensor in leading})
+    return tuple(
+        tensor.to(dtype=dtype, device=like.device).expand((*shape, *tensor.shape[len(lead) :]))
+        for tensor, lead in zip(tensors.values(), leads.values(), strict=True)
+    )
+
+
+def common_shape(**shapes: torch.Size) -> torch.Size:
+    """What the shapes broadcast to, or a sentence that names them."""
+    longest = max(shapes.values(), key=len)
+    sizes = list(longest)
+    for shape in shapes.values():
+        for n in range(-len(shape), 0):
+            if sizes[n] == 1:
+                sizes[n] = shape[n]
+            elif shape[n] not in (1, sizes[n]):
+                listed = ", ".join(f"{name} {tuple(each)}" for name, each in shapes.items())
+                raise ValueError(f"shapes do not fit together: {listed}")
+    return torch.Size(sizes)
+
+
+def _read(value: object, name: str) -> Tensor:
+    """A number, a list or an array as float64."""
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            if np.iscomplexobj(value):
+                raise TypeError
+            value = np.array(value, dtype=np.float64)  # a copy: torch takes no read-only or reversed memory
+        return torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"{name} must be a real number, a list of them or a tensor, got {shown(value)}") from None
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: short things as they are, others by their type."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else type(value).__name__
+
+
+def described(value: object) -> str:
+    """A tensor in a sentence, by its type and shape; anything else as `shown`."""
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else shown(value)

@@ -1,0 +1,181 @@
+"""From intervals to verdicts: the table of the rules, their properties, and each way in which nothing can be told."""
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.claims.evidence import Effect, Evidence, above, at_least, at_most, below
+from joma.claims.rules import VERDICTS, judged, of_effect, of_evidence, together
+
+NAN = float("nan")
+finite = st.floats(-10, 10)
+widths = st.floats(1e-6, 5)
+positive = st.floats(1e-3, 5)
+
+
+def effect(difference, half, *, control=0.0, matters=0.1, seeds=5, ceiling=None):
+    value = control + difference
+    return Effect(value, (value - half, value + half), control, (control, control), seeds, matters, ceiling)
+
+
+@pytest.mark.parametrize(
+    ("difference", "half", "verdict"),
+    [
+        (0.30, 0.05, "holds"),
+        (0.10, 0.05, "holds"),
+        (0.06, 0.05, "only qualitative"),
+        (0.01, 0.05, "not above its control"),
+        (-0.02, 0.05, "not above its control"),
+        (0.06, 0.07, "undecided"),
+        (0.00, 0.20, "undecided"),
+        (-0.20, 0.05, "fails"),
+    ],
+)
+def test_the_interval_and_what_matters_decide(difference, half, verdict):
+    assert of_effect(effect(difference, half)) == verdict
+    assert of_effect(effect(difference, half, control=3.0)) == verdict
+
+
+@given(difference=finite, half=widths, matters=positive, control=finite)
+def test_every_verdict_says_what_its_interval_says(difference, half, matters, control):
+    one = effect(difference, half, control=control, matters=matters)
+    low, high = one.low, one.high
+    says = {
+        "holds": low > 0 and one.difference >= matters,
+        "only qualitative": low > 0 and one.difference < matters,
+        "fails": high < 0,
+        "not above its control": low <= 0 <= high < matters,
+        "undecided": low <= 0 and high >= matters,
+    }
+    assert [verdict for verdict, true in says.items() if true] == [of_effect(one)]
+
+
+@given(difference=finite, half=widths, matters=positive)
+def test_a_wider_interval_never_turns_undecided_into_a_verdict(difference, half, matters):
+    if of_effect(effect(difference, half, matters=matters)) == "undecided":
+        assert of_effect(effect(difference, 1.5 * half, matters=matters)) == "undecided"
+
+
+@pytest.mark.parametrize("ends", [(NAN, NAN), (NAN, 1.0), (0.2, math.inf)])
+def test_without_an_interval_nothing_is_decided(ends):
+    assert of_effect(Effect(0.5, ends, 0.0, (0.0, 0.0), 5, 0.1)) == "undecided"
+
+
+def test_one_seed_decides_nothing():
+    assert of_effect(effect(0.5, 0.0, seeds=1)) == "undecided"
+
+
+def test_a_control_too_near_the_ceiling_leaves_no_room_to_see_anything():
+    assert of_effect(effect(0.01, 0.02, control=0.95, ceiling=1.0)) == "undecided"
+    assert of_effect(effect(0.01, 0.02, control=0.85, ceiling=1.0)) == "not above its control"
+    assert of_effect(effect(-0.2, 0.02, control=0.95, ceiling=1.0)) == "fails"
+
+
+@pytest.mark.parametrize(
+    ("cases", "whole"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "only qualitative"], "only qualitative"),
+        (["holds", "not above its control"], "only qualitative"),
+        (["holds", "fails"], "only qualitative"),
+        (["not above its control", "fails"], "not above its control"),
+        (["fails", "fails"], "fails"),
+        (["holds", "undecided"], "undecided"),
+        (["only qualitative", "undecided"], "only qualitative"),
+        (["not above its control", "undecided"], "undecided"),
+        (["undecided"], "undecided"),
+    ],
+)
+def test_several_cases_together(cases, whole):
+    assert together(cases) == whole
+    assert together(reversed(cases)) == whole
+
+
+def test_an_undecided_case_can_only_hide_what_it_could_become():
+    decided = ("holds", "only qualitative", "not above its control", "fails")
+    for others in product(decided, repeat=2):
+        found = together([*others, "undecided"])
+        could = {together([*others, last]) for last in decided}
+        assert found == (could.pop() if len(could) == 1 else "undecided")
+
+
+def test_a_size_that_is_missed_decides_what_an_open_case_cannot_change():
+    missed, held, still_open = at_least("share", 0.5, 0.9), effect(0.3, 0.05), effect(0.0, 0.5)
+    assert of_evidence(Evidence({"1": held, "2": still_open})) == "undecided"
+    assert of_evidence(Evidence({"1": held, "2": still_open}, (missed,))) == "only qualitative"
+    assert of_evidence(Evidence({"1": still_open}, (missed,))) == "undecided"
+    assert of_evidence(Evidence({"1": held, "2": still_open}, controls=(missed,))) == "not above its control"
+
+
+def test_size_and_controls_bear_on_a_favourable_verdict_alone():
+    good, bad = at_least("share", 1.0, 0.9), at_least("share", 0.5, 0.9)
+    held, null = {"": effect(0.3, 0.05)}, {"": effect(0.0, 0.05)}
+    assert of_evidence(Evidence(held, (good,))) == "holds"
+    assert of_evidence(Evidence(held, (bad,))) == "only qualitative"
+    assert of_evidence(Evidence(held, (at_least("share", NAN, 0.9),))) == "undecided"
+    assert of_evidence(Evidence(held, controls=(bad,))) == "not above its control"
+    assert of_evidence(Evidence(held, controls=(at_least("twin", NAN, 0.9),))) == "undecided"
+    assert of_evidence(Evidence(held, controls=(at_least("twin", NAN, 0.9), bad))) == "not above its control"
+    assert of_evidence(Evidence(null, (good,), controls=(good,))) == "not above its control"
+
+
+def test_mathematics_holds_by_its_tests():
+    def exact(off, **more):
+        return Evidence(tests=(at_most("off by", off, 1e-9),), **more)
+
+    assert of_evidence(exact(0.0)) == "holds"
+    assert of_evidence(exact(1.0)) == "fails"
+    assert of_evidence(exact(NAN)) == "fails"
+    assert of_evidence(exact(1.0, direction=(above("slope", 1.0, 0.0),))) == "only qualitative"
+    assert of_evidence(exact(1.0, direction=(above("slope", -1.0, 0.0),))) == "fails"
+    assert of_evidence(exact(0.0, controls=(above("control", 1.0, 1e-9),))) == "holds"
+    assert of_evidence(exact(0.0, controls=(above("control", 0.0, 1e-9),))) == "not above its control"
+
+
+@pytest.mark.parametrize(
+    ("printed", "corrected", "verdict"),
+    [(0.0, 1.0, "holds"), (1.0, 0.0, "holds as corrected"), (1.0, 1.0, "fails"), (0.0, 0.0, "holds")],
+)
+def test_the_printed_form_comes_first(printed, corrected, verdict):
+    forms = (Evidence(tests=(at_most("off by", off, 0.5),)) for off in (printed, corrected))
+    assert judged(*forms) == verdict
+
+
+def test_where_neither_form_holds_what_could_not_be_told_comes_first():
+    undecided, failed = Evidence({"": effect(0.0, 0.5)}), Evidence({"": effect(-1.0, 0.5)})
+    null = Evidence({"": effect(0.0, 0.05)})
+    assert judged(failed, undecided) == judged(undecided, failed) == "undecided"
+    assert judged(failed, null) == "not above its control"
+
+
+@pytest.mark.parametrize(
+    ("test", "passes", "shortfall"),
+    [
+        (at_most("x", 1.0, 1.0), True, 0.0),
+        (below("x", 1.0, 1.0), False, pytest.approx(0.0, abs=1e-300)),
+        (at_least("x", 0.5, 1.0), False, 0.5),
+        (above("x", 1.5, 1.0), True, 0.0),
+        (at_most("x", NAN, 1.0), False, math.inf),
+    ],
+)
+def test_a_bound_is_kept_or_missed_by_so_much(test, passes, shortfall):
+    assert test.passes == passes
+    assert test.shortfall == shortfall
+    assert (test.shortfall == 0.0) == passes
+
+
+def test_effects_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="matters must be a positive number"):
+        effect(0.1, 0.1, matters=0.0)
+    with pytest.raises(ValueError, match="evidence needs an effect or a test"):
+        Evidence()
+    with pytest.raises(ValueError, match="direction is for mathematical claims"):
+        Evidence({"": effect(0.1, 0.1)}, direction=(above("x", 1, 0),))
+
+
+def test_the_seven_verdicts():
+    assert len(VERDICTS) == 7
+    assert "undecided" in VERDICTS

@@ -1,0 +1,73 @@
+"""Words are made from numbers: finding first, then the interval; what is missing is said in numbers too."""
+
+import pytest
+
+from joma.claims import words
+from joma.claims.evidence import Effect, Evidence, above, at_least, at_most
+
+GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound")
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "shown"),
+    [
+        (0.0, "", "0"),
+        (1 / 3, "", "0.3333"),
+        (1e-12, "", "1.0e-12"),
+        (18000.0, "", "18000"),
+        (1234.56, "", "1235"),
+        (123456.0, "", "1.2e+5"),
+        (0.25, "%", "25 %"),
+        (44.0, "°", "44°"),
+        (float("nan"), "", "unknown"),
+        (float("inf"), "nats", "infinite"),
+    ],
+)
+def test_numbers(number, unit, shown):
+    assert words.show(number, unit) == shown
+
+
+def test_an_effect_has_name_value_interval_and_seeds():
+    assert words.measured(Evidence({"": GAIN})) == "rebound 0.5 nats [0.4, 0.6] over 6 seeds"
+    assert words.control(Evidence({"": GAIN})) == "0.1 nats [0.05, 0.15]"
+
+
+def test_cases_are_named():
+    several = Evidence({"layer 1": GAIN, "layer 2": GAIN})
+    assert words.measured(several).startswith("layer 1: rebound 0.5 nats")
+    assert words.control(several).count("layer") == 2
+
+
+def test_a_known_control_has_no_interval():
+    assert words.control(Evidence({"": Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 6, 0.2)})) == "0"
+
+
+def test_a_single_number_stays_a_number():
+    assert words.measured(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) == 1e-12
+    assert words.control(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) is None
+
+
+def test_tests_say_what_was_needed():
+    both = Evidence(tests=(at_least("share in order", 0.98, 1.0, "%"), above("slope", 0.2, 0.0)))
+    assert words.measured(both) == "share in order 98 % (needed: at least 100 %); slope 0.2 (needed: above 0)"
+
+
+def test_numbers_beside_are_shown_by_case():
+    assert words.measured(Evidence({"": GAIN}), None, {"L = 2": {"loss": 5.25}}).endswith("; L = 2: loss 5.25")
+
+
+@pytest.mark.parametrize(
+    ("effect", "said"),
+    [
+        (
+            Effect(0.5, (-0.5, 1.5), 0.0, (0, 0), 4, 0.5),
+            "it could have seen a difference of at least 1; 27 seeds would",
+        ),
+        (Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5), "only 1 seed could be compared, at least 2 are needed"),
+        (Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
+        (GAIN, ""),
+    ],
+)
+def test_what_is_missing(effect, said):
+    assert words.missing(Evidence({"": effect})).startswith(said)
+    assert bool(words.missing(Evidence({"": effect}))) == bool(said)

@@ -1,0 +1,385 @@
+"""The command line, in process where that is enough and as a real command where it matters."""
+
+import errno
+import json
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+import time
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from joma import studies
+from joma.claims.execute import execute
+from joma.cli.main import main
+from joma.data.errors import CorpusError
+from joma.runs import Run, export
+from joma.runs.errors import sqlite_errors_explained
+from joma.studies.__main__ import main as bare
+
+
+@pytest.fixture
+def with_toy(toy, monkeypatch):
+    study, _ = toy
+    real = studies.load
+    rooms = {**studies._rooms(), "toy": "toys"}
+    monkeypatch.setattr(studies, "_rooms", lambda: rooms)
+    monkeypatch.setattr(studies, "load", lambda name: study if name == "toy" else real(name))
+    return study
+
+
+@pytest.fixture
+def stored_toy(with_toy, tmp_path, capsys, monkeypatch):
+    """A folder with a finished run of the toy, which is the only study there is."""
+    monkeypatch.setattr(studies, "_rooms", lambda: {"toy": "toys"})
+    monkeypatch.setattr("joma.studies.stored.load", studies.load)
+    assert main(["verify", "toy", "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def breaks(monkeypatch):
+    """Makes one study raise an error, or all."""
+
+    def make(error, name=None):
+        def or_raise(study, *rest, **named):
+            if name in (None, study.name):
+                raise error
+            return execute(study, *rest, **named)
+
+        monkeypatch.setattr("joma.claims.execute.execute", or_raise)
+
+    return make
+
+
+def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
+    target = tmp_path / "findings.json"
+    assert main(["verify", "toy", "--out", str(tmp_path / "out"), "--json", str(target)]) == 0
+    (study,) = json.loads(target.read_text())["studies"]
+    assert study["name"] == "toy"
+    assert study["seconds"] >= 0
+    (finding,) = study["findings"]
+    assert finding["verdict"] == "holds"
+    assert set(finding) >= {
+        "claim", "source", "says", "corrected", "expected", "measured", "control", "tolerance", "verdict",
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "1 claims: 1 holds" in out
+    assert out.rstrip().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    assert "one page of all" not in capsys.readouterr().out
+    (tmp_path / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    assert "one page of all" not in capsys.readouterr().out
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
+    said = f"runs of other studies are there too; one page of all: joma report {tmp_path}\nreport: "
+    assert said in capsys.readouterr().out
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("joma.cli.terminal._PLAIN_EVERY", 0.0)
+    assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "[1/1] thm5 " in line and "%" in line]
+    assert told
+    assert all(re.search(r"thm5 +\d+% +\d+ s  \S", line) for line in told)
+
+
+def test_json_on_standard_output_is_json_alone(with_toy, tmp_path, capsys):
+    assert main(["verify", "toy", "--out", str(tmp_path), "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["studies"][0]["name"] == "toy"
+    assert "report:" in captured.err
+
+
+def test_one_broken_study_does_not_hide_the_others(with_toy, tmp_path, capsys):
+    assert main(["run", "toy", "--fail-at", "second", "--out", str(tmp_path)]) == 1
+    assert "broke: RuntimeError: boom" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bare_machine", [False, True])
+def test_where_nothing_could_be_run_the_files_of_an_earlier_command_stay(
+    bare_machine, with_toy, tmp_path, breaks, capsys
+):
+    arguments = ["toy", "--out", str(tmp_path)]
+    verify = ["verify", *arguments, "--json", str(tmp_path / "mine.json")]
+    assert main(verify) == 0
+    files = [tmp_path / name for name in ("report.html", "findings.json", "mine.json")]
+    before = [path.read_bytes() for path in files]
+    capsys.readouterr()
+    breaks(RuntimeError("the record is locked"))
+    assert (bare(arguments) if bare_machine else main(verify)) == 1
+    assert [path.read_bytes() for path in files] == before
+    out = capsys.readouterr().out
+    assert "broke: RuntimeError: the record is locked" in out
+    assert "report:" not in out
+
+
+def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, breaks):
+    breaks(CorpusError("the text is too short"))
+    assert main(["run", "toy", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("joma: the text is too short\n")
+
+
+def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
+    assert main(["run", "toy", "--fail-at", "gpu", "--out", str(tmp_path)]) == 0
+    assert "not run" in capsys.readouterr().out
+
+
+def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored_toy, capsys):
+    wanted = json.loads((stored_toy / "findings.json").read_text())
+    (stored_toy / "findings.json").write_text("{}")
+    (stored_toy / "report.html").unlink()
+    assert main(["report", str(stored_toy)]) == 0
+    assert re.match(r"  \[1/1\] toy .* s  1 holds\nreport: ", capsys.readouterr().out)
+    assert json.loads((stored_toy / "findings.json").read_text()) == wanted
+    assert (stored_toy / "report.html").exists()
+
+
+def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.studies.stored.load", studies.load)
+    assert main(["run", "toy", "--out", str(tmp_path)]) == 0
+    (kept,) = (tmp_path / "runs").glob("*.sqlite")
+    records = tmp_path / "records" / "toy"
+    records.mkdir(parents=True)
+    kept.rename(records / "toy.sqlite")
+    assert main(["report", str(records.parent), "--out", str(tmp_path / "page")]) == 0
+    findings = json.loads((tmp_path / "page" / "findings.json").read_text())
+    assert [study["name"] for study in findings["studies"]] == ["toy"]
+    assert (tmp_path / "page" / "report.html").exists()
+    assert [path.name for path in records.parent.iterdir()] == ["toy"]
+
+
+def test_a_page_of_stored_runs_says_how_it_was_made(stored_toy, tmp_path):
+    page = tmp_path / "a page"
+    assert main(["report", str(stored_toy), "--out", str(page)]) == 0
+    assert f"<code>joma report {stored_toy} --out {escape(shlex.quote(str(page)))}</code>" in _footer(page)
+    assert main(["report", str(stored_toy)]) == 0
+    assert f"<code>joma report {stored_toy}</code>" in _footer(stored_toy)
+
+
+def _footer(folder):
+    return (folder / "report.html").read_text(encoding="utf-8").partition("<footer")[2]
+
+
+def test_report_with_a_damaged_run_is_written_and_says_that_something_broke(stored_toy, capsys):
+    (damaged,) = stored_toy.glob("runs/toy-*.sqlite")
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    assert main(["report", str(stored_toy)]) == 1
+    out = capsys.readouterr().out
+    assert "broke: " in out
+    assert f"report: {stored_toy / 'report.html'}\n" in out
+    assert "This study broke: " in (stored_toy / "report.html").read_text(encoding="utf-8")
+
+
+def test_report_without_a_finished_run_is_refused_and_the_earlier_page_stays(stored_toy, capsys):
+    (finished,) = stored_toy.glob("runs/toy-*.sqlite")
+    finished.unlink()
+    with Run.create(finished, study="toy", config={}, version=1):
+        pass
+    (stored_toy / "report.html").write_text("earlier")
+    assert main(["report", str(stored_toy)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"joma: {stored_toy} holds no finished run ")
+    assert f"`joma verify --out {stored_toy}` makes them" in captured.err
+    assert captured.err.count("\n") == 1
+    assert (stored_toy / "report.html").read_text() == "earlier"
+
+
+def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(with_toy, tmp_path, capsys, breaks):
+    breaks(KeyboardInterrupt(), "toy")
+    stopped = "joma: interrupted; the same command goes on where this one stopped\n"
+    assert main(["verify", "toy", "thm5", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == stopped
+    assert main(["verify", "thm5", "toy", "--out", str(tmp_path)]) == 130
+    hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
+    assert capsys.readouterr().err == hint + stopped
+
+
+def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
+    for arguments, hint in ((["--sice", "3"], "--size"), (["--size", "three"], "--size")):
+        with pytest.raises(SystemExit) as exit:
+            main(["run", "toy", *arguments])
+        assert exit.value.code == 2
+        assert hint in capsys.readouterr().err
+
+
+def test_what_only_the_config_knows_is_refused_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["run", "thm2", "--horizon", "2", "--out", str(tmp_path / "out")])
+    assert exit.value.code == 2
+    assert "horizon must lie between 0 and 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "thm22"], "did you mean 'thm2'?"),
+        (["run", "toy", "--size", "0"], "size must be at least 1"),
+        (["verify", "toy", "--out", "/tmp", "--json", "/nowhere/findings.json"], "there is no folder /nowhere"),
+        (["report", "/nowhere"], "holds no runs"),
+        (["export", "/nowhere.sqlite", "--to", "csv"], "/nowhere.sqlite"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("joma: ")
+    assert error.count("\n") == 1
+    assert sentence in error
+
+
+def test_report_of_a_file_says_it_is_no_folder(capsys):
+    assert main(["report", __file__]) == 2
+    assert capsys.readouterr().err == f"joma: {__file__} is no folder; name one that `joma verify --out DIR` wrote\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [(".", "--json must be a file, but "), ("x" * 252, "cannot be written: File name too long")],  # .NAME.new is longer
+)
+def test_json_that_cannot_be_written_is_refused_before_the_work(with_toy, tmp_path, capsys, name, sentence):
+    (tmp_path / "there").mkdir()
+    target, out = tmp_path / "there" / name, tmp_path / "out"
+    assert main(["verify", "toy", "--out", str(out), "--json", str(target)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (out / "runs").exists()
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_a_full_disk_is_named_and_is_no_bad_input(with_toy, tmp_path, capsys, monkeypatch):
+    def full(path, *_, **__):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"joma: {tmp_path / 'findings.json'} cannot be written: No space left on device\n"
+    assert "all-ones" in captured.out
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_record_on_a_full_disk_goes_on_with_the_same_command(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        with sqlite_errors_explained(tmp_path / "a.sqlite"), sqlite3.connect(":memory:") as connection:
+            connection.execute("PRAGMA max_page_count = 1")
+            connection.execute("CREATE TABLE full (x)")
+
+    monkeypatch.setattr("joma.cli.listing._list", full)
+    assert main(["list"]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'a.sqlite'} could not grow, the disk is full" in error
+    assert "the same command goes on" in error
+
+
+def test_several_runs_are_exported_each_beside_itself(tmp_path, capsys):
+    paths = [tmp_path / f"{name}.sqlite" for name in ("a", "b", "c")]
+    for path in (paths[0], paths[2]):
+        with Run.create(path, study="demo", config={}) as run:
+            run.append("v", 0, 1.5)
+    paths[1].write_text("no run")
+    assert main(["export", *map(str, paths), "--to", "csv"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [str(tmp_path / "a.csv"), str(tmp_path / "c.csv")]
+    assert captured.err.startswith(f"joma: {paths[1]} ")
+    assert (tmp_path / "c.csv").read_text() == export(paths[2], "csv", tmp_path / "alone").read_text()
+    assert main(["export", str(paths[0]), str(paths[2]), "--to", "csv", "--out", str(tmp_path / "x")]) == 2
+    assert "--out names one file, but there are 2 runs" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_out_must_be_a_folder(with_toy, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["verify", "toy", "--out", str(tmp_path / "file")]) == 2
+    assert "--out must be a folder" in capsys.readouterr().err
+
+
+def test_list_names_every_study_and_claim(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["studies"]
+    assert [s["name"] for s in listed] == list(studies.names())
+    names = [c["name"] for s in listed for c in s["claims"]]
+    assert len(names) >= 40
+    assert all(len({c["name"] for c in s["claims"]}) == len(s["claims"]) for s in listed)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_run_without_a_study_says_how(flag, capsys):
+    assert main(["run", flag]) == 0
+    assert "joma run STUDY --help" in capsys.readouterr().out
+    assert main(["run"]) == 2
+    assert "a study must be named" in capsys.readouterr().err
+
+
+def test_python_m_joma_is_joma():
+    said = subprocess.run(
+        [sys.executable, "-m", "joma", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    assert said.startswith("joma ")
+
+
+def test_help_is_instant_and_loads_no_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "joma.cli.main", "--help"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "| torch" not in loaded
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "joma.cli.main", "--help"], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+def test_a_bare_machine_can_run_studies(tmp_path):
+    """`python -m joma.studies` must not import what a GPU machine may lack."""
+    script = (
+        "import sys, runpy\n"
+        "for name in ('tyro', 'rich', 'matplotlib', 'pyarrow'): sys.modules[name] = None\n"
+        f"sys.argv = ['joma.studies', 'cdag-angles', '--out', {str(tmp_path)!r}]\n"
+        "runpy.run_module('joma.studies', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "findings.json").read_text())["studies"][0]["name"] == "cdag-angles"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        (CorpusError("train.txt is empty"), 2, "joma: train.txt is empty\n"),
+        (KeyboardInterrupt(), 130, "joma: interrupted; the same command goes on where this one stopped\n"),
+    ],
+)
+def test_the_bare_command_answers_in_one_sentence(with_toy, tmp_path, capsys, breaks, error, status, sentence):
+    breaks(error)
+    assert bare(["toy", "--out", str(tmp_path)]) == status
+    assert capsys.readouterr().err == sentence
+
+
+def test_the_bare_command_refuses_what_it_cannot_use(with_toy, tmp_path, capsys):
+    assert bare(["toy", "--out", __file__]) == 2
+    assert capsys.readouterr().err == f"joma: --out must be a folder, but {__file__} is a file\n"
+    assert bare(["thm22", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'thm2'?" in capsys.readouterr().err
+
+
+def test_a_study_that_breaks_does_not_stop_the_bare_command(with_toy, tmp_path, capsys, breaks):
+    breaks(CorpusError("train.txt is empty"), "thm5")
+    assert bare(["thm5", "toy", "--out", str(tmp_path)]) == 1
+    assert "thm5: broke: CorpusError: train.txt is empty\ntoy: holds" in capsys.readouterr().out
+    broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert (broken["error"], broken["findings"]) == ("CorpusError: train.txt is empty", [])
+    assert [finding["verdict"] for finding in judged["findings"]] == ["holds"]

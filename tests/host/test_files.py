@@ -1,0 +1,103 @@
+"""Files that are whole or not there, and places refused before any work."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joma.host.errors import BadInput, FileError, JomaError, asked_for
+from joma.host.files import usable_file, usable_folder, whole, write_json, write_text
+
+
+def test_what_fails_half_way_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def half_way():
+        with whole(path) as unfinished:
+            unfinished.write_text("ne")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        half_way()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole(path) as first, whole(path) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert path.read_text() == "first"  # the outer block ends last
+    assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from joma.host.files import whole
+with whole(Path(sys.argv[1])) as unfinished:
+    unfinished.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    with pytest.raises(FileError, match=r"nowhere/a.json cannot be written: No such file or directory"):
+        write_json(tmp_path / "nowhere" / "a.json", {})
+
+
+def test_outputs_are_refused_before_work(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(BadInput, match="--out must be a folder"):
+        usable_folder(file)
+    with pytest.raises(BadInput, match="is a folder"):
+        usable_file(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="is something else"):
+        usable_file(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="there is no folder"):
+        usable_file(tmp_path / "none" / "a.json")
+    usable_file(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]
+
+
+def test_what_a_user_asked_for_is_bad_input_and_a_bug_is_not():
+    with pytest.raises(BadInput, match="tokens"), asked_for():
+        raise ValueError("tokens must be at least 1")
+    with pytest.raises(TypeError), asked_for():
+        raise TypeError("a bug")
+
+
+@pytest.mark.parametrize("name", ["runs.RunError", "scan.CheckpointError", "data.errors.CorpusError"])
+def test_every_layer_has_its_error_and_all_are_joma_errors(name):
+    from importlib import import_module
+
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(import_module(f"joma.{module}"), kind), JomaError)
+
+
+def test_files_that_others_write_in_place_are_none_of_ours():
+    """Whatever is kept for later goes through `whole`: nobody else replaces files."""
+    import joma
+
+    house = Path(joma.__file__).parent
+    alone = {"host/files.py", "data/_wikitext_hub.py", "scan/hub.py", "scan/made_files.py"}  # downloads that go on
+    for path in house.rglob("*.py"):
+        if "os.replace(" in path.read_text(encoding="utf-8"):
+            assert path.relative_to(house).as_posix() in alone

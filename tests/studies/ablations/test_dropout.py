@@ -1,0 +1,13 @@
+"""Dropout on and off."""
+
+from small_ablations import must_need, must_show
+
+from joma.studies.ablations import dropout
+
+
+def test_the_rebound_comes_without_dropout_or_not(ablations):
+    must_show(ablations("dropout"), dropout.WITHOUT, "no_dropout")
+
+
+def test_the_rebound_needs_dropout_or_not(ablations):
+    must_need(ablations("dropout"), dropout.BY_DROPOUT, "dropout", "no_dropout")

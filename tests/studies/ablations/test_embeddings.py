@@ -1,0 +1,122 @@
+"""Embeddings learned, frozen and orthonormal."""
+
+import numpy as np
+import pytest
+from small_ablations import NONE, STUDIES, carry_out, changed, idle, must_show, patterns, verdict
+
+from joma.claims.execute import judge
+from joma.recipes import language_curves as recorded
+from joma.studies.ablations import embeddings
+
+
+@pytest.mark.parametrize(("claim", "variant"), [(embeddings.ORTHONORMAL, "orthonormal"), (embeddings.FROZEN, "frozen")])
+def test_frozen_vectors_show_the_pattern_or_not(ablations, claim, variant):
+    must_show(ablations("embeddings"), claim, variant)
+
+
+def made(ablations, *, lost=(), **ends):
+    """A record in which these series are as given after the start: a number for all seeds, or one for each."""
+
+    def change(name, step, value):
+        value = patterns()(name, step, value)
+        if name in [f"{variant}/diverged_at" for variant in lost]:
+            value = np.where(np.arange(len(value)) == 0, 3, value)
+        end = ends.get(name.replace("/", "_").replace(" ", "_").replace(",", ""))
+        return value if end is None or step == 0 else value * 0 + end + np.linspace(0, 0.003, 3)
+
+    return changed(ablations("embeddings"), change)
+
+
+SCATTERED = np.array([-0.3, 0.5, 0.1])
+
+
+def test_learned_embeddings_help_or_not(ablations):
+    cases = [
+        (0.7, "holds"),
+        (0.515, "only qualitative"),  # 0.015 nats, of 0.02 that matter
+        (0.5, NONE),
+        (0.3, "fails"),
+        (0.6 + SCATTERED / 2, "undecided"),
+        (50.0, "holds"),  # a twin that learned nothing with frozen vectors is what the claim says
+    ]
+    for loss, expected in cases:
+        found = made(ablations, frozen_valid_loss=loss, learned_valid_loss=0.5)
+        assert verdict(found, embeddings.BETTER_LEARNED) == expected, loss
+    assert verdict(changed(ablations("embeddings"), idle("learned")), embeddings.BETTER_LEARNED) == "not run"
+    assert verdict(made(ablations, lost=["frozen"]), embeddings.BETTER_LEARNED) == "not run"
+
+
+def test_the_gain_is_that_of_the_best_loss_over_frequencies(ablations):
+    found = made(ablations, frozen_valid_loss=0.7, learned_valid_loss=0.5)
+    finding = next(one for one in judge(embeddings.STUDY, found) if one.claim is embeddings.BETTER_LEARNED)
+    effect = finding.printed.effects[""]
+    frequencies = float(found.value("learned/loss by frequency"))
+    assert effect.effect == pytest.approx(frequencies - 0.5015)
+    assert effect.difference == pytest.approx(0.2)
+    assert finding.beside["frozen"]["loss"] == pytest.approx(0.7015)
+
+
+def test_learned_embeddings_become_alike_or_not(ablations):
+    cases = [
+        (0.4, "holds"),
+        (0.21, "only qualitative"),  # 5 %, of 10 % that matter
+        (0.2, NONE),
+        (0.1, "fails"),
+        (0.3 + SCATTERED / 4, "undecided"),
+        (np.array([0.4, np.nan, np.nan]), "undecided"),
+    ]
+    for alike, expected in cases:
+        found = made(ablations, learned_coherence=alike, frozen_coherence=0.2)
+        assert verdict(found, embeddings.ALIKE_LEARNED) == expected, alike
+    assert verdict(changed(ablations("embeddings"), idle("learned")), embeddings.ALIKE_LEARNED) == "not run"
+    found = made(ablations, lost=["frozen"], learned_coherence=0.4, frozen_coherence=0.2)
+    assert verdict(found, embeddings.ALIKE_LEARNED) == "holds"  # frozen vectors are there in any case
+
+
+def test_logits_follow_by_theorem_1_or_not(ablations):
+    cases = [
+        (0.95, 0.3, 0.1, "holds"),
+        (0.6, 0.3, 0.1, "only qualitative"),  # not as high as a good estimate
+        (0.93, 0.9, 0.1, "only qualitative"),  # 0.03, of 0.05 that matter
+        (0.6, 0.6, 0.1, NONE),
+        (0.95, 0.3, 0.93, "only qualitative"),  # log frequency does nearly as well,
+        (0.6, 0.3, -0.6, NONE),  # or as well, with whatever sign,
+        (0.6, 0.3, -0.9, "fails"),  # or better
+        (-0.9, 0.3, 0.1, "fails"),
+        (0.95 + SCATTERED / 10, 0.3 + 2 * SCATTERED[::-1], 0.1, "undecided"),
+        (0.98, 0.98, 0.1, "undecided"),  # no room below 1
+    ]
+    for orthonormal, random, frequency, expected in cases:
+        found = made(
+            ablations,
+            orthonormal_estimate_theorem=orthonormal,
+            frozen_few_words_estimate_theorem=random,
+            orthonormal_estimate_frequency=frequency,
+        )
+        assert verdict(found, embeddings.LOGITS) == expected, (orthonormal, random, frequency)
+    for network in ("orthonormal", "frozen, few words"):
+        assert verdict(changed(ablations("embeddings"), idle(network)), embeddings.LOGITS) == "not run"
+
+
+@pytest.mark.parametrize("measure", ["coherence", "estimate/theorem"])
+def test_what_a_network_that_diverged_ended_with_does_not_count(ablations, measure):
+    def one_lost(name, step, value):
+        if name == "learned/diverged_at":
+            return np.array([-1, 3, -1])
+        return np.array([0.1, 77.0, 0.3]) if name == f"learned/{measure}" else value
+
+    found = embeddings._ends(changed(ablations("embeddings"), one_lost), "learned", measure)
+    np.testing.assert_array_equal(found, [0.1, np.nan, 0.3])
+
+
+def test_embeddings_are_what_they_are_called(ablations):
+    run = ablations("embeddings")
+    ends = {name: recorded.curve(run, name, "coherence")[0] for name in ("learned", "frozen", "orthonormal")}
+    assert np.abs(ends["orthonormal"]).max() < 1e-6
+    assert np.ptp(ends["frozen"], axis=1).max() == 0
+    assert np.ptp(ends["learned"], axis=1).min() > 0
+
+
+def test_several_heads_leave_theorem_1_open(data_folder, tmp_path):
+    run = carry_out(STUDIES["embeddings"], data_folder, tmp_path / "run", heads=2, layers=1, steps=12)
+    assert verdict(run, embeddings.LOGITS) == "not run"

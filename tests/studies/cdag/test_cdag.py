@@ -1,0 +1,322 @@
+"""CDAG Theorem 1 in training: signals against autograd and numpy, the verdicts, and that they follow the numbers."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.contract import NotRun, silent
+from joma.claims.execute import judge, plain_config
+from joma.claims.finding import Finding
+from joma.figures.style import house_style
+from joma.runs import Run
+from joma.studies.cdag import _cdag_findings as findings
+from joma.studies.cdag import _latent_mlp as net
+from joma.studies.cdag import cdag as cdag_training
+from joma.theory import cdag
+from joma.training import train_all
+
+STUDY = cdag_training.STUDY
+TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, samples=500, held_out=400, points=4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture
+def example():
+    """A network in float64 and data for it."""
+    source = torch.Generator().manual_seed(0)
+    network = net.LatentMLP([1, 2], 6, 5, 3, residual=True).double()
+    x = torch.rand(2, 40, 6, generator=source, dtype=torch.float64)
+    labels = torch.randint(3, (2, 40), generator=source)
+    latents = (torch.rand(2, 40, 4, generator=source) < 0.5).double()
+    return network, net.Data(x, labels, latents, torch.tensor([1, 1, 2, 2]))
+
+
+UNTRAINED = {"signs": 100, "signs positive": 50, "others": 100, "others positive": 50, "edges": 100,
+             "edges with the rule": 50, "children": 20, "children positive": 10, "other children": 20,
+             "other children positive": 10, "gated": 20, "gated positive": 10, "other gated": 20,
+             "other gated positive": 10, "angles": 0, "direct angles": 0, "C1 out": 0.6, "C1 first": 0.5,
+             "C2 input": 0.6, "C2 second": 0.5, "C2 first": 0.4, "total": 100.0, "direct total": 95.0,
+             "C1 out shuffled": 0.0, "C2 first shuffled": 0.0}  # fmt: skip
+TRAINED = UNTRAINED | {"signs positive": 100, "edges with the rule": 100, "children positive": 20, "gated positive": 20,
+                       "angles": 5, "direct angles": 5, "C1 out": 0.9, "C2 input": 0.9, "C2 first": 0.9,
+                       "height first": 1.0, "height second": 1.5, "direct total": 80.0}  # fmt: skip
+"""Counts of a record in which every claim holds."""
+
+
+def written(run, path, after=None, before=None):
+    """A record of networks that learn: all counts set, before training and after; a row sets them member by member."""
+    rows = (UNTRAINED | (before or {}), TRAINED | (after or {}))
+    last = int(run.steps("residual/loss")[-1])
+
+    def change(name, step, value):
+        if name.endswith("/loss"):
+            return np.full_like(value, 1.0 - step / last)
+        if name.endswith("/counts"):
+            value = value.copy()
+            for column, count in rows[step > 0].items():
+                value[:, net.COLUMNS.index(column)] = count
+        return value
+
+    return changed(run, path, change)
+
+
+def test_one_finding_a_claim(run):
+    found = judge(STUDY, run)
+    assert [finding.claim for finding in found] == list(STUDY.claims)
+    for finding in found:
+        assert finding.control or finding.verdict == "not run"
+        assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
+
+
+def test_a_record_without_a_violation_holds(run, tmp_path):
+    seen = verdicts(STUDY, written(run, tmp_path / "good"))
+    assert {name: verdict for name, verdict in seen.items() if verdict != "holds"} == {}
+
+
+@pytest.mark.parametrize(
+    ("claim", "own", "other", "whole"),
+    [
+        ("signs-in-training", "signs positive", "others positive", 100),
+        ("gradient-rule", "edges with the rule", None, 100),
+        ("all-parents", "children positive", "other children positive", 20),
+        ("behind-the-gate", "gated positive", "other gated positive", 20),
+    ],
+)
+def test_a_share_is_judged_by_all_of_its_controls(run, tmp_path, claim, own, other, whole):
+    def judged(name, after, before=None):
+        return verdicts(STUDY, written(run, tmp_path / name, after, before))[claim]
+
+    most = 0.9 * whole
+    assert judged("not all", {own: most}) == "only qualitative"
+    assert judged("small", {own: 0.53 * whole}) == "only qualitative"  # above the controls, by less than what matters
+    # An untrained network that does as well: the latents of other nodes alone would not tell.
+    assert judged("untrained", {own: most}, {own: most}) == "not above its control"
+    assert judged("untrained better", {own: 0.7 * whole}, {own: most}) == "fails"
+    assert judged("seeds differ", {own: np.array([1.0, 0.55, 0.45]) * whole}) == "undecided"
+    if other:
+        assert judged("other", {own: most, other: most}) == "not above its control"
+        assert judged("other better", {own: 0.7 * whole, other: most}) == "fails"
+        assert judged("ceiling", {own: whole, other: 0.98 * whole}) == "undecided"  # no room for what matters
+
+
+def test_the_two_ends_are_judged_by_all_of_their_controls(run, tmp_path):
+    def judged(name, after, before=None):
+        return verdicts(STUDY, written(run, tmp_path / name, after, before))["both-ends"]
+
+    assert judged("no edge below 90", {"angles": 0}) == "only qualitative"
+    assert judged("no more edges", {}, {"angles": 5}) == "only qualitative"
+    assert judged("edges by chance", {"angles": np.array([0, 0, 5])}) == "only qualitative"
+    for end, far in (("C1 out", "C1 first"), ("C2 input", "C2 second")):
+        assert judged(f"{end} level", {end: 0.5}) == "not above its control"
+        assert judged(f"{end} reversed", {end: 0.3}) == "fails"
+        assert judged(f"{end} untrained", {}, {end: 0.9}) == "not above its control"
+        assert judged(f"{end} untrained more", {}, {end: 0.95, far: 0.3}) == "not above its control"
+        assert judged(f"{end} seeds", {end: np.array([0.9, 0.5, 0.4])}) == "undecided"
+        assert judged(f"{end} untrained seeds", {}, {end: np.array([0.9, 0.5, 0.4])}) == "undecided"
+    assert judged("C1 of others", {"C1 out shuffled": 0.9}) == "not above its control"
+    assert judged("C2 of others", {"C2 first shuffled": 0.9}) == "not above its control"
+
+
+def test_residual_edges_are_judged_beside_the_untrained_network(run, tmp_path):
+    def judged(name, after, before=None):
+        return verdicts(STUDY, written(run, tmp_path / name, after, before))["residual"]
+
+    assert judged("no edge below 90", {"direct angles": 0}) == "only qualitative"
+    assert judged("little", {"direct total": 97.0}, {"direct total": 100.0}) == "not above its control"
+    assert judged("level", {"direct total": 100.0}) == "not above its control"
+    assert judged("reversed", {"direct total": 120.0}) == "fails"
+    # 44° while learning and 59° untrained
+    assert judged(
+        "untrained more", {"total": 144.0, "direct total": 100.0}, {"total": 159.0, "direct total": 100.0}
+    ) == ("not above its control")
+    assert judged("seeds", {"direct total": np.array([60.0, 90.0, 110.0])}) == "undecided"
+
+
+def test_learned_latents_are_judged_beside_both_controls(run, tmp_path):
+    def judged(name, after, before=None):
+        return verdicts(STUDY, written(run, tmp_path / name, after, before))["task-distributed"]
+
+    assert judged("as high", {"height second": 1.0}) == "only qualitative"
+    assert judged("untrained", {}, {"C2 first": 0.9}) == "not above its control"
+    assert judged("untrained better", {"C2 first": 0.5}, {"C2 first": 0.7}) == "fails"
+    assert judged("of others", {"C2 first": 0.8, "C2 first shuffled": 0.8}) == "not above its control"
+    assert judged("seeds", {"C2 first": np.array([0.9, 0.4, 0.3])}) == "undecided"
+
+
+def test_networks_that_did_not_learn_are_not_judged(run, tmp_path):
+    good = written(run, tmp_path / "good")
+    flat = changed(good, tmp_path / "flat", lambda n, step, v: v * 0 + 1.0 if n.endswith("/loss") else v)
+    assert set(verdicts(STUDY, flat).values()) == {"not run"}
+    assert "did not learn" in found(STUDY, flat, findings.SIGNS).reason
+    slow = changed(good, tmp_path / "slow", lambda n, step, v: 1.0 - 0.1 * (1.0 - v) if n.endswith("/loss") else v)
+    assert set(verdicts(STUDY, slow).values()) == {"not run"}  # a tenth of what it was, less than a tenth of ln 3
+    one = altered(good, tmp_path / "one", "residual/loss", lambda v: v * 0 + 1.0)
+    assert [name for name, verdict in verdicts(STUDY, one).items() if verdict != "holds"] == ["residual"]
+
+
+def test_nothing_holds_at_rate_zero(tmp_path):
+    still = carried_out(STUDY, replace(TINY, rate=0.0, steps=4), tmp_path / "r")
+    assert set(verdicts(STUDY, still).values()) == {"not run"}
+
+
+def lost(run, path, members, *, marked=True):
+    """A copy in which the first so many networks of the small start diverged."""
+
+    def change(name, step, value):
+        value = value.copy()
+        if name in ("small start/counts", "small start/loss"):
+            value[:members] = np.nan
+        if marked and name == "small start/diverged_at":
+            value[:members] = 1
+        return value
+
+    return changed(run, path, change)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
+    good = written(run, tmp_path / "good")
+    one = lost(good, tmp_path / "one", 1, marked=marked)
+    for finding in judge(STUDY, one):
+        assert finding.verdict == "holds"
+        assert finding.beside["diverged and left out"] == {"networks": 1}
+        assert "diverged and left out: networks 1" in finding.measured
+        assert "unknown" not in finding.measured
+    assert found(STUDY, one, findings.SIGNS).main.seeds == 2
+    assert found(STUDY, one, findings.RESIDUAL).main.seeds == 3
+    seen = verdicts(STUDY, lost(good, tmp_path / "two", 2, marked=marked))  # one network is no interval
+    assert {name for name, verdict in seen.items() if verdict == "undecided"} == set(seen) - {"residual"}
+    seen = verdicts(STUDY, lost(good, tmp_path / "three", 3, marked=marked))
+    assert {name for name, verdict in seen.items() if verdict == "not run"} == set(seen) - {"residual"}
+
+
+def test_networks_that_all_diverge_are_not_judged_and_can_be_drawn(tmp_path):
+    gone = carried_out(STUDY, replace(TINY, rate=1e30, steps=8), tmp_path / "all")
+    assert set(verdicts(STUDY, gone).values()) == {"not run"}
+    assert "diverged" in found(STUDY, gone, findings.GATE).reason
+    STUDY.draw(gone)
+
+
+def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
+    none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
+    assert np.isnan(findings.share(none, "small start", "signs")[1:]).all()
+    assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
+
+
+def test_figure_is_drawn(run):
+    with house_style():
+        assert [drawing.name for drawing in STUDY.draw(run)] == ["cdag-in-training"]
+
+
+def test_resumes_to_the_same_numbers(run, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def killed(ensembles, run, *, progress):
+        for name, ensemble in ensembles.items():
+            if name == "residual":
+                raise Killed
+            train_all({name: ensemble}, run, progress=progress)
+
+    again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
+    with monkeypatch.context() as patched:
+        patched.setattr(cdag_training, "train_all", killed)
+        with pytest.raises(Killed):
+            STUDY.run(TINY, again, silent)
+    STUDY.run(TINY, again, silent)
+    for name in run.names():
+        np.testing.assert_array_equal(again.array(name), run.array(name), err_msg=name)
+
+
+def test_without_a_gpu_the_paper_scale_says_how_to_run_it(run):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(NotRun, match=r"needs a CUDA GPU.*joma verify cdag --scale paper"):
+        STUDY.run(STUDY.paper, run, silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"members": 1}, "at least 2"), ({"rho": 1.0}, "between 0 and 1"), ({"held_out": 3}, "at least 100"),
+     ({"branching": (50, 50)}, "make 12500 tokens, at most 4096")],
+)  # fmt: skip
+def test_bad_configs_are_refused(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        replace(STUDY.quick, **changes)
+
+
+def test_the_moment_of_learning(run, tmp_path):
+    falling = np.linspace(1, 0, len(run.steps("residual/loss")))
+    at = iter(falling)
+    copy = altered(run, tmp_path / "falling", "residual/loss", lambda value: np.full_like(value, next(at)))
+    expected = (falling <= 0.9) & (falling >= 0.1)
+    assert (findings.learning(copy, "residual") == expected[:, None]).all()
+    flat = altered(run, tmp_path / "flat", "residual/loss", np.ones_like)
+    assert findings.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
+    assert findings.learning(flat, "residual")[-1].all()
+
+
+def test_signals_follow_the_note(example):
+    """delta_k = sigma' sum_j w_jk delta_j, with ascent's sign at the top: label minus probability."""
+    network, data = example
+    f, g, delta = net.signals(network, data.x, data.labels)
+    label = torch.nn.functional.one_hot(data.labels, 3)
+    torch.testing.assert_close(delta[2], label - f[2].softmax(-1))
+    torch.testing.assert_close(g[1], delta[2] @ network.out.mT)
+    torch.testing.assert_close(g[0], delta[1] @ network.second.mT + delta[2] @ network.out.mT)
+    torch.testing.assert_close(delta[0], g[0] * (f[0] > 0))
+
+
+def test_counts_against_plain_loops(example):
+    network, data = example
+    found = dict(zip(net.COLUMNS, net.measure(network, data).T.tolist(), strict=True))
+    seen = net.signals(network, data.x, data.labels)
+
+    def corr(x, y):
+        return np.corrcoef(x, y)[0, 1] if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
+
+    for member in range(2):
+        z, f, delta = (v[member].numpy(force=True) for v in (data.latents, seen.f[0], seen.delta[1]))
+        classes = np.eye(3)[data.labels[member].numpy()]
+        weight = network.second[member].numpy(force=True)
+        signs = positive = rule = 0
+        for k in range(5):
+            beta = np.argmax([corr(q, f[:20, k]) for q in z[:20].T])
+            for j in range(5):
+                alpha = np.argmax([corr(q, delta[:20, j]) for q in classes[:20].T])
+                a, b = corr(classes[20:, alpha], delta[20:, j]), corr(z[20:, beta], f[20:, k])
+                premise = min(a, b, abs(corr(classes[20:, alpha], z[20:, beta]))) > net.PREMISE
+                signs += premise
+                positive += premise and weight[k, j] * corr(z[20:, beta], delta[20:, j]) > 0
+                rule += weight[k, j] * corr(f[20:, k], delta[20:, j]) > 0
+        assert (found["signs"][member], found["signs positive"][member]) == (signs, positive)
+        assert found["edges with the rule"][member] == rule
+
+
+def test_angles_are_those_of_the_theory():
+    """With one edge the sum of angles is that of joma.theory.cdag on centred signals, and its bound is kept."""
+    source = torch.Generator().manual_seed(3)
+    za = torch.randn(1, 50, 1, generator=source, dtype=torch.float64)
+    zb, f, delta = (za + s * torch.randn(1, 50, 1, generator=source, dtype=torch.float64) for s in (0.2, 0.3, 0.2))
+    own = torch.zeros(1, 1, dtype=torch.long)
+    a, b, c = (net._correlations(*pair)[:, 0] for pair in ((za, delta), (zb, f), (za, zb)))
+    edge = net._edges(
+        torch.ones(1, 1, 1, dtype=torch.float64), a, b, c[:, None].abs(), own, own, own,
+        net._correlations(zb, delta), net._correlations(f, delta),
+    )  # fmt: skip
+    theory = cdag.angle_condition(*((v - v.mean(1, keepdim=True))[0, :, 0] for v in (za, zb, f, delta)))
+    torch.testing.assert_close(edge["total"][0], theory.total.rad2deg())
+    assert bool(edge["angles"][0]) == bool(theory.satisfied)
+    assert edge["angles violated"].item() == 0
+
+
+def test_latents_are_named_by_their_height():
+    assert cdag_training._widths(STUDY.quick) == [10, 5]

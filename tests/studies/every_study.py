@@ -1,0 +1,75 @@
+"""What is asked of every study: it can be interrupted, its figures have labels, its findings survive JSON."""
+
+import json
+
+import numpy as np
+import pytest
+
+from joma.claims.contract import silent
+from joma.claims.execute import judge, plain_config
+from joma.claims.finding import Finding
+from joma.figures.style import house_style
+from joma.runs import Run
+
+
+class Stop(Exception):
+    """Somebody pressed Ctrl-C."""
+
+
+def ends_the_same_after_an_interrupt(study, config, whole, path, *, after):
+    """Stop a run of the study once its progress is past `after`, take it up again and compare it with the whole one."""
+
+    def stop_later(share, doing):
+        if share > after:
+            raise Stop
+
+    run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
+    with pytest.raises(Stop):
+        study.run(config, run, stop_later)
+    assert 0 < len(run.names()) < len(whole.names())
+    run.close()
+    with Run.open(path, write=True) as run:
+        study.run(config, run, silent)
+        assert run.names() == whole.names()
+        for name in whole.names():
+            np.testing.assert_array_equal(run.array(name), whole.array(name), err_msg=name)
+
+
+def draws_labelled_figures(study, run, folder):
+    with house_style():
+        drawings = study.draw(run)
+        for drawing in drawings:
+            drawing.figure.savefig(folder / "figure.svg")
+            assert drawing.caption
+            assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
+    assert drawings
+
+
+def findings_survive_json(study, run):
+    """A verdict can be worked out again from the file alone."""
+    findings = judge(study, run)
+    assert [finding.claim for finding in findings] == list(study.claims)
+    for finding in findings:
+        assert Finding.from_json(json.loads(json.dumps(finding.as_json(), allow_nan=False))) == finding
+
+
+def put(where, value):
+    """A change of a recorded array: `value` at `where`."""
+
+    def change(array):
+        array = np.array(array, dtype=np.float64)
+        array[where] = value
+        return array
+
+    return change
+
+
+def add(where, value):
+    """A change of a recorded array: `value` added at `where`."""
+
+    def change(array):
+        array = np.array(array, dtype=np.float64)
+        array[where] += value
+        return array
+
+    return change

@@ -1,0 +1,29 @@
+"""What the tests of Table 1 and of alignment on trees share: tiny runs of both."""
+
+import pytest
+from records import carried_out
+
+from joma.studies import load
+from joma.studies.hierarchy import _hblt_networks as trees
+from joma.studies.hierarchy import _table1_networks as sets
+
+TINY = {
+    "table1": sets.Config(columns=(1, 4), seeds=2, width=8, steps=6, look_at=(2,), rate=1e-2, batch=32),
+    "hblt-alignment": trees.Config(
+        depths=(2, 3), rhos=(1.0, 0.8), seeds=2, classes=3, tokens=2, width=8, steps=6, look_at=(2,), batch=8,
+        samples=60,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Study and config, by name."""
+    return {name: (load(name), config) for name, config in TINY.items()}
+
+
+@pytest.fixture(scope="session")
+def tiny_runs(tiny, tmp_path_factory):
+    """Trained for six steps, which is too short to learn anything."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {name: carried_out(study, config, folder / name) for name, (study, config) in tiny.items()}

@@ -1,0 +1,192 @@
+"""Theorem 5: its verdicts, and that they follow the numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, verdicts
+
+from joma.studies.hierarchy import thm5
+
+STUDY = thm5.STUDY
+CONFIG = replace(STUDY.quick, trees=20, samples=100_000)
+FIXED = "holds as corrected"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, CONFIG, tmp_path_factory.mktemp("thm5") / "run")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "co-occurrence": FIXED,
+        "co-occurrence-sampled": FIXED,
+        "any-pair": FIXED,
+        "remainder": FIXED,
+        "saturating-root": FIXED,
+        "deep-and-shallow": "holds",
+        "shallow-means-often": "holds",
+        "sparse-root": "holds",
+        "algebra": "holds",
+        "chain": FIXED,
+        "joint-of-two-latents": "holds",
+        "table-of-the-root": FIXED,
+        "marginal-of-a-latent": FIXED,
+        "root-through-one-number": "holds",
+    }
+
+
+SPOILED = [
+    ("trees/corrected", lambda x: x + 1e-9, "co-occurrence", "fails"),
+    ("trees/corrected", lambda x: x - 1e-9, "co-occurrence", "fails"),
+    ("trees/truth", lambda x: x * np.nan, "co-occurrence", "fails"),
+    ("trees/truth", put(-1, np.nan), "co-occurrence", "fails"),
+    ("trees/printed", lambda x: x * np.nan, "co-occurrence", FIXED),
+    ("sampled/truth", lambda x: x + 0.05, "co-occurrence-sampled", "fails"),
+    ("sampled/truth", lambda x: x - 0.05, "co-occurrence-sampled", "fails"),
+    ("sampled/truth", add(-1, 0.05), "co-occurrence-sampled", "fails"),  # the pair that meets in the root
+    ("sampled/truth", put(0, np.nan), "co-occurrence-sampled", "fails"),
+    ("sampled/corrected", add(0, -0.05), "co-occurrence-sampled", "fails"),
+    ("sampled/appears", lambda x: x * 1e-5, "co-occurrence-sampled", "not above its control"),
+    ("root/unlike corrected", lambda x: x * np.nan, "any-pair", "fails"),
+    ("root/alike corrected", put(-1, np.nan), "any-pair", "fails"),
+    ("root/alike corrected", lambda x: x + 1e-9, "any-pair", "fails"),
+    ("eq8/corrected", lambda x: x + 1e-4, "remainder", "fails"),
+    ("eq8/corrected", add(0, 1e-4), "remainder", "fails"),
+    ("eq8/balanced printed", lambda x: x + 1e-8, "remainder", FIXED),  # of second order
+    ("eq8/corrected", put((3, 2), np.nan), "remainder", "fails"),
+    ("eq8/balanced printed", lambda x: x + 1e-5, "remainder", "not above its control"),
+    ("limits/corrected", lambda x: x + 1e-3, "saturating-root", "fails"),
+    ("limits/corrected", put((-1, -1), np.nan), "saturating-root", "fails"),
+    ("limits/half", add(-1, -1e-3), "saturating-root", "fails"),
+    ("deep/siblings", lambda x: x[::-1], "deep-and-shallow", "fails"),
+    ("deep/siblings", lambda x: x * 0.98, "deep-and-shallow", "fails"),
+    ("deep/siblings", lambda x: x[[1, 0, 2, 3]], "deep-and-shallow", "fails"),
+    ("deep/siblings", put(0, np.nan), "deep-and-shallow", "fails"),
+    ("deep/strangers", lambda x: 1 - x, "deep-and-shallow", "not above its control"),
+    ("heights/negative", lambda x: x[:, ::-1], "shallow-means-often", "fails"),
+    ("heights/positive", put((-1, -1), 1.0), "shallow-means-often", "fails"),
+    ("heights/positive", put((-1, -1), np.nan), "shallow-means-often", "fails"),
+    ("heights/unequal", lambda x: -np.sort(-x), "shallow-means-often", "not above its control"),
+    ("heights/unequal", put((-1, -1), np.nan), "shallow-means-often", "undecided"),
+    ("heights/certain", add((-1, -1), 1e-6), "shallow-means-often", "not above its control"),
+    ("heights/certain", add((-1, -1), -1e-6), "shallow-means-often", "not above its control"),
+    ("sparse/gap", lambda x: x * 2, "sparse-root", "fails"),
+    ("sparse/gap", add(1, 1e-6), "sparse-root", "fails"),
+    ("sparse/gap", add(1, -1e-6), "sparse-root", "fails"),
+    ("sparse/gap", put(-1, np.nan), "sparse-root", "fails"),
+    ("algebra/off", lambda x: x + 1e-6, "algebra", "fails"),
+    ("algebra/off", put(2, 1e-6), "algebra", "fails"),
+    ("algebra/off", put(-1, np.nan), "algebra", "fails"),
+    ("algebra/stochastic", lambda x: x * 0, "algebra", "not above its control"),
+    ("chain/merged", lambda x: x * np.nan, "chain", "fails"),
+    ("chain/corrected", put((-1, 1, 1), np.nan), "chain", "fails"),
+    ("chain/corrected", lambda x: x + 1e-9, "chain", "fails"),
+    ("latent/corrected", lambda x: x + 1e-6, "marginal-of-a-latent", "fails"),
+    ("latent/corrected", put((-1, -1), np.nan), "marginal-of-a-latent", "fails"),
+    ("latent/table corrected", lambda x: x + 1e-6, "table-of-the-root", "fails"),
+    ("latent/table corrected", lambda x: x * np.nan, "table-of-the-root", "fails"),
+    ("joint/printed", lambda x: x + 1e-6, "joint-of-two-latents", "fails"),
+    ("joint/printed", put((-1, 1, 1), np.nan), "joint-of-two-latents", "fails"),
+    ("trees/summed root", lambda x: x + 1e-6, "root-through-one-number", "fails"),
+    ("trees/summed root", put(-1, np.nan), "root-through-one-number", "fails"),
+]
+
+
+@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == verdict
+
+
+def test_every_claim_is_turned_by_a_spoiled_number():
+    assert {claim for _, _, claim, _ in SPOILED} == {claim.name for claim in STUDY.claims}
+
+
+@pytest.mark.parametrize(
+    ("series", "other", "claim"),
+    [
+        ("trees/printed", "trees/truth", "co-occurrence"),
+        ("sampled/printed", "sampled/corrected", "co-occurrence-sampled"),
+        ("root/alike printed", "root/alike truth", "any-pair"),
+        ("eq8/printed", "eq8/corrected", "remainder"),
+        ("limits/printed", "limits/corrected", "saturating-root"),
+        ("chain/printed", "chain/truth", "chain"),
+        ("latent/printed", "latent/truth", "marginal-of-a-latent"),
+        ("latent/table printed", "latent/table truth", "table-of-the-root"),
+    ],
+)
+def test_a_printed_form_that_is_right_holds(run, tmp_path, series, other, claim):
+    kept = len(run.value(series)) if series.startswith("sampled") else None
+    with altered(run, tmp_path / "run", series, lambda _: run.value(other)[:kept]) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("series", "other", "claim", "verdict"),
+    [
+        ("sampled/printed", "sampled/corrected", "co-occurrence-sampled", FIXED),
+        ("sampled/shuffled", "sampled/corrected", "co-occurrence-sampled", "not above its control"),
+    ],
+)
+def test_every_height_has_a_say(run, tmp_path, series, other, claim, verdict):
+    with altered(run, tmp_path / "run", series, put(0, run.value(other)[0])) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == verdict
+
+
+def test_a_distribution_that_is_wrong_for_one_tree_is_not_right(run, tmp_path):
+    for sign in (1, -1):
+        wrong = add((0, 0), 0.1 * sign)(run.value("latent/truth"))
+        with altered(run, tmp_path / f"{sign}", "latent/printed", lambda _, wrong=wrong: wrong) as spoiled:
+            assert verdicts(STUDY, spoiled)["marginal-of-a-latent"] == FIXED
+
+
+def test_a_matrix_is_no_distribution_whatever_its_columns(run, tmp_path):
+    both = np.stack([run.value("latent/truth")] * 2, -1)
+    with altered(run, tmp_path / "run", "latent/printed", lambda _: both) as spoiled:
+        assert verdicts(STUDY, spoiled)["marginal-of-a-latent"] == FIXED
+
+
+@pytest.mark.parametrize(
+    ("series", "other", "claim"),
+    [
+        ("trees/printed", "trees/truth", "root-through-one-number"),
+        ("sparse/half", "sparse/gap", "sparse-root"),
+        ("sampled/shuffled", "sampled/truth", "co-occurrence-sampled"),
+    ],
+)
+def test_a_control_that_passes_too_confirms_nothing(run, tmp_path, series, other, claim):
+    with altered(run, tmp_path / "run", series, lambda _: run.value(other)) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == "not above its control"
+
+
+def test_two_latents_that_are_alike_show_nothing_of_which_is_which(run, tmp_path):
+    def symmetric(name, step, value):
+        return (value + value.swapaxes(-1, -2)) / 2 if name.startswith("joint/") else value
+
+    with changed(run, tmp_path / "run", symmetric) as spoiled:
+        assert verdicts(STUDY, spoiled)["joint-of-two-latents"] == "not above its control"
+
+
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.3)
+
+
+def test_figures(run, tmp_path):
+    draws_labelled_figures(STUDY, run, tmp_path)
+
+
+def test_findings_survive_json(run):
+    findings_survive_json(STUDY, run)
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="depth must be at least 2"):
+        thm5.Config(depth=1)
+    for rho in (1.0, -1.0):
+        with pytest.raises(ValueError, match="rho must lie between -1 and 1"):
+            thm5.Config(rho=rho)
+    with pytest.raises(ValueError, match="samples must be at least 100"):
+        thm5.Config(samples=2)

@@ -1,0 +1,133 @@
+"""The study of the block: its verdicts, and that each verdict follows the numbers of its claim and of its control."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.invariant.block import STUDY, Config
+
+SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+NAN = put((0,), np.nan)
+OFF = add((-1,), 0.01)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "block")
+
+
+def spoiled(run, path, changes):
+    """The verdicts on a copy of the run in which the named series are other ones."""
+    with changed(run, path, lambda name, step, value: changes.get(name, value)) as copy:
+        return verdicts(STUDY, copy)
+
+
+def along_tokens(run, name):
+    """w as it would be if it only grew along the embeddings of tokens."""
+    w, v = run.value(f"{name}/w"), run.value(f"{name}/v")
+    return w[0] + run.value(f"{name}/embeddings")[:, : SMALL.tokens] @ (v - v[0])
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "sequence-as-frequencies": HOLDS,
+        "gradient-ascent": HOLDS,
+        "back-propagation": HOLDS,
+        "projected-velocity": HOLDS,
+        "weight-expansion": HOLDS,
+        "implicit-bias": FIXED,
+        "superposition-sign": FIXED,
+        "saliency": HOLDS,
+    }
+
+
+@pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
+@pytest.mark.parametrize(
+    ("series", "claim"),
+    [
+        ("sequences", "sequence-as-frequencies"),
+        ("ascent", "gradient-ascent"),
+        ("loss", "back-propagation"),
+        ("projected", "projected-velocity"),
+        ("one query/w", "weight-expansion"),
+        ("one query/v", "weight-expansion"),
+        ("one query/xi", "weight-expansion"),
+        ("one query/v b", "implicit-bias"),
+        ("one query/before", "implicit-bias"),
+        ("two queries/v", "superposition-sign"),
+        ("saliency", "saliency"),
+    ],
+)
+def test_a_wrong_number_fails_its_claim(run, tmp_path, series, claim, change):
+    if series == "ascent" and change is NAN:
+        change = put((1,), np.nan)  # the first row is the control's
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == FAILS
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim"),
+    [
+        ("sequences/with a position bias", lambda rows: rows[[0, 0]], "sequence-as-frequencies"),
+        ("ascent", lambda rows: rows[[2, 1, 2]], "gradient-ascent"),
+        ("loss", lambda rows: 0 * rows, "back-propagation"),
+        ("projected/overlapping query", lambda rows: rows[[0, 0]], "projected-velocity"),
+        ("saliency/unequal lengths", lambda rows: rows[[0, 0]], "saliency"),
+    ],
+)
+def test_a_control_that_passes_as_well_says_that_nothing_was_seen(run, tmp_path, series, change, claim):
+    with altered(run, tmp_path / "blind", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == BLIND
+    with altered(run, tmp_path / "lost", series, put((0,), np.nan)) as copy:
+        assert verdicts(STUDY, copy)[claim] in ("undecided", FAILS)
+
+
+def test_a_weight_that_grows_along_tokens_alone_says_nothing_of_queries(run, tmp_path):
+    nothing = {f"{name}/w": along_tokens(run, name) for name in ("one query", "two queries")}
+    nothing |= {f"{name}/xi": 0 * run.value(f"{name}/xi") for name in ("one query", "two queries")}
+    found = spoiled(run, tmp_path / "run", nothing)
+    assert found["weight-expansion"] == BLIND
+    assert found["superposition-sign"] == BLIND
+
+
+def test_a_bias_that_stays_where_it_starts_says_nothing_of_the_integral(run, tmp_path):
+    felt, xi = run.value("one query/v b"), run.value("one query/xi")
+    constant = {"one query/before": felt + 1.0, "one query/xi": 0 * xi}
+    assert spoiled(run, tmp_path / "run", constant)["implicit-bias"] == BLIND
+
+
+def test_printed_forms_would_be_recognised(run, tmp_path):
+    felt, xi = run.value("one query/v b"), run.value("one query/xi")
+    true = {"one query/before": felt + xi, "two queries/xi": -run.value("two queries/xi")}
+    found = spoiled(run, tmp_path / "run", true)
+    assert found["implicit-bias"] == HOLDS
+    assert found["superposition-sign"] == HOLDS
+
+
+def test_a_printed_form_that_is_wrong_at_one_sample_is_wrong(run, tmp_path):
+    true = run.value("one query/v b") + run.value("one query/xi")
+    nearly = {"one query/before": add((-1, 0, 0, 0), 0.01)(true)}
+    assert spoiled(run, tmp_path / "run", nearly)["implicit-bias"] == FAILS
+
+
+def test_residuals_of_both_forms_are_measured(run):
+    for finding in judge(STUDY, run):
+        assert finding.residuals.get("corrected", 0) <= finding.tolerance
+        if finding.verdict == FIXED:
+            assert finding.residuals["printed"] > 1e3 * finding.tolerance
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
+
+
+def test_presets_differ():
+    assert STUDY.quick != STUDY.paper
+    assert isinstance(STUDY.quick, Config)

@@ -1,0 +1,193 @@
+"""The study of Theorem 1: its verdicts, and that each verdict follows the numbers of its claim and of its controls."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.invariant import _thm1_findings as claims
+from joma.studies.invariant._blocks import largest, smallest
+from joma.studies.invariant.thm1 import STUDY, Config
+
+SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+OFF = add((-1, ..., 0), 0.01)  # the logits at the last moment
+NAN = put((-1,), np.nan)
+RANDOM, ZERO = 0, 1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1")
+
+
+def still(path):
+    return np.broadcast_to(path[:1], path.shape).copy()
+
+
+def one_still(i):
+    """Only the i-th along the second dimension stays where it starts."""
+
+    def change(path):
+        path = np.array(path)
+        path[:, i] = path[:1, i]
+        return path
+
+    return change
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "exp-invariant": HOLDS,
+        "linear-invariant": HOLDS,
+        "pull-on-logits": HOLDS,
+        "any-sigma": HOLDS,
+        "relu": HOLDS,
+        "stationary-gradient": FIXED,
+        "any-data": HOLDS,
+        "residual": HOLDS,
+        "zero-start-exp": HOLDS,
+        "zero-start-linear": FIXED,
+    }
+
+
+@pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
+@pytest.mark.parametrize(
+    ("series", "failing"),
+    [
+        ("exp/1 nodes", {"exp-invariant", "stationary-gradient", "residual", "zero-start-exp"}),
+        ("exp/2 nodes", {"exp-invariant", "stationary-gradient", "residual", "zero-start-exp"}),
+        ("linear/1 nodes", {"linear-invariant", "stationary-gradient", "residual", "zero-start-linear"}),
+        ("linear/2 nodes", {"linear-invariant", "stationary-gradient", "residual", "zero-start-linear"}),
+        ("pull", {"pull-on-logits"}),
+        ("sigma", {"any-sigma"}),
+        ("ReLU/40 steps", {"relu"}),
+        ("exp/other data", {"any-data"}),
+        ("exp/no residual", {"residual"}),
+        ("linear/no residual", {"residual"}),
+    ],
+)
+def test_a_wrong_number_fails_its_claims_and_no_others(run, tmp_path, series, failing, change):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == FAILS} == failing
+
+
+@pytest.mark.parametrize("change", [add, put], ids=["off", "not a number"])
+@pytest.mark.parametrize("member", [0, 1])
+@pytest.mark.parametrize(("series", "claim"), [("sigma", "any-sigma"), ("ReLU/40 steps", "relu")])
+def test_each_sigma_and_each_attention_counts(run, tmp_path, series, claim, member, change):
+    one = change((-1, member, ..., 0), 0.01 if change is add else np.nan)
+    with altered(run, tmp_path / "run", series, one) as copy:
+        assert verdicts(STUDY, copy)[claim] == FAILS
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "blind"),
+    [
+        ("exp/1 nodes", still, {"exp-invariant", "zero-start-exp"}),
+        ("exp/2 nodes", still, {"exp-invariant", "zero-start-exp"}),
+        ("exp/2 nodes", one_still(ZERO), {"zero-start-exp"}),
+        ("exp/1 nodes", lambda path: path[:, [ZERO, ZERO]], {"zero-start-exp"}),
+        ("linear/1 nodes", still, {"linear-invariant", "zero-start-linear"}),
+        ("linear/2 nodes", still, {"linear-invariant", "zero-start-linear"}),
+        ("pull", lambda sides: 0 * sides, {"pull-on-logits"}),
+        ("sigma", one_still(0), {"any-sigma"}),
+        ("sigma", one_still(1), {"any-sigma"}),
+        ("ReLU/40 steps", one_still(0), {"relu"}),
+        ("ReLU/40 steps", one_still(1), {"relu"}),
+        ("exp/two gradients", still, {"stationary-gradient"}),
+        ("exp/other data", one_still(1), {"any-data"}),
+        ("exp/overlapping query", still, {"residual"}),
+    ],
+)
+def test_a_control_that_passes_as_well_says_that_nothing_was_seen(run, tmp_path, series, change, blind):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        seen = verdicts(STUDY, copy)
+    assert {claim for claim, verdict in seen.items() if verdict == BLIND} == blind
+
+
+@pytest.mark.parametrize(
+    ("series", "claim"), [("exp/two gradients", "stationary-gradient"), ("exp/overlapping query", "residual")]
+)
+def test_a_lost_control_leaves_its_claim_undecided(run, tmp_path, series, claim):
+    with altered(run, tmp_path / "run", series, NAN) as copy:
+        assert verdicts(STUDY, copy)[claim] == "undecided"
+
+
+def test_relu_needs_a_small_drift_and_one_that_falls_with_the_step(run, tmp_path):
+    def both_off(name, step, value):
+        return OFF(value) if name == "ReLU/40 steps" else add((-1, ..., 0), 1.0)(value) if "ReLU/" in name else value
+
+    with changed(run, tmp_path / "large", both_off) as copy:
+        assert verdicts(STUDY, copy)["relu"] == FAILS
+    with altered(run, tmp_path / "no fall", "ReLU/10 steps", still) as copy:
+        assert verdicts(STUDY, copy)["relu"] == FAILS
+
+
+def test_a_gradient_that_stays_constant_would_be_recognised(run, tmp_path):
+    with altered(run, tmp_path / "run", "saliency", still) as copy:
+        assert verdicts(STUDY, copy)["stationary-gradient"] == HOLDS
+
+
+def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_path):
+    """With z and one v in step, z² = Σv² while both move; z alone would not do, nor would one width of two."""
+
+    def learns(name, step, value, part=slice(0, 2), widths=("linear/1 nodes", "linear/2 nodes")):
+        if name not in widths:
+            return value
+        value = np.array(value)
+        value[:, ZERO, ..., part] = np.linspace(0, 1, len(value))[:, None, None, None, None]
+        return value
+
+    with changed(run, tmp_path / "both", learns) as copy:
+        assert verdicts(STUDY, copy)["zero-start-linear"] == HOLDS
+    with changed(run, tmp_path / "logits", lambda *entry: learns(*entry, part=slice(0, 1))) as copy:
+        assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
+    with changed(run, tmp_path / "one width", lambda *entry: learns(*entry, widths=("linear/1 nodes",))) as copy:
+        assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
+
+
+def test_residuals_of_both_forms_are_measured(run, tmp_path):
+    gradient = found(STUDY, run, claims.STATIONARY)
+    assert gradient.residuals["printed"] > 1e3 * gradient.tolerance >= gradient.residuals["corrected"]
+    assert found(STUDY, run, claims.ZERO_LINEAR).residuals == {"printed": 1, "corrected": 0}
+    with altered(run, tmp_path / "run", "saliency", lambda x: x[:1] + 0.5 * (x - x[:1])) as half:
+        halved = found(STUDY, half, claims.STATIONARY).residuals["printed"]
+    assert halved == pytest.approx(gradient.residuals["printed"] / 2)
+
+
+def test_what_a_relu_does_from_zero_stands_beside(run):
+    (finding,) = (one for one in judge(STUDY, run) if one.claim is claims.ZERO_EXP)
+    assert finding.beside == {"ReLU from a zero start": {"largest |v′|": 0.0}}
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [1.0, np.nan]])
+def test_what_is_not_a_number_is_never_passed_over(values):
+    assert np.isnan(largest(values))
+    assert np.isnan(smallest(values))
+
+
+def test_largest_and_smallest():
+    assert (largest(iter([1.0, 3.0, 2.0])), smallest(iter([2.0, 1.0, 3.0]))) == (3.0, 1.0)
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"kink_steps": (1,)}, "kink_steps must be two counts"),
+        ({"kink_steps": (80, 20)}, "a coarse and a finer one"),
+        ({"steps": 1}, "steps must be at least 2"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**changes)

@@ -1,0 +1,203 @@
+"""The study of coherent embeddings: its verdicts, and that each follows the numbers of its claim and its controls."""
+
+import numpy as np
+import pytest
+import torch
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.studies.invariant import thm1_coherence as study
+from joma.studies.invariant.thm1_coherence import STUDY, Config
+from joma.theory.flow import Block, cross_entropy_gradient
+
+TINY = Config(tokens=4, nodes=2, samples=6, widths=(3, 8, 64, 4096), seeds=8, vocabulary=300, vocabulary_seeds=3)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+QUALITATIVE, OPEN = "only qualitative", "undecided"
+NAN = put((-1, 0), np.nan)
+JITTER = np.tile([-1.0, 1.0], 4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "thm1-coherence")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "coherence-width": HOLDS,
+        "coherence-order": HOLDS,
+        "coherence-terms": FIXED,
+        "coherence-dual": FIXED,
+        "coherence-total": FIXED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        ("residual/first order", lambda x: 1.5 * x, study.TERMS, FAILS),
+        ("residual/first order", add((-1,), 1.0), study.TERMS, FAILS),
+        ("residual/first order", NAN, study.TERMS, FAILS),
+        ("residual/orthonormal drift", lambda x: x + 1e-6, study.TERMS, BLIND),
+        ("residual/orthonormal drift", lambda x: x + 1e-6, study.LINEAR, BLIND),
+        ("residual/orthonormal drift", put((0, 0), np.nan), study.LINEAR, OPEN),
+        ("residual/path integral", lambda x: x + 1e-9, study.DUAL, FAILS),
+        ("residual/path integral", add((0, 0, 0), 1e-9), study.DUAL, FAILS),
+        ("residual/path integral", NAN, study.DUAL, FAILS),
+        ("residual/drift", lambda x: 0 * x + 1e-12, study.DUAL, HOLDS),
+        ("no residual/half |W|^2", lambda x: x + 1e-9, study.TOTAL, FAILS),
+        ("no residual/half |W|^2", add((0, 0), 1e-9), study.TOTAL, FAILS),
+        ("no residual/half |W|^2", NAN, study.TOTAL, FAILS),
+        ("no residual/total z", NAN, study.TOTAL, FAILS),
+    ],
+)
+def test_a_spoiled_series_changes_the_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert found(STUDY, copy, claim).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("claim", "series", "truth", "form"),
+    [
+        (study.DUAL, "residual/path integral", "residual/z", "corrected"),
+        (study.TOTAL, "no residual/half |V|^2", "no residual/total z", "printed"),
+        (study.TOTAL, "no residual/half |W|^2", "no residual/total z", "corrected"),
+    ],
+)
+def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, truth, form):
+    with altered(run, tmp_path / "run", series, lambda _: run.value(truth) + 0.25) as copy:
+        assert found(STUDY, copy, claim).residuals[form] == pytest.approx(0.25)
+
+
+def test_the_drift_is_the_residual_of_the_printed_relation(run, tmp_path):
+    with altered(run, tmp_path / "run", "residual/drift", lambda x: 0 * x - 0.25) as copy:
+        assert found(STUDY, copy, study.DUAL).residuals["printed"] == 0.25
+
+
+def test_a_printed_relation_that_were_true_would_be_recognised(run, tmp_path):
+    with altered(run, tmp_path / "total", "no residual/half |V|^2", lambda _: run.value("no residual/total z")) as copy:
+        assert found(STUDY, copy, study.TOTAL).verdict == HOLDS
+    with altered(run, tmp_path / "terms", "residual/drift", lambda x: 1e-13 * x) as copy:
+        assert found(STUDY, copy, study.TERMS).verdict == HOLDS
+
+
+def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path):
+    """If all widths had the same flow, the integral of any width would do for all."""
+
+    def same_at_all_widths(name, step, value):
+        alike = name.startswith(("residual/z", "residual/path", "no residual/total", "no residual/half |W|"))
+        return np.broadcast_to(value[:1], value.shape) if alike else value
+
+    with changed(run, tmp_path / "run", same_at_all_widths) as copy:
+        assert found(STUDY, copy, study.DUAL).verdict == BLIND
+        assert found(STUDY, copy, study.TOTAL).verdict == BLIND
+
+
+def test_terms_that_other_widths_have_as_well_show_nothing(run, tmp_path):
+    """The two smallest coherences get the same drift and terms that explain it."""
+
+    def alike(name, step, value):
+        if name in ("residual/drift", "residual/first order"):
+            value = np.array(value)
+            value[-2:] = run.value("residual/drift")[-1]
+        return value
+
+    with changed(run, tmp_path / "run", alike) as copy:
+        assert found(STUDY, copy, study.TERMS).verdict == BLIND
+
+
+def test_terms_must_explain_more_where_the_coherence_is_small(run, tmp_path):
+    with altered(run, tmp_path / "run", "residual/first order", lambda _: 1.05 * run.value("residual/drift")) as copy:
+        assert found(STUDY, copy, study.TERMS).verdict == FAILS
+
+
+def with_orders(run, path, orders, factor=1.0):
+    """A copy in which the drift of seed i is coherence^orders[i] times the movement of z."""
+    power = run.value("residual/coherence") ** np.asarray(orders)
+    return altered(run, path, "residual/drift", lambda _: factor * power[..., None] * run.value("residual/z"))
+
+
+@pytest.mark.parametrize(
+    ("orders", "verdict"),
+    [
+        (1.00 + 0.05 * JITTER, HOLDS),
+        (2.00 + 0.05 * JITTER, QUALITATIVE),  # it shrinks, but not in the first order
+        (0.20 + 0.05 * JITTER, QUALITATIVE),  # it shrinks by less than matters
+        (0.00 + 0.10 * JITTER, BLIND),
+        (0.30 + 0.90 * JITTER, OPEN),
+        (-1.00 + 0.05 * JITTER, FAILS),
+    ],
+)
+def test_the_order_is_judged_over_seeds(run, tmp_path, orders, verdict):
+    with with_orders(run, tmp_path / "run", orders) as copy:
+        finding = found(STUDY, copy, study.LINEAR)
+    assert finding.verdict == verdict
+    assert finding.main.seeds == TINY.seeds
+    assert finding.main.effect == pytest.approx(orders.mean())
+
+
+def test_one_seed_has_no_interval(run, tmp_path):
+    def first(name, step, value):
+        return value[:, :1] if name.startswith(("residual/coherence", "residual/z", "residual/drift", "voc")) else value
+
+    with changed(run, tmp_path / "run", first) as copy:
+        assert found(STUDY, copy, study.LINEAR).verdict == OPEN
+        assert found(STUDY, copy, study.WIDTH).verdict == OPEN
+
+
+@pytest.mark.parametrize(
+    ("lean", "wide", "verdict"),
+    [
+        ([0.36, 0.37, 0.38], [0.20, 0.21, 0.20], HOLDS),
+        ([0.36, 0.37, 0.29], [0.20, 0.21, 0.20], BLIND),  # a quarter of the width may be enough
+        ([0.36, 0.37, 0.38], [0.2990, 0.2988, 0.2991], QUALITATIVE),
+        ([0.36, 0.37, 0.38], [0.301, 0.299, 0.300], BLIND),
+        ([0.36, 0.37, 0.38], [0.10, 0.28, 0.32], OPEN),
+        ([0.36, 0.37, 0.38], [0.40, 0.41, 0.42], FAILS),
+        ([0.36, 0.37, np.nan], [0.20, 0.21, 0.20], OPEN),
+    ],
+)
+def test_the_width_is_judged_over_draws(run, tmp_path, lean, wide, verdict):
+    with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.array([lean, wide])) as copy:
+        assert found(STUDY, copy, study.WIDTH).verdict == verdict
+
+
+def test_every_draw_must_keep_to_the_bound(run, tmp_path):
+    lean, wide = np.full(40, 0.4), np.where(np.arange(40) == 7, 0.301, 0.20)
+    with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.stack([lean, wide])) as copy:
+        assert found(STUDY, copy, study.WIDTH).verdict == QUALITATIVE
+
+
+def test_what_is_asked_of_every_study(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    findings_survive_json(STUDY, run)
+
+
+def test_ensembles_of_coherent_embeddings_obey_equation_2():
+    config = Config(tokens=4, nodes=3, samples=6)
+    x, target = study._data(0, config)
+    embeddings = study._embeddings(16, 0, config)
+    ensemble = study.Ensemble(x[None], target[None], embeddings[None, :, :-1], embeddings[None, :, -1:])
+    block = Block(
+        x,
+        torch.zeros(6, dtype=torch.long),
+        embeddings[:, :-1],
+        embeddings[:, -1:],
+        cross_entropy_gradient(target.argmax(-1)),
+        activation=torch.tanh,
+    )
+    generator = torch.Generator().manual_seed(1)
+    w = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    z = torch.randn(1, 4, generator=generator, dtype=torch.float64)
+    dw, dz = ensemble.velocity(w[None], z[None])
+    torch.testing.assert_close(dw[0], block.velocity(w, z).w, rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(dz[0], block.velocity(w, z).z, rtol=1e-13, atol=1e-14)
+
+
+def test_turning_embeddings_keeps_their_inner_products():
+    config = Config(tokens=4)
+    turned = study._embeddings(64, 3, config)
+    drawn = study._unit_columns(64, 5, torch.Generator().manual_seed(30_064))
+    assert turned.shape == (5, 5)
+    torch.testing.assert_close(turned.mT @ turned, drawn.mT @ drawn, rtol=0, atol=1e-14)

@@ -1,0 +1,117 @@
+"""Theorem 1 with several queries: the verdicts, and that each follows the numbers of its claim and of its controls."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY, Config
+
+SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2, queries=2)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+OFF = add((-1,), 0.01)
+NAN = put((-1,), np.nan)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1-queries")
+
+
+def still(path):
+    return np.broadcast_to(path[:1], path.shape).copy()
+
+
+def all_still(case):
+    """Neither z, nor v, nor the path of one case moves."""
+    return lambda name, step, value: still(value) if name.startswith(f"{case}/") else value
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "every-query-exp": FIXED,
+        "every-query-linear": FIXED,
+        "average-by-query": FIXED,
+        "pull-by-query": FIXED,
+    }
+
+
+@pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
+@pytest.mark.parametrize(
+    ("series", "failing"),
+    [
+        (f"exp/{MIXED}/2 queries/z", {"every-query-exp", "pull-by-query"}),
+        (f"exp/{MIXED}/2 queries/v", {"every-query-exp"}),
+        (f"linear/{MIXED}/2 queries/z", {"every-query-linear", "pull-by-query"}),
+        (f"linear/{MIXED}/2 queries/v", {"every-query-linear"}),
+        (f"exp/{AVERAGED}/2 queries/v", {"average-by-query"}),
+        (f"linear/{AVERAGED}/2 queries/v", {"average-by-query"}),
+        (f"exp/{MIXED}/2 queries/path", {"pull-by-query"}),
+        (f"linear/{AVERAGED}/2 queries/path", {"pull-by-query"}),
+    ],
+)
+def test_a_wrong_number_fails_its_claims_and_no_others(run, tmp_path, series, failing, change):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == FAILS} == failing
+
+
+def test_other_shares_of_the_queries_fail_the_weighted_sum(run, tmp_path):
+    with altered(run, tmp_path / "run", "probability", lambda p: p[::-1]) as copy:
+        assert verdicts(STUDY, copy)["average-by-query"] == FAILS
+
+
+@pytest.mark.parametrize(
+    ("case", "blind"),
+    [
+        (f"exp/{MIXED}/2 queries", {"every-query-exp", "pull-by-query"}),
+        (f"linear/{MIXED}/2 queries", {"every-query-linear", "pull-by-query"}),
+        (f"exp/{AVERAGED}/2 queries", {"average-by-query", "pull-by-query"}),
+        (f"linear/{AVERAGED}/2 queries", {"average-by-query", "pull-by-query"}),
+    ],
+)
+def test_a_flow_that_stands_still_says_nothing(run, tmp_path, case, blind):
+    with changed(run, tmp_path / "run", all_still(case)) as copy:
+        assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == BLIND} == blind
+
+
+def test_a_block_with_one_query_must_obey_the_printed_forms(run, tmp_path):
+    with altered(run, tmp_path / "off", f"exp/{MIXED}/1 queries/z", OFF) as copy:
+        seen = verdicts(STUDY, copy)
+    assert seen["every-query-exp"] == seen["pull-by-query"] == BLIND
+    with altered(run, tmp_path / "lost", f"exp/{MIXED}/1 queries/z", NAN) as copy:
+        seen = verdicts(STUDY, copy)
+    assert seen["every-query-exp"] == seen["pull-by-query"] == "undecided"
+
+
+def test_printed_forms_would_be_recognised(run, tmp_path):
+    """Every query's logits follow all of V, as if it were alone."""
+
+    def follows(name, step, value):
+        kind, _, rest = name.partition("/")
+        if not rest.endswith("2 queries/z"):
+            return value
+        squares = (run.value(f"{name[:-2]}/v") ** 2).sum(-1)[..., None, :]
+        z = squares / 2 if kind == "exp" else np.sqrt(squares)
+        return np.broadcast_to(z, value.shape).copy()
+
+    with changed(run, tmp_path / "run", follows) as copy:
+        assert set(verdicts(STUDY, copy).values()) == {HOLDS}
+
+
+def test_residuals_of_both_forms_are_measured(run):
+    for finding in judge(STUDY, run):
+        assert finding.residuals["printed"] > 1e3 * finding.tolerance >= 1e3 * finding.residuals["corrected"]
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
+
+
+def test_a_flow_of_one_moment_is_refused():
+    with pytest.raises(ValueError, match="steps must be at least 2"):
+        Config(steps=1)

@@ -1,0 +1,181 @@
+"""Lemma 4: its verdicts, and that they follow the numbers."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.isotropic import lemma4
+
+STUDY = lemma4.STUDY
+CONFIG = replace(STUDY.quick, separations=(0.25, 1.0, 4.0), tails=(1.5, 3.0))
+FIXED = "holds as corrected"
+UNIT = lemma4.LENGTHS.index(1.0)
+EVERY_LAW = (*lemma4.CONCAVE, "1.5", "3")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, CONFIG, tmp_path_factory.mktemp("lemma4") / "run")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "stationary-sum": FIXED,
+        "critical-points": FIXED,
+        "existence": FIXED,
+        "existence-criterion": "holds",
+        "ratio-band": FIXED,
+        "active-shares": FIXED,
+        "g-limit": "holds",
+        "g-slope": "holds",
+    }
+
+
+SPOILED = [
+    ("3/sum", lambda x: x + 1e-6, "stationary-sum", "fails"),
+    ("3/sum", put((0, 2, 2), np.nan), "stationary-sum", "fails"),
+    ("3/sum", put((0, 2, 2), -1e-6), "stationary-sum", "fails"),
+    ("3/sum", add((1, UNIT, 0), 1e-6), "stationary-sum", "not above its control"),
+    ("3/speed", lambda x: x + 1e-6, "critical-points", "fails"),
+    ("3/speed", put((2, 2), np.nan), "critical-points", "fails"),
+    ("3/speed as printed", put((0, 0), 0.0), "critical-points", FIXED),  # one right point is not all
+    ("3/speed as printed", add((UNIT, 2), 1e-6), "critical-points", "not above its control"),
+    ("Gaussian/life", lambda x: -x, "existence", "fails"),
+    ("exp-radial/life", put(10, np.nan), "existence", "fails"),
+    ("exp-radial/gap", lambda x: x * 0, "existence", "fails"),
+    ("ball/gap", put(-1, np.nan), "existence", "fails"),
+    ("3/gap", np.abs, "existence", "fails"),
+    ("3/gap", put(-1, np.nan), "existence", "fails"),
+    ("3/gap", put(0, 0.1), "existence", FIXED),  # it still falls over another distance
+    ("ball/gap", put(0, -0.1), "existence", "fails"),
+    ("3/life", np.sort, "existence", "fails"),
+    ("3/speed", lambda x: x + 1e-6, "existence", "fails"),
+    ("1.5/gap", np.abs, "existence-criterion", "fails"),
+    ("1.5/gap", put(-1, np.nan), "existence-criterion", "fails"),
+    ("Gaussian/criterion", lambda x: x * 0 + 0.3, "existence-criterion", "fails"),
+    ("3/gap", np.abs, "existence-criterion", "holds"),  # it does not reach one quarter
+    ("laplace", lambda x: x + 1e-6, "existence-criterion", "fails"),
+    ("laplace", lambda x: x * [0.9, 1], "existence-criterion", "not above its control"),
+    ("ball/gap", lambda x: -x, "existence-criterion", "not above its control"),
+    ("1.5/ray", lambda x: x * [[3], [1], [1]], "ratio-band", "fails"),
+    ("1.5/ray", lambda x: put((0, 1), 3.0)(put((slice(1, None), 1), 0.5)(x)), "ratio-band", "fails"),
+    ("1.5/ray", put((0, 0), np.nan), "ratio-band", "fails"),
+    ("1.5/ray", put((1, 0), np.nan), "ratio-band", FIXED),  # a distance alone is no ratio
+    ("1.5/ray", put((0, 0), 0.9), "ratio-band", "not above its control"),
+    ("1.5/ray", lambda x: -np.abs(x), "ratio-band", "not run"),
+    ("3/line", lambda x: x + 1e-6, "active-shares", "fails"),
+    ("3/line", lambda x: x - 1e-6, "active-shares", "fails"),
+    ("3/line", put(-1, np.nan), "active-shares", "fails"),
+    ("1.5/far", lambda x: x + [[1e-6], [0]], "g-limit", "fails"),
+    ("1.5/far", lambda x: x - [[1e-6], [0]], "g-limit", "fails"),
+    ("3/far", lambda x: put((0, 0), x[1, 0])(x), "g-limit", "holds"),  # another law is still apart on the way
+    ("exp-radial/far", put((0, -1), np.nan), "g-limit", "fails"),
+    ("3/G slope", lambda x: x * [[1], [1 + 1e-6]], "g-slope", "fails"),
+    ("3/G slope", put((0, -1), np.nan), "g-slope", "fails"),
+    ("3/G slope", lambda x: x * 0 + 1, "g-slope", "not above its control"),
+]
+
+
+@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == verdict
+
+
+def test_every_claim_is_turned_by_a_spoiled_number():
+    assert {claim for _, _, claim, _ in SPOILED} == {claim.name for claim in STUDY.claims}
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim"),
+    [
+        ("/sum", put(1, 0.0), "stationary-sum"),
+        ("/speed as printed", lambda x: x * 0, "critical-points"),
+        ("/gap", lambda x: -np.abs(x), "existence"),
+        ("/ray", put(0, 1.5), "ratio-band"),
+        ("/shares as printed", lambda x: np.full_like(x, 0.5), "active-shares"),
+    ],
+)
+def test_a_printed_form_that_is_right_holds(run, tmp_path, series, change, claim):
+    with changed(run, tmp_path / "run", lambda n, _, x: change(x) if n.endswith(series) else x) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == "holds"
+
+
+def test_rays_that_all_lie_in_the_band_do_not_show_that_others_leave_it(run, tmp_path):
+    """Without a printed form to hold, the corrected one needs a ray outside."""
+    inside = put((0, slice(1, None)), 1.9)
+
+    def change(name, step, value):
+        return put((0, 0), 2.5)(inside(value)) if name == "1.5/ray" else inside(value) if name == "3/ray" else value
+
+    with changed(run, tmp_path / "run", change) as spoiled:
+        assert verdicts(STUDY, spoiled)["ratio-band"] == "fails"
+
+
+def test_limits_that_were_never_apart_confirm_nothing(run, tmp_path):
+    with changed(run, tmp_path / "run", lambda n, _, x: x[[1, 1]] if n.endswith("/far") else x) as spoiled:
+        assert verdicts(STUDY, spoiled)["g-limit"] == "not above its control"
+
+
+@pytest.mark.parametrize("law", EVERY_LAW)
+def test_every_law_has_a_say(run, tmp_path, law):
+    with altered(run, tmp_path / "run", f"{law}/gap", lambda x: -x if law in lemma4.CONCAVE else np.abs(x)) as spoiled:
+        assert verdicts(STUDY, spoiled)["existence"] == "fails"
+    with altered(run, tmp_path / "far", f"{law}/far", lambda x: x + [[1e-6], [0]]) as spoiled:
+        assert verdicts(STUDY, spoiled)["g-limit"] == "fails"
+
+
+def test_where_two_forms_compete_the_corrected_one_is_nearer(run):
+    fixed = [finding for finding in judge(STUDY, run) if finding.verdict == FIXED]
+    assert len(fixed) == 5
+    for finding in fixed:
+        assert finding.residuals["corrected"] < 0.1 * finding.residuals["printed"], finding.claim.name
+
+
+def test_both_limits_of_eq_57_are_zero(run):
+    """Also where the approach is so slow that no float is far enough out."""
+    far = run.value("1.5/far")
+    assert (far[0] > 0).all()
+    assert (far[1] < 0).all()
+    limits = found(STUDY, run, lemma4.LIMIT).beside["limits"]
+    assert all(0 <= limit < 1e-25 for limit in limits.values())
+    slow = np.array(lemma4.FAR[1:]) ** -0.02
+    assert lemma4._limit(*slow) == pytest.approx(0, abs=1e-15)
+    assert lemma4._limit(*(slow + 0.3)) == pytest.approx(0.3, abs=1e-14)
+
+
+def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run, tmp_path):
+    with altered(run, tmp_path / "run", "1.5/criterion", lambda x: x * 0 + 0.2) as spoiled:
+        finding = found(STUDY, spoiled, lemma4.CRITERION)
+    assert finding.verdict == "holds"
+    assert [test.what for test in finding.printed.tests] == ["speed at critical points of the Laplace law"]
+
+
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
+
+
+def test_figures(run, tmp_path):
+    draws_labelled_figures(STUDY, run, tmp_path)
+
+
+def test_findings_survive_json(run):
+    findings_survive_json(STUDY, run)
+
+
+def test_it_runs_without_scipy(monkeypatch, tmp_path):
+    """On a bare GPU machine there is torch and numpy."""
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    config = replace(STUDY.quick, separations=(1.0,), tails=(3.0,))
+    with carried_out(STUDY, config, tmp_path / "run") as run:
+        assert run.value("3/ray")[0] == pytest.approx(2.5295, abs=1e-4)
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="grid must be at least 3"):
+        lemma4.Config(grid=2)

@@ -1,0 +1,159 @@
+"""Theorem 3: its verdicts, and that they follow the numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.isotropic import thm3
+from joma.studies.isotropic._critical_point import Record
+
+STUDY = thm3.STUDY
+CONFIG = replace(STUDY.quick, separations=(1.0, 4.0), steps=120, starts=4)
+FIXED = "holds as corrected"
+# columns of a critical point
+ACROSS, ALONG, ACROSS_CORRECTED, ALONG_CORRECTED, ACROSS_PRINTED, ALONG_PRINTED = range(6)
+COUPLING, COUPLING_OFF, XI = 6, 7, 8
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, CONFIG, tmp_path_factory.mktemp("thm3") / "run")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "theta2-jacobian": FIXED,
+        "beta1": FIXED,
+        "beta2": FIXED,
+        "positive-definite": FIXED,
+        "sign-once": FIXED,
+        "remainder": FIXED,
+        "frozen-bias": FIXED,
+        "convergence": FIXED,
+        "direction": "holds",
+    }
+
+
+def column(which, change):
+    """A change of one column of the critical points."""
+
+    def changed(rows):
+        rows = np.array(rows)
+        rows[:, which] = change(rows[:, which])
+        return rows
+
+    return changed
+
+
+def printed_right_once(rows):
+    """The first of the critical points has the printed rates."""
+    rows = np.array(rows)
+    rows[0, [ACROSS_PRINTED, ALONG_PRINTED]] = rows[0, [ACROSS, ALONG]]
+    return rows
+
+
+def standing_still(path):
+    return np.repeat(path[:1], len(path), 0)
+
+
+SPOILED = [
+    ("eq69", lambda x: x + 1e-6, "theta2-jacobian", "fails"),
+    ("eq69", put(1, np.nan), "theta2-jacobian", "fails"),
+    ("eq69", put(0, 0.0), "theta2-jacobian", "holds"),
+    ("decayed", lambda x: x * np.nan, "beta1", "fails"),
+    ("ray +1", column(ACROSS_CORRECTED, lambda x: x * (1 + 1e-6)), "beta1", "fails"),
+    ("ray -1", column(ACROSS_CORRECTED, lambda x: x * (1 + 1e-6)), "beta1", "fails"),
+    ("ray +1", printed_right_once, "beta1", FIXED),  # one right point is not all
+    ("own", add((0, 0), 1e-6), "beta1", "not above its control"),
+    ("own", add((0, 0), 1e-6), "beta2", FIXED),
+    ("own", put((0, 0), np.nan), "beta1", "undecided"),
+    ("ray -1", column(ALONG_CORRECTED, lambda x: 2 * x), "beta2", "fails"),
+    ("decayed", put((-1, ALONG_CORRECTED), np.nan), "beta2", "fails"),
+    ("ray +1", printed_right_once, "beta2", FIXED),
+    ("own", add((0, 1), 1e-6), "beta2", "not above its control"),
+    ("ray +1", lambda x: -x, "positive-definite", "fails"),
+    ("ray +1", column(ALONG_CORRECTED, lambda x: x * (1 + 1e-6)), "positive-definite", "fails"),
+    ("ray +1", put((-1, ACROSS), np.nan), "positive-definite", "fails"),
+    ("ray +1", column(ALONG_PRINTED, np.abs), "positive-definite", "holds"),
+    ("ray +1", put((0, [ACROSS_PRINTED, ALONG_PRINTED]), 0.1), "positive-definite", "holds"),  # it says "can be"
+    ("ray +1", put((0, [ALONG, ALONG_CORRECTED]), -0.01), "positive-definite", "fails"),
+    ("ray +1", put((0, XI), 0.5), "positive-definite", "not above its control"),
+    ("ray +1", column(XI, np.abs), "positive-definite", "not above its control"),
+    ("ray -1", column([ACROSS, ALONG], np.abs), "positive-definite", "not above its control"),
+    ("ray -1", put((0, [ACROSS, ALONG]), 0.1), "positive-definite", "not above its control"),
+    ("ray -1", put((0, ACROSS), 0.1), "positive-definite", FIXED),  # along μ it is still unstable
+    ("ray +1", lambda x: -x, "sign-once", "fails"),
+    ("ray -1", column(ACROSS, np.abs), "sign-once", "holds"),
+    ("ray +1", put((0, ACROSS), -0.1), "sign-once", "fails"),
+    ("ray -1", put((0, ACROSS), 0.1), "sign-once", "fails"),
+    ("ray -1", put((0, ACROSS), np.nan), "sign-once", "fails"),
+    ("remainder", lambda x: x * 0 + 0.5, "remainder", "fails"),
+    ("remainder", lambda x: x * np.nan, "remainder", "fails"),
+    ("remainder", lambda x: x * [1, 1e-9], "remainder", "holds"),
+    ("remainder", put((4, slice(None), 1), 0.0), "remainder", "holds"),  # at 0.01, where it is read
+    ("remainder", put((-1, slice(None), 1), 0.0), "remainder", FIXED),
+    ("ray +1", lambda x: x + 1e-6, "frozen-bias", "fails"),
+    ("ray +1", column(COUPLING_OFF, lambda x: x + 1e-6), "frozen-bias", "fails"),
+    ("ray +1", put((-1, COUPLING_OFF), np.nan), "frozen-bias", "fails"),
+    ("ray +1", put((0, COUPLING_OFF), 1e-6), "frozen-bias", "fails"),
+    ("ray +1", put((0, COUPLING), 0.0), "frozen-bias", "fails"),
+    ("ray +1", put((-1, COUPLING), 1e-6), "frozen-bias", "fails"),
+    ("ray +1", column(COUPLING, lambda x: x * 0), "frozen-bias", "holds"),
+    ("flow/decayed", standing_still, "convergence", "fails"),
+    ("flow/ray", standing_still, "convergence", "fails"),
+    ("flow/ray", put((-1, -1, 1), np.nan), "convergence", "fails"),
+    ("flow/ray", put((-1, 0, 1), 0.1), "convergence", "fails"),
+    ("flow/decayed", put((-1, 0, 0), 0.1), "convergence", "fails"),
+    ("flow/ray", put((-1, slice(None), 0), 0.0), "convergence", "holds"),
+    ("ray +1", add((-1, -1), 1e-6), "convergence", "fails"),  # not neutral along the ray
+    ("ray +1", add((-1, -1), -1e-6), "convergence", "fails"),
+    ("ray +1", put((-1, -2), 1e-6), "convergence", "fails"),  # not stable across it
+    ("decayed", put((-1, -1), 1e-6), "convergence", "fails"),
+    ("flow/decayed", standing_still, "direction", "fails"),
+    ("flow/ray", standing_still, "direction", "fails"),
+    ("flow/ray", put((-1, 0, 2), 0.1), "direction", "fails"),
+    ("flow/decayed", put((-1, -1, 2), np.nan), "direction", "fails"),
+    ("flow/decayed", put((0, slice(None), 2), 0.0), "direction", "not above its control"),
+]
+
+
+@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as spoiled:
+        assert verdicts(STUDY, spoiled)[claim] == verdict
+
+
+def test_every_claim_is_turned_by_a_spoiled_number():
+    assert {claim for _, _, claim, _ in SPOILED} == {claim.name for claim in STUDY.claims}
+
+
+def test_errors_are_relative_to_the_larger_rate():
+    row = np.zeros((1, 14))
+    row[0, [ACROSS, ALONG, ACROSS_CORRECTED, ALONG_PRINTED, COUPLING]] = 0.5, -2.0, 0.6, -1.0, 1.0
+    record = Record(row)
+    assert record.off(0) == pytest.approx(0.05)
+    assert record.off(1, printed=True) == pytest.approx(0.5)
+    assert record.coupling == pytest.approx(0.5)
+
+
+def test_where_two_forms_compete_the_corrected_one_is_nearer(run):
+    fixed = [finding for finding in judge(STUDY, run) if finding.verdict == FIXED]
+    assert len(fixed) == 8
+    for finding in fixed:
+        assert finding.residuals["corrected"] < 0.1 * finding.residuals["printed"], finding.claim.name
+
+
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
+
+
+def test_figures(run, tmp_path):
+    draws_labelled_figures(STUDY, run, tmp_path)
+
+
+def test_findings_survive_json(run):
+    findings_survive_json(STUDY, run)

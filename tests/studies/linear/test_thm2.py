@@ -1,0 +1,181 @@
+"""The study of Theorem 2: its verdicts, and that each follows the numbers of its claim and of its controls."""
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.execute import judge
+from joma.studies.linear import thm2
+from joma.studies.linear.thm2 import EXACT, STUDY, Config
+
+SMALL = Config(tokens=4, draws=6, steps=8)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+QUALITATIVE = "only qualitative"
+LAST = (..., -1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm2")
+
+
+def stretched(v):
+    """Tokens differ by up to a hundredth."""
+    return v * np.linspace(1, 1.01, v.shape[-1])
+
+
+def judged(run, path, changes):
+    """The verdicts on a copy of the run in which the named series are other ones."""
+    with changed(run, path, lambda name, step, value: changes.get(name, value)) as copy:
+        return verdicts(STUDY, copy)
+
+
+def with_erf(run, scale, start=0.0):
+    """A flow on which erf(v/scale)/Δ grows by the same amount at all tokens, (draws, steps, tokens)."""
+    delta = run.value("delta")
+    grown = run.value("share")[:, None] * (0.3 * delta / np.abs(delta).max(-1, keepdims=True))[:, None]
+    return scale * torch.erfinv(torch.as_tensor(grown + start)).numpy()
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "erf-invariant": FIXED,
+        "erf-invariant-any-start": FIXED,
+        "closed-form": HOLDS,
+        "finite-blow-up": FIXED,
+        "losers-stop": HOLDS,
+        "who-wins": FIXED,
+        "one-hot": QUALITATIVE,
+        "shared-normaliser": FIXED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        ("zero/v", stretched, "erf-invariant", FAILS),
+        ("zero/v", put(LAST, np.nan), "erf-invariant", FAILS),
+        ("random/v", lambda x: x + 1e-6, "closed-form", FAILS),
+        ("zero/v", lambda x: x + 1e-6, "closed-form", FAILS),
+        ("random/v", put(LAST, np.nan), "closed-form", FAILS),
+        ("zero/v closed", put(LAST, np.nan), "closed-form", FAILS),
+        ("random/v", stretched, "erf-invariant-any-start", FAILS),
+        ("random/constant", lambda c: c + np.arange(4), "erf-invariant-any-start", FAILS),
+        ("random/v", put(LAST, np.nan), "erf-invariant-any-start", FAILS),
+        ("random/blow-up by quadrature", lambda t: t * np.inf, "finite-blow-up", HOLDS),
+        ("random/blow-up by quadrature", put((0, 0), np.inf), "finite-blow-up", FAILS),
+        ("random/blow-up by quadrature", put((0, 0), np.nan), "finite-blow-up", FAILS),
+        ("random/blow-up", lambda t: t * 1.001, "finite-blow-up", FAILS),
+        ("limits", lambda v: v * 1.001, "losers-stop", FAILS),
+        ("limits", put(LAST, np.nan), "losers-stop", FAILS),
+        ("random/blow-up", lambda t: -t, "who-wins", FAILS),
+        ("zero/blow-up by quadrature", lambda t: -t, "who-wins", FAILS),
+        ("random/blow-up by quadrature", put(LAST, np.nan), "who-wins", FAILS),
+        ("growth/share of weight", lambda x: np.linspace(0.5, 1, len(x))[:, None], "one-hot", HOLDS),
+        ("growth/share of weight", lambda x: x[::-1], "one-hot", FAILS),
+        ("growth/share of weight", put((-1, 0), np.nan), "one-hot", FAILS),
+        ("normalised/v", stretched, "shared-normaliser", FAILS),
+        ("normalised/v", put(LAST, np.nan), "shared-normaliser", FAILS),
+    ],
+)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def test_printed_invariants_would_be_recognised(run, tmp_path):
+    start = torch.erf(torch.as_tensor(run.value("random/v"))[:, :1] / 4).numpy()
+    true = {"zero/v": with_erf(run, 2), "normalised/v": with_erf(run, 2), "random/v": with_erf(run, 2, start)}
+    seen = judged(run, tmp_path / "run", true)
+    assert [seen[claim] for claim in ("erf-invariant", "shared-normaliser", "erf-invariant-any-start")] == [HOLDS] * 3
+
+
+def test_a_winner_by_saliency_would_be_recognised(run, tmp_path):
+    by_saliency = dict.fromkeys(("random/blow-up", "random/blow-up by quadrature"), 1 / np.abs(run.value("delta")))
+    assert judged(run, tmp_path / "run", by_saliency)["who-wins"] == HOLDS
+
+
+def test_where_two_forms_compete_both_are_measured(run, tmp_path):
+    residuals = {finding.claim.name: finding.residuals for finding in judge(STUDY, run)}
+    assert residuals["finite-blow-up"]["printed"] == pytest.approx(1, abs=EXACT)
+    assert residuals["who-wins"]["corrected"] == 0
+    for claim in ("erf-invariant", "erf-invariant-any-start", "shared-normaliser", "finite-blow-up", "who-wins"):
+        assert residuals[claim]["printed"] > 1e-2 > EXACT >= residuals[claim]["corrected"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "series"),
+    [(thm2.INVARIANT, "zero/v"), (thm2.NORMALISED, "normalised/v"), (thm2.UNEQUAL, "random/v")],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_the_error_of_the_printed_invariant_comes_from_the_record(run, tmp_path, claim, series):
+    """Where all weights are small, erf(v/2) and erf(v/√2) are both nearly linear: the printed form is off by less."""
+    whole = found(STUDY, run, claim).residuals["printed"]
+    with altered(run, tmp_path / "run", series, lambda v: 0.5 * v) as copy:
+        assert 0 < found(STUDY, copy, claim).residuals["printed"] != pytest.approx(whole, rel=1e-3)
+
+
+def test_the_error_of_an_infinite_time_comes_from_the_record(run, tmp_path):
+    with altered(run, tmp_path / "run", "random/blow-up by quadrature", lambda t: 2 * t) as copy:
+        residuals = found(STUDY, copy, thm2.TIME).residuals
+    assert residuals == pytest.approx({"printed": 0.5, "corrected": 0.5})
+
+
+def test_invariants_that_v_alone_obeys_say_nothing_of_the_error_function(run, tmp_path):
+    tiny = 1e-8 * run.value("share")[:, None] * run.value("delta")[:, None]
+    seen = judged(run, tmp_path / "run", {"zero/v": tiny, "normalised/v": tiny})
+    assert seen["erf-invariant"] == seen["shared-normaliser"] == BLIND
+
+
+def test_tokens_of_one_constant_say_nothing_of_the_factor(run, tmp_path):
+    alike = {"random/v": run.value("zero/v"), "random/constant": run.value("zero/constant")}
+    assert judged(run, tmp_path / "run", alike)["erf-invariant-any-start"] == BLIND
+
+
+@pytest.mark.parametrize("start", ["zero", "random"])
+def test_a_flow_that_stands_still_says_nothing_of_the_closed_form(run, tmp_path, start):
+    still = np.repeat(run.value(f"{start}/v")[:, :1], SMALL.steps, 1)
+    assert judged(run, tmp_path / "run", {f"{start}/v": still, f"{start}/v closed": still})["closed-form"] == BLIND
+
+
+def test_losers_must_be_finite_and_winners_infinite(run, tmp_path):
+    """At t* itself an infinite weight has |erf| = 1: all infinite is no loser, none infinite is no winner."""
+    infinite, share = 10 * np.sign(run.value("limits")), run.value("share") / SMALL.horizon
+    all_infinite = np.repeat(infinite[:, None], SMALL.steps, 1)
+    changes = {"zero/v": all_infinite, "limits": infinite, "share": share}
+    assert judged(run, tmp_path / "all", changes)["losers-stop"] == FAILS
+    delta, v = run.value("delta"), run.value("zero/v")
+    size = np.abs(delta)
+    winner = (size == size.max(-1, keepdims=True))[:, None]
+    assert judged(run, tmp_path / "none", {"zero/v": np.where(winner, 0.5 * v, v)})["losers-stop"] == BLIND
+    assert judged(run, tmp_path / "lost", {"zero/v": np.where(winner, np.nan, v)})["losers-stop"] == "undecided"
+
+
+@pytest.mark.parametrize("last", [0.9, 1.0], ids=["in direction", "as printed"])
+def test_a_share_that_the_saliencies_have_already_is_no_effect(run, tmp_path, last):
+    shares = np.linspace(0.5, last, 45)[:, None] * np.ones(SMALL.draws)
+    one_hot = np.full((SMALL.draws, SMALL.tokens), 1e-6)
+    one_hot[:, 0] = 1.0
+    seen = judged(run, tmp_path / "run", {"growth/share of weight": shares * (1 - 1e-5), "delta": one_hot})
+    assert seen["one-hot"] == BLIND
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tokens": 1}, "tokens must be at least 2"),
+        ({"steps": 1}, "steps must be at least 2"),
+        ({"horizon": 1.0}, "horizon must lie between 0 and 1"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**changes)

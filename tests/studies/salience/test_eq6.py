@@ -1,0 +1,236 @@
+"""The study of eq. 6 and Figure 4: its verdicts, and that each follows the numbers of its claim and its controls."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.studies.salience import _figure_4 as figure
+from joma.studies.salience import eq6 as study
+from joma.studies.salience.eq6 import STUDY, Config
+
+SMALL = replace(STUDY.quick, draws=6, checked=2)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+QUALITATIVE, OPEN = "only qualitative", "undecided"
+NAN = put((0,), np.nan)
+JITTER = np.tile([-1.0, 1.0], 3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "eq6")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "critical-point": HOLDS,
+        "speed-factor": FIXED,
+        "entropy-exponent": FIXED,
+        "salient-learned-first": HOLDS,
+        "entropy-drops": HOLDS,
+        "entropy-rebounds": HOLDS,
+        "figure-is-eq-6": FIXED,
+        "rank-rebounds": FIXED,
+        "only-nonlinear-rebounds": HOLDS,
+    }
+
+
+def test_figure_4_has_the_numbers_of_its_recipe(run):
+    seen = [float(run.value(f"attention/{key}")[0]) for key in ("start", "lowest", "at", "end")]
+    assert seen == pytest.approx([np.log(10), 0.9416, 669, 1.5493], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        ("long run", add((0, 0, 0), 1e-6), "critical-point", FAILS),
+        ("long run", put((1, 0, 0), np.nan), "critical-point", FAILS),
+        ("long run", put((0, 0, 0), 1.0), "critical-point", FAILS),
+        ("flow", lambda x: x * 1.01, "speed-factor", FAILS),
+        ("flow", put((3, 1, 0), np.nan), "speed-factor", FAILS),
+        ("flow", lambda x: x * 1.01, "entropy-exponent", FAILS),
+        ("flow", put((3, 1, 0), np.nan), "entropy-exponent", FAILS),
+        ("equal targets/entropy", add((7,), 0.1), "entropy-drops", BLIND),
+        ("equal targets/entropy", NAN, "entropy-drops", OPEN),
+        ("closed form/lowest", add((1,), 1e-3), "figure-is-eq-6", FAILS),
+        ("half step/lowest", NAN, "figure-is-eq-6", FAILS),
+        ("rank/stable without attention", lambda x: x * np.linspace(0.5, 1, len(x)), "rank-rebounds", BLIND),
+        ("rank/stable without attention", NAN, "rank-rebounds", OPEN),
+        ("rank/exact", lambda x: np.where(np.arange(len(x)) == 5, 3, x), "rank-rebounds", HOLDS),
+        ("rank/exact", lambda x: np.where(np.arange(len(x)) >= 5, 3, x), "rank-rebounds", FAILS),  # never recovers
+        ("rank/stable", lambda x: np.full_like(x, x[0]), "rank-rebounds", FAILS),
+        ("rank/stable", lambda x: np.minimum.accumulate(x), "rank-rebounds", FAILS),
+        ("rank/stable", lambda x: np.sort(x), "rank-rebounds", FAILS),
+        ("linear MLP/entropy", lambda x: x[::-1], "only-nonlinear-rebounds", BLIND),
+        ("linear MLP/entropy", NAN, "only-nonlinear-rebounds", OPEN),
+        ("eq. 6/entropy", lambda x: np.minimum.accumulate(x, axis=1), "only-nonlinear-rebounds", FAILS),
+    ],
+)
+def test_a_spoiled_record_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def put_in(run, path, spoiled):
+    return changed(run, path, lambda name, step, value: spoiled.get(name, value))
+
+
+@pytest.mark.parametrize(
+    ("seen", "plain", "verdict"),
+    [
+        (0.95 + 0.02 * JITTER, 0.10 - 0.02 * JITTER, HOLDS),
+        (0.50 + 0.02 * JITTER, 0.30 - 0.02 * JITTER, QUALITATIVE),
+        (0.40 + 0.05 * JITTER, 0.40 - 0.05 * JITTER, BLIND),
+        (0.40 + 0.30 * JITTER, 0.30 - 0.30 * JITTER, OPEN),
+        (0.80 + 0.02 * JITTER, 0.60 - 0.02 * JITTER, OPEN),  # no room for a majority more
+        (0.10 + 0.02 * JITTER, 0.40 - 0.02 * JITTER, FAILS),
+        (np.full(6, np.nan), 0.10 - 0.02 * JITTER, OPEN),
+    ],
+)
+def test_the_order_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
+    with put_in(run, tmp_path / "run", {"attention/in order": seen, "no attention/in order": plain}) as copy:
+        assert found(STUDY, copy, study.ORDER).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("seen", "plain", "verdict"),
+    [
+        (1.30 + 0.10 * JITTER, 0.70 - 0.05 * JITTER, HOLDS),
+        (0.80 + 0.01 * JITTER, 0.70 - 0.01 * JITTER, QUALITATIVE),
+        (0.70 + 0.01 * JITTER, 0.70 - 0.01 * JITTER, BLIND),
+        (0.80 + 0.50 * JITTER, 0.70 - 0.50 * JITTER, OPEN),
+        (0.70 + 0.10 * JITTER, 1.70 - 0.05 * JITTER, FAILS),
+    ],
+)
+def test_the_drop_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
+    top = np.full(6, np.log(10))
+    spoiled = {"attention/start": top, "attention/lowest": top - seen}
+    spoiled |= {"no attention/start": top, "no attention/lowest": top - plain}
+    with put_in(run, tmp_path / "run", spoiled) as copy:
+        finding = found(STUDY, copy, study.FALL)
+    assert finding.verdict == verdict
+    assert finding.main.effect == pytest.approx(seen.mean())
+    assert finding.main.control_effect == pytest.approx(plain.mean())
+
+
+@pytest.mark.parametrize(
+    ("seen", "plain", "verdict"),
+    [
+        (0.40 + 0.10 * JITTER, 0.00 * JITTER, HOLDS),
+        (np.array([0.04, 0.04, 0.04, 0.04, 0.2, 0.2]), 0.00 * JITTER, QUALITATIVE),  # in a third of the draws
+        (0.03 + 0.01 * JITTER, 0.00 * JITTER, QUALITATIVE),
+        (0.40 + 0.01 * JITTER, 0.20 - 0.01 * JITTER, QUALITATIVE),  # in all draws, but without attention too
+        (np.where(np.arange(6) == 2, np.nan, 0.4), 0.00 * JITTER, OPEN),
+        (0.30 + 0.001 * JITTER, 0.30 - 0.001 * JITTER, BLIND),
+        (0.30 + 0.20 * JITTER, 0.30 - 0.20 * JITTER, OPEN),
+        (0.01 + 0.00 * JITTER, 0.30 + 0.05 * JITTER, FAILS),
+    ],
+)
+def test_the_rise_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
+    low = np.ones(6)
+    spoiled = {"attention/lowest": low, "attention/end": low + seen}
+    spoiled |= {"no attention/lowest": low, "no attention/end": low + plain}
+    with put_in(run, tmp_path / "run", spoiled) as copy:
+        assert found(STUDY, copy, study.RISE).verdict == verdict
+
+
+EMPIRICAL = (study.ORDER, study.FALL, study.RISE)
+
+
+@pytest.mark.parametrize("name", ["attention/v", "no attention/v"])
+@pytest.mark.parametrize("claim", EMPIRICAL, ids=lambda claim: claim.name)
+def test_a_run_that_ends_before_anything_is_learned_is_not_judged(run, tmp_path, claim, name):
+    with altered(run, tmp_path / "run", name, lambda v: v[:5]) as copy:
+        finding = found(STUDY, copy, claim)
+    assert finding.verdict == "not run"
+    assert finding.command == "joma run eq6 --steps 5000"
+
+
+def test_a_rebound_is_asked_for_only_once_most_components_are_learned(run, tmp_path):
+    with altered(run, tmp_path / "run", "attention/v", lambda v: v[:35]) as copy:  # the minimum of entropy is at 33
+        assert found(STUDY, copy, study.RISE).verdict == "not run"
+        assert found(STUDY, copy, study.FALL).verdict == HOLDS
+
+
+@pytest.mark.parametrize("claim", EMPIRICAL, ids=lambda claim: claim.name)
+def test_one_draw_has_no_interval(run, tmp_path, claim):
+    keys = ("start", "lowest", "at", "end", "in order")
+    one = {f"{which}/{key}": run.value(f"{which}/{key}")[:1] for which in ("attention", "no attention") for key in keys}
+    with put_in(run, tmp_path / "run", one) as copy:
+        assert found(STUDY, copy, claim).verdict == OPEN
+
+
+@pytest.mark.parametrize(
+    ("claim", "spoiled"),
+    [
+        (study.FACTOR, {"flow": lambda run: 0 * run.value("flow")}),
+        (study.ATTENTION, {"flow": lambda run: 0 * run.value("flow") + [[1.0], [0.5]]}),
+        (study.SAME_PATH, {"no attention/lowest": lambda run: np.tile(run.value("closed form/lowest"), 3)}),
+    ],
+)
+def test_what_is_true_of_the_control_too_shows_nothing(run, tmp_path, claim, spoiled):
+    with put_in(run, tmp_path / "run", {name: value(run) for name, value in spoiled.items()}) as copy:
+        assert found(STUDY, copy, claim).verdict == BLIND
+
+
+def test_the_critical_point_of_another_component_must_not_do(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_TARGETS", (1.0, 1.0, 1.0))
+    with altered(run, tmp_path / "run", "long run", lambda x: 0 * x + 1) as copy:
+        assert found(STUDY, copy, study.CRITICAL).verdict == BLIND
+
+
+@pytest.mark.parametrize(
+    ("claim", "series", "value", "form"),
+    [
+        (study.CRITICAL, "long run", lambda run: 0 * run.value("long run") + study._TARGETS - 0.25, "printed"),
+        (study.FACTOR, "flow", lambda run: 0 * run.value("flow") + [[1.0], [0.75]], "printed"),
+        (study.FACTOR, "flow", lambda run: 0 * run.value("flow") + [[1.0], [0.25]], "corrected"),
+        (study.SAME_PATH, "closed form/lowest", lambda run: _limit(run) - 0.25, "corrected"),
+        (study.SAME_PATH, "eq. 6/entropy", lambda run: 9 + 0 * run.value("eq. 6/entropy"), "printed"),
+    ],
+)
+def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, value, form):
+    expected = 9 - _limit(run)[0] if series == "eq. 6/entropy" else 0.25
+    with altered(run, tmp_path / "run", series, lambda _: value(run)) as copy:
+        assert found(STUDY, copy, claim).residuals[form] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("claim", [study.FACTOR, study.ATTENTION], ids=lambda claim: claim.name)
+def test_the_printed_exponent_would_be_recognised(run, tmp_path, claim):
+    v = run.value("flow")[:, 0]
+    with altered(run, tmp_path / "run", "flow", lambda _: np.stack([v, v**2], 1)) as copy:
+        assert found(STUDY, copy, claim).verdict == HOLDS
+
+
+def _limit(run):
+    half = run.value("half step/lowest")
+    return 2 * half - run.value("attention/lowest")[: len(half)]
+
+
+def test_what_is_asked_of_every_study(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.3)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    findings_survive_json(STUDY, run)
+
+
+def test_order_counts_pairs_that_were_learned():
+    learned = np.array([[np.inf, np.inf, 5.0, 3.0], [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 2.0, 2.0]])
+    assert figure.in_order(learned).tolist() == [1.0, 0.0, 0.0]
+
+
+def test_without_attention_the_components_move_alike():
+    path = figure.figure_4(torch.tensor([[1.0, 4.0]], dtype=torch.float64), 50, 0.1, attention=False)
+    left = (np.array([1.0, 4.0]) - path.v) / (np.array([1.0, 4.0]) - figure.START)
+    np.testing.assert_allclose(left[:, 0], left[:, 1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [({"draws": 0}, "draws, checked and steps 1 or more"), ({"rate": 0.0}, "rate must lie in")],
+)
+def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**sizes)
