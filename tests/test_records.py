@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from joma.claims.execute import judge
+from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.studies import load
 
@@ -25,6 +26,23 @@ def test_a_kept_run_is_judged_as_its_findings_say(findings):
     assert len(record["commit"]) == 40
 
 
+@pytest.mark.parametrize("findings", sorted(RECORDS.glob("*/findings.json")), ids=lambda path: path.parent.name)
+def test_every_kept_verdict_follows_from_its_numbers_alone(findings):
+    for written in json.loads(findings.read_text(encoding="utf-8"))["findings"]:
+        again = Finding.from_json(written)
+        assert again.verdict == written["verdict"], written["id"]
+        assert again.as_json() == written
+        if written["verdict"] != "not run":
+            assert (written["effect"] is not None) == written["empirical"]
+            assert written["provenance"]["commit"]
+
+
+def test_what_a_report_shows_of_paper_scale_is_what_is_kept():
+    kept = runpy.run_path(str(RECORDS / "keep.py"))["kept"]()
+    assert json.loads((ROOT / "src/joma/report/kept.json").read_text(encoding="utf-8")) == kept
+    assert len(kept["findings"]) > 70
+
+
 def test_the_table_of_ablations_is_that_of_the_records(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["", str(RECORDS), str(tmp_path / "ablations.png")])
     runpy.run_path(str(ROOT / "docs" / "ablation_summary.py"), run_name="__main__")
@@ -35,7 +53,7 @@ def test_the_table_of_ablations_is_that_of_the_records(tmp_path, monkeypatch, ca
 def test_the_table_of_table_1_is_that_of_its_record(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["", str(RECORDS / "table1" / "table1.sqlite")])
     runpy.run_path(str(ROOT / "docs" / "table1_table.py"), run_name="__main__")
-    assert capsys.readouterr().out in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_figure_6_is_that_of_its_record(monkeypatch, capsys):

@@ -102,7 +102,7 @@ def test_torch_files_are_downloaded_verified_and_kept_within_the_budget(served, 
     status, found = scan(NAME, "--budget", 0.5 * size / 1e9, "--fresh", out=tmp_path / "out")
     assert status == 3
     assert {fault["step"] for fault in found["left_out"]} == {1, 2, 10}
-    assert "--budget" in found["left_out"][0]["what"]
+    assert "raise the budget" in found["left_out"][0]["what"]
 
 
 def test_a_small_budget_leaves_foreign_files_alone(served, tmp_path):

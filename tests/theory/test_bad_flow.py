@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from theory.calls import draw
+from theory.good_call import draw
 from theory.spoiled import no_choices, not_finite, not_numbers, other_shapes, refusal, with_last
 
 from joma.theory import radial
@@ -85,7 +85,8 @@ def test_the_start_of_a_block():
             assert refusal(lambda given=given: BLOCK.solve(**given, t=[1.0]), f"{name}|start|w0") is None, value
     many = replace(BLOCK, x=BLOCK.x.expand(3, 4, 3))
     assert refusal(lambda: many.solve(W.expand(2, 6, 2), Z.expand(2, 2, 3), [1.0]), "w0") is None
-    for name, value in (("t", "many"), ("t", []), ("t", [-1.0]), ("rtol", 0.0), ("rtol", "small"), ("atol", -1.0)):
+    bad = {"t": ("many", [], [-1.0], [1.0, 0.5]), "rtol": (0.0, 1e-17, "small"), "atol": (-1.0, None)}
+    for name, value in ((name, value) for name, values in bad.items() for value in values):
         assert refusal(lambda given={"t": [1.0], name: value}: BLOCK.solve(W, Z, **given), name) is None, value
 
 

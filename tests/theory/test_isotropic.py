@@ -265,6 +265,13 @@ def test_the_size_of_v_and_xi_does_not_matter_however_extreme(size):
     torch.testing.assert_close(iso.objective(size * v, size * xi, *clusters) / size, height, rtol=1e-13, atol=0)
 
 
+def test_the_derivative_in_decay_where_there_is_none():
+    v, xi, decay = draw(0, 2), draw(1, 1)[0], torch.zeros((), dtype=torch.float64, requires_grad=True)
+    height = iso.objective(v, xi, [[1.0, 0.5], [0.0, 0.0]], [1.0, -1.0], Gaussian(2), decay=decay)
+    (slope,) = torch.autograd.grad(height, decay)
+    torch.testing.assert_close(slope, -(v @ v + xi * xi) / 2)
+
+
 def test_batches_of_every_argument_broadcast():
     """One node at a time, or all in one call."""
     v, xi, centres, weights = draw(0, 4, 1, 2), draw(1, 3), draw(2, 3, 5, 2), draw(3, 4, 3, 5)

@@ -96,11 +96,13 @@ def _carry_out(
             screen.finished(results[-1])
         ledger, page = findings_json(results), None
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
-            if json_file and json_file != "-":
-                write_json(Path(json_file), ledger)
-            write_json(out / "findings.json", ledger)
-            page = write_report(results, out, scale=scale)
-            screen.table(results, shown)
+            try:
+                if json_file and json_file != "-":
+                    write_json(Path(json_file), ledger)
+                write_json(out / "findings.json", ledger)
+                page = write_report(results, out, scale=scale)
+            finally:  # a full disk must not cost the verdicts, too
+                screen.table(results, shown)
         if json_file == "-":
             print(as_json(ledger), end="")
         screen.summary(results, page)

@@ -28,7 +28,7 @@ class Kept:
 def kept() -> Mapping[str, Kept]:
     """By the finding's id; only claims whose study is kept at paper scale.
 
-    >>> kept()["fig6/deeper-is-better"].verdict in ("holds", "only qualitative", "undecided")
+    >>> kept()["fig6/fig6-deeper-is-better"].verdict in ("holds", "only qualitative", "undecided")
     True
     """
     text = files("joma.report").joinpath("kept.json").read_text(encoding="utf-8")

@@ -16,6 +16,8 @@ from joma.theory.arguments import Number, described, must_be_callable, number, r
 
 Method = Literal["DOP853", "Radau", "LSODA"]
 """DOP853 is built in, the others are scipy's."""
+FINEST = 1e-14
+"""The least rtol: float64 cannot tell smaller errors from its own rounding."""
 
 
 def integrate(
@@ -44,14 +46,14 @@ def integrate(
     if at.numel() == 0 or (at.diff() <= 0).any():
         raise ValueError("t must hold at least one time, in increasing order")
     start = real(y0, "y0").double().detach()
-    tolerance = Tolerance(number(rtol, "rtol", above=0), number(atol, "atol", least=0))
+    tolerance = Tolerance(number(rtol, "rtol", least=FINEST), number(atol, "atol", least=0))
     if method not in ("DOP853", "Radau", "LSODA"):
         raise ValueError(f"method must be 'DOP853', 'Radau' or 'LSODA', got {shown(method)}")
     slope = _counted(field, start, whole(max_evaluations, "max_evaluations", 1), end=float(at[-1]))
     solver = solve if method == "DOP853" else partial(_solve_by_scipy, method)
     with _few_threads(start.numel()):
         try:
-            path = solver(slope, start.reshape(-1).cpu().numpy(), at.cpu().numpy(), tolerance)
+            path = solver(slope, start.reshape(-1).cpu().numpy().copy(), at.cpu().numpy(), tolerance)
         except TooStiff as reason:
             raise ValueError(f"the flow could not be followed to t = {float(at[-1]):g}: {reason}") from None
     return torch.from_numpy(path).to(start.device).view(len(at), *start.shape)
@@ -114,21 +116,21 @@ def integrate_together(
     """
     must_be_callable(field, "field")
     start = [real(part, "start") for part in start]
-    sizes = [part.numel() for part in start]
+    if not start:
+        raise ValueError("start must hold at least one part, got none")
+    sizes, shapes = [part.numel() for part in start], [part.shape for part in start]
 
     def parts(y: Tensor) -> tuple[Tensor, ...]:
         pieces = torch.split_with_sizes(y, sizes, -1)
-        return tuple(p.view(*y.shape[:-1], *like.shape) for p, like in zip(pieces, start, strict=True))
+        return tuple(piece.view(*y.shape[:-1], *shape) for piece, shape in zip(pieces, shapes, strict=True))
 
     def flat(time: float, y: Tensor) -> Tensor:
-        moving = tuple(field(time, *parts(y)))
-        if len(moving) != len(start) or any(one.shape != part.shape for one, part in zip(moving, start, strict=True)):
+        moving = field(time, *parts(y))
+        if [one.shape for one in moving] != shapes:
             wanted, got = ([tuple(one.shape) for one in each] for each in (start, moving))
             raise ValueError(f"field must return the velocity of each part, of shapes {wanted}, got {got}")
         return torch.cat([velocity.reshape(-1) for velocity in moving])
 
-    if not start:
-        raise ValueError("start must hold at least one part, got none")
     return parts(integrate(flat, torch.cat([part.reshape(-1).double() for part in start]), t, rtol=rtol, atol=atol))
 
 

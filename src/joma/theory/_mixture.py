@@ -220,8 +220,9 @@ def objective(
     """
     node = Node.of(v, xi, centres, weights, law, decay=decay)
     gain = node.length * (node.weights * excess(node.rho, law, slopes=slopes)).sum(-1)
-    kept = torch.where(node.other == 0, 0.0, node.length**2 + node.xi**2)  # without decay its size does not matter
-    return gain - node.other * kept / 2
+    size = node.length**2 + node.xi**2
+    size = torch.where((node.other == 0) & size.isinf(), 0.0, size)  # without decay it does not matter
+    return gain - node.other * size / 2
 
 
 @guarded
@@ -273,7 +274,6 @@ class Node(NamedTuple):
     rho: Tensor  # signed distances, (..., clusters)
     centres: Tensor  # (..., clusters, d)
     weights: Tensor  # (..., clusters)
-
     other: Tensor  # decay, or what else belongs to each node, (...)
 
     @classmethod

@@ -26,6 +26,7 @@ class Ensemble:
     The callables are given the numbers of the members they are asked for, because an ensemble that does not fit in
     memory is split into groups that take turns between measuring points. `train` has an example of a whole run.
 
+    >>> import torch
     >>> from joma.models import Decoder, DecoderConfig
     >>> from joma.training import next_token_loss
     >>> text = torch.zeros(4, 10, dtype=torch.long)

@@ -198,6 +198,16 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
     assert {name for name, verdict in seen.items() if verdict == "not run"} == set(seen) - {"residual"}
 
 
+def test_a_network_that_the_trainer_gave_up_is_left_out_whatever_it_recorded(run, tmp_path):
+    good = written(run, tmp_path / "good")
+
+    def mark(value):
+        return np.where(np.arange(len(value)) == 0, 7, value)
+
+    one = altered(good, tmp_path / "one", "small start/diverged_at", mark)
+    assert found(STUDY, one, findings.SIGNS).main.seeds == 2
+
+
 def test_networks_that_all_diverge_are_not_judged_and_can_be_drawn(tmp_path):
     gone = carried_out(STUDY, replace(TINY, rate=1e30, steps=8), tmp_path / "all")
     assert set(verdicts(STUDY, gone).values()) == {"not run"}

@@ -61,6 +61,7 @@ def test_shares_of_random_signals_are_those_that_are_known(run):
         ("3/sign/signs", lambda x: x * 0, "picture", "fails"),
         ("3/sign/signs", lambda x: x * np.nan, "picture", "fails"),
         ("2/angle/least", lambda x: x - 0.5, "positive-constant", "fails"),
+        ("2/angle/least", lambda x: np.where(np.arange(5) == 4, 0.4, x), "positive-constant", "fails"),  # C₄ is 0.47
         ("2/angle/slack", lambda x: x - 1e-9, "positive-constant", "fails"),
         ("3/angle/slack", lambda x: x * np.nan, "positive-constant", "fails"),
         ("plane/slack", lambda x: x + 1e-9, "positive-constant", "fails"),
@@ -98,14 +99,28 @@ def test_draws_without_the_premises_that_are_all_positive_turn_the_verdicts(run,
 
 
 def test_premises_that_always_suffice_would_hold_as_printed(run, tmp_path):
-    def change(name, step, value):
-        if name.endswith(("sign/signs", "sign/gated")):
-            return run.at(f"{name.split('/')[0]}/sign/draws", step)
+    signs = [name for name in run.names() if name.endswith(("sign/signs", "sign/gated"))]
+
+    def draws(name, step, value):
+        return run.at(f"{name.split('/')[0]}/sign/draws", step) if name in signs else value
+
+    def examples(name, step, value):
         return abs(value) if name.startswith("example/") else value
 
-    with changed(run, tmp_path / "run", change) as copy:
-        seen = verdicts(STUDY, copy)
-    assert [seen[name] for name in ("three-signs", "picture", "recursion")] == ["holds"] * 3
+    with changed(run, tmp_path / "a", draws) as one, changed(one, tmp_path / "b", examples) as both:
+        seen, whole = verdicts(STUDY, one), verdicts(STUDY, both)
+    names = ("three-signs", "picture", "recursion")
+    assert [whole[name] for name in names] == ["holds"] * 3
+    # One example against it is enough.
+    assert [seen[name] for name in names] == [FIXED, "holds", "only qualitative"]
+
+
+def test_a_condition_beyond_which_nothing_is_negative_says_nothing(run, tmp_path):
+    def positive(name, step, value):
+        return run.at(name.removesuffix(" positive"), step) if name.endswith("binned positive") else value
+
+    with changed(run, tmp_path / "run", positive) as copy:
+        assert verdicts(STUDY, copy)["three-signs"] == "not above its control"
 
 
 def test_no_draw_within_the_condition_proves_nothing(run, tmp_path):

@@ -146,6 +146,13 @@ def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_pat
         assert verdicts(STUDY, copy)["zero-start-linear"] == HOLDS
     with changed(run, tmp_path / "logits", lambda *entry: learns(*entry, part=slice(0, 1))) as copy:
         assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
+    for wide, narrow in (("linear/1 nodes", "linear/2 nodes"), ("linear/2 nodes", "linear/1 nodes")):
+
+        def one_keeps_it(name, step, value, wide=wide, narrow=narrow):
+            return learns(name, step, learns(name, step, value, widths=(wide,)), part=slice(0, 1), widths=(narrow,))
+
+        with changed(run, tmp_path / wide.replace("/", " "), one_keeps_it) as copy:
+            assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
     with changed(run, tmp_path / "one width", lambda *entry: learns(*entry, widths=("linear/1 nodes",))) as copy:
         assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
 

@@ -86,19 +86,32 @@ def test_a_block_with_one_query_must_obey_the_printed_forms(run, tmp_path):
     assert seen["every-query-exp"] == seen["pull-by-query"] == "undecided"
 
 
-def test_printed_forms_would_be_recognised(run, tmp_path):
-    """Every query's logits follow all of V, as if it were alone."""
+def following(run, kinds):
+    """Every query's logits follow all of V, as if it were alone; under the attentions of `kinds`."""
 
     def follows(name, step, value):
         kind, _, rest = name.partition("/")
-        if not rest.endswith("2 queries/z"):
+        if kind not in kinds or not rest.endswith("2 queries/z"):
             return value
         squares = (run.value(f"{name[:-2]}/v") ** 2).sum(-1)[..., None, :]
         z = squares / 2 if kind == "exp" else np.sqrt(squares)
         return np.broadcast_to(z, value.shape).copy()
 
-    with changed(run, tmp_path / "run", follows) as copy:
+    return follows
+
+
+def test_printed_forms_would_be_recognised(run, tmp_path):
+    with changed(run, tmp_path / "run", following(run, ("exp", "linear"))) as copy:
         assert set(verdicts(STUDY, copy).values()) == {HOLDS}
+
+
+@pytest.mark.parametrize("kind", ["exp", "linear"])
+def test_printed_forms_must_be_true_of_both_attentions(run, tmp_path, kind):
+    with changed(run, tmp_path / "run", following(run, (kind,))) as copy:
+        seen = verdicts(STUDY, copy)
+    assert seen[f"every-query-{kind}"] == HOLDS
+    assert seen["average-by-query"] == FIXED  # logits that are all alike are their own weighted mean
+    assert seen["pull-by-query"] == FAILS
 
 
 def test_residuals_of_both_forms_are_measured(run):

@@ -89,6 +89,12 @@ def test_a_lost_control_leaves_its_claim_undecided(run, tmp_path):
     assert seen["any-rates-exp"] == seen["temperature"] == "undecided"
 
 
+@pytest.mark.parametrize("series", [f"exp/{SLOW}/{WARM}", f"linear/{FAST}/{WARM}"])
+def test_a_lost_pair_of_unequal_rates_is_not_passed_over(run, tmp_path, series):
+    with altered(run, tmp_path / "run", series, NAN) as copy:
+        assert verdicts(STUDY, copy)["equal-rates"] == "undecided"
+
+
 def test_printed_forms_would_be_recognised(run, tmp_path):
     """Flows of equal rates in the place of all others: the invariant as printed describes them."""
 

@@ -299,6 +299,19 @@ def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_pat
         assert seen.verdict == NOT
 
 
+def test_blocks_that_differed_before_training_have_learned_nothing_by_it(tmp_path):
+    with written(tmp_path / "run.sqlite", **BEST) as run:
+
+        def ahead(name, step, value):
+            value = value.copy()
+            if name == "alignment" and step == 0:
+                value[:, 1:3, 2] = run.at(name, 320)[:, 1:3, 2]
+            return value
+
+        with changed(run, tmp_path / "b.sqlite", ahead) as copy:
+            assert verdicts(STUDY, copy)["higher-levels-in-later-blocks"] == NOT
+
+
 def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
     def spoil(value):
         value = value.copy()

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from joma.claims.claim import Claim
-from joma.claims.evidence import above, below
+from joma.claims.controls import beyond, hardest
+from joma.claims.evidence import below
 from joma.claims.finding import Finding
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
@@ -134,14 +135,16 @@ def _rebounds(
 ) -> Finding:
     """Beside 0, which is what curves without a rebound give in the mean; what does not drop cannot come back."""
     some = list(layers)
-    least = float(np.min([compare(moves.share_dropped(layer), level=LEVEL).low for layer in some]))
+    (least,) = hardest(
+        RANK_BOTTOM, {_name(layer): compare(moves.share_dropped(layer), level=LEVEL) for layer in some}
+    ).values()
     return by_effect(
         claim,
         {_name(layer): compare(moves.share_back(layer), level=LEVEL) for layer in some},
         what="share of the drop that comes back",
         expected=expected,
         size=list(size),
-        controls=[above("least drop in units of the start, lower end", least, 0.0, "%")],
+        controls=[beyond(RANK_BOTTOM, "drop in units of the start, in the layer where it is least certain", least)],
         beside=_numbers(run, name, kept, moves, some),
     )
 

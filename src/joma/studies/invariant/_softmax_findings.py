@@ -5,12 +5,12 @@ Networks are set beside their own controls, seed by seed. "Three moments" are a 
 
 from __future__ import annotations
 
-from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
+from joma.claims.controls import hardest
 from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.correlation import pearson
@@ -194,19 +194,13 @@ def figure_2(run: Run, *, kind: Kind) -> Finding:
     }
     return by_effect(
         CORRELATES[kind],
-        _hardest({f"beside {name}": compare(own, control) for name, control in controls.items()}),
+        hardest(CORRELATES[kind], {f"beside {name}": compare(own, control) for name, control in controls.items()}),
         what="correlation with z at the end",
         expected=expected,
         size=[at_least("mean correlation at the end", own.mean(), HIGH)],
         beside={"correlation": {f"of {name}": float(control.mean()) for name, control in controls.items()}}
         | _left_out(run, kind),
     )
-
-
-def _hardest(found: dict[str, Comparison]) -> dict[str, Comparison]:
-    """The comparison with the control that is hardest to exceed; one without an interval before all others."""
-    name = min(found, key=lambda one: found[one].low - found[one].control if isfinite(found[one].low) else -inf)
-    return {name: found[name]}
 
 
 TERMS = {"first term": "½Σv²", "second term": "−½Σ‖v‖² b̄"}

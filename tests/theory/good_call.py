@@ -1,0 +1,87 @@
+"""What a good call is: a function, its arguments, and the rule for the shapes of its answer.
+
+A rule gets the shapes of all arguments that are arrays, by name, and returns the shape of the answer, or a list of
+shapes if the answer has several parts. It raises where the shapes do not fit together (see `Misfit`).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Shape = tuple[int, ...]
+
+
+class Misfit(Exception):
+    """These shapes do not belong together: the call must be refused."""
+
+
+@dataclass(frozen=True)
+class Call:
+    function: Callable[..., Any]
+    arrays: Mapping[str, Any]
+    """Arguments that may be numbers, lists or tensors."""
+    shape: Callable[..., Shape | list[Shape]]
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that choose: a law, a kind, a count."""
+    name: str = ""
+    infinite: frozenset[str] = frozenset()
+    """Arguments for which infinity is an answer's limit and allowed."""
+    may_be: str = ""
+    """'inf' and 'nan' where the docstring says that the answer can be."""
+    quick: bool = False
+    """Called at every step of a flow or of training: looks at shapes and types, not at values."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Other values that an argument of `others` may have."""
+
+    @property
+    def optional(self) -> set[str]:
+        """Arrays that have a number as their default."""
+        parameters = inspect.signature(self.function).parameters
+        return {name for name in self.arrays if isinstance(parameters[name].default, float)}
+
+    def __call__(self, **changed: Any) -> Any:
+        return self.function(**{**self.arrays, **self.others, **changed})
+
+    def __str__(self) -> str:
+        return self.name or self.function.__name__
+
+
+def fit(*shapes: Shape) -> Shape:
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        raise Misfit from None
+
+
+def need(condition: bool) -> None:
+    if not condition:
+        raise Misfit
+
+
+def count(t: Shape) -> int:
+    """How many steps."""
+    need(len(t) <= 1)
+    return t[0] if t else 1
+
+
+def stepped(shape: Shape, t: Shape, dims: int = 1) -> Shape:
+    """Steps go before the last `dims` dimensions."""
+    at = len(shape) - dims
+    return (*shape[:at], count(t), *shape[at:])
+
+
+def draw(seed: int, *shape: int, low: float = -1.0, high: float = 1.0) -> torch.Tensor:
+    u = torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return low + (high - low) * u
+
+
+def of_all(rule: Callable[..., Shape]) -> Callable[..., Shape]:
+    """A rule for which it does not matter which argument is which."""
+    return lambda **given: rule(*given.values())
+
+
+def listed(*shapes: Shape) -> list[Shape]:
+    return list(shapes)
