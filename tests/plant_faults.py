@@ -1,6 +1,6 @@
 """Plant faults, one at a time, and see whether the tests catch them: does a test fail when a control is dropped?
 
-python tests/plant_faults.py                      # all named faults and a sample of 120 others; records results/
+python tests/plant_faults.py                      # all named faults and a sample of 110 others; records results/
 python tests/plant_faults.py --list               # what would be planted
 python tests/plant_faults.py --only linear/thm2   # those of one file
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "joma"
-SAMPLE, SEED, PATIENCE = 120, 0, 600.0
+SAMPLE, SEED, PATIENCE = 110, 0, 600.0
 
 
 @dataclass(frozen=True)

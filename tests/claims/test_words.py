@@ -1,5 +1,7 @@
 """Words are made from numbers: finding first, then the interval; what is missing is said in numbers too."""
 
+from dataclasses import replace
+
 import pytest
 
 from joma.claims import words
@@ -33,9 +35,22 @@ def test_an_effect_has_name_value_interval_and_seeds():
 
 
 def test_cases_are_named():
-    several = Evidence({"layer 1": GAIN, "layer 2": GAIN})
-    assert words.measured(several).startswith("layer 1: rebound 0.5 nats")
-    assert words.control(several).count("layer") == 2
+    other = replace(GAIN, effect=0.7, interval=(0.6, 0.8), control_effect=0.2, control_interval=(0.2, 0.2))
+    several = Evidence({"layer 1": GAIN, "layer 2": other})
+    said = "rebound over 6 seeds: layer 1 0.5 nats [0.4, 0.6]; layer 2 0.7 nats [0.6, 0.8]"
+    assert words.measured(several) == said
+    assert words.control(several) == "layer 1: 0.1 nats [0.05, 0.15]; layer 2: 0.2 nats"
+
+
+def test_cases_of_which_the_same_is_said_stand_together():
+    alone = replace(GAIN, interval=(float("nan"),) * 2, seeds=1)
+    said = words.missing(Evidence({"layer 1": alone, "layer 2": alone}))
+    assert said == "layer 1, layer 2: only 1 seed could be compared, at least 2 are needed"
+
+
+def test_cases_of_other_kinds_are_named_each():
+    several = Evidence({"early": GAIN, "late": replace(GAIN, what="drop")})
+    assert words.measured(several).startswith("early: rebound 0.5 nats [0.4, 0.6] over 6 seeds; late: drop 0.5 nats")
 
 
 def test_a_known_control_has_no_interval():

@@ -50,7 +50,7 @@ def control(printed: Evidence, corrected: Evidence | None = None) -> str | None:
     parts = []
     for evidence in (printed, corrected):
         if evidence is not None:
-            parts += [_named(case, _control(effect)) for case, effect in evidence.effects.items()]
+            parts += _by_case({case: _control(effect) for case, effect in evidence.effects.items()})
             parts += [_test(test) for test in evidence.controls]
     return "; ".join(dict.fromkeys(parts)) or None
 
@@ -66,7 +66,7 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
     for evidence in (printed, corrected):
         if evidence is not None:
             open_cases = {case: one for case, one in evidence.effects.items() if of_effect(one) == "undecided"}
-            parts += [_named(case, _missing(effect)) for case, effect in open_cases.items()]
+            parts += _by_case({case: _missing(effect) for case, effect in open_cases.items()})
     return "; ".join(dict.fromkeys(parts))
 
 
@@ -87,14 +87,35 @@ def _missing(effect: Effect) -> str:
 
 
 def _evidence(evidence: Evidence) -> str:
-    parts = [_named(case, _effect(effect)) for case, effect in evidence.effects.items()]
+    parts = [_effects(evidence.effects)] if evidence.effects else []
     parts += [_test(test) for test in (*evidence.tests, *evidence.direction)]
     return "; ".join(dict.fromkeys(parts))
 
 
+def _effects(effects: Mapping[str, Effect]) -> str:
+    """Each effect with its interval; what is the same in all cases, name and seeds, is said once."""
+    kinds = {(effect.what, effect.seeds) for effect in effects.values()}
+    if len(effects) == 1 or len(kinds) > 1:
+        return "; ".join(_named(case, _effect(effect)) for case, effect in effects.items())
+    one = next(iter(effects.values()))
+    cases = "; ".join(f"{case} {_value(effect)}" for case, effect in effects.items())
+    return _named(f"{one.what}{_seeds(one)}".strip(), cases)
+
+
 def _effect(effect: Effect) -> str:
-    name = f"{effect.what} " if effect.what else ""
-    return f"{name}{show(effect.effect, effect.unit)} {_interval(effect.interval, effect.unit)}{_seeds(effect)}"
+    return f"{effect.what} {_value(effect)}{_seeds(effect)}".strip()
+
+
+def _value(effect: Effect) -> str:
+    return f"{show(effect.effect, effect.unit)} {_interval(effect.interval, effect.unit)}"
+
+
+def _by_case(said: Mapping[str, str]) -> list[str]:
+    """What is said of every case; cases of which the same is said stand together."""
+    cases: dict[str, list[str]] = {}
+    for case, words in said.items():
+        cases.setdefault(words, []).append(case)
+    return [_named(", ".join(filter(None, several)), words) for words, several in cases.items()]
 
 
 def _control(effect: Effect) -> str:
