@@ -35,6 +35,8 @@ class Fault:
 
     file: str
     line: int
+    column: int
+    """In bytes, as the syntax tree counts."""
     kind: str
     before: str
     after: str
@@ -45,10 +47,12 @@ class Fault:
 
     def planted(self, text: str) -> str:
         """The file with the fault in it."""
-        lines = text.splitlines(keepends=True)
-        start = sum(map(len, lines[: self.line - 1]))
-        at = text.index(self.before, start)
-        return text[:at] + self.after + text[at + len(self.before) :]
+        lines = text.encode().splitlines(keepends=True)
+        at = sum(map(len, lines[: self.line - 1])) + self.column
+        whole, before = text.encode(), self.before.encode()
+        if whole[at : at + len(before)] != before:
+            raise ValueError(f"{self} does not stand there")
+        return (whole[:at] + self.after.encode() + whole[at + len(before) :]).decode()
 
 
 TURNED = {"at_least": "at_most", "at_most": "at_least", "above": "below", "below": "above"}
@@ -63,7 +67,7 @@ def faults_of(path: Path) -> Iterator[Fault]:
         for kind, part, after in changes(node, text):
             before = ast.get_source_segment(text, part) or ""
             if before and before != after:
-                yield Fault(file, part.lineno, kind, before, after, tests_of(file))
+                yield Fault(file, part.lineno, part.col_offset, kind, before, after, tests_of(file))
 
 
 def changes(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr, str]]:
@@ -116,8 +120,9 @@ def named() -> list[Fault]:
     found = []
     for file, before, after, tests in NAMED:
         text = (SOURCE / file).read_text(encoding="utf-8")
-        line = text[: text.index(before)].count("\n") + 1
-        found.append(Fault(file, line, "by hand", before, after, (tests,)))
+        head = text[: text.index(before)]
+        column = len(head.rpartition("\n")[2].encode())
+        found.append(Fault(file, head.count("\n") + 1, column, "by hand", before, after, (tests,)))
     return found
 
 

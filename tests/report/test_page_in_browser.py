@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from joma.claims.execute import Result
+from joma.claims.rules import VERDICTS
 from joma.report import write_report
 
 pytestmark = pytest.mark.browser
@@ -76,16 +77,16 @@ def head(page: Any, column: str) -> Any:
 
 
 def test_chips_filter_and_count(page: Any) -> None:
-    assert page.locator("#shown").inner_text() == "6 of 6 claims"
+    assert page.locator("#shown").inner_text() == "7 of 7 claims"
     chip(page, "fails").click()
     assert sources(page) == ["JoMA eq. 58"]
     assert chip(page, "fails").get_attribute("aria-pressed") == "true"
     chip(page, "not run").click()
     assert sources(page) == ["JoMA eq. 58", "JoMA Fig. 7"]
-    assert page.locator("#shown").inner_text() == "2 of 6 claims"
+    assert page.locator("#shown").inner_text() == "2 of 7 claims"
     chip(page, "fails").click()
     chip(page, "not run").click()
-    assert len(sources(page)) == 6
+    assert len(sources(page)) == 7
 
 
 def test_search(page: Any) -> None:
@@ -99,7 +100,7 @@ def test_search(page: Any) -> None:
         page.locator("#search").fill(words)
         assert sources(page) == found, words
     page.locator("#clear").click()
-    page.get_by_text("6 of 6 claims").wait_for()
+    page.get_by_text("7 of 7 claims").wait_for()
     assert page.locator("#search").input_value() == ""
     assert not page.locator("#clear").is_visible()
 
@@ -113,7 +114,8 @@ def test_sources_sort_naturally_by_keyboard(page: Any) -> None:
     as_reported = sources(page)
     head(page, "Source").focus()
     page.keyboard.press("Enter")
-    assert sources(page) == ["JoMA eq. 6", "JoMA eq. 58", "JoMA Fig. 4", "JoMA Fig. 7", "JoMA Thm 2", "JoMA Thm 10"]
+    figures = ["JoMA Fig. 4", "JoMA Fig. 5", "JoMA Fig. 7"]
+    assert sources(page) == ["JoMA eq. 6", "JoMA eq. 58", *figures, "JoMA Thm 2", "JoMA Thm 10"]
     column = page.locator('.ledger th[data-key="source"]')
     assert column.get_attribute("aria-sort") == "ascending"
     page.keyboard.press("Enter")
@@ -126,20 +128,21 @@ def test_sources_sort_naturally_by_keyboard(page: Any) -> None:
 
 def test_numbers_sort_as_numbers_before_words(page: Any) -> None:
     head(page, "Measured").click()
-    assert sources(page) == ["JoMA Thm 10", "JoMA Fig. 4", "JoMA eq. 6", "JoMA eq. 58", "JoMA Fig. 7", "JoMA Thm 2"]
+    numbers = ["JoMA Thm 10", "JoMA Fig. 5", "JoMA Fig. 4", "JoMA eq. 6", "JoMA eq. 58"]  # effects by their size
+    assert sources(page) == [*numbers, "JoMA Thm 2", "JoMA Fig. 7"]
 
 
 def test_what_is_missing_comes_last_in_both_directions(page: Any) -> None:
     head(page, "Control").click()
-    assert sources(page)[:2] == ["JoMA eq. 6", "JoMA Fig. 4"]
+    assert sources(page)[:3] == ["JoMA Fig. 5", "JoMA Fig. 4", "JoMA eq. 6"]
     head(page, "Control").click()
-    assert sources(page)[:2] == ["JoMA Fig. 4", "JoMA eq. 6"]
+    assert sources(page)[:3] == ["JoMA eq. 6", "JoMA Fig. 4", "JoMA Fig. 5"]
 
 
 def test_verdicts_sort_in_their_own_order(page: Any) -> None:
     head(page, "Verdict").click()
     shown = page.locator(".ledger tbody .word").all_inner_texts()
-    assert shown == ["holds", "holds as corrected", "only qualitative", "not above its control", "fails", "not run"]
+    assert shown == list(VERDICTS)
 
 
 def test_the_address_restores_what_is_shown(page: Any, address: str) -> None:
@@ -174,7 +177,7 @@ def test_a_link_to_a_section_keeps_the_filter(page: Any) -> None:
 def test_an_address_with_nonsense_shows_everything(page: Any, address: str) -> None:
     page.goto("about:blank")
     page.goto(f"{address}#?verdict=perhaps&sort=colour&study=none")
-    assert len(sources(page)) == 6
+    assert len(sources(page)) == 7
 
 
 def test_the_page_never_scrolls_sideways(page: Any) -> None:
@@ -225,7 +228,7 @@ def test_print_shows_the_table_without_controls(page: Any) -> None:
     assert not page.locator("#theme").is_visible()
     assert not page.locator(".command button").first.is_visible()
     assert page.locator(".ledger thead").inner_text().split() == [
-        "Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Study",
+        "Source", "Claim", "Measured", "Control", "Verdict", "Paper", "scale", "Study",
     ]  # fmt: skip
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
@@ -234,7 +237,7 @@ def test_complete_without_javascript(browser: Any, address: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    assert len(sources(page)) == 6
+    assert len(sources(page)) == 7
     assert not page.locator(".controls").is_visible()
     assert page.locator("figure svg").count() == 2
     context.close()

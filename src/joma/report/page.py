@@ -17,6 +17,7 @@ from datetime import datetime
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from math import isnan
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ _WORDS: dict[Verdict, _Words] = {
 
 _COMMAND = re.compile(r"([A-Z_]+=\S+ )?(joma|python) ")
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
-_COLUMNS = ("Source", "Claim", "Measured", "Control", "Tolerance", "Verdict", "Paper scale", "Study")
+_COLUMNS = ("Source", "Claim", "Measured", "Control", "Verdict", "Paper scale", "Study")
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _facts(results: Sequence[Result], scale: str, made: datetime) -> str:
     for result in results:
         noted = _noted(result)
         if noted:
-            versions.append(", ".join(f"{name} {number}" for name, number in noted[0].items()))
+            versions.append(", ".join(f"{name} {number[:12]}" for name, number in noted[0].items() if number))
             machines.append(", ".join(_part(name, what) for name, what in noted[1].items() if what is not None))
     rows = [
         ("Made", [f"{made.day} {made:%B %Y, %H:%M %Z}".strip()]),
@@ -242,12 +243,11 @@ def _rows(sections: Iterable[_Section]) -> Iterable[str]:
 
 def _row(finding: Finding, anchor: str, section: _Section, order: int) -> str:
     """One claim in the table. `data-sort` is what a column sorts by where that is not its text."""
-    claim, study = finding.claim, section.result.study
+    claim, study, main = finding.claim, section.result.study, finding.main
     cells = [
         _cell("Claim", f'<p class="says">{escape(claim.says)}</p>{_correction(claim)}'),
-        _cell("Measured", value(_measured(finding)[0]), _number(finding.measured)),
-        _cell("Control", value(finding.control), _number(finding.control)),
-        _cell("Tolerance", value(finding.tolerance), _number(finding.tolerance)),
+        _cell("Measured", value(_measured(finding)[0]), _number(main.effect if main else finding.measured)),
+        _cell("Control", value(finding.control), _number(main.control_effect if main else None)),
         _cell("Verdict", f'<span class="verdict {_css(finding.verdict)}">{_mark(finding.verdict)}</span>',
               VERDICTS.index(finding.verdict)),
         _cell("Paper scale", *_at_paper_scale(finding)),
@@ -284,7 +284,8 @@ def _cell(label: str, content: str, sort: float | None = None) -> str:
 
 
 def _number(given: float | str | None) -> float | None:
-    return None if given is None or isinstance(given, str) else float(given)
+    """What a column sorts by; what is no number comes last."""
+    return None if given is None or isinstance(given, str) or isnan(given) else float(given)
 
 
 def _measured(finding: Finding) -> tuple[float | str, str | None]:

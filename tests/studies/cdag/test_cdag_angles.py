@@ -115,6 +115,16 @@ def test_premises_that_always_suffice_would_hold_as_printed(run, tmp_path):
     assert [seen[name] for name in names] == [FIXED, "holds", "only qualitative"]
 
 
+def test_signs_that_agree_without_the_premises_as_well_show_nothing(run, tmp_path):
+    both = [name for name in run.names() if name.endswith(("sign/signs", "sign/control"))]
+
+    def draws(name, step, value):
+        return run.at(f"{name.split('/')[0]}/sign/draws", step) if name in both else value
+
+    with changed(run, tmp_path / "run", draws) as copy:
+        assert verdicts(STUDY, copy)["picture"] == "not above its control"
+
+
 def test_a_condition_beyond_which_nothing_is_negative_says_nothing(run, tmp_path):
     def positive(name, step, value):
         return run.at(name.removesuffix(" positive"), step) if name.endswith("binned positive") else value
