@@ -1,6 +1,6 @@
 """Plant faults, one at a time, and see whether the tests catch them: does a test fail when a control is dropped?
 
-python tests/plant_faults.py                      # all named faults and a sample of 110 others; records results/
+python tests/plant_faults.py                      # all named faults and a sample of 100 others; records results/
 python tests/plant_faults.py --list               # what would be planted
 python tests/plant_faults.py --only linear/thm2   # those of one file
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "joma"
-SAMPLE, SEED, PATIENCE = 110, 0, 600.0
+SAMPLE, SEED, PATIENCE = 100, 0, 600.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def faults_of(path: Path) -> Iterator[Fault]:
         for kind, part, after in changes(node, text):
             before = ast.get_source_segment(text, part) or ""
             if before and before != after:
-                yield Fault(file, part.lineno, part.col_offset, kind, before, after, tests_of(file))
+                yield Fault(file, part.lineno, part.col_offset, kind, before, after, where_tested(file))
 
 
 def changes(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr, str]]:
@@ -89,7 +89,7 @@ def changes(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr, str]]:
         yield "nothing learned is not asked", node.test, "False"
 
 
-def tests_of(file: str) -> tuple[str, ...]:
+def where_tested(file: str) -> tuple[str, ...]:
     """Where the tests of a file are: its own; of a helper, those of the studies that import it; else the whole room."""
     path = Path(file)
     room = ROOT / "tests" / path.parent

@@ -1,4 +1,4 @@
-"""`python -m joma.studies NAME ...`: run studies with torch and numpy alone, as on a bare GPU machine.
+"""`python -m joma.studies NAME ...`: run studies on a bare GPU machine, with torch, numpy and safetensors alone.
 
 No tables, no page: the records go to OUT/runs, the findings to OUT/findings.json, and where matplotlib is absent
 the figures are drawn later, elsewhere, by `joma report OUT`.
