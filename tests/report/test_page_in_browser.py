@@ -200,19 +200,25 @@ def test_rows_become_cards_on_a_phone(page: Any) -> None:
 
 def test_dark_by_preference_and_by_switch(page: Any) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
+
+    def becomes(colour: str) -> None:
+        """The page is repainted some time after a click or a change of preference."""
+        page.wait_for_function(f"colour => {ground} === colour", arg=colour, timeout=5_000)
+
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"colour => {ground} !== colour", arg=light, timeout=5_000)
     dark = page.evaluate(ground)
-    assert dark != light
     page.locator("#theme").click()
-    assert page.evaluate(ground) == light
+    becomes(light)
     page.emulate_media(color_scheme="light")
     page.locator("#theme").click()
-    assert page.evaluate(ground) == dark
+    becomes(dark)
+    page.wait_for_timeout(500)  # what is stored reaches the browser's own process some time later
     page.reload()
-    assert page.evaluate(ground) == dark
+    becomes(dark)
     page.emulate_media(media="print")
-    assert page.evaluate(ground) == light
+    becomes(light)
 
 
 def test_copy(page: Any) -> None:
