@@ -74,7 +74,10 @@ class Drawing:
 
     name: str
     caption: str
+    """What it shows and how to read it: the finding first."""
     figure: Figure
+    alt: str = ""
+    """What is seen, for those who cannot see it: which line goes where, with numbers read from the record."""
 
 
 _FROM_ZERO = ("seed", "sequence")

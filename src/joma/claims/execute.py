@@ -23,7 +23,7 @@ from joma.runs import Run
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure: its name, its caption, and the picture itself as SVG text.
+    """A drawn figure: its name, its caption, and the picture itself as SVG text, which carries its alternative text.
 
     >>> Picture("curve", "v over time", "<svg></svg>").caption
     'v over time'
@@ -32,6 +32,7 @@ class Picture:
     name: str
     caption: str
     svg: str
+    alt: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Result:
     """The record; None if the study was not run."""
     error: str | None = None
     """What broke, in one line; a broken study has no findings."""
+    cached: bool = False
+    """Whether a finished record was only judged and drawn again; `seconds` are then those of the day it ran."""
 
     def as_json(self) -> dict[str, Any]:
         whole = {
@@ -96,6 +99,7 @@ def execute(
     if fresh:
         Run.delete(path)
     begun = path.exists()
+    cached = begun and _is_finished(path)
     try:
         run = _run(study, config, plain, path, progress)
     except NotRun as reason:
@@ -110,7 +114,8 @@ def execute(
         progress(1.0, "judging and drawing")
         findings = judge(study, run)
         drawn = draw(study, run) if pictures else []
-        return Result(study, plain, float(run.value("seconds")), findings, drawn, command_line(study, plain), path)
+        seconds, command = float(run.value("seconds")), command_line(study, plain)
+        return Result(study, plain, seconds, findings, drawn, command, path, cached=cached)
 
 
 def attempt(study: Study, config: Any, out: Path, *, alone: bool, **how: Any) -> Result:
@@ -176,7 +181,7 @@ def draw(study: Study, run: Run) -> list[Picture]:
     if find_spec("matplotlib") is None:
         return []
     with house_style():
-        return [Picture(d.name, d.caption, to_svg(d.figure, title=d.caption)) for d in study.draw(run)]
+        return [Picture(d.name, d.caption, to_svg(d.figure, title=d.alt or d.caption), d.alt) for d in study.draw(run)]
 
 
 def plain_config(config: Any) -> dict[str, Any]:
@@ -223,6 +228,11 @@ def _option(key: str, value: Any) -> str:
         return name if value else "--no-" + key.replace("_", "-")
     values = value if isinstance(value, list) else [value]
     return " ".join([name, *(shlex.quote(str(v)) for v in values)])
+
+
+def _is_finished(path: Path) -> bool:
+    with Run.open(path) as run:
+        return run.status == "finished"
 
 
 def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress: Progress) -> Run:

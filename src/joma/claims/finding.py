@@ -102,6 +102,11 @@ class Finding:
         return "; ".join(part for part in (found, words.missing(self.printed, self.corrected)) if part)
 
     @property
+    def brief(self) -> str:
+        """The numbers that decide, in one short line; of what was not run, the reason."""
+        return self.reason if self.printed is None else words.brief(self.printed, self.corrected, self.main)
+
+    @property
     def control(self) -> str | None:
         """In words."""
         return None if self.printed is None else words.control(self.printed, self.corrected)

@@ -45,6 +45,29 @@ def measured(printed: Evidence, corrected: Evidence | None = None, beside: Cases
     return "; ".join([*parts, *_beside(beside or {})])
 
 
+def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | None = None) -> str:
+    """The numbers that decide, in one line: the effect beside its control, or how far each form is off.
+
+    main: of an empirical claim, the effect that decides.
+
+    >>> from joma.claims.evidence import at_most
+    >>> brief(Evidence(tests=(at_most("distance", 0.36, 1e-9),)), Evidence(tests=(at_most("distance", 0.0, 1e-9),)))
+    'as printed: distance 0.36 (needed: at most 1.0e-9); as corrected: distance 0 (needed: at most 1.0e-9)'
+    """
+    if main is not None:
+        cases = [*printed.effects.items(), *(corrected or printed).effects.items()]
+        case = next((name for name, one in cases if one is main), "")
+        return _named(case, f"{_value(main)}; control {_control(main)}")
+    if corrected is None:
+        return _test(worst(printed))
+    return f"as printed: {_test(worst(printed))}; as corrected: {_test(worst(corrected))}"
+
+
+def worst(evidence: Evidence) -> Test:
+    """The test of a mathematical claim that decides: the one that misses its bound by most, or comes closest to it."""
+    return max((*evidence.tests, *evidence.direction), key=lambda test: test.shortfall)
+
+
 def control(printed: Evidence, corrected: Evidence | None = None) -> str | None:
     """What stands beside it: the control of every effect, and what had to be true of controls."""
     parts = []
