@@ -17,12 +17,17 @@ os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 
 from dataclasses import dataclass
 
+import hypothesis
 import numpy as np
 import pytest
 
 from joma.claims.verdicts import by_residual
 from joma.figures.style import panels
 from joma.studies import Claim, Drawing, NotRun, Study
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile("joma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("joma")
 
 
 @dataclass(frozen=True)

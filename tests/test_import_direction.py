@@ -12,7 +12,7 @@ HOUSE = Path(joma.__file__).parent
 FLOORS = (
     ("host",),
     ("theory",),
-    ("data", "measure", "runs"),
+    ("data", "measure", "runs", "scale"),
     ("models", "figures"),
     ("probes",),
     ("training", "scan"),

@@ -1,24 +1,34 @@
 """The command line, in process where that is enough and as a real command where it matters."""
 
+import dataclasses
 import errno
 import json
+import os
 import re
 import shlex
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
 
 from joma import studies
-from joma.claims.execute import execute
+from joma.claims.contract import SCALES, NotRun
+from joma.claims.execute import command_line, execute, plain_config
+from joma.claims.verdicts import not_run
 from joma.cli.main import main
+from joma.cli.options import parse
+from joma.cli.terminal import _paper
 from joma.data.errors import CorpusError
+from joma.report.kept import kept
 from joma.runs import Run, export
 from joma.runs.errors import sqlite_errors_explained
+from joma.scale import local
 from joma.studies.__main__ import main as bare
 
 
@@ -69,7 +79,7 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
         "claim", "source", "says", "corrected", "expected", "measured", "control", "tolerance", "verdict",
     }  # fmt: skip
     out = capsys.readouterr().out
-    assert "1 claims: 1 holds" in out
+    assert re.search(r"1 claim in .* s: all judged\. 1 holds\.\n", out)
     assert out.rstrip().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
     assert (tmp_path / "out" / "report.html").exists()
 
@@ -88,7 +98,7 @@ def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, caps
 def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("joma.cli.terminal._PLAIN_EVERY", 0.0)
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "[1/1] thm5 " in line and "%" in line]
+    told = [line for line in capsys.readouterr().out.splitlines() if "thm5 " in line and "%" in line]
     assert told
     assert all(re.search(r"thm5 +\d+% +\d+ s  \S", line) for line in told)
 
@@ -129,9 +139,11 @@ def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, break
     assert capsys.readouterr().err.endswith("joma: the text is too short\n")
 
 
-def test_not_run_is_no_failure(with_toy, tmp_path, capsys):
-    assert main(["run", "toy", "--fail-at", "gpu", "--out", str(tmp_path)]) == 0
-    assert "not run" in capsys.readouterr().out
+def test_a_command_that_judged_nothing_says_so_at_its_end_and_in_its_status(with_toy, tmp_path, capsys):
+    assert main(["run", "toy", "--fail-at", "gpu", "--out", str(tmp_path)]) == 3
+    *_, sentence, path = capsys.readouterr().out.splitlines()
+    assert "none was judged" in sentence
+    assert path.startswith("report: ")
 
 
 def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored_toy, capsys):
@@ -139,7 +151,7 @@ def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored
     (stored_toy / "findings.json").write_text("{}")
     (stored_toy / "report.html").unlink()
     assert main(["report", str(stored_toy)]) == 0
-    assert re.match(r"  \[1/1\] toy .* s  1 holds\nreport: ", capsys.readouterr().out)
+    assert re.match(r"1/1  toy +cached  1 holds\nreport: ", capsys.readouterr().out)
     assert json.loads((stored_toy / "findings.json").read_text()) == wanted
     assert (stored_toy / "report.html").exists()
 
@@ -195,14 +207,160 @@ def test_report_without_a_finished_run_is_refused_and_the_earlier_page_stays(sto
     assert (stored_toy / "report.html").read_text() == "earlier"
 
 
-def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(with_toy, tmp_path, capsys, breaks):
-    breaks(KeyboardInterrupt(), "toy")
-    stopped = "joma: interrupted; the same command goes on where this one stopped\n"
-    assert main(["verify", "toy", "thm5", "--out", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == stopped
-    assert main(["verify", "thm5", "toy", "--out", str(tmp_path)]) == 130
+def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
+    command = [sys.executable, "-m", "joma", "verify", "lemma6", "fig6", "--out", str(tmp_path), "-j", "2"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in running.stdout:
+        if "lemma6" in line and "hold" in line:
+            running.send_signal(signal.SIGINT)
+            break
+    _, error = running.communicate(timeout=120)
     hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
-    assert capsys.readouterr().err == hint + stopped
+    assert error == hint + "joma: interrupted; the same command goes on where this one stopped\n"
+    assert running.returncode == 130
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
+    """Findings of three studies, one after another and side by side."""
+    folders = {jobs: tmp_path_factory.mktemp(f"jobs-{jobs}") for jobs in (1, 3)}
+    for jobs, folder in folders.items():
+        assert main(["verify", "thm2", "thm5", "table1", "-j", str(jobs), "--out", str(folder)]) == 0
+    return [json.loads((folder / "findings.json").read_text())["studies"] for folder in folders.values()]
+
+
+def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
+    for study in (study for found in both_ways for study in found):
+        del study["seconds"]
+        for finding in study["findings"]:
+            del finding["provenance"]["created"]
+    assert both_ways[0] == both_ways[1]
+    assert [study["name"] for study in both_ways[0]] == ["thm2", "thm5", "table1"]
+
+
+def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
+    command = [sys.executable, "-m", "joma", "verify", "table1", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (alone,) = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][2]["findings"]]
+
+
+def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
+    """Its process is killed as soon as it says something; the other study is judged all the same."""
+    real = local._Process.hear
+
+    def hear(self, message):
+        if self.task and self.task.name == "table1":
+            self.running.kill()
+        return real(self, message)
+
+    monkeypatch.setattr(local._Process, "hear", hear)
+    assert main(["verify", "table1", "thm5", "-j", "2", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "broke: RuntimeError: its process died of SIGKILL" in told
+    assert "broken: table1" in told
+    broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert (broken["findings"], len(judged["findings"])) == ([], 14)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_no_encoding_can_cost_the_files(encoding, tmp_path):
+    command = [sys.executable, "-m", "joma", "verify", "lemma6", "-v", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    said = subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode(encoding)
+    assert ("√" in said) == (encoding == "utf-8")
+    assert ("sqrt" in said) == (encoding != "utf-8")
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize("columns", [60, 100, 150])
+def test_lines_fit_the_window_and_end_without_spaces(columns, tmp_path, capsys, monkeypatch, stored_claims):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for more in ([], ["-v"], ["--claims", "holds"]):
+        assert main(["verify", "lemma6", *more, "--out", str(stored_claims)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= columns for line in lines if not line.startswith("report: "))
+        assert all(line == line.rstrip() for line in lines)
+        assert max(map(len, lines[1:-1])) > min(columns, 100) * 0.6
+
+
+@pytest.fixture(scope="module")
+def stored_claims(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lemma6")
+    assert main(["verify", "lemma6", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_colour_is_for_terminals_and_can_be_refused(stored_claims, capsys, monkeypatch):
+    for variable, coloured in ((None, False), ("FORCE_COLOR", True), ("NO_COLOR", False)):
+        if variable:
+            monkeypatch.setenv(variable, "1")
+        assert main(["verify", "lemma6", "--out", str(stored_claims)]) == 0
+        assert bool(re.search(r"\x1b\[(1;)?3\dm", capsys.readouterr().out)) == coloured
+
+
+def test_a_bracket_in_a_reason_is_printed_as_it_is(with_toy, tmp_path, capsys, breaks):
+    breaks(NotRun("it needs transformers", 'pip install "joma[hf]"'))
+    main(["verify", "toy", "--out", str(tmp_path)])
+    assert "joma[hf]" in capsys.readouterr().out
+
+
+def test_a_verdict_at_paper_scale_that_differs_stands_beside_the_quick_one():
+    name, claim = "shallow-first/weights-first", studies.load("shallow-first").claims
+    (claim,) = [one for one in claim if one.name == "weights-first"]
+    assert kept()[name].verdict == "holds as corrected"
+    quick = replace(not_run(claim, "more", "too small", "joma verify"), study="shallow-first")
+    assert _paper(quick) == "At paper scale: holds as corrected"
+    assert _paper(replace(quick, study="elsewhere")) == ""
+
+
+def test_a_misspelt_command_gets_a_suggestion_and_case_does_not_matter(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["verfy"])
+    assert exit.value.code == 2
+    assert "did you mean 'verify'?" in capsys.readouterr().err
+    assert main(["LIST", "THM2"]) == 0
+    assert capsys.readouterr().out == "thm2  Theorem 2: winner take all under a linear MLP\n"
+    assert main([]) == 0
+    assert "usage: joma" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["verify", "list", "show", "report", "scan", "export"])
+def test_an_unknown_option_is_one_sentence_with_the_command_that_helps(command, capsys):
+    required = {"show": ["thm2"], "report": ["x"], "scan": ["x"], "export": ["x", "--to", "csv"]}.get(command, [])
+    with pytest.raises(SystemExit) as exit:
+        main([command, *required, "--verbos"])
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"joma {command} --help" in error
+
+
+def test_the_list_is_instant_and_loads_no_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "joma", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "| torch" not in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(studies.names())
+    assert all(studies.title(name) == studies.load(name).title for name in studies.names())
+
+
+def test_options_of_every_study_can_be_read_and_say_what_they_are():
+    for name in studies.names():
+        study = studies.load(name)
+        for scale in SCALES:
+            assert parse(study, ["--scale", scale]).config == study.preset(scale)
+    rates = parse(studies.load("thm1-rates"), ["--rates", "1", "1", "3", "4"]).config.rates
+    assert rates == ((1.0, 1.0), (3.0, 4.0))
+    with pytest.raises(ValueError, match="groups of 2"):
+        parse(studies.load("thm1-rates"), ["--rates", "1", "2", "3"])
+
+
+def test_the_command_that_repeats_a_run_gives_its_config_back():
+    study = studies.load("thm1-rates")
+    config = dataclasses.replace(study.quick, rates=((1.0, 1.0), (3.0, 4.0)), steps=30)
+    _, _, name, *options = shlex.split(command_line(study, plain_config(config)))
+    assert name == "thm1-rates"
+    assert parse(study, options).config == config
 
 
 def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
@@ -214,9 +372,7 @@ def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path,
 
 
 def test_what_only_the_config_knows_is_refused_before_anything_runs(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit:
-        main(["run", "thm2", "--horizon", "2", "--out", str(tmp_path / "out")])
-    assert exit.value.code == 2
+    assert main(["run", "thm2", "--horizon", "2", "--out", str(tmp_path / "out")]) == 2
     assert "horizon must lie between 0 and 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -348,7 +504,7 @@ def test_a_bare_machine_can_run_studies(study, tmp_path):
     """`python -m joma.studies` must not import what a GPU machine may lack: flows, quantiles and roots are our own."""
     script = (
         "import sys, runpy\n"
-        "lacking = ('tyro', 'rich', 'matplotlib', 'pyarrow', 'scipy', 'transformers', 'tokenizers')\n"
+        "lacking = ('rich', 'matplotlib', 'pyarrow', 'scipy', 'transformers', 'tokenizers')\n"
         "for name in lacking: sys.modules[name] = None\n"
         f"sys.argv = ['joma.studies', {study!r}, '--out', {str(tmp_path)!r}]\n"
         "runpy.run_module('joma.studies', run_name='__main__')\n"

@@ -40,6 +40,12 @@ __all__ = [
 ]
 
 SCALES = ("quick", "paper")
+_PLURAL: dict[Verdict, str] = {
+    "holds": "hold",
+    "holds as corrected": "hold as corrected",
+    "not above its control": "not above their controls",
+    "fails": "fail",
+}
 
 
 def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
@@ -51,8 +57,7 @@ def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
     [('not run', '1 not run')]
     """
     counts = Counter(finding.verdict for finding in findings)
-    plural = {"holds": "hold", "holds as corrected": "hold as corrected", "fails": "fail"}
-    return [(v, f"{n} {plural.get(v, v) if n > 1 else v}") for v in VERDICTS if (n := counts[v])]
+    return [(v, f"{n} {_PLURAL.get(v, v) if n > 1 else v}") for v in VERDICTS if (n := counts[v])]
 
 
 class NotRun(Exception):

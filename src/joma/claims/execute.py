@@ -226,8 +226,11 @@ def _option(key: str, value: Any) -> str:
     name = "--" + key.replace("_", "-")
     if isinstance(value, bool):
         return name if value else "--no-" + key.replace("_", "-")
-    values = value if isinstance(value, list) else [value]
-    return " ".join([name, *(shlex.quote(str(v)) for v in values)])
+    return " ".join([name, *(shlex.quote(str(v)) for v in _flat(value))])
+
+
+def _flat(value: Any) -> list[Any]:
+    return [one for each in value for one in _flat(each)] if isinstance(value, list) else [value]
 
 
 def _is_finished(path: Path) -> bool:

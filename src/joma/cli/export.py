@@ -15,7 +15,8 @@ CRATE = "ro-crate"
 
 def add_parser(commands: Any) -> None:
     """Add `export` to the subcommands of `joma`."""
-    export = commands.add_parser("export", help="write runs as parquet, csv, npz, or as an RO-Crate with figures")
+    words = "write runs as parquet, csv, npz, or as an RO-Crate with figures"
+    export = commands.add_parser("export", help=words, description=f"{words.capitalize()}.")
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
     export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True)
     export.add_argument("--out", type=Path, metavar="FILE", help="where to, for one run (default: beside it)")

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import textwrap
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
 
 from joma.host.exit_status import OK
 from joma.host.files import as_json
 
+if TYPE_CHECKING:
+    from joma.claims.contract import Study
+
 
 def add_parser(commands: Any) -> None:
     """Add `list` to the subcommands of `joma`."""
-    listing = commands.add_parser("list", help="list the studies and the claims they test")
+    listing = commands.add_parser(
+        "list", help="list the studies, with -v the claims they test", description="List the studies."
+    )
+    listing.add_argument("study", nargs="*", metavar="STUDY", help="only these (default: all)")
+    listing.add_argument("-v", "--verbose", action="store_true", help="with every claim and its source")
     listing.add_argument("--json", action="store_true", help="as JSON, with every claim")
     listing.set_defaults(call=_list)
 
@@ -19,23 +28,33 @@ def add_parser(commands: Any) -> None:
 def _list(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
-    loaded = [studies.load(name) for name in studies.names()]
+    wanted = [name.lower() for name in options.study] or studies.names()
+    for name in wanted:
+        studies.room(name)  # refuses what there is not
     if options.json:
-        keys = ("name", "source", "says", "corrected", "empirical", "matters", "unit", "ceiling", "uses")
-        rows = [
-            {
-                "name": study.name,
-                "title": study.title,
-                "claims": [
-                    {"id": f"{study.name}/{claim.name}", **{key: getattr(claim, key) for key in keys}}
-                    for claim in study.claims
-                ],
-            }
-            for study in loaded
-        ]
-        print(as_json({"studies": rows}), end="")
-        return OK
-    width = max(len(study.name) for study in loaded)
-    for study in loaded:
-        print(f"{study.name:<{width}}  {study.title} ({len(study.claims)} claims)")
+        print(as_json({"studies": [_as_json(studies.load(name)) for name in wanted]}), end="")
+    elif options.verbose:
+        for name in wanted:
+            _print_claims(studies.load(name))
+    else:
+        width = max(map(len, wanted))
+        for name in wanted:
+            print(f"{name:<{width}}  {studies.title(name)}")
     return OK
+
+
+def _print_claims(study: Study) -> None:
+    columns = max(get_terminal_size((100, 24)).columns, 40)
+    print(f"{study.name}: {study.title}")
+    for claim in study.claims:
+        print(f"  {study.name}/{claim.name} ({claim.source})")
+        print(textwrap.fill(claim.says, columns, initial_indent="      ", subsequent_indent="      "))
+    print()
+
+
+def _as_json(study: Study) -> dict[str, Any]:
+    keys = ("name", "source", "says", "corrected", "empirical", "matters", "unit", "ceiling", "uses")
+    claims = [
+        {"id": f"{study.name}/{claim.name}", **{key: getattr(claim, key) for key in keys}} for claim in study.claims
+    ]
+    return {"name": study.name, "title": study.title, "claims": claims}

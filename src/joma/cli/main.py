@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 
 from joma import __version__
 from joma.cli import export, listing, report, scan, show, verify
-from joma.host.exit_status import answer
+from joma.cli.parser import Parser, nearest
+from joma.host.exit_status import OK, answer
+from joma.host.printing import encoding_safe
+
+_EXAMPLES = """\
+examples:
+  joma verify                  judge every claim, write a report
+  joma verify thm2             judge the claims of one study
+  joma show thm1-sgd/adam      one finding, with its numbers
+  joma scan path/to/run        measure every checkpoint of a training run
+
+`joma COMMAND --help` shows the options of one command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `joma`. Returns the exit status: 0 judged, 1 broken, 2 bad input, 130 or 143 interrupted."""
+    """Entry point of `joma`. Returns the exit status: 0 done, 1 broken, 2 bad input, 130 or 143 interrupted."""
+    encoding_safe()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
+    parser, commands = _parser()
+    if not arguments:
+        parser.print_help()
+        return OK
+    if not arguments[0].startswith("-"):
+        arguments[0] = arguments[0].lower()
+        if arguments[0] not in commands:
+            hint = nearest(arguments[0], commands) or f"; there are {', '.join(commands)}"
+            parser.error(f"no command is called {arguments[0]!r}{hint}")
     options, rest = parser.parse_known_args(arguments)
-    if rest and options.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if options.command is None:
+        parser.error(f"a command must be named: {', '.join(commands)}")
+    if options.command != "run":
+        commands[options.command].refuse(rest)
     return answer(partial(options.call, options, rest))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of all, and those of the commands by name."""
+    import argparse
+
+    parser = Parser(
         prog="joma",
         description="The theory of how Transformers learn, executable: every claim with verdict, control and figure.",
-        epilog="Start with `joma verify`: it judges every claim and ends with the path of a report.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"joma {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for command in (verify, listing, show, report, scan, export):
         command.add_parser(commands)
-    return parser
+    return parser, dict(commands.choices)
 
 
 if __name__ == "__main__":

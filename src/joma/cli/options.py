@@ -3,47 +3,130 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import ast
+import dataclasses
+import inspect
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-import tyro
+from joma.cli.parser import Parser
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study
 
-Config = TypeVar("Config")
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What the user asked for."""
+
+    config: Any
+    scale: str
+    out: Path
+    json: str | None
+    fresh: bool
+    threads: int
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[Config]):
-    """What the user asked for; the words below an option are its help."""
-
-    config: tyro.conf.OmitArgPrefixes[Config]
-    scale: Literal["quick", "paper"] = "quick"
-    """Preset that the options start from."""
-    out: Path = Path("joma-out")
-    """Folder for runs and report."""
-    json: str | None = None
-    """File for the findings as JSON; - for standard output."""
-    fresh: bool = False
-    """Run again what is already recorded."""
-
-
-def parse(study: Study, arguments: list[str]) -> Chosen[Any]:
+def parse(study: Study, arguments: list[str]) -> Chosen:
     """Read options for `study`. A misspelt or mistyped one ends the program with a sentence and the nearest name."""
-    scale = _scale(study, arguments)
-    default = Chosen(study.preset(scale), scale)
-    typed = cast(Any, Chosen)[type(default.config)]
-    chosen: Chosen[Any] = tyro.cli(
-        typed, prog=f"joma run {study.name}", description=study.title, args=arguments, default=default
+    preset = study.preset(_scale(study, arguments))
+    parser = Parser(prog=f"joma run {study.name}", description=study.title)
+    parser.add_argument("--scale", **_SCALE)
+    add_output(parser)
+    hints, described = get_type_hints(type(preset)), _described(type(preset))
+    group = parser.add_argument_group("configuration", (type(preset).__doc__ or "").partition("\n")[0])
+    for entry in dataclasses.fields(preset):
+        _add(group, entry.name, hints[entry.name], getattr(preset, entry.name), described.get(entry.name, ""))
+    given = vars(parser.read(arguments))
+    config = {entry.name: _taken(given[entry.name], hints[entry.name]) for entry in dataclasses.fields(preset)}
+    rest = {key: value for key, value in given.items() if key not in config}
+    return Chosen(dataclasses.replace(preset, **config), **rest)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has that carries out studies."""
+    out = Path("joma-out")
+    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"runs and report (default: {out})")
+    parser.add_argument("--json", metavar="FILE", help="the findings as JSON; - for standard output")
+    parser.add_argument("--fresh", action="store_true", help="run again what is already recorded")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="threads per study (default: 1; the last digits of a result can depend on it)",
     )
-    return chosen
 
 
-def _scale(study: Study, arguments: list[str]) -> Literal["quick", "paper"]:
+_SCALE: dict[str, Any] = {
+    "choices": ("quick", "paper"),
+    "default": "quick",
+    "help": "preset that the options start from (default: quick)",
+}
+
+
+def _scale(study: Study, arguments: list[str]) -> str:
     """The preset must be known before the options, because it is what they differ from."""
-    first = argparse.ArgumentParser(prog=f"joma run {study.name}", add_help=False, allow_abbrev=False)
-    first.add_argument("--scale", choices=("quick", "paper"), default="quick")
-    scale: Literal["quick", "paper"] = first.parse_known_args(arguments)[0].scale
+    first = Parser(prog=f"joma run {study.name}", add_help=False)
+    first.add_argument("--scale", **_SCALE)
+    scale: str = first.parse_known_args(arguments)[0].scale
     return scale
+
+
+def _add(group: Any, name: str, kind: Any, default: Any, described: str) -> None:
+    option = "--" + name.replace("_", "-")
+    shown = " ".join(map(str, _flat(default))) if isinstance(default, tuple) else default
+    words = f"{described} (default: {shown})".strip().replace("%", "%%")
+    if kind is bool:
+        group.add_argument(option, dest=name, action=argparse.BooleanOptionalAction, default=default, help=words)
+    elif get_origin(kind) is Literal:
+        group.add_argument(option, dest=name, choices=get_args(kind), default=default, help=words)
+    else:
+        one = _innermost(kind)
+        typed: dict[str, Any] = {"type": one, "metavar": one.__name__.upper(), "nargs": _how_many(kind)}
+        group.add_argument(option, dest=name, default=default, help=words, **typed)
+
+
+def _how_many(kind: Any) -> int | str | None:
+    if get_origin(kind) is not tuple:
+        return None
+    inner = get_args(kind)
+    return "+" if Ellipsis in inner else len(inner)
+
+
+def _innermost(kind: Any) -> type:
+    return _innermost(get_args(kind)[0]) if get_origin(kind) is tuple else kind
+
+
+def _flat(values: tuple[Any, ...]) -> list[Any]:
+    return [one for value in values for one in (_flat(value) if isinstance(value, tuple) else [value])]
+
+
+def _taken(value: Any, kind: Any) -> Any:
+    """What argparse gives as a list, as the tuple that the config has; pairs are written one after another."""
+    if not isinstance(value, list):
+        return value
+    inner = get_args(kind)[0]
+    if get_origin(inner) is not tuple:
+        return tuple(value)
+    size = len(get_args(inner))
+    if len(value) % size:
+        raise ValueError(f"values come in groups of {size}, got {len(value)} of them")
+    return tuple(tuple(value[at : at + size]) for at in range(0, len(value), size))
+
+
+def _described(config: type) -> dict[str, str]:
+    """The words below each field in the source of a dataclass."""
+    lines: dict[str, str] = {}
+    for owner in reversed(config.__mro__[:-1]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                lines[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+    return lines

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Add `report` to the subcommands of `joma`."""
-    report = commands.add_parser(
-        "report", help="judge and draw stored runs again and rewrite their report and findings"
-    )
+    words = "judge and draw stored runs again and rewrite their report and findings"
+    report = commands.add_parser("report", help=words, description=f"{words.capitalize()}.")
     report.add_argument(
         "folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote, or one of kept records"
     )
@@ -39,11 +38,10 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
         usable_folder(options.out)
     found = _found(options.folder)
     results: list[Result] = []
-    with Screen(len(found)) as screen:
+    with Screen([name for name, _ in found]) as screen:
         for name, path in found:
-            with screen.study(name) as progress:
-                progress(0.0, "judging and drawing")
-                results.append(stored_result(name, path, options.folder))
+            screen.said(name, 0.0, "judging and drawing")
+            results.append(stored_result(name, path, options.folder))
             screen.finished(results[-1])
     out = options.out or options.folder
     write_json(out / "findings.json", findings_json(results))

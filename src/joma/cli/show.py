@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Add `show` to the subcommands of `joma`."""
-    show = commands.add_parser("show", help="print one finding, such as thm1-sgd/adam, with its numbers")
-    show.add_argument("id", metavar="ID", help="STUDY/CLAIM as in `joma list --json`; a study alone names its claims")
+    show = commands.add_parser(
+        "show",
+        help="print one finding, such as thm1-sgd/adam, with its numbers",
+        description="Print one finding with its numbers, its control and where it comes from.",
+    )
+    show.add_argument("id", metavar="ID", help="STUDY/CLAIM as in `joma list -v`; a study alone names its claims")
     show.add_argument(
         "--out", type=Path, default=Path("joma-out"), metavar="DIR", help="what `joma verify` wrote (default: joma-out)"
     )
@@ -30,20 +34,21 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
     from joma.claims.ledger import read_findings
 
-    name, _, claim = options.id.partition("/")
+    wanted = options.id.lower()
+    name, _, claim = wanted.partition("/")
     study = studies.load(name)
     ids = [f"{study.name}/{each.name}" for each in study.claims]
     if not claim:
         print("\n".join(ids))
         return OK
-    if options.id not in ids:
-        near = get_close_matches(options.id, ids, n=1)
+    if wanted not in ids:
+        near = get_close_matches(wanted, ids, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ids)}"
         raise BadInput(f"{study.name} has no claim called {claim!r}; {hint}")
     file = options.out / "findings.json"
-    found = [finding for finding in read_findings(file) if finding.id == options.id] if file.is_file() else []
+    found = [finding for finding in read_findings(file) if finding.id == wanted] if file.is_file() else []
     if not found:
-        raise BadInput(f"{options.out} has no finding {options.id}; `joma verify {study.name}` makes it")
+        raise BadInput(f"{options.out} has no finding {wanted}; `joma verify {study.name}` makes it")
     print(as_json(found[0].as_json()) if options.json else text(found[0]), end="")
     return OK
 

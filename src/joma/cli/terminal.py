@@ -1,24 +1,28 @@
-"""What `joma verify` shows on a terminal: a line of progress a study, the verdict table, the last word."""
+"""What studies show on a terminal: progress, one line per study, what needs attention, the last word.
+
+All text goes through rich as text, never as markup: a bracket is a bracket. Rich obeys COLUMNS and NO_COLOR.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from joma.claims.contract import Finding, Verdict, tally
-from joma.claims.contract import Progress as Report
+from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
-from joma.claims.words import show
 from joma.host.progress import ProgressLines
+from joma.report.kept import kept_of
+from joma.report.markup import duration
 from joma.studies import names
 
 _COLOUR: dict[Verdict, str] = {
@@ -30,112 +34,133 @@ _COLOUR: dict[Verdict, str] = {
     "fails": "red",
     "not run": "bright_black",
 }
-_PLAIN_WIDTH = 150  # where the output is a file or a pipe, no window sets the width
+ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
+"""What the last lines show where nobody asks for more."""
+_PLAIN_WIDTH = 100  # where the output is a file or a pipe, no window sets the width
 _PLAIN_EVERY = 10.0  # seconds between two lines of progress there
+_WIDE = 100  # columns from which a claim and its numbers fit on one line
 
 
 class Screen:
-    """Progress while studies run, a table when they are done. Plain lines where nobody watches a terminal."""
+    """Progress while studies run, then what came out. Plain lines where nobody watches a terminal."""
 
-    def __init__(self, studies: int, *, to_stderr: bool = False) -> None:
-        self._console = Console(stderr=to_stderr)
-        if not self._console.is_terminal:
-            self._console = Console(stderr=to_stderr, width=_PLAIN_WIDTH)
-        self._studies, self._done = studies, 0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+    def __init__(self, studies: Sequence[str], *, to_stderr: bool = False) -> None:
+        """studies: their names. to_stderr: standard output is for JSON."""
+        self._to = sys.stderr if to_stderr else sys.stdout
+        self._watched = self._to.isatty()  # rich takes FORCE_COLOR for a terminal: colours yes, but no moving bars
+        width = None if self._watched or os.environ.get("COLUMNS", "").isdigit() else _PLAIN_WIDTH
+        self._console = Console(stderr=to_stderr, highlight=False, width=width)
+        self._total, self._done, self._began = len(studies), 0, monotonic()
+        self._width = max(map(len, studies), default=0)
+        self._bars: dict[str, TaskID] = {}
+        self._lines: dict[str, ProgressLines] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
             TimeElapsedColumn(),
-            TextColumn("[bright_black]{task.fields[doing]}"),
+            TextColumn("{task.fields[doing]}", markup=False, style="bright_black"),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not self._watched,
         )
 
     def __enter__(self) -> Screen:
-        self._bar.start()
+        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._progress.stop()
 
-    @contextmanager
-    def study(self, name: str) -> Iterator[Report]:
-        """A progress bar for one study; yields what the study calls with its share and its words."""
-        title = f"[{self._done + 1}/{self._studies}] {name}"
-        task = self._bar.add_task(title, total=1.0, doing="")
-
-        def draw(share: float, doing: str) -> None:
-            self._bar.update(task, completed=share, doing=doing)
-
-        def say(line: str) -> None:
-            self._console.print(Text(f"        {line}"))
-
-        try:
-            yield draw if self._console.is_terminal else ProgressLines(title, say, every=_PLAIN_EVERY)
-        finally:
-            self._bar.remove_task(task)
-            self._done += 1
+    def said(self, name: str, share: float, doing: str) -> None:
+        """A study has come so far, and does this now."""
+        if not self._watched:
+            lines = self._lines.setdefault(name, ProgressLines(name, self._log, every=_PLAIN_EVERY))
+            lines(share, doing)
+            return
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task(f"{name:<{self._width}}", total=1.0, doing="")
+        self._progress.update(self._bars[name], completed=share, doing=doing)
 
     def finished(self, result: Result) -> None:
         """One line on a study that is done."""
-        counter = f"[{self._done}/{self._studies}]"
-        line = Text(f"{counter:>7} {result.study.name:<16} ")
-        if result.error:
-            line.append(f"broke: {result.error}", style="bold red")
-        else:
-            line.append(f"{result.seconds:6.1f} s  ")
-            line.append_text(_counts(result.findings))
-        self._console.print(line)
+        self._done += 1
+        name = result.study.name
+        if name in self._bars:
+            self._progress.remove_task(self._bars.pop(name))
+        time = "" if result.error else "cached" if result.cached else f"{result.seconds:.1f} s"
+        digits = len(str(self._total))
+        head = f"{self._done:>{digits}}/{self._total}  {name:<{self._width}}  {time:>8}  "
+        self._hanging(head, _outcome(result), indent=len(head))
 
-    def table(self, results: Sequence[Result], shown: Sequence[Verdict] | None = None) -> None:
-        """Every finding in one row; of these verdicts alone, if any are named."""
-        table = Table(box=None, pad_edge=False, header_style="bold", row_styles=("", "dim"))
-        table.add_column("source", no_wrap=True)
-        table.add_column("claim", overflow="fold", max_width=28)
-        table.add_column("verdict", no_wrap=True)
-        table.add_column("measured", overflow="fold", ratio=1)
-        table.add_column("control", overflow="fold", max_width=24)
+    def attention(self, results: Sequence[Result], shown: Sequence[Verdict]) -> None:
+        """The findings of these verdicts, one after another, with the numbers that decide."""
+        for verdict in (each for each in reversed(VERDICTS) if each in shown):
+            found = [finding for result in results for finding in result.findings if finding.verdict == verdict]
+            if found:
+                self._console.print()
+                self._console.print(Text(tally(found)[0][1], style=f"bold {_COLOUR[verdict]}"))
+                self._findings(found)
+
+    def all(self, results: Sequence[Result], shown: Sequence[Verdict]) -> None:
+        """Every finding of these verdicts, by study: claim, verdict, numbers."""
         for result in results:
-            for finding in result.findings:
-                if shown is not None and finding.verdict not in shown:
-                    continue
-                table.add_row(
-                    finding.claim.source,
-                    finding.id,
-                    Text(finding.verdict, style=_COLOUR[finding.verdict]),
-                    _value(finding.measured),
-                    "" if finding.control is None else _value(finding.control),
-                )
-        self._console.print()
-        self._console.print(table)
+            found = [finding for finding in result.findings if finding.verdict in shown]
+            if found:
+                self._console.print()
+                self._console.print(Text(f"{result.study.name}: {result.study.title}", style="bold"))
+            for finding in found:
+                self._console.print(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
+                says = f"{finding.claim.says} ({finding.claim.source})"
+                for said in (says, finding.brief, _paper(finding)):
+                    self._hanging(" " * 6, Text(said), indent=6)
 
     def summary(self, results: Sequence[Result], report: Path | None) -> None:
-        """The last lines: how many claims came out how, and where to look; without a report, that there is none.
-
-        The page shows these results alone. Where the folder has runs of other studies, say how to see all of them.
-        """
-        findings = [finding for result in results for finding in result.findings]
+        """The last lines: how many claims came out how, and where to look; without a report, that there is none."""
         self._console.print()
+        findings = [finding for result in results for finding in result.findings]
         if report:
-            self._console.print(Text(f"{len(findings)} claims: ").append_text(_counts(findings)))
+            self._hanging("", _sentence(findings, monotonic() - self._began), indent=0)
         broken = [result.study.name for result in results if result.error]
         if broken:
             self._console.print(Text(f"broken: {', '.join(broken)}", style="bold red"))
-        # Not through rich: a path must stay on one line to be copied.
-        to = sys.stderr if self._console.stderr else sys.stdout
+        if report and not any(result.pictures for result in results) and any(result.run for result in results):
+            self._console.print(Text('the report has no figures: pip install "joma[viz]" brings matplotlib'))
+        self._where(results, report)
+
+    def _where(self, results: Sequence[Result], report: Path | None) -> None:
+        """Not through rich: a path must stay on one line to be copied."""
         if report is None:
-            print("nothing could be judged, so no report was written", file=to)
+            print("nothing could be judged, so no report was written", file=self._to)
             return
         shown = {result.study.name for result in results}
         stored = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")}
-        others = stored & set(names()) - shown  # a scan lies there too, and no page shows it
-        if others:
+        if stored & set(names()) - shown:
             page = f"joma report {shlex.quote(str(report.parent))}"
-            print(f"runs of other studies are there too; one page of all: {page}", file=to)
-        print(f"report: {report}", file=to)
+            print(f"runs of other studies are there too; one page of all: {page}", file=self._to)
+        print(f"report: {report}", file=self._to)
+
+    def _findings(self, findings: Sequence[Finding]) -> None:
+        """On one line each where the window is wide, else the numbers below."""
+        width = max(len(finding.id) for finding in findings) + 4 if self._console.width >= _WIDE else 6
+        for reason, several in _by_reason(findings):
+            for finding in several:
+                self._hanging(f"  {finding.id}".ljust(width), Text("" if reason else _numbers(finding)), indent=width)
+            self._hanging(" " * 6, Text(reason), indent=6)
+
+    def _hanging(self, head: str, body: Text, *, indent: int) -> None:
+        """A head, and beside it, or below where it is too long, what is said: in lines that fit, all indented alike."""
+        lines = [Text(head)] if len(head) > indent else []
+        room = max(self._console.width - indent, 20)
+        for line in body.wrap(self._console, room) if body.plain else []:
+            line.rstrip()
+            lines.append(Text(" " * indent if lines else head).append_text(line))
+        for line in lines or ([Text(head.rstrip())] if head.strip() else []):
+            self._console.print(line, soft_wrap=True)
+
+    def _log(self, line: str) -> None:
+        self._console.print(Text(f"  {line}"), overflow="ellipsis", no_wrap=True)
 
 
 @contextmanager
@@ -151,9 +176,40 @@ def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> 
         raise
 
 
+def _outcome(result: Result) -> Text:
+    return Text(f"broke: {result.error}", style="bold red") if result.error else _counts(result.findings)
+
+
 def _counts(findings: Sequence[Finding]) -> Text:
     return Text(", ").join(Text(words, style=_COLOUR[verdict]) for verdict, words in tally(findings))
 
 
-def _value(value: float | str) -> str:
-    return value if isinstance(value, str) else show(value)
+def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
+    """219 claims in 2 min 12 s: 213 judged, 6 not run. What came of them."""
+    claims, skipped = len(findings), sum(finding.verdict == "not run" for finding in findings)
+    head = f"{claims} {'claim' if claims == 1 else 'claims'} in {duration(seconds)}: "
+    if skipped < claims:
+        head += f"{claims - skipped} judged, {skipped} not run" if skipped else "all judged"
+    else:
+        head += "none was judged"
+    judged = [finding for finding in findings if finding.verdict != "not run"]
+    return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(".")
+
+
+def _paper(finding: Finding) -> str:
+    """What a kept run at paper scale said of the same claim, where it said something else."""
+    beside = kept_of(finding.id, finding.claim)
+    return f"At paper scale: {beside.verdict}" if beside and beside.verdict != finding.verdict else ""
+
+
+def _numbers(finding: Finding) -> str:
+    return ". ".join(filter(None, (finding.brief, _paper(finding))))
+
+
+def _by_reason(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Findings that were not run for the same reason stand together, above it."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        reason = str(finding.measured) if finding.verdict == "not run" else ""
+        groups.setdefault(reason, []).append(finding)
+    return list(groups.items())

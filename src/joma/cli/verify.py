@@ -1,35 +1,55 @@
-"""`joma verify` and `joma run`: studies carried out one after another, their verdicts, their report."""
+"""`joma verify` and `joma run`: studies carried out, their verdicts, their report."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import add_output
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, usable_file, usable_folder, write_json
+from joma.host.threads import cores, limited
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
+    from joma.cli.terminal import Screen
 
-OUT = Path("joma-out")
+NOTHING_JUDGED = 3
+SILENCE = {"quick": 600.0, "paper": 7200.0}
+"""Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
+_EPILOG = """\
+Exit status: 0 judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after Ctrl-C and
+SIGTERM. The same command takes up what was stopped and does not run again what is recorded."""
 
 
 def add_parser(commands: Any) -> None:
     """Add `verify` and `run` to the subcommands of `joma`."""
     verify = commands.add_parser(
-        "verify", help="judge the claims of all studies, or of those named, and write a report"
+        "verify",
+        help="judge the claims of all studies, or of those named, and write a report",
+        description="Judge the claims of all studies, or of those named, and write a report.",
+        epilog=_EPILOG,
     )
     verify.add_argument("study", nargs="*", metavar="STUDY", help="a name from `joma list`; all when none is given")
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help="sizes (default: quick)")
+    verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
-        "--claims", metavar="VERDICTS", help="show only claims with these verdicts: fails,undecided (default: all)"
+        "--claims", metavar="VERDICTS", help="print the claims with these verdicts: fails,undecided,not-run"
     )
-    verify.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"runs and report (default: {OUT})")
-    verify.add_argument("--json", metavar="FILE", help="the findings as JSON; - for standard output")
-    verify.add_argument("--fresh", action="store_true", help="run again what is already recorded")
+    verify.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="studies side by side (default: as many as cores; at paper scale 1). Their numbers do not depend on it",
+    )
+    add_output(verify)
     verify.set_defaults(call=_verify)
 
     run = commands.add_parser("run", help="run one study with options of your own", add_help=False)
@@ -37,18 +57,47 @@ def add_parser(commands: Any) -> None:
     run.set_defaults(call=_run)
 
 
-def _verify(options: argparse.Namespace, _: list[str]) -> int:
-    from joma import studies
-    from joma.claims.ledger import verdicts_named
+@dataclass(frozen=True)
+class _Wish:
+    """What a command asks for, beside the studies."""
 
-    shown = None if options.claims is None else verdicts_named(options.claims)
-    chosen = [studies.load(name) for name in dict.fromkeys(options.study or studies.names())]
-    work = [(study, study.preset(options.scale)) for study in chosen]
-    return _carry_out(work, options.out, options.json, fresh=options.fresh, scale=options.scale, shown=shown)
+    out: Path
+    json: str | None
+    fresh: bool
+    threads: int
+    scale: str
+    jobs: int = 1
+    verbose: bool = False
+    verdicts: tuple[Verdict, ...] | None = None
+
+    def check(self) -> None:
+        """Refuse now what would fail after minutes of work."""
+        for option, value in (("--jobs", self.jobs), ("--threads", self.threads)):
+            if value < 1:
+                raise BadInput(f"{option} must be at least 1, got {value}")
+        usable_folder(self.out)
+        if self.json and self.json != "-":
+            usable_file(Path(self.json))
+
+
+def _verify(options: argparse.Namespace, _: list[str]) -> int:
+    jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
+    with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
+        from joma import studies
+        from joma.claims.ledger import verdicts_named
+
+        verdicts = None if options.claims is None else verdicts_named(options.claims)
+        names = dict.fromkeys(name.lower() for name in options.study) or studies.names()
+        chosen = [studies.load(name) for name in names]
+        wish = _Wish(
+            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
+        )
+        work = [(study, study.preset(options.scale)) for study in chosen]
+        return _carry_out(work, wish)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Options come from the study's config dataclass: tyro types them and suggests the nearest name."""
+    """Options come from the study's config dataclass."""
     if options.study is None:
         usage = "joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]"
         if not {"-h", "--help"} & set(rest):
@@ -61,49 +110,80 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     study = studies.load(options.study)
     with asked_for():
         chosen = parse(study, rest)
-    work = [(study, chosen.config)]
-    return _carry_out(work, chosen.out, chosen.json, fresh=chosen.fresh, scale=chosen.scale)
+    wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
+    wish.check()
+    with limited(chosen.threads):
+        return _carry_out([(study, chosen.config)], wish)
 
 
-def _carry_out(
-    work: list[tuple[Study, Any]],
-    out: Path,
-    json_file: str | None,
-    *,
-    fresh: bool,
-    scale: str,
-    shown: tuple[Verdict, ...] | None = None,
-) -> int:
-    """Execute the studies one after another; one that breaks does not stop the others."""
+def _carry_out(work: list[tuple[Study, Any]], wish: _Wish) -> int:
+    """Execute the studies, write the files, and only then print what came out."""
     from joma.claims.contract import check_config
-    from joma.claims.execute import attempt
-    from joma.claims.ledger import findings_json
     from joma.cli.terminal import Screen, pointing_to_finished
-    from joma.report import write_report
 
     with asked_for():
         for _, config in work:
             check_config(config)
-    usable_folder(out)
-    if json_file and json_file != "-":
-        usable_file(Path(json_file))
+    wish.check()
     results: list[Result] = []
-    interruptible = pointing_to_finished(results, len(work), out)
-    with interruptible, Screen(len(work), to_stderr=json_file == "-") as screen:
-        for study, config in work:
-            with screen.study(study.name) as progress:
-                results.append(attempt(study, config, out, fresh=fresh, progress=progress, alone=len(work) == 1))
-            screen.finished(results[-1])
-        ledger, page = findings_json(results), None
+    names = [study.name for study, _ in work]
+    make = partial(_alone, *work[0]) if len(work) == 1 else partial(_side_by_side, names)
+    screen = Screen(names, to_stderr=wish.json == "-")
+    with pointing_to_finished(results, len(work), wish.out), screen:
+        for result in make(wish, screen.said):
+            results.append(result)
+            screen.finished(result)
+    results.sort(key=lambda result: names.index(result.study.name))
+    _tell(results, wish, screen)
+    if any(result.error for result in results):
+        return BROKEN
+    judged = any(finding.verdict != "not run" for result in results for finding in result.findings)
+    return OK if judged else NOTHING_JUDGED
+
+
+def _alone(study: Study, config: Any, wish: _Wish, said: Callable[[str, float, str], None]) -> Iterator[Result]:
+    """One study, in this process."""
+    from joma.claims.execute import attempt
+
+    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(said, study.name), alone=True)
+
+
+def _side_by_side(names: list[str], wish: _Wish, said: Callable[[str, float, str], None]) -> Iterator[Result]:
+    """Several studies, in processes of their own; one that dies or is stuck does not stop the others."""
+    from joma.scale.local import Lost, Said, Task, side_by_side
+    from joma.studies import apart
+
+    # From the last to the first: those that train networks come last and take longest, and are best begun first.
+    tasks = [Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh)) for name in reversed(names)]
+    silence = SILENCE[wish.scale]
+    for event in side_by_side(apart.FUNCTION, tasks, jobs=wish.jobs, threads=wish.threads, silence=silence):
+        if isinstance(event, Said):
+            said(event.task.name, event.share, event.doing)
+        elif isinstance(event, Lost):
+            yield apart.lost(event.task.name, wish.scale, event.reason)
+        else:
+            yield apart.result_of(event.task.name, event.value)
+
+
+def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
+    """The files first: nothing that goes wrong on the screen may cost them."""
+    from joma.claims.contract import VERDICTS
+    from joma.claims.ledger import findings_json
+    from joma.cli.terminal import ATTENTION
+    from joma.report import write_report
+
+    ledger, page = findings_json(results), None
+    try:
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
-            try:
-                if json_file and json_file != "-":
-                    write_json(Path(json_file), ledger)
-                write_json(out / "findings.json", ledger)
-                page = write_report(results, out, scale=scale)
-            finally:  # a full disk must not cost the verdicts, too
-                screen.table(results, shown)
-        if json_file == "-":
-            print(as_json(ledger), end="")
-        screen.summary(results, page)
-    return BROKEN if any(result.error for result in results) else OK
+            if wish.json and wish.json != "-":
+                write_json(Path(wish.json), ledger)
+            write_json(wish.out / "findings.json", ledger)
+            page = write_report(results, wish.out, scale=wish.scale)
+    finally:  # a full disk must not cost the verdicts, too
+        if wish.verbose:
+            screen.all(results, wish.verdicts or VERDICTS)
+        else:
+            screen.attention(results, wish.verdicts or (VERDICTS if len(results) == 1 else ATTENTION))
+    if wish.json == "-":
+        print(as_json(ledger), end="")
+    screen.summary(results, page)

@@ -8,16 +8,29 @@ nothing else has to know of it. A room's helpers begin with an underscore. No ro
 
 from __future__ import annotations
 
+import ast
 import re
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
 from joma.host.errors import BadInput
 
-__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room"]
+if TYPE_CHECKING:
+    from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
+
+__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room", "title"]
+
+
+def __getattr__(name: str) -> Any:
+    """What studies are written with loads when it is first named: a list of names needs none of it."""
+    if name in __all__:
+        return getattr(import_module("joma.claims.contract"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _ROOMS = (
     "invariant",
@@ -50,6 +63,7 @@ def room(name: str) -> str:
     'linear'
     """
     known = _rooms()
+    name = _spelt(name)
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
@@ -63,8 +77,31 @@ def load(name: str) -> Study:
     >>> load("thm2").title
     'Theorem 2: winner take all under a linear MLP'
     """
-    study: Study = import_module(f"joma.studies.{room(name)}.{name.replace('-', '_')}").STUDY
+    study: Study = import_module(f"joma.studies.{room(name)}.{_file(name)}").STUDY
     return study
+
+
+def title(name: str) -> str:
+    """The title of a study, read from its source: nothing is imported, so a list of all takes no time.
+
+    >>> title("thm2")
+    'Theorem 2: winner take all under a linear MLP'
+    """
+    source = (Path(__path__[0]) / room(name) / f"{_file(name)}.py").read_text(encoding="utf-8")
+    (declared,) = ast.parse(source[source.index("\nSTUDY = ") :]).body[:1]
+    assert isinstance(declared, ast.Assign)
+    assert isinstance(declared.value, ast.Call)
+    found = {word.arg: word.value for word in declared.value.keywords}
+    return str(ast.literal_eval(found["title"]))
+
+
+def _spelt(name: str) -> str:
+    """As studies are called: neither case nor the choice of - or _ matters."""
+    return name.lower().replace("_", "-")
+
+
+def _file(name: str) -> str:
+    return _spelt(name).replace("-", "_")
 
 
 @cache

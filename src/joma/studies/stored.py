@@ -65,4 +65,5 @@ def result_of(path: Path) -> Result:
 def _judged(study: Study, run: Run) -> Result:
     command, seconds = command_line(study, run.config), float(run.value("seconds"))
     told = replace(study, version=run.version)
-    return Result(told, run.config, seconds, judge(study, run), draw(study, run), command, run.path)
+    found, drawn = judge(study, run), draw(study, run)
+    return Result(told, run.config, seconds, found, drawn, command, run.path, cached=True)

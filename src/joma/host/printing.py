@@ -1,0 +1,51 @@
+"""What is printed reaches every terminal and file: what an encoding lacks is written in letters that it has."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+import unicodedata
+from typing import Any
+
+_PLAIN = {
+    "−": "-", "–": "-", "—": "-", "×": "x", "·": ".", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "→": "->", "√": "sqrt",
+    "∞": "inf", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "...", "°": " degrees", "±": "+-", "∈": "in",
+    "✓": "+", "✗": "x", "†": "+", "∂": "d", "∫": "integral", "⟨": "<", "⟩": ">", "‖": "|", "∝": "~", "⊥": "perp",
+}  # fmt: skip
+_LETTER = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (FINAL )?(\w+)")
+_RAISED = re.compile(r"(SUPERSCRIPT|SUBSCRIPT|MODIFIER LETTER SMALL|LATIN SUBSCRIPT SMALL LETTER) (.+)")
+
+
+def plain(character: str) -> str:
+    """A character in ASCII, as a reader would type it.
+
+    >>> [plain(one) for one in "η≤√²₁ᶜé漢"]
+    ['eta', '<=', 'sqrt', '^2', '_1', '^c', 'e', '?']
+    """
+    if character in _PLAIN:
+        return _PLAIN[character]
+    name = unicodedata.name(character, "")
+    if found := _LETTER.match(name):
+        return found[3].capitalize() if found[1] == "CAPITAL" else found[3].lower()
+    base = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    if found := _RAISED.match(name):
+        return ("_" if "SUBSCRIPT" in found[1] else "^") + (base or found[2].lower())
+    return base or "?"
+
+
+def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(plain, error.object[error.start : error.end])), error.end
+
+
+def encoding_safe(*streams: Any) -> None:
+    """From now on nothing that is printed to these streams, by default standard output and error, can fail to encode.
+
+    >>> encoding_safe()
+    """
+    codecs.register_error("joma-plain", _in_plain_letters)
+    for stream in streams or (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="joma-plain")

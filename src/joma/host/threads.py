@@ -1,0 +1,61 @@
+"""How many threads numerical libraries use. The last digits of a sum depend on it, so records are made with one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """What a process must find in its environment to use so many threads.
+
+    >>> environment(1)["OMP_NUM_THREADS"]
+    '1'
+    """
+    return dict.fromkeys(_VARIABLES, str(threads))
+
+
+def cores() -> int:
+    """The number of cores that this process may use: a container often has fewer than the machine.
+
+    >>> cores() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Within, torch and what is imported from now on use so many threads.
+
+    >>> import torch
+    >>> with limited(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    torch = sys.modules.get("torch")
+    used = torch.get_num_threads() if torch else None
+    os.environ.update(environment(threads))
+    if torch:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        _restore(before)
+        if torch:
+            torch.set_num_threads(used)
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

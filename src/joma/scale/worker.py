@@ -1,0 +1,109 @@
+"""`python -m joma.scale.worker MODULE:FUNCTION`: a process that `joma.scale.local` gives one task after another.
+
+Tasks come in and answers go out as lines of JSON. Where the other side is gone, the process ends as at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from queue import Queue
+from threading import Event, Thread
+from time import monotonic
+from typing import IO, Any
+
+from joma.host.exit_status import OK, TERMINATED
+from joma.host.interrupts import sigterm_raised
+from joma.host.progress import Progress
+
+EVERY = 0.1
+"""Seconds between two words of progress, at least."""
+
+
+def echo(arguments: Any, progress: Progress) -> Any:
+    """A function for tests: gives back what it is called with.
+
+    >>> echo({"a": 1}, print)
+    {'a': 1}
+    """
+    return arguments
+
+
+def main() -> int:
+    """Carry out tasks until there are no more."""
+    module, _, name = sys.argv[1].partition(":")
+    # What a task prints goes to standard error: standard output is for answers alone.
+    to = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        with sigterm_raised():
+            _work(getattr(import_module(module), name), to)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.__cause__ is not None:  # no checkpoint could be written; that it was interrupted the parent says
+            print(f"joma: {interrupt.__cause__}", file=sys.stderr)
+        return TERMINATED
+    except BrokenPipeError:
+        os.close(to.fileno())  # else Python would try to write to it once more
+        return TERMINATED
+    return OK
+
+
+def _work(function: Callable[[Any, Progress], Any], to: IO[str]) -> None:
+    tasks: Queue[str | None] = Queue()
+    at_work = Event()
+    Thread(target=_listen, args=(tasks, at_work), daemon=True).start()
+    while (line := tasks.get()) is not None:
+        at_work.set()
+        _say(to, _carried_out(function, json.loads(line), _Words(to)))
+        at_work.clear()
+
+
+def _listen(tasks: Queue[str | None], at_work: Event) -> None:
+    for line in sys.stdin:
+        tasks.put(line)
+    tasks.put(None)
+    if at_work.is_set():  # nobody waits for it any more
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progress: Progress) -> dict[str, Any]:
+    try:
+        return {"value": function(arguments, progress), "memory": _memory()}
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return {"failed": " ".join(f"{type(error).__name__}: {error}".split())}
+
+
+class _Words:
+    """Progress, passed on now and then."""
+
+    def __init__(self, to: IO[str]) -> None:
+        self.to, self.last = to, 0.0
+
+    def __call__(self, share: float, doing: str) -> None:
+        if monotonic() - self.last >= EVERY:
+            self.last = monotonic()
+            _say(self.to, {"share": float(share), "doing": doing})
+
+
+def _say(to: IO[str], message: dict[str, Any]) -> None:
+    print(json.dumps(message), file=to, flush=True)
+
+
+def _memory() -> int:
+    """The most memory that this process has held, in bytes; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Functions that the tests of joma.scale give to processes."""
+
+import os
+import signal
+import sys
+import time
+
+
+def double(arguments, progress):
+    progress(0.5, "doubling")
+    return 2 * arguments["n"]
+
+
+def threads(arguments, progress):
+    return os.environ["OMP_NUM_THREADS"]
+
+
+def go_wrong(arguments, progress):
+    if arguments["name"] != "bad":
+        return "well"
+    match arguments["how"]:
+        case "raise":
+            raise ValueError("no such thing")
+        case "die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "leave":
+            os._exit(7)
+    return time.sleep(600)
+
+
+def noisy(arguments, progress):
+    print("NOISE")
+    os.write(1, b"NOISE\n")
+    sys.stdout.flush()
+    return "quiet"
+
+
+def save_at_the_end(arguments, progress):
+    with open(arguments["file"] + ".pid", "w") as file:
+        file.write(str(os.getpid()))
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        with open(arguments["file"], "w") as file:
+            file.write("saved")
+        raise

@@ -1,0 +1,102 @@
+"""Side by side: all tasks are done, whatever happens to one of them, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joma.scale.local import Done, Lost, Said, Task, side_by_side
+
+HERE = "scale_tasks"
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_tasks(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def ended(events):
+    return {event.task.name: event for event in events if not isinstance(event, Said)}
+
+
+def tasks(*names, **arguments):
+    return [Task(name, {"name": name, **arguments}) for name in names]
+
+
+def test_every_task_is_done_and_says_how_far_it_is():
+    events = list(side_by_side(f"{HERE}:double", [Task(str(n), {"n": n}) for n in range(5)], jobs=2))
+    assert {name: event.value for name, event in ended(events).items()} == {str(n): 2 * n for n in range(5)}
+    assert any(isinstance(event, Said) and event.doing == "doubling" for event in events)
+    assert all(event.memory > 1e6 for event in ended(events).values())
+
+
+def test_every_process_has_the_threads_that_were_asked_for_whatever_runs_beside_it():
+    for jobs, threads in ((1, 1), (2, 1), (2, 3)):
+        found = ended(side_by_side(f"{HERE}:threads", tasks("a", "b"), jobs=jobs, threads=threads))
+        assert [event.value for event in found.values()] == [str(threads)] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raise", "ValueError: no such thing"),
+        ("die", "its process died of SIGSEGV"),
+        ("kill", "often the machine is out of memory"),
+        ("leave", "its process ended with status 7"),
+    ],
+)
+def test_a_task_that_goes_wrong_costs_only_itself(how, reason):
+    found = ended(side_by_side(f"{HERE}:go_wrong", tasks("a", "bad", "c", "d", how=how), jobs=2))
+    assert isinstance(found["bad"], Lost)
+    assert reason in found["bad"].reason
+    assert all(isinstance(found[name], Done) for name in "acd")
+
+
+def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on():
+    began = time.monotonic()
+    found = ended(side_by_side(f"{HERE}:go_wrong", tasks("bad", "b", "c", how="hang"), jobs=1, silence=4.0))
+    assert "said nothing for 4 s" in found["bad"].reason
+    assert isinstance(found["b"], Done)
+    assert isinstance(found["c"], Done)
+    assert time.monotonic() - began < 60
+
+
+def test_what_a_task_prints_is_no_answer(capfd):
+    found = ended(side_by_side(f"{HERE}:noisy", tasks("a"), jobs=1))
+    assert found["a"].value == "quiet"
+    assert "NOISE" in capfd.readouterr().err
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_its_parent_and_each_may_write_what_it_has(number, tmp_path):
+    code = (
+        "from joma.host.interrupts import sigterm_raised\n"
+        "from joma.scale.local import Task, side_by_side\n"
+        f"tasks = [Task(n, {{'file': {str(tmp_path)!r} + '/' + n}}) for n in 'ab']\n"
+        "with sigterm_raised():\n"
+        f"    list(side_by_side('{HERE}:save_at_the_end', tasks, jobs=2))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    pids = [tmp_path / f"{name}.pid" for name in "ab"]
+    deadline = time.monotonic() + 60
+    while not all(path.exists() and path.read_text() for path in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    parent.send_signal(number)
+    parent.wait(60)
+    while any(alive(int(path.read_text())) for path in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
