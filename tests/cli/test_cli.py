@@ -16,6 +16,8 @@ from html import escape
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from joma import studies
 from joma.claims.contract import SCALES, NotRun
@@ -541,3 +543,26 @@ def test_a_study_that_breaks_does_not_stop_the_bare_command(with_toy, tmp_path, 
     broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
     assert (broken["error"], broken["findings"]) == ("CorpusError: train.txt is empty", [])
     assert [finding["verdict"] for finding in judged["findings"]] == ["holds"]
+
+
+@pytest.fixture
+def scanned(tmp_path, capsys):
+    """A folder with a scan of two checkpoints, and nothing else."""
+    for step in (100, 200):
+        folder = tmp_path / "training" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        weight = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+        save_file({"model.layers.0.mlp.up_proj.weight": weight}, folder / "model.safetensors")
+    assert main(["scan", str(tmp_path / "training"), "--out", str(tmp_path / "out")]) == 0
+    assert "2 checkpoints" in capsys.readouterr().out
+    return tmp_path / "out"
+
+
+def test_scans_have_their_section_beside_studies_and_alone(scanned, capsys):
+    assert main(["report", str(scanned)]) == 0
+    assert "training" in (scanned / "report.html").read_text()
+    assert not (scanned / "findings.json").exists()
+    assert main(["verify", "lemma6", "--out", str(scanned)]) == 0
+    page = (scanned / "report.html").read_text()
+    assert "joma scan" in page
+    assert "lemma6/lemma-7" in page

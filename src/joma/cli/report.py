@@ -29,14 +29,15 @@ def add_parser(commands: Any) -> None:
 def _report(options: argparse.Namespace, _: list[str]) -> int:
     from joma.claims.ledger import findings_json
     from joma.cli.terminal import Screen
-    from joma.report import write_report
+    from joma.report import scan_runs, write_report
     from joma.studies.stored import stored_result
 
     if options.folder.exists() and not options.folder.is_dir():
         raise BadInput(f"{options.folder} is no folder; name one that `joma verify --out DIR` wrote")
     if options.out:
         usable_folder(options.out)
-    found = _found(options.folder)
+    scans = scan_runs(options.folder)
+    found = _found(options.folder, scans)
     results: list[Result] = []
     with Screen([name for name, _ in found]) as screen:
         for name, path in found:
@@ -44,18 +45,21 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
             results.append(stored_result(name, path, options.folder))
             screen.finished(results[-1])
     out = options.out or options.folder
-    write_json(out / "findings.json", findings_json(results))
+    if results:
+        write_json(out / "findings.json", findings_json(results))
     command = f"joma report {shlex.quote(str(options.folder))}"
     command += f" --out {shlex.quote(str(out))}" if options.out else ""
-    page = write_report(results, out, scale="as stored", command=command)
+    page = write_report(results, out, scale="as stored", scans=scans, command=command)
     print(f"report: {page}")
     return BROKEN if any(result.error for result in results) else OK
 
 
-def _found(folder: Path) -> list[tuple[str, Path | None]]:
+def _found(folder: Path, scans: list[Path]) -> list[tuple[str, Path | None]]:
     from joma.studies.stored import stored_runs
 
     found, quoted = stored_runs(folder), shlex.quote(str(folder))
+    if scans:
+        return found
     if not found and (folder / "runs").is_dir():
         raise BadInput(
             f"{folder} holds no finished run of a study in its present version; "

@@ -170,7 +170,7 @@ def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
     from joma.claims.contract import VERDICTS
     from joma.claims.ledger import findings_json
     from joma.cli.terminal import ATTENTION
-    from joma.report import write_report
+    from joma.report import scan_runs, write_report
 
     ledger, page = findings_json(results), None
     try:
@@ -178,7 +178,7 @@ def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
             if wish.json and wish.json != "-":
                 write_json(Path(wish.json), ledger)
             write_json(wish.out / "findings.json", ledger)
-            page = write_report(results, wish.out, scale=wish.scale)
+            page = write_report(results, wish.out, scale=wish.scale, scans=scan_runs(wish.out))
     finally:  # a full disk must not cost the verdicts, too
         if wish.verbose:
             screen.all(results, wish.verdicts or VERDICTS)
