@@ -277,8 +277,11 @@ def spoiled(folder, name, content):
         (lambda f: spoiled(f, "train.txt", b"a b caf\xe9 d\n"), r"train.txt is not UTF-8 \(0xe9 at byte 7\); convert"),
         (lambda f: spoiled(f, "test.txt", "ab".encode("utf-16")), "test.txt is not UTF-8 .0xff at byte 0"),
         (lambda f: spoiled(f, "test.txt", "ab".encode("utf-16-le")), "null characters"),
-        (lambda f: spoiled(f, "train.txt", b"a a a\n"), "has one word alone, 'a'"),
-        (lambda f: spoiled(f, "train.txt", b"a" * 9_000), r"alone, 'a{40}'… \(9,000 characters\): nothing"),
+        (lambda f: spoiled(f, "train.txt", b"a a a\n"), "has only one word, 'a'"),
+        (
+            lambda f: spoiled(f, "train.txt", b"a" * 9_000),
+            r"only one word, 'a{40}'… \(9,000 characters\): there is nothing",
+        ),
         (lambda f: ((f / "valid.txt").unlink(), wikitext(f)), "has no valid split: neither valid.txt nor validation-"),
         (lambda f: wikitext(f / "none"), "is no folder"),
         (lambda f: text_file(f / "none.txt"), "cannot be read: No such file"),
@@ -292,7 +295,7 @@ def spoiled(folder, name, content):
         (lambda f: streams(torch.ones(2, 2), 1), r"shape \(N,\), got \(2, 2\)"),
         (
             lambda f: windows(torch.ones(2, 35)),
-            "a sequence of 35 tokens with targets needs 36 tokens a stream, there are 35",
+            "sequences of 35 tokens need 36 tokens per stream, there are 35",
         ),
         (lambda f: windows(torch.ones(2, 35), 0), "length must be at least 1"),
         (lambda f: windows(torch.ones(5)), r"shape \(batch, length\)"),

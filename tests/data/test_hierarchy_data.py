@@ -1,9 +1,7 @@
 """HBLT against the theory of co-occurrence, Table 1's generator against its definition, one stream a member."""
 
-import re
 import time
 from math import comb
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +13,6 @@ from joma.data.hierarchy import HBLT
 from joma.data.latent_sets import TABLE1, LatentSets
 from joma.data.samples import streams, write_sequences
 from joma.theory import hierarchy as theory
-
-PAGE = Path(__file__).parents[2] / "docs" / "data" / "hierarchy.md"
 
 
 def seeded(seed=0):
@@ -417,11 +413,3 @@ def table(classes=20, latents=(10, 20), children=2, **options):
 def test_bad_input_gets_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
-
-
-def test_the_examples_of_the_page_run():
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    names = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
-    assert len(blocks) >= 3

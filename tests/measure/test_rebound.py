@@ -125,10 +125,18 @@ def test_a_constant_curve_neither_drops_nor_rebounds():
         (lambda: rebound(torch.zeros(20), over_seeds=True), "curve must be a floating tensor"),
         (lambda: rebound(torch.zeros(20), steps=torch.zeros(20)), "20 increasing numbers"),
         (lambda: rebound(torch.zeros(20), steps=torch.arange(19)), "20 increasing numbers"),
-        (lambda: rebound("entropy"), "curve must be a tensor, or an array or a list of numbers, got str"),
-        (lambda: rebound([[1.0], [1.0, 2.0]]), "curve must be a tensor, or an array or a list of numbers, got list"),
-        (lambda: rebound(np.zeros(20), steps={}), "steps must be a tensor, or an array or a list of numbers, got dict"),
-        (lambda: rebound(np.zeros(20, int)), "curve must be a floating tensor"),
+        (
+            lambda: rebound("entropy"),
+            "curve must be a real number, a list or an array of them, or a tensor, got 'entropy'",
+        ),
+        (
+            lambda: rebound([[1.0], [1.0, 2.0]]),
+            "curve must be a real number, a list or an array of them, or a tensor, got",
+        ),
+        (
+            lambda: rebound(np.zeros(20), steps={}),
+            "steps must be a real number, a list or an array of them, or a tensor, got {}",
+        ),
         (lambda: rebound(torch.zeros(20), sigmas=0.0), "sigmas > 0"),
         (lambda: rebound(torch.zeros(20), groups=3), "groups must be at least"),
     ],

@@ -8,6 +8,7 @@ import torch
 
 from joma.measure import attention_stats, coherence, stable_rank
 from joma.models import Decoder, DecoderConfig
+from joma.probes import attention_entropy
 from joma.probes import decoder as probe
 from joma.theory.invariant import softmax_estimate
 from joma.training import cross_entropy, next_token_loss
@@ -32,13 +33,38 @@ def text(sequences, length, words=23, seed=0):
 def test_entropy_is_that_of_the_attention_measure(decoder):
     tokens, seen = text(5, 9), {}
     decoder.features(tokens, look=lambda layer, name, value: seen.update({(layer, name): value}))
-    found = probe.attention_entropy(decoder, tokens)
+    found = probe.ensemble_entropy(decoder, tokens)
     assert found.shape == (3, 3, 2)
     for layer in range(3):
         for member in range(3):
             query, key = (seen[layer, name][member] for name in ("query", "key"))
             expected = attention_stats(query, key).entropy.mean((0, 2))
             torch.testing.assert_close(found[member, layer], expected.double(), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_members_that_read_their_own_text(decoder):
+    tokens = text(5, 9)
+    alike, own = probe.ensemble_entropy(decoder, tokens), tokens.expand(3, 5, 9).clone()
+    torch.testing.assert_close(probe.ensemble_entropy(decoder, own), alike)
+    own[1] = text(5, 9, seed=4)
+    found = probe.ensemble_entropy(decoder, own.tolist())
+    torch.testing.assert_close(found[::2], alike[::2])
+    torch.testing.assert_close(found[1], probe.ensemble_entropy(decoder, own[1])[1])
+    assert not torch.allclose(found[1], alike[1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_the_entropy_of_a_decoder_on_a_text(decoder, batch):
+    tokens = text(3, 20)
+    expected = probe.ensemble_entropy(decoder, tokens[:, :18].reshape(6, 9))
+    found = attention_entropy(decoder, tokens.numpy(), context=9, batch=batch)
+    torch.testing.assert_close(found, expected)
+    one = attention_entropy(decoder, tokens[0].tolist(), context=9, batch=batch)
+    torch.testing.assert_close(one, probe.ensemble_entropy(decoder, tokens[0, :18].view(2, 9)))
+    with pytest.raises(ValueError, match="single_pass is a choice for models of transformers"):
+        attention_entropy(decoder, tokens, single_pass=True)
 
 
 @torch.no_grad()
@@ -50,7 +76,7 @@ def test_validation_in_pieces_is_validation_at_once(decoder, monkeypatch):
     torch.testing.assert_close(pieces["loss"], whole["loss"], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(pieces["entropy"], whole["entropy"], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(whole["loss"].float(), next_token_loss(decoder, (inputs, targets)))
-    torch.testing.assert_close(whole["entropy"], probe.attention_entropy(decoder, inputs))
+    torch.testing.assert_close(whole["entropy"], probe.ensemble_entropy(decoder, inputs))
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 16, 16), (40, 8), (5, 7, 30)])
@@ -106,7 +132,7 @@ def test_a_member_that_diverged_disturbs_no_other(decoder):
     inputs, targets = text(3, 9), text(3, 9, seed=1)
     measures = {
         "valid": lambda: probe.validation(decoder, inputs, targets, cross_entropy)["loss"],
-        "entropy": lambda: probe.attention_entropy(decoder, inputs),
+        "entropy": lambda: probe.ensemble_entropy(decoder, inputs),
         "up": lambda: probe.weight_ranks(decoder)["up"],
         "gradient": lambda: probe.gradient_rank(decoder, lambda d: next_token_loss(d, (inputs, targets))),
         "coherence": lambda: probe.embedding_coherence(decoder),

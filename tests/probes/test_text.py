@@ -39,6 +39,20 @@ def test_tokens_come_as_a_tokenizer_gives_them(given):
     )
 
 
+def test_a_batch_of_texts_is_read_row_by_row():
+    model, rows = build("gpt_neox"), text(160).view(4, 40)
+    each = [attention_entropy(model, row, context=16) for row in rows]
+    torch.testing.assert_close(attention_entropy(model, rows, context=16, batch=3), torch.stack(each).mean(0))
+    whole = attention_entropy(model, rows.tolist())  # shorter than 512 and than what the model reads: read whole
+    torch.testing.assert_close(whole, attention_entropy(model, rows, context=40))
+    assert not torch.allclose(whole, attention_entropy(model, rows, context=16))
+
+
+def test_the_context_is_what_the_model_reads_unless_given():
+    model = build("gpt_neox")
+    assert torch.equal(attention_entropy(model, text(250)), attention_entropy(model, text(250), context=64))
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_a_compiled_model_reads_a_text(training):
     model = build("gpt_neox").train(training)
@@ -53,13 +67,18 @@ def test_a_compiled_model_reads_a_text(training):
         ({"context": 200}, "GPTNeoXForCausalLM reads at most 64 tokens at a time, context is 200"),
         ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
         ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
-        ({"context": 16, "tokens": text().float()}, "tokens must be one row of token ids, got torch.float32"),
-        ({"context": 16, "tokens": "once"}, "tokens must be a tensor, or an array or a list of numbers, got str"),
+        ({"context": 16, "tokens": text().float()}, r"tokens must be token ids, .* got torch.float32"),
+        ({"tokens": []}, r"tokens must be token ids, \(length,\) of one text or \(texts, length\), got"),
+        (
+            {"context": 16, "tokens": "once"},
+            "tokens must be a real number, a list or an array of them, or a tensor, got 'once'",
+        ),
         (
             {"context": 16, "tokens": [[1, 2], [3]]},
-            "tokens must be a tensor, or an array or a list of numbers, got list",
+            "tokens must be a real number, a list or an array of them, or a tensor, got",
         ),
-        ({"context": 16, "tokens": np.zeros((2, 16), int)}, "tokens must be one row of token ids, got torch.int64"),
+        ({"context": 16, "tokens": np.zeros((2, 3, 16), int)}, "tokens must be token ids, .* got torch.int64"),
+        ({"context": 16, "tokens": np.zeros((2, 9), int)}, "the text has 9 tokens, fewer than the context of 16"),
         ({"context": 16, "tokens": text() + 50}, f"token ids must be from 0 to {TOKENS - 1}"),
     ],
 )

@@ -39,15 +39,37 @@ def test_csv_is_a_long_table_whose_numbers_come_back(run: Run) -> None:
     out = export(run, "csv")
     assert out == run.path.with_suffix(".csv")
     found = rows(out)
-    assert list(found[0]) == ["series", "step", "index", "value"]
-    assert [(r["series"], r["step"], r["index"], r["value"]) for r in found[:2]] == [
-        ("loss", "2", "", "0.3333333333333333"),
-        ("loss", "5", "", "0.25"),
+    assert list(found[0]) == ["series", "step", "dim_0", "dim_1", "value"]
+    assert [list(r.values()) for r in found[:2]] == [
+        ["loss", "2", "", "", "0.3333333333333333"],
+        ["loss", "5", "", "", "0.25"],
     ]
     matrix = [r for r in found if r["series"] == "layer0/matrix"]
-    assert [r["index"] for r in matrix] == ["0,0", "0,1", "1,0", "1,1"]
+    assert [(r["dim_0"], r["dim_1"]) for r in matrix] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert [(r["dim_0"], r["dim_1"]) for r in found if r["series"] == "flags"] == [("0", ""), ("1", "")]
     assert np.array([r["value"] for r in matrix]).astype(np.float32).tobytes() == MATRIX.tobytes()
     assert len(found) == 2 + 4 + 2
+
+
+def test_every_dimension_has_a_column_of_its_name(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:
+        run.append("entropy", 0, [[0.5, 1.5]], dims=("layer", "head"))
+        run.append("rank", 3, [2.0, 4.0], dims={"matrix": ["up", "down"]})
+        run.append("loss", 3, [[1.0], [2.0]], dims={"rate": [0.1, 0.3], "layer": None})
+        found = rows(export(run, "csv"))
+        table = parquet.read_table(export(run, "parquet"))
+    assert [list(r.values()) for r in found] == [
+        ["entropy", "0", "0", "0", "", "", "0.5"],
+        ["entropy", "0", "0", "1", "", "", "1.5"],
+        ["rank", "3", "", "", "up", "", "2.0"],
+        ["rank", "3", "", "", "down", "", "4.0"],
+        ["loss", "3", "0", "", "", "0.1", "1.0"],
+        ["loss", "3", "0", "", "", "0.3", "2.0"],
+    ]
+    assert list(found[0]) == ["series", "step", "layer", "head", "matrix", "rate", "value"]
+    assert [str(table.schema.field(dim).type) for dim in ("layer", "matrix", "rate")] == ["int64", "string", "double"]
+    assert table["rate"].to_pylist() == [None] * 4 + [0.1, 0.3]
 
 
 def test_csv_keeps_large_integers_and_ragged_series(tmp_path: Path) -> None:
@@ -77,10 +99,10 @@ def test_parquet_holds_the_same_rows_and_what_the_run_knows(run: Run, monkeypatc
     monkeypatch.setattr(sys.modules["joma.runs.export"], "_ROWS_AT_ONCE", 3)  # several row groups
     table = parquet.read_table(export(run, "parquet"))
     expected = rows(export(run, "csv"))
-    assert table.column_names == ["series", "step", "index", "value", "integer"]
-    for column in ("series", "index"):
-        assert table[column].to_pylist() == [r[column] for r in expected]
-    assert table["step"].to_pylist() == [int(r["step"]) for r in expected]
+    assert table.column_names == ["series", "step", "dim_0", "dim_1", "value", "integer"]
+    assert table["series"].to_pylist() == [r["series"] for r in expected]
+    for column in ("step", "dim_0", "dim_1"):
+        assert table[column].to_pylist() == [int(r[column]) if r[column] else None for r in expected]
     matrix = np.array(table["value"].to_pylist()[2:6])
     assert matrix.tobytes() == MATRIX.astype(np.float64).tobytes()
     assert table["value"].to_pylist()[6:] == [1.0, 0.0]

@@ -64,7 +64,7 @@ def without_config(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda path: None, "does not exist; Run.create makes a new run"),
+        (lambda path: None, "does not exist; "),
         (Path.mkdir, "is a folder or a device, not a run; a run is a plain file"),
         (Path.touch, r"is empty or cut off \(0 bytes\), not a run; delete it and run again"),
         (lambda path: path.write_text("hello " * 500), "is not a joma run"),

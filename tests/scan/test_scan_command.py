@@ -37,6 +37,9 @@ def test_curves_in_the_order_of_steps(series, tmp_path, capsys):
     with Run.open(found["run"]) as run:
         assert run.study == "scan"
         assert run.array("stable_rank/mlp").tolist() == curve["values"]
+        assert run.dims("stable_rank/mlp") == {"tensor": tuple(curve["tensors"])}
+        assert list(run.dims("sketch/mlp")) == ["tensor", "entry"]
+        assert run.dims("identity") == {}
 
 
 def test_nothing_is_measured_twice_and_more_can_be_added(series, tmp_path, capsys):
@@ -69,10 +72,10 @@ def test_a_killed_scan_goes_on_with_the_same_numbers(series, tmp_path):
         "from checkpoint_series import scan\n"
         "from joma.runs import Run\n"
         "record, count = Run.record, [0]\n"
-        "def die(self, *args):\n"
+        "def die(self, *args, **options):\n"
         "    count[0] += 1\n"
         "    if count[0] == 3: os.kill(os.getpid(), 9)\n"
-        "    record(self, *args)\n"
+        "    record(self, *args, **options)\n"
         "Run.record = die\n"
         "scan(sys.argv[2], out=sys.argv[3])\n"
     )

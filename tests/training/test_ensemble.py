@@ -221,7 +221,7 @@ def test_refusals(make: Any, sentence: str) -> None:
 
 
 def test_refuses_networks_and_measures_of_another_size(run: Run) -> None:
-    with pytest.raises(ValueError, match="qkv has 1 members, 5 were asked for"):
+    with pytest.raises(ValueError, match="qkv has 1 member, but 5 were asked for"):
         train(ensemble(networks=lambda members: Decoder(CONFIG, [0])), run)
     with pytest.raises(ValueError, match="measure 'loss' gave 2 values for 5 members"):
         train(ensemble(measures={"loss": lambda network, members: torch.zeros(2)}), run)

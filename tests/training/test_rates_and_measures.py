@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.models import Decoder, DecoderConfig
-from joma.runs import Run
+from joma.runs import Run, RunError
 from joma.training import Ensemble, Optimizer, next_token_loss, train
 
 CONFIG = DecoderConfig(vocabulary=7, width=4, mlp=4, context=3)
@@ -94,6 +94,27 @@ def test_one_pass_may_find_several_things(tmp_path: Path) -> None:
         wrong = {"a": lambda decoder, members: {"b": torch.zeros(3)}}
         with pytest.raises(ValueError, match="measure 'a/b' gave 3 values for 2 members"):
             train(ensemble(Optimizer("sgd"), measures=wrong), run)
+
+
+def test_what_is_recorded_has_named_dimensions(tmp_path: Path) -> None:
+    def found(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+        return {"entropy": torch.zeros(len(members), 3, 2), "ranks": torch.zeros(len(members), 3)}
+
+    named = {"sum/entropy": ("layer", "head")}
+    with Run.create(tmp_path / "run", study="x", config={}) as run:
+        train(ensemble(Optimizer("sgd"), measures={"sum": found}, dims=named), run, name="L3")
+        assert list(run.dims("L3/sum/entropy")) == ["member", "layer", "head"]
+        assert list(run.dims("L3/sum/ranks")) == ["member", "dim_1"]
+        assert list(run.dims("L3/train_loss")) == list(run.dims("L3/diverged_at")) == ["member"]
+    spoiled = {
+        "dims names 'entropy', but what is measured is sum/entropy": {"entropy": ("layer",)},
+        "has .member, layer, head., got an array": {"sum/ranks": ("layer", "head")},
+    }
+    for sentence, wrong in spoiled.items():
+        with Run.create(tmp_path / f"wrong{len(sentence)}", study="x", config={}) as run:
+            with pytest.raises((ValueError, RunError), match=sentence):
+                train(ensemble(Optimizer("sgd"), measures={"sum": found}, dims=wrong), run)
+            assert run.names() == []
 
 
 @pytest.mark.parametrize(("decay", "every"), [(0.0, 3), (1.5, 3), (0.5, None), (1.0, 3), (0.5, 0)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, refuse_files, usable_file, write_json
+from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.runs import Run
@@ -70,7 +71,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     screen = sys.stderr if options.json == "-" else sys.stdout
     series = open_series(options.source, downloads=options.out, budget=options.budget * 1e9)
     series = series.select(options.steps)
-    print(f"{series.source}: {len(series.places)} checkpoints", file=screen, flush=True)
+    print(f"{series.source}: {counted(len(series.places), 'checkpoint')}", file=screen, flush=True)
     names = [name.strip() for name in options.measures.split(",") if name.strip()]
     try:
         settled = plan(series, measures=names, patterns=patterns, text=options.text, device=options.device)

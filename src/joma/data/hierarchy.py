@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from joma.data.samples import Generators, Sample, beside, each, rows, sample_shape, uniform, write_sequences
+from joma.host.words import counted
 from joma.theory.arguments import Number, at_least_dims, whole, within
 
 Branching = int | Sequence[int | Sequence[int]]
-"""Children of a node: one number, one a level from the root down, or on a level one for each node."""
+"""Children of a node: one number; one per level from the root down; or, on a level, one per node."""
 
 MOST_NODES = 2**20
 """On one level of a tree: 128 samples of it draw 1 GiB of random numbers."""
@@ -57,6 +58,7 @@ class HBLT:
         length: int | None = None,
         vocabulary: int | None = None,
     ) -> None:
+        """A tree, or an ensemble of trees; the arguments are described above, with the class."""
         parents = _parents(depth, branching)
         self.depth, self.tokens = len(parents), len(parents[-1])
         self.vocabulary = whole(self.tokens + 1 if vocabulary is None else vocabulary, "vocabulary", 1)
@@ -117,6 +119,10 @@ class HBLT:
         p_zero = torch.where(own, 1 - copies, copies)
         lower = edges[..., 1:] if below else edges  # a tree without edges below its latents still wants a rho
         return cls(len(below) + 1, [count, *below], lower, p0, p_zero, length=length, vocabulary=vocabulary)
+
+    def __repr__(self) -> str:
+        members = f", members {self.members}" if self.members else ""
+        return f"HBLT(depth {self.depth}, {self.tokens:,} tokens, {counted(self.classes, 'class', 'classes')}{members})"
 
     @property
     def pad(self) -> int:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
+from joma.host.words import brief
 from joma.theory.arguments import whole
 
 
@@ -48,6 +49,9 @@ class Table1Column(NamedTuple):
     ncorr: tuple[Published, Published]
     """Normalised correlation at s = 0 and s = 1, as published."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 def _column(classes: int, children: int, n0: int, n1: int, *published: float) -> Table1Column:
     return Table1Column(classes, children, (n0, n1), (Published(*published[:2]), Published(*published[2:])))
@@ -75,6 +79,11 @@ TABLE1 = (
 class LatentSets:
     """What each class looks like. Leading dimensions are the members of an ensemble, each with sets of its own.
 
+    - tokens: (*members, classes, length) int64: the sequence of each class, pads in front
+    - latents: (*members, classes, N0) and (*members, classes, N1), bool: what each class switches on, the lowest first
+    - on: (*members, classes, vocabulary - 1) bool: which tokens it shows
+    - sets: (*members, N0 | N1 | classes, N_ch) int64: the children of each latent and class, in increasing order
+
     >>> sets = LatentSets.draw(20, (10, 20), 2, generator=torch.Generator().manual_seed(0))
     >>> sets.tokens.shape, sets.pad, int(sets.distinct)
     (torch.Size([20, 30]), 99, 20)
@@ -84,15 +93,14 @@ class LatentSets:
     """
 
     tokens: Tensor
-    """(*members, classes, length) int64: the sequence of each class, pads in front."""
     latents: tuple[Tensor, Tensor]
-    """(*members, classes, N0) and (*members, classes, N1), bool: what each class switches on, the lowest first."""
     on: Tensor
-    """(*members, classes, vocabulary - 1) bool: which tokens it shows."""
     sets: tuple[Tensor, Tensor, Tensor]
-    """(*members, N0 | N1 | classes, N_ch) int64: the children of each latent and class, in increasing order."""
 
     level_names = ("s = 0", "s = 1")
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @classmethod
     def draw(

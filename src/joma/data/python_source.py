@@ -18,6 +18,7 @@ from joma.data._cache import key_of, packed, remembered, unpacked
 from joma.data._syntax import CLASSES, LEVELS, Labelled, NotParsed, labelled
 from joma.data.errors import CorpusError
 from joma.host.progress import Progress, silent
+from joma.host.words import brief
 
 _LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3")
 """Not the library itself, or text made to be odd: test data in strange encodings, grammars, generated tables."""
@@ -93,6 +94,9 @@ class PythonTokens:
     starts: Tensor
     skipped: int
     sha256: str
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def python_tokens(

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import whole
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_tensor, whole
 
 Generators = torch.Generator | Sequence[torch.Generator]
 """One stream of random numbers, or one for each member of an ensemble."""
@@ -29,12 +30,15 @@ class Sample(NamedTuple):
     labels: Tensor
     """(*shape,) int64: the class."""
     latents: tuple[Tensor, ...]
-    """(*shape, latents of a level) bool, one a level, the lowest first."""
+    """(*shape, latents of a level) bool, one tensor per level, the lowest first."""
     on: Tensor
     """(*shape, tokens) bool: which tokens appear."""
 
+    def __repr__(self) -> str:
+        return brief(self)
 
-def write_sequences(on: Tensor, *, length: int, pad: int) -> Tensor:
+
+def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:
     """Sequences (..., length) of the tokens that are on, in increasing order, at the END; `pad` stands before them.
 
     on: (..., tokens) bool, token i is written as the id i. `pad` must not be one of these ids, so `written != pad` is
@@ -44,6 +48,7 @@ def write_sequences(on: Tensor, *, length: int, pad: int) -> Tensor:
     tensor([[9, 9, 0, 2],
             [9, 9, 9, 9]])
     """
+    on = as_tensor(on, "on")
     if on.dtype != torch.bool or on.ndim < 1:
         raise ValueError(f"on must be boolean with shape (..., tokens), got {on.dtype} {tuple(on.shape)}")
     count = on.shape[-1]

@@ -31,6 +31,8 @@ from joma.data._words import (
 from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
 from joma.host.progress import Progress, silent
+from joma.host.words import brief, counted
+from joma.theory.arguments import Number, as_tensor
 
 __all__ = [
     "Corpus",
@@ -56,7 +58,8 @@ _HELD_OUT = 0.05  # of a text that comes without splits: so much to validate, as
 class Corpus:
     """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
 
-    sha256 names the content and the rules that made the tokens of it, for a record of what a model was trained on.
+    name: what messages and records call it. vocabulary: its words. sha256 names the content and the rules that made
+    tokens of it, for a record of what a model was trained on.
 
     >>> corpus = Corpus("tiny", ("<unk>", "a", "b"), {"train": torch.tensor([1, 2, 2], dtype=torch.int32)}, "")
     >>> [corpus.vocabulary[number] for number in corpus.tokens["train"]]
@@ -67,6 +70,9 @@ class Corpus:
     vocabulary: tuple[str, ...]
     tokens: dict[str, Tensor]
     sha256: str
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:
@@ -129,7 +135,7 @@ def text_file(path: Path | str, *, progress: Progress = silent) -> Corpus:
         first = _some(numbered(_watched(path, progress, 0, 1), numbers.__getitem__), f"{path} holds no words")
         held_out = int(len(first) * _HELD_OUT)
         if held_out == 0:
-            raise CorpusError(f"{path} has {len(first)} words, too few to hold some out; 20 are the least")
+            raise CorpusError(f"{path} has {counted(len(first), 'word')}, too few to hold some out; 20 are needed")
         words, ids = _ordered(first, numbers, len(first) - 2 * held_out)
         cuts = [len(first) - 2 * held_out, len(first) - held_out]
         return _tensors(words, dict(zip(SPLITS, np.split(ids, cuts), strict=True)))
@@ -157,7 +163,7 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
                 room -= len(files[place])
                 parts[split].insert(0, files.pop(place))
     if not all(parts.values()):
-        raise CorpusError(f"{len(code.tokens):,} tokens are too few files to hold some out; raise tokens")
+        raise CorpusError(f"{len(code.tokens):,} tokens are too few files to hold some out; ask for more tokens")
     ids = {split: torch.cat(part) for split, part in parts.items()}
     return Corpus(f"python-{platform.python_version()}", code.vocabulary, ids, key_of(code.sha256, vocabulary))
 
@@ -206,13 +212,14 @@ def cut_vocabulary(corpus: Corpus, size: int) -> Corpus:
     )
 
 
-def streams(tokens: Tensor, batch: int) -> Tensor:
+def streams(tokens: Number, batch: int) -> Tensor:
     """A text cut into `batch` pieces of one length, read in parallel: (batch, length), what is left over dropped.
 
     >>> streams(torch.arange(7), 2)
     tensor([[0, 1, 2],
             [3, 4, 5]])
     """
+    tokens = as_tensor(tokens, "tokens")
     if tokens.ndim != 1:
         raise CorpusError(f"tokens must have shape (N,), got {tuple(tokens.shape)}")
     if batch < 1:
@@ -223,7 +230,7 @@ def streams(tokens: Tensor, batch: int) -> Tensor:
     return tokens[: batch * length].view(batch, length)
 
 
-def windows(text: Tensor, length: int = 35) -> tuple[Tensor, Tensor]:
+def windows(text: Number, length: int = 35) -> tuple[Tensor, Tensor]:
     """Streams cut into sequences that follow one another: inputs and targets, each (count, batch, length).
 
     Sequence i reads text[:, i length : (i + 1) length]; its targets are one token further. Views, nothing is copied.
@@ -233,6 +240,7 @@ def windows(text: Tensor, length: int = 35) -> tuple[Tensor, Tensor]:
     >>> inputs.shape, inputs[1, 0], targets[1, 0]
     (torch.Size([2, 2, 2]), tensor([2, 3]), tensor([3, 4]))
     """
+    text = as_tensor(text, "text")
     if text.ndim != 2:
         raise CorpusError(f"text must have shape (batch, length), as streams returns it, got {tuple(text.shape)}")
     if length < 1:
@@ -240,7 +248,7 @@ def windows(text: Tensor, length: int = 35) -> tuple[Tensor, Tensor]:
     count = (text.shape[1] - 1) // length
     if count < 1:
         raise CorpusError(
-            f"a sequence of {length} tokens with targets needs {length + 1} tokens a stream, there are {text.shape[1]}"
+            f"sequences of {length} tokens need {length + 1} tokens per stream, there are {text.shape[1]}"
         )
     inputs, targets = (text[:, at : at + count * length].unflatten(1, (count, length)).transpose(0, 1) for at in (0, 1))
     return inputs, targets
@@ -265,7 +273,7 @@ def _ordered(ids: np.ndarray, numbers: Numbering, train: int) -> tuple[list[str]
     if np.count_nonzero(counts) < 2:
         word = next(iter(numbers))
         shown = repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}… ({len(word):,} characters)"
-        raise CorpusError(f"the text to train on has one word alone, {shown}: nothing is to be learned")
+        raise CorpusError(f"the text to train on has only one word, {shown}: there is nothing to learn")
     words = by_frequency(numbers, counts)
     entry = np.zeros(len(numbers) + 1, np.int32)  # what the training split lacks is <unk>
     for place, word in enumerate(words[1:], 1):

@@ -7,6 +7,8 @@ from typing import Any
 
 LONGEST = 120
 """Characters of a repr."""
+FEW = 4
+"""Numbers of an array that are shown."""
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -19,16 +21,17 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def brief(thing: Any) -> str:
-    """A dataclass or a named tuple in one short line: for `__repr__ = brief` in its body.
+    """A dataclass or a named tuple in one short line, for its `__repr__`.
 
-    Arrays and tensors are shown by type and shape, long values by their size. Fields that have their default are left
-    out. What does not fit into 120 characters is cut.
+    Arrays and tensors of more than a few numbers are shown by type and shape, long values by their size. Fields that
+    have their default are left out. What does not fit into 120 characters is cut.
 
     >>> from typing import NamedTuple
     >>> class Found(NamedTuple):
     ...     ranks: list
     ...     steps: int = 10
-    ...     __repr__ = brief
+    ...     def __repr__(self) -> str:
+    ...         return brief(self)
     >>> Found([0.5] * 100, 20), Found([1, 2])
     (Found(ranks=100 entries, steps=20), Found(ranks=[1, 2]))
     """
@@ -52,7 +55,7 @@ def short(value: Any, longest: int = 40) -> str:
         return str(value.__name__)
     if isinstance(value, str):
         return repr(value) if len(value) <= longest else repr(value[: longest - 4] + "...")
-    if isinstance(value, list | tuple | dict | set | frozenset) and type(value).__repr__ is not brief:
+    if isinstance(value, list | tuple | dict | set | frozenset) and not hasattr(value, "_fields"):
         return _container(value, longest)
     text = repr(value)
     return text if len(text) <= longest and "\n" not in text else type(value).__name__
@@ -69,14 +72,18 @@ def _container(value: Any, longest: int) -> str:
 
 
 def _array(value: Any) -> str:
-    """One number as it is, more of them by type and shape."""
-    kind = str(value.dtype).removeprefix("torch.")
-    if not tuple(value.shape) and getattr(value.device, "type", "cpu") == "cpu":
+    """A few numbers as they are, more of them by type and shape."""
+    shape = tuple(value.shape)
+    if str(getattr(value, "device", "cpu")) == "cpu" and (shape == () or (len(shape) == 1 and shape[0] <= FEW)):
         try:
-            return f"{value.item():.4g}"
-        except (RuntimeError, TypeError, ValueError):  # inside vmap, or a number that is none
-            pass
-    return f"{kind}{list(value.shape)}"
+            found = value.tolist()
+        except RuntimeError:  # inside vmap there are no numbers to show
+            found = None
+        if isinstance(found, list):
+            return f"[{', '.join(map(short, found))}]"
+        if found is not None:
+            return short(found)
+    return f"{str(value.dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _fields(thing: Any) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What we look at, one quantity a file: tensors in, tensors out.
+"""What we look at, one quantity per file. Tensors, arrays or lists in; tensors out.
 
 `attention` (entropy and masses without the matrix), `spectrum` (stable rank and friends, certified), `embedding`
 (coherence), `rebound` (drop and rebound of a curve), `superposition` (what a neuron fires on), `alignment` (neurons

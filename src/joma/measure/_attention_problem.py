@@ -8,7 +8,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import must_be_tensors
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,23 @@ class Problem:
     @classmethod
     def of(
         cls,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor | None,
+        q: Number,
+        k: Number,
+        v: Number | None,
         causal: bool,
         scale: float | None,
         window: int | None,
-        bias: Tensor | None,
+        bias: Number | None,
         softcap: float | None,
-        sinks: Tensor | None,
-        key_padding: Tensor | None,
+        sinks: Number | None,
+        key_padding: Number | None,
     ) -> Problem:
         """Check shapes and values; a wrong one gets one sentence."""
-        must_be_tensors(q=q, k=k, v=v, bias=bias, sinks=sinks, key_padding=key_padding)
+        q, k = as_numbers(q, "q"), as_numbers(k, "k")
+        v = None if v is None else as_numbers(v, "v")
+        bias = None if bias is None else as_numbers(bias, "bias")
+        sinks = None if sinks is None else as_numbers(sinks, "sinks")
+        key_padding = None if key_padding is None else as_tensor(key_padding, "key_padding")
         if q.ndim != 4 or k.ndim != 4:
             raise ValueError(
                 f"q and k must be (batch, heads, length, width), got {tuple(q.shape)} and {tuple(k.shape)}"
@@ -67,7 +71,7 @@ class Problem:
         if scale is not None and not scale == scale:
             raise ValueError("scale is NaN")
         if sinks is not None and sinks.shape != (heads,):
-            raise ValueError(f"sinks must have shape ({heads},), one a head, got {tuple(sinks.shape)}")
+            raise ValueError(f"sinks must have shape ({heads},), one per head, got {tuple(sinks.shape)}")
         if key_padding is not None and (key_padding.shape != (batch, keys) or key_padding.dtype != torch.bool):
             raise ValueError(
                 f"key_padding must be bool ({batch}, {keys}), got {key_padding.dtype} {tuple(key_padding.shape)}"

@@ -6,7 +6,7 @@ Per block of queries, for each block of keys, with t = s log2(e) - m and p = 2^t
 
 and at the end entropy = ln 2 (log2 l - a/l), the sum of two numbers that are never negative. Masked logits are a
 large finite number: a row that meets its first real key scales what it gathered before by alpha = 0, so no branch
-is needed. The first key's and the own key's logits are two dot products a query, outside the loop.
+is needed. The first key's and the own key's logits are two dot products per query, outside the loop.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _one_logit(
     q, k_ptr, k_mask, bias_ptr, pad_ptr, scale2, softcap2,
     SOFTCAP: tl.constexpr, BIAS: tl.constexpr, PAD: tl.constexpr,
 ):
-    """The logit of one key a query (base 2); masked where `k_mask` is false or the key is padding."""
+    """The logit of one key per query (base 2); masked where `k_mask` is false or the key is padding."""
     k = tl.load(k_ptr, mask=k_mask[:, None], other=0.0)
     s = _capped(tl.sum(q.to(tl.float32) * k.to(tl.float32), 1), scale2, softcap2, SOFTCAP)
     if BIAS:

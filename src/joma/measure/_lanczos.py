@@ -198,7 +198,7 @@ def certify(krylov: Krylov, count: int, gaussians: int, deltas: list[Tensor], to
     top = theta[:, :1].clamp_min(torch.finfo(torch.float64).tiny)
     theta = theta / top
     rounding = allowed_rounding(krylov, top[:, 0], eps)
-    entry = vectors[:, :gaussians]  # E_1^T s_m, one a column
+    entry = vectors[:, :gaussians]  # E_1^T s_m, one per column
     ritz_residual = krylov.residual / top[..., None] @ vectors[:, -krylov.residual.shape[-1] :]
     excess, missing = [], []
     for i in range(count):

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import must_be_tensors
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 TOGETHER = 1 << 24
 """Entries of activity that are held in float64 at once."""
@@ -51,6 +52,9 @@ class Alignment(NamedTuple):
     silent: Tensor
     """(...) how many of the others were scored 0, for their neuron does not vary (any more), or no neuron does."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 class Probe(NamedTuple):
     """How well all neurons together tell the latents. Leading dimensions as in `Alignment`.
@@ -73,11 +77,14 @@ class Probe(NamedTuple):
     silent: Tensor
     """(...) how many of the others were scored 0, for the prediction does not vary."""
 
+    def __repr__(self) -> str:
+        return brief(self)
 
-def best_neuron_correlation(activity: Tensor, latents: Tensor, *, absolute: bool = False) -> Alignment:
+
+def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool = False) -> Alignment:
     """For every latent its largest Pearson correlation with a neuron, and their mean: NCorr of Table 1.
 
-    activity: (..., samples, neurons), one number a sample; the paper takes the maximum over positions. latents:
+    activity: (..., samples, neurons), one number per sample; the paper takes the maximum over positions. latents:
     (..., samples, latents), bool or real. Leading dimensions (ensemble members, blocks) broadcast. The paper does not
     speak of absolute values, so a neuron that falls when the latent rises does not count unless `absolute` says so.
     The neuron is chosen and scored on the same samples: see `held_out_correlation`.
@@ -93,18 +100,18 @@ def best_neuron_correlation(activity: Tensor, latents: Tensor, *, absolute: bool
     >>> best_neuron_correlation(activity, latents, absolute=True).neuron
     tensor([ 0, -1])
     """
-    given = {"activity": activity, "latents": latents}
+    given = _taken(activity=activity, latents=latents)
     lead = _checked(given)
     parts = []
     with torch.no_grad():
         for some, known in _groups(given, lead):
             value, neuron, varies = _best(some, known, absolute)
             parts.append((value.abs() if absolute else value, neuron, varies, neuron < 0))
-    return _alignment(parts, lead, _result_dtype(activity))
+    return _alignment(parts, lead, _result_dtype(given["activity"]))
 
 
 def held_out_correlation(
-    activity: Tensor, latents: Tensor, *, fresh_activity: Tensor, fresh_latents: Tensor, absolute: bool = False
+    activity: Number, latents: Number, *, fresh_activity: Number, fresh_latents: Number, absolute: bool = False
 ) -> Alignment:
     """The neuron chosen as in `best_neuron_correlation`, and scored on samples that had no part in the choice.
 
@@ -122,7 +129,7 @@ def held_out_correlation(
     >>> held_out_correlation(lucky, latent, fresh_activity=fresh, fresh_latents=latent).score
     tensor(0.)
     """
-    given = {"activity": activity, "latents": latents, "fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
     lead = _checked(given)
     parts = []
     with torch.no_grad():
@@ -132,15 +139,15 @@ def held_out_correlation(
             again, moves, still_varies = _paired(fresh.gather(-1, index), wanted)
             again = torch.where(neuron < 0, 0.0, again * value.sign() if absolute else again)
             parts.append((again, neuron, varies & still_varies, (neuron < 0) | ~moves))
-    return _alignment(parts, lead, _result_dtype(activity))
+    return _alignment(parts, lead, _result_dtype(given["activity"]))
 
 
 def linear_probe(
-    activity: Tensor,
-    latents: Tensor,
+    activity: Number,
+    latents: Number,
     *,
-    fresh_activity: Tensor,
-    fresh_latents: Tensor,
+    fresh_activity: Number,
+    fresh_latents: Number,
     ridge: float | Sequence[float] = RIDGES,
 ) -> Probe:
     """Ridge regression of every latent on all neurons, scored on samples that had no part in the fit.
@@ -166,9 +173,9 @@ def linear_probe(
     >>> round(linear_probe(x[:100], y[:100], **fresh).score.item(), 6)
     1.0
     """
-    given = {"activity": activity, "latents": latents, "fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
     lead = _checked(given)
-    ridges = _checked_ridges(ridge, activity.shape[-2])
+    ridges = _checked_ridges(ridge, given["activity"].shape[-2])
     parts = []
     with torch.no_grad():
         for some, known, fresh, wanted in _groups(given, lead):
@@ -182,7 +189,7 @@ def linear_probe(
             used = torch.tensor(ridges, dtype=torch.float64, device=choice.device)[choice]
             parts.append((value, r2, used, target.moves & still_varies, ~moves))
     value, r2, used, varies, silent = _joined(parts, lead)
-    dtype = _result_dtype(activity)
+    dtype = _result_dtype(given["activity"])
     score, per_latent, excluded, silent = _summary(value, varies, silent, dtype)
     return Probe(score, per_latent, torch.where(varies, r2, torch.nan).to(dtype), used.to(dtype), excluded, silent)
 
@@ -337,9 +344,16 @@ def _result_dtype(activity: Tensor) -> torch.dtype:
     return torch.promote_types(activity.dtype, torch.float32)
 
 
+def _taken(**given: Number) -> dict[str, Tensor]:
+    """Activity as real numbers; latents may be bool or whole numbers as well."""
+    return {
+        name: as_numbers(value, name) if name.endswith("activity") else as_tensor(value, name)
+        for name, value in given.items()
+    }
+
+
 def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
     """The leading shape of all tensors together, or a sentence about what does not fit."""
-    must_be_tensors(**tensors)
     for name, tensor in tensors.items():
         columns = "neurons" if name.endswith("activity") else "latents"
         if tensor.is_complex() or (columns == "neurons" and not tensor.is_floating_point()):

@@ -19,12 +19,17 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.measure._attention_chunks import chunked, recomputed
 from joma.measure._attention_problem import Problem
+from joma.theory.arguments import Number, as_numbers
 
 
 class AttentionStats(NamedTuple):
-    """One number a query, each (batch, heads, queries), float32 (float64 for float64 inputs).
+    """One number per query, each (batch, heads, queries), float32 (float64 for float64 inputs).
+
+    entropy in nats; lse, the logarithm of the sum of e^logit; max_logit; sink_mass and self_mass, the attention on the
+    first key and on the query's own; effective_keys = e^entropy.
 
     A row whose keys are all masked has entropy 0, masses 0, effective_keys 0, lse and max_logit -inf.
 
@@ -41,18 +46,21 @@ class AttentionStats(NamedTuple):
     self_mass: Tensor
     effective_keys: Tensor
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 def attention_stats(
-    q: Tensor,
-    k: Tensor,
+    q: Number,
+    k: Number,
     *,
     causal: bool = True,
     scale: float | None = None,
     window: int | None = None,
-    bias: Tensor | None = None,
+    bias: Number | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
-    key_padding: Tensor | None = None,
+    sinks: Number | None = None,
+    key_padding: Number | None = None,
 ) -> AttentionStats:
     """Entropy, log-sum-exp, largest logit and masses of every query's attention. Never a queries x keys tensor.
 
@@ -74,17 +82,17 @@ def attention_stats(
 
 
 def attention_with_stats(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Number,
+    k: Number,
+    v: Number,
     *,
     causal: bool = True,
     scale: float | None = None,
     window: int | None = None,
-    bias: Tensor | None = None,
+    bias: Number | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
-    key_padding: Tensor | None = None,
+    sinks: Number | None = None,
+    key_padding: Number | None = None,
 ) -> tuple[Tensor, AttentionStats]:
     """The attention output (batch, heads, queries, value width, dtype of v) and its statistics, from one pass.
 
@@ -102,16 +110,16 @@ def attention_with_stats(
 
 
 def attention_stats_reference(
-    q: Tensor,
-    k: Tensor,
+    q: Number,
+    k: Number,
     *,
     causal: bool = True,
     scale: float | None = None,
     window: int | None = None,
-    bias: Tensor | None = None,
+    bias: Number | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
-    key_padding: Tensor | None = None,
+    sinks: Number | None = None,
+    key_padding: Number | None = None,
 ) -> AttentionStats:
     """The same in float64 with the whole matrix: slow, large, and what the other paths are measured against.
 
@@ -120,8 +128,9 @@ def attention_stats_reference(
     >>> bool((attention_stats(q, q).entropy - attention_stats_reference(q, q).entropy).abs().max() < 1e-5)
     True
     """
-    doubled = None if bias is None else bias.double()
-    problem = Problem.of(q.double(), k.double(), None, causal, scale, window, doubled, softcap, sinks, key_padding)
+    doubled = None if bias is None else as_numbers(bias, "bias").double()
+    q, k = as_numbers(q, "q").double(), as_numbers(k, "k").double()
+    problem = Problem.of(q, k, None, causal, scale, window, doubled, softcap, sinks, key_padding)
     return AttentionStats(*problem.rows(0, problem.queries)[:6])
 
 

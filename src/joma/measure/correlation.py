@@ -8,19 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.theory.arguments import Number, as_numbers
 
-def pearson(x: Any, y: Any, *, constant: float = float("nan")) -> Any:
+
+def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
     """Pearson's correlation over the last dimension, batched over the leading ones, which broadcast.
 
-    x, y: two numpy arrays or two tensors; what comes back is of the same kind. constant: what is returned where one of
-    the two does not vary, so that there is no correlation: NaN, or 0 for a reader to whom "orders nothing" is enough.
+    x, y: tensors, arrays or lists of numbers. The answer is a tensor if one of the two is a tensor, else a numpy array
+    (or one number) in float64. constant: what is returned where one of the two does not vary, so that there is no
+    correlation: NaN, or 0 for a reader to whom "orders nothing" is enough.
 
     >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 7.0]))), 4)
     0.9934
     """
     if isinstance(x, Tensor) or isinstance(y, Tensor):
-        return _of_tensors(torch.as_tensor(x), torch.as_tensor(y), constant)
-    first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        return _of_tensors(as_numbers(x, "x"), as_numbers(y, "y"), constant)
+    first, second = _array(x, "x"), _array(y, "y")
     first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
     scale = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     products = (first * second).sum(-1)
@@ -34,17 +37,23 @@ def _of_tensors(x: Tensor, y: Tensor, constant: float) -> Tensor:
     return torch.where(scale > 0, products / scale.clamp_min(torch.finfo(scale.dtype).tiny), constant)
 
 
-def spearman(x: np.ndarray, y: np.ndarray) -> float:
+def spearman(x: Number, y: Number) -> float:
     """Rank correlation of all entries that are finite in both; NaN where one of the two does not vary.
 
     >>> round(spearman(np.array([1.0, 2.0, 3.0, np.nan]), np.array([9.0, 5.0, 1.0, 0.0])), 6)
     -1.0
     """
-    both = np.isfinite(x) & np.isfinite(y)
-    first, second = (_ranks(np.asarray(values)[both]) for values in (x, y))
+    rows = _array(x, "x"), _array(y, "y")
+    both = np.isfinite(rows[0]) & np.isfinite(rows[1])
+    first, second = (_ranks(row[both]) for row in rows)
     if len(first) < 2:
         return float("nan")
     return float(pearson(first, second))
+
+
+def _array(values: Number, name: str) -> np.ndarray:
+    array: np.ndarray = as_numbers(values, name).detach().cpu().double().numpy()
+    return array
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

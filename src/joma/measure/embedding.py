@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import pi, sqrt
 from typing import NamedTuple
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import must_be_tensors
-from joma.theory.arguments import whole, within
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_numbers, whole, within
 from joma.theory.radial import Ball
 
 CHUNK = 1 << 22
@@ -46,12 +45,15 @@ class Coherence(NamedTuple):
     zeros: Tensor
     """(...) how many vectors were left out because they are zero and have no direction."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 def coherence(
-    vectors: Tensor,
+    vectors: Number,
     *,
     sample: int = 1 << 18,
-    quantiles: Sequence[float] = (0.5, 0.9, 0.99),
+    quantiles: Number = (0.5, 0.9, 0.99),
     generator: torch.Generator | None = None,
 ) -> Coherence:
     """Mean and quantiles of |cos(x_i, x_j)|, i != j, over the rows of vectors: (..., tokens, width).
@@ -71,7 +73,7 @@ def coherence(
     >>> round(c.random_mean, 4)
     0.6366
     """
-    levels = torch.tensor(tuple(quantiles), dtype=torch.float64)
+    vectors, levels = as_numbers(vectors, "vectors"), as_numbers(quantiles, "quantiles").double()
     _check(vectors, sample, levels)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
@@ -108,7 +110,7 @@ def random_mean_cosine(width: int) -> float:
     return _shadow(width).mean_distance
 
 
-def random_cosine_quantiles(width: int, levels: Tensor) -> Tensor:
+def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
     """Quantiles of |cos| of two independent random directions: cos^2 ~ Beta(1/2, (width - 1)/2). float64.
 
     >>> random_cosine_quantiles(3, torch.tensor([0.25, 0.5]))
@@ -221,7 +223,6 @@ def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
 
 
 def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
-    must_be_tensors(vectors=vectors)
     if not vectors.is_floating_point():
         raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
@@ -232,5 +233,5 @@ def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
         raise ValueError("vectors must be finite, got NaN or infinity")
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
         raise ValueError(f"sample must be a whole number of at least 2, got {sample!r}")
-    if not bool(((levels >= 0) & (levels <= 1)).all()):
-        raise ValueError(f"quantiles must lie in [0, 1], got {levels.tolist()}")
+    if levels.ndim != 1 or not bool(((levels >= 0) & (levels <= 1)).all()):
+        raise ValueError(f"quantiles must lie in [0, 1], in one list, got {levels.tolist()}")

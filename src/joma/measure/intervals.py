@@ -6,20 +6,22 @@ interval of their difference. `seeds_to_decide` says how many seeds a narrower i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import must_be_tensors
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_numbers
 
 
 class MeanInterval(NamedTuple):
-    """A mean and how far it may be from the truth; fields have the shape of the values without `dim`, float64.
+    """A mean and its half_width: how far it may be from the truth.
+
+    Both have the shape of the values without `dim`, in float64.
 
     >>> gain = mean_interval(torch.tensor([0.3, 0.5, 0.4]))
     >>> gain.low, gain.high
@@ -30,6 +32,9 @@ class MeanInterval(NamedTuple):
     """The mean over `dim`."""
     half_width: Tensor
     """The truth lies within mean +- half_width with probability `level`, were the values Gaussian."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def low(self) -> Tensor:
@@ -42,7 +47,7 @@ class MeanInterval(NamedTuple):
         return self.mean + self.half_width
 
 
-def mean_interval(values: Tensor, *, dim: int = 0, level: float = 0.95) -> MeanInterval:
+def mean_interval(values: Number, *, dim: int = 0, level: float = 0.95) -> MeanInterval:
     """Mean over `dim` and the half-width of its two-sided t interval, t_{n-1} s / sqrt(n), s with n - 1.
 
     values: independent repetitions (seeds) along `dim`, at least two. For a comparison with a control that shares the
@@ -54,9 +59,9 @@ def mean_interval(values: Tensor, *, dim: int = 0, level: float = 0.95) -> MeanI
     >>> round(gain.mean.item(), 4), round(gain.half_width.item(), 4)
     (0.04, 0.0248)
     """
-    must_be_tensors(values=values)
+    values = as_numbers(values, "values")
     if values.is_complex():
-        raise ValueError(f"values must be a tensor of real numbers, got {values.dtype}")
+        raise ValueError(f"values must be real numbers, got {values.dtype}")
     if not -values.ndim <= dim < values.ndim:
         raise ValueError(f"dim must name a dimension of values {tuple(values.shape)}, got {dim}")
     count = values.shape[dim]
@@ -102,7 +107,7 @@ def _within(angle: float, freedom: int) -> float:
 
 
 class Comparison(NamedTuple):
-    """A mean over seeds beside that of its control.
+    """A mean over seeds, `value`, beside that of its control, whose own interval is control_low to control_high.
 
     low and high are the ends of the interval of value - control, moved by control: they lie on the scale of `value`,
     and `low > control` says that the value is above its control beyond chance. NaN where fewer than two seeds are left.
@@ -123,6 +128,9 @@ class Comparison(NamedTuple):
     level: float = 0.95
     """With which probability the interval holds the truth, were the numbers Gaussian."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def difference(self) -> float:
         """value - control."""
@@ -134,9 +142,7 @@ class Comparison(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def compare(
-    values: Sequence[float] | Any, control: Sequence[float] | Any = 0.0, *, paired: bool = True, level: float = 0.95
-) -> Comparison:
+def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float = 0.95) -> Comparison:
     """`values` over seeds beside `control`: both means, and the t interval of their difference.
 
     control: as many numbers as values, of the same seeds (paired, which is narrower); numbers of other seeds
@@ -148,7 +154,7 @@ def compare(
     (0.04, 0.0248, 3)
     """
     first, second = _row(values, "values"), _row(control, "control")
-    known = np.ndim(control) == 0
+    known = as_numbers(control, "control").ndim == 0
     if known:
         if not isfinite(second[0]):
             raise ValueError(f"control must be finite where it is one number, got {second[0]}")
@@ -185,9 +191,9 @@ def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: floa
 
     most = seeds
     while not enough(most):
-        most *= 2
-        if most > 1_000_000:
+        if most >= 1_000_000:
             return None
+        most = min(2 * most, 1_000_000)
     least = 2
     while least < most:
         middle = (least + most) // 2
@@ -195,11 +201,13 @@ def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: floa
     return most
 
 
-def _row(values: Any, name: str) -> np.ndarray:
+def _row(values: Number, name: str) -> np.ndarray:
     """As one row of float64, whatever it came as."""
-    row = np.atleast_1d(np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64))
-    if row.ndim != 1:
-        raise ValueError(f"{name} must be one row of numbers, a number a seed, got the shape {row.shape}")
+    tensor = as_numbers(values, name)
+    if tensor.is_complex() or tensor.ndim > 1:
+        described = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise ValueError(f"{name} must be one row of numbers, one per seed, got {described}")
+    row: np.ndarray = tensor.detach().reshape(-1).double().cpu().numpy()
     return row
 
 

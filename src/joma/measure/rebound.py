@@ -6,17 +6,16 @@ size that chance alone would give: over seeds, or from the roughness of the one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import as_tensor
+from joma.host.words import brief
 from joma.measure.intervals import mean_interval
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 FEWEST_POINTS = 12
 FEWEST_SEEDS = 3
@@ -51,11 +50,14 @@ class Rebound(NamedTuple):
     rebounds: Tensor
     """bool: it drops, rebound > rebound_margin, and rebound > share * drop."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 def rebound(
-    curve: Tensor | np.ndarray | Sequence[Any],
+    curve: Number,
     *,
-    steps: Tensor | np.ndarray | Sequence[float] | None = None,
+    steps: Number | None = None,
     over_seeds: bool = False,
     share: float = 0.02,
     sigmas: float = 3.5,
@@ -128,7 +130,7 @@ def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
     return level, middle, size
 
 
-def drop_and_rebound(curve: Tensor) -> tuple[Tensor, Tensor]:
+def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:
     """Drop and rebound of every seed, each read at the valley of the mean of the others: its noise chooses no place.
 
     curve: (..., seeds, points) -> (..., seeds) each.
@@ -136,6 +138,7 @@ def drop_and_rebound(curve: Tensor) -> tuple[Tensor, Tensor]:
     >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
     (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))
     """
+    curve = as_numbers(curve, "curve")
     others = curve.sum(-2, keepdim=True) - curve
     low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]
     return curve[..., 0] - low, curve[..., -1] - low
@@ -149,15 +152,15 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
 
 
 def _checked(
-    curve: Tensor | np.ndarray | Sequence[Any],
-    steps: Tensor | np.ndarray | Sequence[float] | None,
+    curve: Number,
+    steps: Number | None,
     over_seeds: bool,
     share: float,
     sigmas: float,
     confidence: float,
     groups: int,
 ) -> tuple[Tensor, Tensor]:
-    curve = as_tensor(curve, "curve")
+    curve = as_numbers(curve, "curve")
     meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
     if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
         raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")

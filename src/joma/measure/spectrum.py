@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.measure import _factor, _lanczos
-from joma.measure._arguments import must_be_tensors
+from joma.theory.arguments import Number, as_numbers
 
 GRAM_SIDE = 256
 """Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""
@@ -70,6 +71,9 @@ class Spectrum(NamedTuple):
     vectors: Tensor
     """(..., smaller side, count) singular vectors of the smaller side (left ones if square): a warm `start`."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def spectral_norm(self) -> Tensor:
         """(...) the largest singular value."""
@@ -77,12 +81,12 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(
-    w: Tensor,
+    w: Number,
     *,
     count: int = 1,
     tolerance: float = 1e-3,
     failure: float = 1e-6,
-    start: Tensor | None = None,
+    start: Number | None = None,
     generator: torch.Generator | None = None,
 ) -> Spectrum:
     """The `count` leading singular values of every matrix, to `tolerance`, except with probability `failure`.
@@ -95,7 +99,7 @@ def spectrum(
     - n up to 1280 on a CPU, 16384 elsewhere, count up to 4: the Gram matrix in float32, and a Cholesky factor for each
       value. Cost: rows columns n flops on a CPU, four times as many in TF32 elsewhere. See `joma.measure._factor`;
     - else: block Lanczos on w w^T with full reorthogonalisation (the Krylov spaces of Golub-Kahan, orthogonalised on
-      the smaller side only). Cost: about two reads of w a step, 15 to 25 steps without a spectral gap, fewer with
+      the smaller side only). Cost: about two reads of w per step, 15 to 25 steps without a spectral gap, fewer with
       one. See `joma.measure._lanczos`.
 
     start: (..., smaller side, any) vectors of a similar matrix, e.g. `vectors` of the checkpoint before. They are used
@@ -107,13 +111,14 @@ def spectrum(
     >>> s.values, s.stable_rank, s.probability
     (tensor([3., 2.]), tensor(1.5556), 1.0)
     """
-    _check(w)
+    w = _checked(w)
     side = min(w.shape[-2:])
     if not (isinstance(count, int) and 1 <= count <= side):
         raise ValueError(f"count must be a whole number from 1 to {side}, the smaller side of w, got {count!r}")
     if not 0 < tolerance < 1 or not 0 < failure < 1:
         raise ValueError(f"tolerance and failure must lie between 0 and 1, got {tolerance!r} and {failure!r}")
-    warm = 0 if start is None else _check_start(start, w, side)
+    known = None if start is None else _checked_start(start, w, side)
+    warm = 0 if known is None else known.shape[-1]
     with torch.no_grad(), _full_precision(w.device):
         stack = w.detach().reshape(-1, *w.shape[-2:])
         stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
@@ -124,22 +129,22 @@ def spectrum(
         if generator is None:
             generator = torch.Generator(w.device).manual_seed(0)
         earlier = (
-            stack.new_zeros(len(stack), side, 0) if start is None else start.detach().reshape(len(stack), side, -1)
+            stack.new_zeros(len(stack), side, 0) if known is None else known.detach().reshape(len(stack), side, -1)
         )
         each = failure / (count * max(1, len(stack)) * 2)  # 2: a matrix may come to be tried in two ways
         parts = []
         step = max(1, TOGETHER // prod(w.shape[-2:]))
         for i in range(0, len(stack), step):
-            some, known, part = stack[i : i + step], earlier[i : i + step].to(_compute_dtype(w)), None
+            some, before, part = stack[i : i + step], earlier[i : i + step].to(_compute_dtype(w)), None
             if not exact and factor:
-                part = _by_factor(some, known, count, tolerance, each, generator)
+                part = _by_factor(some, before, count, tolerance, each, generator)
             if not exact and part is None:
-                part = _by_lanczos(some, known, width - warm, count, tolerance, each, generator)
+                part = _by_lanczos(some, before, width - warm, count, tolerance, each, generator)
             parts.append(_by_gram(some, count) if part is None else part)
     return _assemble(parts, w, count, 1.0 if exact else 1.0 - failure)
 
 
-def stable_rank(w: Tensor, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
+def stable_rank(w: Number, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
     """|w|_F^2 / |w|_2^2 of every matrix: between 1 and the rank, and 0 for a zero matrix.
 
     Unlike the rank it moves continuously with the weights. w: (..., rows, columns); returns (...), at least float32.
@@ -150,6 +155,7 @@ def stable_rank(w: Tensor, *, tolerance: float = 1e-3, generator: torch.Generato
     >>> stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
     tensor(1.5000)
     """
+    w = as_numbers(w, "w")
     found = spectrum(w, tolerance=tolerance, generator=generator)
     if not (torch.is_grad_enabled() and w.requires_grad):
         return found.stable_rank
@@ -162,7 +168,7 @@ def stable_rank(w: Tensor, *, tolerance: float = 1e-3, generator: torch.Generato
     return torch.where(top > 0, wide.square().sum((-2, -1)) / torch.where(top > 0, top, 1.0), 0.0)
 
 
-def spectral_norm(w: Tensor, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
+def spectral_norm(w: Number, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
     """The largest singular value of every matrix, w: (..., rows, columns) -> (...), at most tolerance/2 too small.
 
     >>> spectral_norm(torch.tensor([[3.0, 0.0, 4.0]]))
@@ -172,7 +178,7 @@ def spectral_norm(w: Tensor, *, tolerance: float = 1e-3, generator: torch.Genera
 
 
 def leading_singular_values(
-    w: Tensor, count: int, *, tolerance: float = 1e-3, generator: torch.Generator | None = None
+    w: Number, count: int, *, tolerance: float = 1e-3, generator: torch.Generator | None = None
 ) -> Tensor:
     """The `count` largest singular values, w: (..., rows, columns) -> (..., count); squares within tolerance sigma_1^2.
 
@@ -182,7 +188,7 @@ def leading_singular_values(
     return spectrum(w, count=count, tolerance=tolerance, generator=generator).values
 
 
-def effective_rank(w: Tensor) -> Tensor:
+def effective_rank(w: Number) -> Tensor:
     """exp of the entropy of the normalised singular values sigma_i / sum_j sigma_j (Roy & Vetterli 2007).
 
     Between 1 and the rank; 0 for a zero matrix. It needs all singular values: the Gram matrix of the smaller side n in
@@ -193,7 +199,7 @@ def effective_rank(w: Tensor) -> Tensor:
     >>> effective_rank(torch.eye(4)).item()
     4.0
     """
-    _check(w)
+    w = _checked(w)
     stack = w.reshape(-1, *w.shape[-2:])
     stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
     with _full_precision(w.device):
@@ -371,16 +377,17 @@ def _full_precision(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _check(w: Tensor) -> None:
-    must_be_tensors(w=w)
+def _checked(given: Number) -> Tensor:
+    w = as_numbers(given, "w")
     if not w.is_floating_point():
         raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
     if w.ndim < 2 or 0 in w.shape[-2:]:
         raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
+    return w
 
 
-def _check_start(start: Tensor, w: Tensor, side: int) -> int:
-    must_be_tensors(start=start)
+def _checked_start(given: Number, w: Tensor, side: int) -> Tensor:
+    start = as_numbers(given, "start").to(w.device)
     if start.ndim != w.ndim or start.shape[:-1] != (*w.shape[:-2], side):
         raise ValueError(
             f"start must have shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}, "
@@ -388,4 +395,4 @@ def _check_start(start: Tensor, w: Tensor, side: int) -> int:
         )
     if not start.isfinite().all():
         raise ValueError("start must be finite, got NaN or infinity")
-    return start.shape[-1]
+    return start

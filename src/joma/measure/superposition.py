@@ -24,7 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.measure._arguments import must_be_tensors
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle
@@ -57,8 +58,11 @@ class Superposition(NamedTuple):
     shuffled_patterns: Tensor
     """(sets,) and their groups."""
 
+    def __repr__(self) -> str:
+        return brief(self)
 
-def peaks(activations: Tensor) -> tuple[Tensor, Tensor]:
+
+def peaks(activations: Number) -> tuple[Tensor, Tensor]:
     """(texts, length, neurons) to the largest activation in every text and its position, both (texts, neurons).
 
     Over many texts, call it batch by batch: only the peaks need to be kept.
@@ -66,7 +70,7 @@ def peaks(activations: Tensor) -> tuple[Tensor, Tensor]:
     >>> peaks(torch.tensor([[[0.0], [3.0], [1.0]]]))
     (tensor([[3.]]), tensor([[1]]))
     """
-    must_be_tensors(activations=activations)
+    activations = as_numbers(activations, "activations")
     if activations.ndim != 3 or 0 in activations.shape:
         raise ValueError(f"activations must be (texts, length, neurons), got {tuple(activations.shape)}")
     largest = activations.max(1)
@@ -74,12 +78,12 @@ def peaks(activations: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def superposition(
-    height: Tensor,
-    position: Tensor,
-    tokens: Tensor,
+    height: Number,
+    position: Number,
+    tokens: Number,
     *,
-    keys: Tensor | None = None,
-    weights: Tensor | None = None,
+    keys: Number | None = None,
+    weights: Number | None = None,
     contexts: int = 20,
     seed: int = 0,
 ) -> Superposition:
@@ -96,6 +100,10 @@ def superposition(
     >>> found.score[:3], found.patterns[:3]
     (tensor([0., 1., 1.]), tensor([1, 0, 0]))
     """
+    height, position = as_numbers(height, "height"), as_tensor(position, "position")
+    tokens = as_tensor(tokens, "tokens")
+    keys = None if keys is None else as_tensor(keys, "keys")
+    weights = None if weights is None else as_numbers(weights, "weights")
     _check(height, position, tokens, keys, weights, contexts)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
@@ -124,7 +132,6 @@ def superposition(
 def _check(
     height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
 ) -> None:
-    must_be_tensors(height=height, position=position, tokens=tokens, keys=keys, weights=weights)
     if height.ndim != 2 or position.shape != height.shape:
         raise ValueError(
             f"height and position must both be (texts, neurons), got {tuple(height.shape)}, {tuple(position.shape)}"

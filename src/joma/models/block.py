@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from joma.theory.arguments import Number, as_tensor, floating
 from joma.theory.attention import Attention
 from joma.theory.flow import Activation, identity
 
@@ -26,8 +27,8 @@ class JomaBlock(nn.Module):
 
     def __init__(
         self,
-        tokens: Tensor,
-        queries: Tensor,
+        tokens: Number,
+        queries: Number,
         *,
         nodes: int,
         attention: Attention = Attention("exp"),  # noqa: B008 - frozen
@@ -35,7 +36,14 @@ class JomaBlock(nn.Module):
         residual: bool = True,
         members: tuple[int, ...] = (),
     ) -> None:
+        """Embeddings, sizes and kind of the block; w and z begin at zero.
+
+        tokens: U_C (width, tokens) and queries: u_m (width, queries), the fixed embeddings as columns. nodes: K, hidden
+        nodes. attention: how logits become weights. activation: phi, a pointwise function. residual: whether the
+        query's embedding is added. members: leading dimensions of w and z, () for one block.
+        """
         super().__init__()
+        tokens, queries = floating(tokens, "tokens"), floating(queries, "queries")
         if tokens.ndim != 2 or queries.ndim != 2 or tokens.shape[0] != queries.shape[0]:
             raise ValueError(
                 f"tokens and queries must share their width: got {tuple(tokens.shape)} and {tuple(queries.shape)}"
@@ -53,12 +61,18 @@ class JomaBlock(nn.Module):
         """V = U_C^T W, (*members, tokens, nodes)."""
         return self.tokens.mT @ self.w
 
-    def attend(self, x: Tensor, query: Tensor) -> Tensor:
-        """b of every sample. x (..., samples, tokens), query (samples,)."""
-        return self.attention.weights(self.z[..., query, :], x)
+    def __repr__(self) -> str:
+        (width, tokens), queries, nodes = self.tokens.shape, self.queries.shape[1], self.w.shape[-1]
+        members = f", members={tuple(self.w.shape[:-2])}" if self.w.ndim > 2 else ""
+        return f"JomaBlock({tokens} tokens, {queries} queries, width {width}, {nodes} nodes, {self.attention}{members})"
 
-    def forward(self, x: Tensor, query: Tensor) -> Tensor:
+    def attend(self, x: Number, query: Number) -> Tensor:
+        """b of every sample. x (..., samples, tokens), query (samples,)."""
+        return self.attention.weights(self.z[..., as_tensor(query, "query"), :], x)
+
+    def forward(self, x: Number, query: Number) -> Tensor:
         """The hidden nodes, (..., samples, nodes)."""
+        query = as_tensor(query, "query")
         f = self.attend(x, query) @ self.tokens.mT
         if self.residual:
             f = f + self.queries.mT[query]

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from joma.host.words import brief, counted
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part
 from joma.models.products import linear
+from joma.theory.arguments import Number, as_tensor
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
 Activation = Literal["relu", "gelu", "silu", "identity"]
@@ -40,6 +42,24 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 class DecoderConfig:
     """The shape of a decoder. Every option is honoured or refused.
 
+    - vocabulary: number of words
+    - outputs: classes to predict; the vocabulary unless given
+    - layers: number of blocks
+    - width: of the residual stream
+    - heads: attention heads per block
+    - mlp: hidden width of the MLP; 0 leaves the MLP out (and then there is no activation: say "identity")
+    - context: the longest sequence
+    - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own
+      layer
+    - causal: whether a token sees only the tokens up to itself
+    - norm: which norm, and whether it stands before or after attention and MLP
+    - activation: of the MLP
+    - residual: whether a block adds to its input
+    - projection: whether attention has an output matrix
+    - copies: whether all blocks start with the same weights
+    - embeddings: frozen ones stay where they start; orthonormal ones are frozen too, and need vocabulary <= width
+    - positions: how tokens know their place
+
     >>> DecoderConfig(vocabulary=50, width=16).with_(heads=3)
     Traceback (most recent call last):
     ValueError: width 16 cannot be shared by 3 heads
@@ -47,27 +67,23 @@ class DecoderConfig:
 
     vocabulary: int
     outputs: int | None = None
-    """Classes to predict; the vocabulary unless given."""
     layers: int = 1
     width: int = 200
     heads: int = 1
     mlp: int = 200
-    """Hidden width of the MLP; 0 leaves the MLP out (and then there is no activation: say "identity")."""
     context: int = 35
-    """The longest sequence."""
     dropout: float = 0.0
-    """On the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own layer."""
     causal: bool = True
     norm: Norm = "post-layer"
     activation: Activation = "relu"
     residual: bool = True
     projection: bool = True
-    """Whether attention has an output matrix."""
     copies: bool = False
-    """Whether all blocks start with the same weights."""
     embeddings: Embeddings = "learned"
-    """Frozen ones stay where they start; orthonormal ones are frozen too, and need vocabulary <= width."""
     positions: Positions = "sinusoidal"
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "layers", "width", "heads", "context"):
@@ -129,7 +145,9 @@ class Decoder(nn.Module):
     seeds: Tensor
 
     def __init__(self, config: DecoderConfig, seeds: Sequence[int]) -> None:
+        """Networks of the shape that `config` gives, one per entry of `seeds`, each initialised from its own seed."""
         super().__init__()
+        seeds = [int(seed) for seed in seeds]
         if not seeds:
             raise ValueError("a decoder needs at least one member: seeds is empty")
         self.config = config
@@ -144,18 +162,30 @@ class Decoder(nn.Module):
         self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
         self.register_buffer("sinusoids", _sinusoids(config.context, config.width), persistent=False)
 
-    def forward(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+    def __repr__(self) -> str:
+        config = self.config
+        sizes = f"{config.layers} layers, width {config.width}, {config.heads} heads, mlp {config.mlp}"
+        parameters = sum(parameter.numel() for parameter in self.parameters()) // self.members
+        return f"Decoder({counted(self.members, 'member')} of {parameters:,} parameters: {sizes})"
+
+    def forward(self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+        """Logits at every position, (members, batch, length, outputs); arguments as in `features`."""
         features = self.features(tokens, noise=noise, look=look)
         shape = features.shape[:-1]
         return self.read(features.flatten(1, -2)).view(*shape, -1)
 
-    def read(self, features: Tensor) -> Tensor:
+    def read(self, features: Number) -> Tensor:
         """Logits of features (members, positions, width)."""
         return linear(features, self.out.mT, self.out_bias)
 
-    def features(self, tokens: Tensor, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
-        """What the output matrix reads, (members, batch, length, width)."""
+    def features(self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+        """What the output matrix reads, (members, batch, length, width).
+
+        tokens: (batch, length) or (members, batch, length). noise: what `joma.models.dropout.keys` gives; without it
+        nothing is dropped. look: called with what passes by in every layer.
+        """
         config = self.config
+        tokens = as_tensor(tokens, "tokens")
         self._check(tokens)
         x = _embed(tokens, self.embedding, self._positions(), config, noise)
         shape = x.shape

@@ -13,32 +13,33 @@ import torch
 from torch import Tensor
 
 from joma.models.parts import compiled_part
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 _SIGN = 1 << 31
 _PLACE = 0x85EBCA6B
 
 
 @compiled_part
-def keys(seeds: Tensor, step: Tensor | int) -> Tensor:
-    """One int32 key a member and step. seeds (members,) int32; step a number or an int32 tensor.
+def keys(seeds: Number, step: Tensor | int) -> Tensor:
+    """One int32 key per member and step. seeds (members,), whole numbers; step a number or an int32 tensor.
 
     >>> keys(torch.tensor([0, 1], dtype=torch.int32), 5).dtype
     torch.int32
     """
-    return _mix(_mix(seeds + 0x2545F491) ^ (step * _signed(0x9E3779B1) + 0x1B873593))
+    return _mix(_mix(as_tensor(seeds, "seeds").int() + 0x2545F491) ^ (step * _signed(0x9E3779B1) + 0x1B873593))
 
 
-def onwards(key: Tensor, places: int) -> Tensor:
+def onwards(key: Number, places: int) -> Tensor:
     """The key whose place 1 is place 1 + `places` of this one: what is alike but for its places can be compiled once.
 
     >>> x, key = torch.ones(1, 5), keys(torch.tensor([7], dtype=torch.int32), 0)
     >>> torch.equal(dropout(x, 0.5, onwards(key, 3), place=1), dropout(x, 0.5, key, place=4))
     True
     """
-    return key + _signed(_PLACE * places)
+    return as_tensor(key, "key").int() + _signed(_PLACE * places)
 
 
-def dropout(x: Tensor, probability: float, key: Tensor, place: int) -> Tensor:
+def dropout(x: Number, probability: float, key: Number, place: int) -> Tensor:
     """x (members, ...) with entries dropped with `probability`, the others scaled up. `key` (members,) from `keys`.
 
     `place` tells the dropouts of one forward pass apart. Masks are uniform to 2^-32.
@@ -48,6 +49,7 @@ def dropout(x: Tensor, probability: float, key: Tensor, place: int) -> Tensor:
     >>> round(kept.float().mean().item(), 2)
     0.8
     """
+    x = as_numbers(x, "x")
     if probability == 0:
         return x
     index = torch.arange(math.prod(x.shape[1:]), device=x.device, dtype=torch.int32).view(x.shape[1:])

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from joma.theory.arguments import Number, as_numbers
+
 _HALF = {"on": False}
 """For the whole process. A compiled step must see the change: torch.compile guards an entry of a dict, cannot trace a
 ContextVar, and takes what is local to a thread for a constant (torch 2.13)."""
@@ -36,13 +38,14 @@ def half_products(on: bool = True) -> Iterator[None]:
         _HALF["on"] = before
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear(x: Number, weight: Number, bias: Number) -> Tensor:
     """x weight + bias for every member: x (members, rows, in), weight (members, in, out), bias (members, out).
 
     >>> linear(torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.zeros(2, 5)).unique()
     tensor([4.])
     """
     result: Tensor
+    x, weight, bias = as_numbers(x, "x"), as_numbers(weight, "weight"), as_numbers(bias, "bias")
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # torch 2.11 loses gradients around `add_`
         result = _OnProcessor.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     elif _HALF["on"]:

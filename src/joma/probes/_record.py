@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from joma.host.words import counted, short
 from joma.measure.attention import AttentionStats
 
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
@@ -46,6 +47,10 @@ class Probe:
     """
 
     def __init__(self, model: nn.Module, *, keep: bool) -> None:
+        """Not for callers: `collect` and `collect_plain` make probes.
+
+        model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
+        """
         self.model_name = type(model).__name__
         self.names = {
             module: ".".join(part for part in name.split(".") if part != _COMPILED) or self.model_name
@@ -58,6 +63,10 @@ class Probe:
         self._calls_before = 0  # the forward pass under way
         self._keep = keep
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
+
+    def __repr__(self) -> str:
+        seen = f"{counted(len(self.layers), 'layer')}, {counted(self.calls, 'attention call')}"
+        return f"Probe({short(self.model_name)}: {seen})"
 
     @property
     def layers(self) -> list[str]:

@@ -1,51 +1,70 @@
-"""Attention entropy of a model on a text, in bounded memory."""
+"""Attention entropy of a model on text, in bounded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from joma.host.devices import lacking
-from joma.measure._arguments import as_tensor
+from joma.host.words import counted
+from joma.models.decoder import Decoder
 from joma.probes._record import ProbeError, inner
 from joma.probes._transformers import collect
+from joma.probes.decoder import ensemble_entropy
+from joma.theory.arguments import Number, as_tensor
+
+CONTEXT = 512
+"""Tokens per window unless given: fewer where texts are shorter or the model reads fewer."""
 
 
 def attention_entropy(
     model: nn.Module,
-    tokens: Tensor | np.ndarray | Sequence[int],
+    tokens: Number,
     *,
-    context: int = 512,
+    context: int | None = None,
     batch: int = 8,
     device: torch.device | str | None = None,
     single_pass: bool = False,
 ) -> Tensor:
-    """(layers, heads), float64: mean entropy in nats of a transformers text model's attention over a text.
+    """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
-    tokens (length,), a tensor or the list a tokenizer gives, are cut into windows of `context` tokens, `batch` of them
-    a forward pass; what is left over at the end is not read. The mean runs over all queries, also the first ones of a
-    window, which can only see a few keys: compare values of the same context. `device` moves the model there and
-    leaves it there; by default it stays where it is. Runs in evaluation mode without gradients; the mode comes back
+    model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
+    heads). tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do.
+
+    Every text is cut into windows of `context` tokens, and `batch` windows are read per forward pass; what is left over
+    at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model
+    reads fewer tokens at a time. The mean runs over all queries, also the first ones of a window, which can only see a
+    few keys: compare values of the same context. `device` moves the model there and leaves it there; by default it
+    stays where it is. single_pass: as in `collect`. Runs in evaluation mode without gradients; the mode comes back
     afterwards.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
-    >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9, context=8).shape
+    >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
     model = inner(model)
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ProbeError(f"{type(model).__name__} reads two texts: call it yourself inside joma.probes.collect")
+    if single_pass and isinstance(model, Decoder):
+        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
     windows = _windows(model, tokens, context, batch)
     if device is not None:
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
+    windows_here = windows.to(next(model.parameters()).device)
+    if isinstance(model, Decoder):
+        with torch.inference_mode():
+            parts = [ensemble_entropy(model, some) * len(some) for some in windows_here.split(batch)]
+        return torch.stack(parts).sum(0).cpu() / len(windows)
+    return _of_transformers(model, windows_here.split(batch), single_pass)
+
+
+def _of_transformers(model: nn.Module, batches: tuple[Tensor, ...], single_pass: bool) -> Tensor:
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
     options = {"use_cache": False} if "use_cache" in signature(base.forward).parameters else {}
@@ -53,28 +72,39 @@ def attention_entropy(
     try:
         model.eval()
         with torch.inference_mode(), collect(base, keep=False, single_pass=single_pass) as probe:
-            for ids in windows.split(batch):
+            for ids in batches:
                 base(input_ids=ids.to(at), **options)
     finally:
         model.train(training)
     return probe.mean_entropy()
 
 
-def _windows(model: nn.Module, tokens: Tensor | np.ndarray | Sequence[int], context: int, batch: int) -> Tensor:
+def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) -> Tensor:
     """(windows, context) of `tokens`, after checking that the model can read them."""
-    tokens = as_tensor(tokens, "tokens")
-    if tokens.ndim != 1 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
-        raise ValueError(f"tokens must be one row of token ids, got {tokens.dtype} {tuple(tokens.shape)}")
-    if context < 1 or batch < 1:
+    ids = as_tensor(tokens, "tokens")
+    if ids.ndim not in (1, 2) or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        wanted = "token ids, (length,) of one text or (texts, length)"
+        raise ValueError(f"tokens must be {wanted}, got {ids.dtype} {tuple(ids.shape)}")
+    length = ids.shape[-1]
+    longest, vocabulary = _limits(model)
+    width = min(CONTEXT, length, longest or CONTEXT) if context is None else context
+    if width < 1 or batch < 1:
         raise ValueError(f"context and batch must be at least 1, got {context} and {batch}")
-    if len(tokens) < context:
-        raise ValueError(f"the text has {len(tokens)} tokens, fewer than the context of {context}")
-    config = getattr(model, "config", None)
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and context > longest:
-        raise ValueError(f"{type(model).__name__} reads at most {longest} tokens at a time, context is {context}")
-    vocabulary = getattr(config, "vocab_size", None)
-    if isinstance(vocabulary, int) and not (int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary):
+    if length < width:
+        raise ValueError(f"the text has {counted(length, 'token')}, fewer than the context of {width}")
+    if longest is not None and width > longest:
+        raise ValueError(f"{type(model).__name__} reads at most {longest} tokens at a time, context is {width}")
+    if vocabulary is not None and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
         raise ValueError(f"token ids must be from 0 to {vocabulary - 1} for {type(model).__name__}")
-    count = len(tokens) // context
-    return tokens[: count * context].long().view(count, context)
+    count = length // width
+    return ids[..., : count * width].long().reshape(-1, width)
+
+
+def _limits(model: nn.Module) -> tuple[int | None, int | None]:
+    """The longest text and the size of the vocabulary, where the model says them."""
+    config: Any = getattr(model, "config", None)
+    if isinstance(model, Decoder):
+        return model.config.context, model.config.vocabulary
+    found = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
+    longest, vocabulary = (limit if isinstance(limit, int) else None for limit in found)
+    return longest, vocabulary

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from joma.measure.correlation import pearson
 from joma.models.decoder import Decoder
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of features, output matrix, output bias and targets, as `joma.training.cross_entropy` takes and gives them."""
@@ -27,20 +28,24 @@ WORDS = 512
 """Vectors of the vocabulary that are compared with one another."""
 
 
-def attention_entropy(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """Mean over queries and sequences of -sum a ln a, (members, layers, heads). tokens: (sequences, length).
+def ensemble_entropy(decoder: Decoder, tokens: Number) -> Tensor:
+    """Mean over queries and sequences of -sum a ln a, (members, layers, heads), of one batch in one pass.
+
+    tokens: (sequences, length), or (members, sequences, length) where every member reads its own. For texts of any
+    length see `joma.probes.attention_entropy`.
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1, 2])
-    >>> attention_entropy(decoder, torch.zeros(4, 10, dtype=torch.long)).shape
+    >>> ensemble_entropy(decoder, torch.zeros(4, 10, dtype=torch.long)).shape
     torch.Size([3, 2, 1])
     """
-    total, look = _entropies(decoder, tokens.device)
-    decoder.features(tokens, look=look)
-    return total / tokens.numel()
+    ids = as_tensor(tokens, "tokens")
+    total, look = _entropies(decoder, ids.device)
+    decoder.features(ids, look=look)
+    return total / math.prod(ids.shape[-2:])
 
 
-def validation(decoder: Decoder, inputs: Tensor, targets: Tensor, cross_entropy: CrossEntropy) -> dict[str, Tensor]:
+def validation(decoder: Decoder, inputs: Number, targets: Number, cross_entropy: CrossEntropy) -> dict[str, Tensor]:
     """Loss (members,) and attention entropy (members, layers, heads) on a whole text, in one pass, piece by piece.
 
     inputs, targets: (sequences, length), every sequence with what follows each of its tokens. Both are means.
@@ -53,6 +58,7 @@ def validation(decoder: Decoder, inputs: Tensor, targets: Tensor, cross_entropy:
     >>> found["loss"].shape, found["entropy"].shape
     (torch.Size([2]), torch.Size([2, 1, 1]))
     """
+    inputs, targets = as_tensor(inputs, "inputs"), as_tensor(targets, "targets")
     length = inputs.shape[-1]
     together = max(1, AT_ONCE // (length * decoder.out.shape[1]))
     entropy, look = _entropies(decoder, inputs.device)
@@ -129,7 +135,7 @@ def embedding_coherence(decoder: Decoder) -> Tensor:
     return (cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(-1)) / (count * (count - 1))
 
 
-def stable_ranks(w: Tensor) -> Tensor:
+def stable_ranks(w: Number) -> Tensor:
     """|w|_F^2 / |w|_2^2 of every matrix (..., rows, columns), by repeated squaring of its Gram matrix; 0 for zeros.
 
     Of G = w w^T / |w|_F^2, tr G^(p+1) / tr G^p lies below the largest eigenvalue by less than side / (e p) of it,
@@ -139,7 +145,7 @@ def stable_ranks(w: Tensor) -> Tensor:
     >>> stable_ranks(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
     tensor(1.5000, dtype=torch.float64)
     """
-    w = w.detach().double()
+    w = as_numbers(w, "w").detach().double()
     w = w if w.shape[-2] <= w.shape[-1] else w.mT
     size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
     w = w / torch.where(size == 0, 1.0, size)
@@ -153,7 +159,7 @@ def stable_ranks(w: Tensor) -> Tensor:
     return torch.where(largest == 0, 0.0, 1 / torch.where(largest == 0, 1.0, largest))
 
 
-def logit_terms(decoder: Decoder, frequency: Tensor) -> tuple[Tensor, Tensor] | None:
+def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | None:
     """What Theorem 1 ties together in the first layer: logits and squares, each (members, vocabulary), or None.
 
     logits: of every key word, averaged over queries by their `frequency` (vocabulary,): words that share an MLP share
@@ -172,6 +178,7 @@ def logit_terms(decoder: Decoder, frequency: Tensor) -> tuple[Tensor, Tensor] | 
     config = decoder.config
     if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre"):
         return None
+    frequency = as_numbers(frequency, "frequency")
     words = decoder.embedding * math.sqrt(config.width)
     query, key, value = _weight(decoder, "qkv")[:, 0].split(config.width, dim=-1)
     bias = _weight(decoder, "qkv_bias")[:, 0, : config.width]
@@ -190,7 +197,7 @@ def logit_terms(decoder: Decoder, frequency: Tensor) -> tuple[Tensor, Tensor] | 
 
 
 def logit_estimate(
-    decoder: Decoder, start: tuple[Tensor, Tensor], frequency: Tensor, *, words: int
+    decoder: Decoder, start: tuple[Tensor, Tensor], frequency: Number, *, words: int
 ) -> dict[str, Tensor]:
     """How far the first layer's logits moved as Theorem 1 says: correlations over the most frequent words, (members,).
 
@@ -211,7 +218,7 @@ def logit_estimate(
     if now is None:
         return {}
     moved, grown = (after.double() - before.double() for after, before in zip(now, start, strict=True))
-    frequency = frequency.to(moved)
+    frequency = as_numbers(frequency, "frequency").to(moved)
     often = frequency.topk(words).indices
     predicted = grown - grown.sum(-1, keepdim=True) * frequency
     return {

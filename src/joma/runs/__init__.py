@@ -1,10 +1,11 @@
-"""The record of what happened: one SQLite file a run, crash-safe, resumable, exportable."""
+"""The record of what happened: one SQLite file per run, crash-safe, resumable, exportable."""
 
 from __future__ import annotations
 
+from joma.runs.dims import Dims
 from joma.runs.errors import RunError
 from joma.runs.export import export
 from joma.runs.store import Run
 from joma.runs.values import plain_config
 
-__all__ = ["Run", "RunError", "export", "plain_config"]
+__all__ = ["Dims", "Run", "RunError", "export", "plain_config"]

@@ -1,11 +1,15 @@
 """Runs for other tools: Parquet, CSV and npz. A file appears complete or not at all.
 
-csv and parquet are long: one row a number, with the columns
+csv and parquet are tidy tables: one row per number, with the columns
 
-    series, step, index ("3,2" inside a matrix, "" for a single number), value
+    series, step, one per dimension, value
 
-In parquet, value is a float64 and a fifth column, integer, has the values of integer series exactly; beyond 2^53,
-where a float64 would round them, value is null.
+Dimensions are those of all series, in the order in which they first occur: their names (see `Run.describe`), or dim_0,
+dim_1, ... where they have none. A cell holds the place along the dimension, counted from 0, or its label; it is empty
+where a series does not have the dimension.
+
+In parquet, value is a float64 and a last column, integer, has the values of integer series exactly; beyond 2^53,
+where a float64 would round them, value is null. A dimension is int64, or float64 or string where labels are.
 
 npz holds every series as an array (steps, ...) and its steps as NAME@steps. What the run knows about itself
 (study, config, seed, versions, machine, status) travels as JSON under `joma` in the Parquet schema's metadata and
@@ -19,13 +23,14 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from joma.host.files import whole
+from joma.runs.dims import Named, coordinates
 from joma.runs.errors import RunError
 from joma.runs.store import Run
 
@@ -40,11 +45,13 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
-    ...     run.append("v", 0, [0.5, 1.5])
+    ...     run.append("loss", 0, 3.0)
+    ...     run.append("rank", 0, [0.5, 1.5], dims=("layer",))
     ...     print(export(run, "csv").read_text().strip())
-    series,step,index,value
-    v,0,0,0.5
-    v,0,1,1.5
+    series,step,layer,value
+    loss,0,,3.0
+    rank,0,0,0.5
+    rank,0,1,1.5
     """
     if to not in _WRITERS:
         raise RunError(f"to must be one of {', '.join(_WRITERS)}, got {to!r}")
@@ -79,26 +86,49 @@ def _meta(run: Run) -> str:
     return json.dumps({key: getattr(run, key) for key in keys})
 
 
-def _long_form(run: Run, to: str) -> Iterator[tuple[str, int, list[str], np.ndarray]]:
-    """(series, step, index of each number, the numbers) step by step."""
-    indices: dict[tuple[int, ...], list[str]] = {}
+class _Steps(NamedTuple):
+    """One step of a series: its numbers, and for each the place along every dimension of the table (None: none)."""
+
+    series: str
+    step: int
+    places: list[list[Any]]
+    values: np.ndarray
+
+
+def _columns(run: Run) -> dict[str, list[Named]]:
+    """The dimensions of all series, each with the series' dims that it occurs in."""
+    columns: dict[str, list[Named]] = {}
     for name in run.names():
+        dims = run.dims(name)
+        for dim in dims:
+            columns.setdefault(dim, []).append(dims)
+    return columns
+
+
+def _tidy(run: Run, to: str, columns: Iterable[str]) -> Iterator[_Steps]:
+    """Step by step: no more than one is held."""
+    for name in run.names():
+        dims = run.dims(name)
+        places: dict[tuple[int, ...], list[list[Any]]] = {}
         for step in run.steps(name).tolist():
             array = run.at(name, step)
             if np.iscomplexobj(array):
                 raise RunError(f"{name!r} is complex, and a row of {to} holds one real number; export to npz")
-            if array.shape not in indices:
-                indices[array.shape] = [",".join(map(str, index)) for index in np.ndindex(array.shape)]
-            yield name, step, indices[array.shape], array.reshape(-1)
+            if array.shape not in places:
+                found = coordinates(dims, array.shape)
+                nowhere = [None] * array.size
+                places[array.shape] = [found[dim].tolist() if dim in found else nowhere for dim in columns]
+            yield _Steps(name, step, places[array.shape], array.reshape(-1))
 
 
 def _write_csv(run: Run, stream: BinaryIO) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["series", "step", "index", "value"])
-    for name, step, index, values in _long_form(run, "csv"):
+    columns = _columns(run)
+    rows.writerow(["series", "step", *columns, "value"])
+    for name, step, places, values in _tidy(run, "csv", columns):
         # str of a numpy scalar: the shortest digits that give the same number back in its own dtype
-        rows.writerows([name, step, i, str(value)] for i, value in zip(index, values, strict=True))
+        rows.writerows([name, step, *place, str(value)] for *place, value in zip(*places, values, strict=True))
     text.detach()
 
 
@@ -108,21 +138,30 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise RunError("exporting to parquet needs pyarrow: pip install 'joma[export]'") from None
-    columns = [("series", pa.string()), ("step", pa.int64()), ("index", pa.string()), ("value", pa.float64())]
-    columns.append(("integer", pa.decimal128(20, 0)))  # neither int64 nor uint64 holds both
+    dims = {dim: _cell_type(dim, given) for dim, given in _columns(run).items()}
+    types = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    columns = [("series", pa.string()), ("step", pa.int64()), *((dim, types[kind]) for dim, kind in dims.items())]
+    columns += [("value", pa.float64()), ("integer", pa.decimal128(20, 0))]  # neither int64 nor uint64 holds both
     schema = pa.schema(columns, metadata={"joma": _meta(run)})
     with pq.ParquetWriter(stream, schema) as writer:
         batch: dict[str, list[Any]] = {name: [] for name, _ in columns}
-        for name, step, index, values in _long_form(run, "parquet"):
-            batch["series"] += [name] * len(index)
-            batch["step"] += [step] * len(index)
-            batch["index"] += index
+        for name, step, places, values in _tidy(run, "parquet", dims):
+            batch["series"] += [name] * len(values)
+            batch["step"] += [step] * len(values)
+            for (dim, kind), place in zip(dims.items(), places, strict=True):
+                batch[dim] += [None if one is None else kind(one) for one in place]
             batch["value"] += _floats(values)
-            batch["integer"] += values.tolist() if values.dtype.kind in "iu" else [None] * len(index)
+            batch["integer"] += values.tolist() if values.dtype.kind in "iu" else [None] * len(values)
             if len(batch["step"]) >= _ROWS_AT_ONCE:
                 writer.write_table(pa.table(batch, schema=schema))
                 batch = {name: [] for name, _ in columns}
         writer.write_table(pa.table(batch, schema=schema))
+
+
+def _cell_type(dim: str, given: list[Named]) -> type[int] | type[float] | type[str]:
+    """Of a column of places: whole numbers unless labels are something else."""
+    kinds = {type(label) for dims in given for label in dims[dim] or (0,)}
+    return str if str in kinds else float if float in kinds else int
 
 
 def _floats(values: np.ndarray) -> list[float | None]:

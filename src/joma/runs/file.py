@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from contextlib import suppress
+from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def must_be_a_file(path: Path) -> None:
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{path} does not exist; Run.create makes a new run") from None
+        raise RunError(f"{path} does not exist; {_instead(path)}") from None
     except OSError as error:
         raise RunError(f"{path} cannot be looked at ({error.strerror}); check the name and its folder") from error
     if not stat.S_ISREG(found.st_mode):
@@ -76,6 +77,21 @@ def must_be_a_file(path: Path) -> None:
         raise RunError(f"{path} is empty or cut off ({found.st_size} bytes), not a run; delete it and run again")
     if not os.access(path, os.R_OK):
         raise RunError(f"{path} cannot be read; check its permissions")
+
+
+def _instead(path: Path) -> str:
+    """What there is in place of a run that is missing: a name like it, or any runs beside it."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    try:
+        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.name[0] != ".")
+    except OSError:
+        beside = []
+    if near := get_close_matches(path.name, beside, 1):
+        return f"did you mean {near[0]}?"
+    runs = [name for name in beside if name.endswith(".sqlite")]
+    listed = ", ".join(runs[:5]) + (", ..." if runs[5:] else "")
+    return f"its folder has {listed}" if runs else "its folder has no run"
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from glob import escape
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from joma.host.words import counted, short
 from joma.runs import file
-from joma.runs.errors import RunError, sqlite_errors_explained
+from joma.runs.dims import Dims, Named, must_fit, named, unnamed
+from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
-from joma.runs.values import Packed, checksum_of, pack, plain_config, unpack
+from joma.runs.session import Session, meta_row
+from joma.runs.values import Packed, pack, plain_config, shape_of, unpack, valid_name, valid_step, whole
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Status = Literal["running", "finished", "failed"]
 
 
-class Run:
+class Run(Session):
     """The record of what happened. Made by `Run.create`, read and resumed by `Run.open`.
 
     When `append`, `record` or `keep` returns, killing the process loses nothing. One process writes; any number
@@ -44,12 +48,13 @@ class Run:
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
-        self.path = path
-        self._connection: sqlite3.Connection | None = connection
-        self._lock = lock
-        self._process = os.getpid()
-        self._one_at_a_time = threading.RLock()
+        """Not for callers: `Run.create` and `Run.open` make runs.
+
+        path: the file. connection: to it. lock: held by the one process that writes; None for a reader.
+        """
+        super().__init__(path, connection, lock)
         self._series: dict[str, int] = {}  # ids of series this writer has used; they never change
+        self._described: dict[str, Named | None] = {}  # what this writer knows of their dimensions
         try:
             self.study: str = self._meta("study")
             self.config: dict[str, Any] = self._meta("config")
@@ -78,10 +83,10 @@ class Run:
         """
         place = Path(os.path.realpath(path))
         meta: dict[str, Any] = {
-            "study": _valid_name(study, "a study"),
+            "study": valid_name(study, "a study"),
             "config": plain_config(config),
-            "version": _whole(version, "version"),
-            "seed": None if seed is None else _whole(seed, "seed"),
+            "version": whole(version, "version"),
+            "seed": None if seed is None else whole(seed, "seed"),
             "versions": versions(),
             "machine": machine(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -95,7 +100,7 @@ class Run:
         with _locked_for_writing(place) as lock:
             if place.exists():
                 raise RunError(f"{place} exists already; open it with Run.open or choose another name")
-            file.create(place, [_meta_row(key, value) for key, value in meta.items()])
+            file.create(place, [meta_row(key, value) for key, value in meta.items()])
             return cls(place, file.open_to_write(place), lock)
 
     @classmethod
@@ -144,25 +149,80 @@ class Run:
         reason: str | None = self._meta("reason")
         return reason
 
-    def append(self, name: str, step: int, value: Any) -> None:
+    def append(self, name: str, step: int, value: Any, *, dims: Dims | None = None) -> None:
         """Record `value` (a number, an array, a tensor) as `step` of the series `name`, durably.
 
         Steps come in any order, each once. bool, integers, floats and complex numbers keep their dtype;
-        bfloat16 is stored as float32.
+        bfloat16 is stored as float32. dims: as in `describe`.
         """
-        self.record(step, {name: value})
+        self.record(step, {name: value}, dims=None if dims is None else {name: dims})
 
-    def record(self, step: int, values: Mapping[str, Any]) -> None:
-        """Record one step of several series in one transaction: all of them or, if anything is wrong, none."""
-        index = _valid_step(step)
-        packed = {_valid_name(name): pack(value, name, index) for name, value in values.items()}
+    def record(self, step: int, values: Mapping[str, Any], *, dims: Mapping[str, Dims] | None = None) -> None:
+        """Record one step of several series in one transaction: all of them or, if anything is wrong, none.
+
+        dims: the dimensions of those series that have names for them, as in `describe`.
+        """
+        index = valid_step(step)
+        packed = {valid_name(name): pack(value, name, index) for name, value in values.items()}
+        told = {name: named(given, name) for name, given in (dims or {}).items()}
         with self._transaction() as connection:
+            told = {name: self._describe(connection, name, given) for name, given in told.items()}
             new = {name: self._series_id(connection, name) for name in packed}
             for name, row in packed.items():
+                known = told[name] if name in told else self._dims_of(name)
+                if known is not None:
+                    must_fit(known, shape_of(row.shape), name)
                 self._insert(connection, name, new[name], index, row)
         self._series.update(new)
+        self._described.update(told)
 
-    def keep(self, name: str, compute: Callable[[], Any]) -> np.ndarray:
+    def describe(self, name: str, dims: Dims) -> None:
+        """Name the dimensions of a series, once: what it holds at each step must have them.
+
+        dims: names such as ("layer", "head"), or a mapping from names to the labels along them (None: counted from 0).
+        They become the columns of `frame` and of exported tables. A description is final, as a step is.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
+        ...     run.describe("rank", {"matrix": ["up", "down"]})
+        ...     run.append("rank", 0, [3.0, 2.0])
+        ...     run.dims("rank")
+        {'matrix': ('up', 'down')}
+        """
+        given = named(dims, valid_name(name))
+        with self._transaction() as connection:
+            for (shape,) in connection.execute(f"SELECT DISTINCT shape {_OF_SERIES}", (name,)).fetchall():
+                must_fit(given, shape_of(shape), name)
+            self._describe(connection, name, given)
+        self._described[name] = given
+
+    def dims(self, name: str) -> Named:
+        """The dimensions of a series: names to labels, None for those counted from 0; dim_0, dim_1, ... if unnamed."""
+        shapes = self._rows(f"SELECT DISTINCT shape {_OF_SERIES}", name)
+        known = self._dims_of(name)
+        if known is None:
+            return unnamed(max(len(shape_of(shape)) for (shape,) in shapes or self._no_series(name)))
+        return known
+
+    def frame(self, name: str | None = None) -> DataFrame:
+        """A series as a tidy table of pandas: `step`, one column per dimension, `value`; one row per number.
+
+        Without a name all series, told apart by a first column `series`. There `value` has a type that holds all of
+        them: whole numbers beyond 2^53 are exact only in the frame of their own series.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
+        ...     run.append("entropy", 5, [[0.5, 1.5]], dims=("layer", "head"))
+        ...     run.frame("entropy")
+           step  layer  head  value
+        0     5      0     0    0.5
+        1     5      0     1    1.5
+        """
+        from joma.runs.frame import frame_of, frame_of_all
+
+        return frame_of_all(self) if name is None else frame_of(self, name)
+
+    def keep(self, name: str, compute: Callable[[], Any], *, dims: Dims | None = None) -> np.ndarray:
         """What was recorded as `name`; if nothing was, `compute` it, record it as step 0 and return it.
 
         A study built of these resumes by itself: what is there is not computed again.
@@ -176,7 +236,7 @@ class Run:
         """
         if name not in self:
             self._must_be_writable()
-            self.append(name, 0, compute())
+            self.append(name, 0, compute(), dims=dims)
         return self.value(name)
 
     def names(self) -> list[str]:
@@ -211,7 +271,7 @@ class Run:
 
     def at(self, name: str, step: int) -> np.ndarray:
         """One step of a series, with its own shape and dtype."""
-        index = _valid_step(step)
+        index = valid_step(step)
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} AND step = ?", name, index)
         if not rows:
             steps = self.steps(name)
@@ -246,14 +306,6 @@ class Run:
         self._set_status("failed", reason, trace)
         self._stop_writing()
 
-    def close(self) -> None:
-        """Let go of the file; the status stays what it is. Closing twice is fine."""
-        if self._process == os.getpid():  # a forked child must not touch its parent's connection
-            try:
-                self._stop_writing()
-            finally:
-                self._disconnect()
-
     def __enter__(self) -> Run:
         return self
 
@@ -269,52 +321,36 @@ class Run:
             self.close()
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, study={self.study!r})"
+        try:
+            state = f"{self.status}, {counted(len(self.names()), 'series', 'series')}"
+        except RunError:
+            state = "closed" if self._connection is None else "unreadable"
+        return f"Run({short(self.path.name)}, study={short(self.study)}, {state})"
 
-    def _meta(self, key: str) -> Any:
-        rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
-        if len(rows) != 1 or rows[0][1] != checksum_of(key, rows[0][0]):
-            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
-        return json.loads(rows[0][0])
+    def _dims_of(self, name: str) -> Named | None:
+        """The names that were given to the dimensions of a series, if there are any."""
+        if self._lock is not None and name in self._described:
+            return self._described[name]
+        key = f"dims/{name}"
+        given = self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
+        self._described[name] = None if given is None else named(dict(given), name)
+        return self._described[name]
+
+    def _describe(self, connection: sqlite3.Connection, name: str, given: Named) -> Named:
+        known = self._dims_of(name)
+        if known is None:
+            row = meta_row(f"dims/{name}", [[dim, labels] for dim, labels in given.items()])
+            connection.execute("INSERT INTO meta VALUES (?, ?, ?)", row)
+        elif known != given:
+            raise RunError(f"{name!r} in {self.path} is described already, with the dimensions {list(known)}")
+        return given
 
     def _set_status(self, status: Status, reason: str | None, trace: str | None = None) -> None:
         with self._transaction() as connection:
-            rows = [_meta_row("status", status), _meta_row("reason", reason)]
+            rows = [meta_row("status", status), meta_row("reason", reason)]
             if trace is not None:
-                rows.append(_meta_row("trace", trace))
+                rows.append(meta_row("trace", trace))
             connection.executemany("REPLACE INTO meta VALUES (?, ?, ?)", rows)
-
-    @contextmanager
-    def _usable(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time, with SQLite's errors explained."""
-        with self._one_at_a_time, sqlite_errors_explained(self.path):
-            if self._connection is None:
-                raise RunError(f"{self.path} was closed; open it again with Run.open")
-            if self._process != os.getpid():
-                raise RunError(f"{self.path} was opened by another process, before a fork; open it again here")
-            yield self._connection
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._usable() as connection:
-            self._must_be_writable()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # some errors roll back by themselves
-                    connection.execute("ROLLBACK")
-                raise
-
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._usable() as connection:
-            return connection.execute(query, values).fetchall()
-
-    def _must_be_writable(self) -> None:
-        if self._lock is None:
-            why = "is finished" if self.status == "finished" else "is open to read only"
-            raise RunError(f"{self.path} {why}, nothing can be added")
 
     def _series_id(self, connection: sqlite3.Connection, name: str) -> int:
         if name in self._series:
@@ -346,21 +382,6 @@ class Run:
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "nothing yet"
         raise RunError(f"{self.path} has no series {name!r}; it has {known}")
 
-    def _stop_writing(self) -> None:
-        if self._lock is not None:
-            try:
-                with self._usable() as connection:
-                    file.leave_single_file(connection)
-            finally:
-                self._lock.release()
-                self._lock = None
-
-    def _disconnect(self) -> None:
-        with self._one_at_a_time:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
 
 _PACKED = "dtype, shape, checksum, data"
 _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)"
@@ -375,27 +396,3 @@ def _locked_for_writing(path: Path) -> Iterator[WriterLock]:
     except BaseException:
         lock.release()
         raise
-
-
-def _meta_row(key: str, value: object) -> tuple[str, str, int]:
-    text = json.dumps(value)
-    return key, text, checksum_of(key, text)
-
-
-def _valid_name(name: object, what: str = "a series") -> str:
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise RunError(f"{what} needs a printable, non-empty name like 'loss' or 'layer3/entropy', got {name!r}")
-    return name
-
-
-def _valid_step(step: object) -> int:
-    index = _whole(step, "step")
-    if not 0 <= index < 2**63:
-        raise RunError(f"step must lie between 0 and 2^63 - 1, got {index}")
-    return index
-
-
-def _whole(value: object, what: str) -> int:
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    raise RunError(f"{what} must be a whole number, got {value!r}")

@@ -40,8 +40,7 @@ def unpack(packed: Packed, name: str, step: int) -> np.ndarray:
     try:
         if dtype not in DTYPES or checksum != checksum_of(name, step, dtype, shape, data=data):
             raise ValueError
-        sizes = tuple(int(size) for size in shape.split(",")) if shape else ()
-        return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(sizes).astype(dtype)
+        return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape_of(shape)).astype(dtype)
     except (AttributeError, TypeError, ValueError):  # whatever damage has made of the columns
         raise RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded") from None
 
@@ -49,6 +48,33 @@ def unpack(packed: Packed, name: str, step: int) -> np.ndarray:
 def checksum_of(*words: object, data: bytes = b"") -> int:
     """CRC-32 of a row: SQLite trusts the disk, a record should not."""
     return zlib.crc32(data, zlib.crc32("|".join(map(str, words)).encode()))
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """A shape as a row has it."""
+    return tuple(int(size) for size in text.split(",")) if text else ()
+
+
+def valid_name(name: object, what: str = "a series") -> str:
+    """A name that people can read and type."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise RunError(f"{what} needs a printable, non-empty name like 'loss' or 'layer3/entropy', got {name!r}")
+    return name
+
+
+def valid_step(step: object) -> int:
+    """A step that SQLite can hold."""
+    index = whole(step, "step")
+    if not 0 <= index < 2**63:
+        raise RunError(f"step must lie between 0 and 2^63 - 1, got {index}")
+    return index
+
+
+def whole(value: object, what: str) -> int:
+    """An integer of Python's or numpy's."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise RunError(f"{what} must be a whole number, got {value!r}")
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,9 +90,7 @@ class Checkpoint:
             raise CheckpointError(f"{tensor} is in no file of the checkpoint", tensor=tensor)
         file = self._opened(place)
         if tensor not in file.tensors:
-            raise CheckpointError(
-                f"{tensor} should be in {place}, says the index, but it is not there", file=place, tensor=tensor
-            )
+            raise CheckpointError(f"the index puts {tensor} in {place}, but it is not there", file=place, tensor=tensor)
         return file
 
     def _opened(self, file: str) -> TensorFile:
@@ -175,7 +173,7 @@ def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], 
                 tensor=tensor,
             )
         if file not in names:
-            raise CheckpointError(f"{file} is missing in {where}, its index wants it", file=file, tensor=tensor)
+            raise CheckpointError(f"{file} is missing in {where}, and the index names it", file=file, tensor=tensor)
     return Weights(tuple(sorted(set(places.values()))), places)
 
 

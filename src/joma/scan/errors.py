@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joma.host.errors import JomaError
+from joma.host.words import brief
 
 
 class CheckpointError(JomaError, ValueError):
@@ -15,6 +16,7 @@ class CheckpointError(JomaError, ValueError):
     """
 
     def __init__(self, sentence: str, *, file: str | None = None, tensor: str | None = None) -> None:
+        """sentence: the message. file, tensor: where the damage is, as far as it is known."""
         super().__init__(sentence)
         self.file = file
         self.tensor = tensor
@@ -22,7 +24,7 @@ class CheckpointError(JomaError, ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a step is left out of the curves: what is wrong, in which file, in which tensor.
+    """Why a step is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
 
     >>> print(Fault(100, "step100", "model.safetensors", "h.0.mlp.c_fc.weight", "identical to step 10"))
     step 100 (step100): model.safetensors: h.0.mlp.c_fc.weight: identical to step 10
@@ -33,6 +35,9 @@ class Fault:
     file: str | None
     tensor: str | None
     what: str
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __str__(self) -> str:
         """One line; a sentence that names its file itself is not told twice where it happened."""
@@ -53,6 +58,7 @@ class NoneUsable(CheckpointError):
     """No checkpoint of a series can be used; `faults` says why, step by step."""
 
     def __init__(self, source: str, faults: list[Fault]) -> None:
+        """source: the series. faults: one per checkpoint."""
         super().__init__(f"{source} has no usable checkpoint")
         self.faults = faults
 

@@ -1,4 +1,4 @@
-"""Checkpoints on this machine: a file, a model folder, or a folder with one of them a step."""
+"""Checkpoints on this machine: a file, a model folder, or a folder with one of them per step."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
+from joma.host.words import counted
 from joma.scan.architecture import EMBEDDING, MLP
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
@@ -126,7 +127,7 @@ def loaded(folder: Path, device: torch.device) -> Any:
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
-        more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
+        more = f" and {counted(len(missing) - 1, 'more tensor')}" if missing[1:] else ""
         raise CheckpointError(f"its weights lack {missing[0]}{more}", file=missing[0])
     return model.eval()
 
@@ -151,7 +152,7 @@ def _tokens(place: Place, text: Path) -> Tensor:
         config = _pretrained("AutoConfig", folder, f"the config of {place.name}")
     context, words = _context(config), getattr(config, "vocab_size", None)
     if len(tokens) < context:
-        raise BadInput(f"text {text} has {len(tokens)} tokens, fewer than the context of {context}")
+        raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, fewer than the context of {context}")
     if not isinstance(words, int):
         raise BadInput(f"entropy reads a text, and {place.name} ({config.model_type}) is no language model")
     for token in (int(tokens.min()), int(tokens.max())):

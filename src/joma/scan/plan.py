@@ -13,6 +13,7 @@ from torch import Tensor
 
 from joma.host.devices import lacking
 from joma.host.errors import BadInput
+from joma.host.words import brief, counted
 from joma.scan.architecture import EMBEDDING, find_groups, pick_groups
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
@@ -28,6 +29,15 @@ _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three
 class Plan:
     """What is measured, and what every checkpoint of the series must therefore hold.
 
+    - series: the checkpoints
+    - measures: what is measured, by name
+    - model_type: the architecture that config.json names; None without one
+    - groups: the tensors of every group that is measured, by layer
+    - known: the same for all groups that were found, measured or not
+    - shapes: the shape of every tensor that is read
+    - device: where it is measured
+    - tokens: the text, for every measure that runs the model
+
     >>> import tempfile
     >>> from safetensors.torch import save_file
     >>> from joma.scan.series import open_series
@@ -42,13 +52,13 @@ class Plan:
     measures: Mapping[str, WeightMeasure | ModelMeasure]
     model_type: str | None
     groups: Mapping[str, tuple[str, ...]]
-    """The tensors of every group that is measured, by layer."""
     known: Mapping[str, tuple[str, ...]]
-    """The same for all groups that were found, measured or not."""
     shapes: Mapping[str, tuple[int, ...]]
     device: torch.device
     tokens: Mapping[str, Tensor]
-    """The text, for every measure that runs the model."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def config(self) -> dict[str, Any]:
         """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
@@ -201,7 +211,9 @@ def _signature(look: _Look, kind: str | None) -> str:
 
 def _described(look: _Look) -> str:
     names = [name for group in look.groups.values() for name in group]
-    return f"{look.place.name} has {len(names)} matrices such as {names[0]} {look.shapes[names[0]]}"
+    return (
+        f"{look.place.name} has {counted(len(names), 'matrix', 'matrices')} such as {names[0]} {look.shapes[names[0]]}"
+    )
 
 
 def fault_of(place: Place, error: CheckpointError) -> Fault:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from joma.host.words import brief
 from joma.scan.cache import DiskCache
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
@@ -19,7 +20,7 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Series:
-    """Where the checkpoints of one training run are; `source` is the user's word for it.
+    """Where the checkpoints of one training run are: `source` is the user's word for it, `places` has one per step.
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -33,6 +34,9 @@ class Series:
 
     source: str
     places: tuple[Place, ...]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def steps(self) -> list[int]:
@@ -70,7 +74,9 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
     if path.exists():
         return Series(str(path.resolve()), tuple(local_places(path.resolve())))
     if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
-        raise CheckpointError(f"{name} does not exist, and is no hub model either (those are named owner/model)")
+        raise CheckpointError(
+            f"{name} does not exist, and it is no model on the hub either (those are named owner/model)"
+        )
     return Series(name, tuple(HubModel(name, DiskCache(downloads, int(budget))).places()))
 
 

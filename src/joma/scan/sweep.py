@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.runs import Run
+from joma.host.words import brief
+from joma.runs import Dims, Run
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.integrity import check_finite, check_matrix, checksum, sketch, suspicions
@@ -48,10 +49,13 @@ class Curve:
     columns: tuple[str, ...]
     values: np.ndarray
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(frozen=True)
 class Scan:
-    """What a sweep found: curves over the usable steps, and the faults of the steps that were left out.
+    """What a sweep of `source` found: curves over the usable steps, and the faults of the steps that were left out.
 
     >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
     >>> found.as_json()["left_out"][0]["what"]
@@ -62,6 +66,9 @@ class Scan:
     steps: list[int]
     faults: list[Fault]
     curves: dict[str, Curve]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers that JSON has no word for (a head that a layer does not have) become null."""
@@ -160,7 +167,8 @@ def _step(plan: Plan, run: Run, place: Place, recorded: set[str], between: Betwe
             raise
         except ValueError as error:  # a measure refuses what was read, numbers that overflow say
             raise CheckpointError(str(error)) from None
-        run.record(place.step, values if "identity" in recorded else {**values, "identity": identity})
+        values = values if "identity" in recorded else {**values, "identity": identity}
+        run.record(place.step, values, dims=_dims(plan, values))
     except CheckpointError as error:
         fault = fault_of(place, error)
         return f"left out: {fault.what}", fault
@@ -183,6 +191,21 @@ def _measured(plan: Plan, place: Place, missing: Collection[str], between: Betwe
             with place.folder() as folder:
                 values[name] = measure.call(folder, plan.tokens[name], plan.device, between)
     return values
+
+
+def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
+    """What the dimensions of each recorded name stand for."""
+    found: dict[str, Dims] = {"identity": ()}
+    for name in names:
+        measure, _, group = name.partition("/")
+        known = plan.measures.get(measure)
+        if isinstance(known, ModelMeasure):
+            found[name] = ("layer", "head")
+        elif group:
+            columns = known.columns if known is not None else ()
+            more = {"entry": None} if measure == "sketch" else {"quantity": columns} if len(columns) > 1 else {}
+            found[name] = {"tensor": plan.groups[group], **more}
+    return {name: found[name] for name in names}
 
 
 def _group(

@@ -1,1 +1,4 @@
-"""What the mathematics predicts: pure functions on tensors, float64 for plain numbers, batched, differentiable."""
+"""What the mathematics predicts: pure functions, batched and differentiable.
+
+They take tensors, numpy arrays, numbers and nested lists, and answer in tensors; `joma.theory.arguments` has the rule.
+"""

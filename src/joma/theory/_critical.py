@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
 from joma.theory._radial_law import must_be_law
@@ -24,7 +25,7 @@ Side = Literal[1, -1]
 
 
 class CriticalRay(NamedTuple):
-    """The ratio a_-/a_+ that m asks for, and the two signed distances on the ray; NaN where there is none.
+    """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus on the ray; NaN where none is.
 
     >>> from joma.theory.radial import StudentT
     >>> ray = critical_rays(1.0, StudentT(4, 3.0))
@@ -35,6 +36,9 @@ class CriticalRay(NamedTuple):
     ratio: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @half_in_single
@@ -98,7 +102,9 @@ def crossing_value(law: RadialLaw) -> Tensor:
 
 
 class CriticalPoint(NamedTuple):
-    """|mu| and xi of a critical point, and its signed distances to the two clusters; NaN where there is none.
+    """A critical point: norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters.
+
+    NaN where there is none.
 
     >>> from joma.theory.radial import Gaussian
     >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1)
@@ -110,6 +116,9 @@ class CriticalPoint(NamedTuple):
     xi: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @half_in_single
@@ -162,6 +171,9 @@ class Linearisation(NamedTuple):
     C: Tensor
     beta1: Tensor
     beta2: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @guarded

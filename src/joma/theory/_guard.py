@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.theory.arguments import as_tensor
+
 HALF = (torch.float16, torch.bfloat16)
 
 P = ParamSpec("P")
@@ -60,15 +62,18 @@ def guarded(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
 
 
 def _is_half(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype in HALF
+    if isinstance(value, Tensor):
+        return value.dtype in HALF
+    return isinstance(value, np.ndarray | np.float16) and value.dtype == np.float16
 
 
 def _wide(value: Any) -> Any:
-    return value.float() if _is_half(value) else value
+    return as_tensor(value, "").float() if _is_half(value) else value
 
 
 def _common_type(given: dict[str, object]) -> torch.dtype:
-    tensors = [x for name, x in given.items() if name != "t" and isinstance(x, Tensor) and x.is_floating_point()]
+    arrays = [x for name, x in given.items() if name != "t" and isinstance(x, Tensor | np.ndarray)]
+    tensors = [x for x in (as_tensor(x, "") for x in arrays) if x.is_floating_point()]
     leading = [tensor for tensor in tensors if tensor.ndim] or tensors
     return reduce(torch.promote_types, (tensor.dtype for tensor in leading)) if leading else torch.float64
 
@@ -90,5 +95,5 @@ def _arrays(given: dict[str, Any]) -> dict[str, Tensor]:
     found = {}
     for name, value in given.items():
         if isinstance(value, Tensor | np.ndarray | float | int | list | tuple):
-            found[name] = torch.as_tensor(value).detach().double()
+            found[name] = as_tensor(value, name).detach().double()
     return found

@@ -22,7 +22,7 @@ FINEST = 1e-14
 
 def integrate(
     field: Callable[[float, Tensor], Tensor],
-    y0: Tensor,
+    y0: Number,
     t: Number,
     *,
     rtol: float = 1e-12,
@@ -100,7 +100,7 @@ def _solve_by_scipy(method: str, field: Field, start: np.ndarray, at: np.ndarray
 
 def integrate_together(
     field: Callable[..., Sequence[Tensor]],
-    start: Sequence[Tensor],
+    start: Sequence[Number],
     t: Number,
     *,
     rtol: float = 1e-12,
@@ -115,10 +115,10 @@ def integrate_together(
     tensor([[1.0000]], dtype=torch.float64)
     """
     must_be_callable(field, "field")
-    start = [real(part, "start") for part in start]
-    if not start:
+    begin = [real(part, "start") for part in start]
+    if not begin:
         raise ValueError("start must hold at least one part, got none")
-    sizes, shapes = [part.numel() for part in start], [part.shape for part in start]
+    sizes, shapes = [part.numel() for part in begin], [part.shape for part in begin]
 
     def parts(y: Tensor) -> tuple[Tensor, ...]:
         pieces = torch.split_with_sizes(y, sizes, -1)
@@ -127,11 +127,11 @@ def integrate_together(
     def flat(time: float, y: Tensor) -> Tensor:
         moving = field(time, *parts(y))
         if [one.shape for one in moving] != shapes:
-            wanted, got = ([tuple(one.shape) for one in each] for each in (start, moving))
+            wanted, got = ([tuple(one.shape) for one in each] for each in (begin, moving))
             raise ValueError(f"field must return the velocity of each part, of shapes {wanted}, got {got}")
         return torch.cat([velocity.reshape(-1) for velocity in moving])
 
-    return parts(integrate(flat, torch.cat([part.reshape(-1).double() for part in start]), t, rtol=rtol, atol=atol))
+    return parts(integrate(flat, torch.cat([part.reshape(-1).double() for part in begin]), t, rtol=rtol, atol=atol))
 
 
 @contextmanager

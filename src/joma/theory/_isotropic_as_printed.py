@@ -47,7 +47,7 @@ def printed_hyperplane_mean(
     law: RadialLaw,
     *,
     psi: Callable[[Tensor], Tensor] | None = None,
-    basis: Tensor | None = None,
+    basis: Number | None = None,
 ) -> HyperplaneMean:
     """Eq. 23: theta1(r)/|v| and theta1(r) xbar/|v| + theta2(r) v_R/|v|^3. Arguments as in `hyperplane_mean`.
 

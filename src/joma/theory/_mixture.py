@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded
 from joma.theory._radial_law import must_be_law
 from joma.theory.arguments import (
@@ -29,7 +30,7 @@ RELU: Slopes = (0.0, 1.0)
 
 
 class Thetas(NamedTuple):
-    """E[psi] and the length of E[x' psi], each of the shape of the distance.
+    """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance.
 
     >>> from joma.theory.radial import Gaussian
     >>> thetas(0.0, Gaussian(3)).first  # half of the samples are active
@@ -38,6 +39,9 @@ class Thetas(NamedTuple):
 
     first: Tensor
     second: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @guarded
@@ -48,7 +52,7 @@ def thetas(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
 
     >>> from joma.theory.radial import Gaussian
     >>> thetas(0.0, Gaussian(3), slopes=(-1.0, 1.0))  # |x|
-    Thetas(first=tensor(0., dtype=torch.float64), second=tensor(0.7979, dtype=torch.float64))
+    Thetas(first=0, second=0.7979)
     """
     must_be_law(law)
     return thetas_at(real(s, "s"), law, slopes)
@@ -112,7 +116,7 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
 
 
 class HyperplaneMean(NamedTuple):
-    """E[psi(v . x + xi)] (...) and E[x psi(v . x + xi)] (..., d).
+    """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d).
 
     >>> from joma.theory.radial import Gaussian
     >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).mean
@@ -121,6 +125,9 @@ class HyperplaneMean(NamedTuple):
 
     mean: Tensor
     vector: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @guarded
@@ -131,7 +138,7 @@ def hyperplane_mean(
     law: RadialLaw,
     *,
     psi: Callable[[Tensor], Tensor] | None = None,
-    basis: Tensor | None = None,
+    basis: Number | None = None,
 ) -> HyperplaneMean:
     """Lemma 1, corrected: x = centre + x', x' isotropic in span(basis), psi a step (the default) or smooth.
 
@@ -163,6 +170,9 @@ class Velocity(NamedTuple):
     v: Tensor
     xi: Tensor
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @guarded
 def velocity(
@@ -185,7 +195,7 @@ def velocity(
 
     >>> from joma.theory.radial import Gaussian
     >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
-    Velocity(v=tensor([0.6844, 0.0000], dtype=torch.float64), xi=tensor(0.3413, dtype=torch.float64))
+    Velocity(v=[0.6844, 0], xi=0.3413)
     """
     node = Node.of(v, xi, centres, weights, law, decay=decay)
     shrink = node.other
@@ -285,7 +295,7 @@ class Node(NamedTuple):
         weight = at_least_dims(real(weights, "weights"), "weights", 1, "(..., clusters)")
         if weight.shape[-1] != middles.shape[-2]:
             count = middles.shape[-2]
-            raise ValueError(f"weights must be one a cluster: {count} of them like centres, got {weight.shape[-1]}")
+            raise ValueError(f"weights must be one per cluster, {count} like centres, got {weight.shape[-1]}")
         ((name, value),) = (other or {"decay": 0.0}).items()
         vector, bias, middles, weight, also = alongside(
             {"v": 1, "centres": 2, "weights": 1},
@@ -298,7 +308,7 @@ class Node(NamedTuple):
 
 
 def hyperplane(
-    v: Number, xi: Number, centre: Number, law: RadialLaw, basis: Tensor | None
+    v: Number, xi: Number, centre: Number, law: RadialLaw, basis: Number | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """v_R/|v_R| (..., d), |v_R| (...), r = v . centre + xi (...), and the centre: what both forms of Lemma 1 need."""
     vector = in_dimension(v, "v", law) if basis is None else at_least_dims(real(v, "v"), "v", 1, "(..., d)")
@@ -340,7 +350,7 @@ def direction_of(vector: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return length, scaled / size
 
 
-def _project(vector: Tensor, basis: Tensor, law: RadialLaw) -> Tensor:
+def _project(vector: Tensor, basis: Number, law: RadialLaw) -> Tensor:
     must_be_law(law)
     frame = real(basis, "basis").to(vector)
     if frame.shape != (vector.shape[-1], law.dimension):

@@ -1,25 +1,54 @@
-"""What a theory function accepts, checked in one place so that bad input gets one clear sentence."""
+"""How a function takes an argument: one way for the whole house, so that bad input gets one clear sentence.
+
+A tensor stays what it is: its type, its device and its gradient. An array, a number, or a (nested) list of numbers
+becomes a tensor on the CPU. Floating arrays keep their type, so float32 stays float32. Python numbers become float64,
+and so do whole numbers of an array where real ones are wanted. Answers are always tensors.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Number = float | Sequence[float] | Tensor
-"""Anything that `real` takes: Python numbers and lists become float64, floating tensors stay as they are."""
+Number = float | Sequence[Any] | np.ndarray | Tensor
+"""Anything that `real` takes: a number, a list (also a nested one), an array or a tensor."""
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The types that a tensor may have; see `joma.theory._guard` for the first two."""
 
 
+def as_tensor(value: Number, name: str) -> Tensor:
+    """`value` as a tensor: whole numbers and booleans stay what they are. For token ids, indices and masks.
+
+    An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces.
+
+    >>> as_tensor([3, 1], "tokens"), as_tensor(np.float32(0.5), "rate")
+    (tensor([3, 1]), tensor(0.5000))
+    """
+    return value if isinstance(value, Tensor) else _read(value, name)
+
+
+def as_numbers(value: Number, name: str) -> Tensor:
+    """`as_tensor` for arguments that are real numbers: whole numbers of a list or an array become float64.
+
+    >>> as_numbers([3, 1], "w")
+    tensor([3., 1.], dtype=torch.float64)
+    """
+    if isinstance(value, Tensor):
+        return value
+    tensor = _read(value, name)
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+
+
 def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
     """`value` as a floating tensor: no NaN, no complex numbers and, unless asked otherwise, no infinities."""
-    tensor = dense(value if isinstance(value, Tensor) else _read(value, name), name)
+    tensor = dense(as_tensor(value, name), name)
     if tensor.is_meta:
         raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
@@ -33,8 +62,6 @@ def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
 
 def dense(tensor: Tensor, name: str) -> Tensor:
     """A tensor that torch can compute with, whatever its values: no complex, sparse or 8-bit numbers."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name} must be a tensor, got {shown(tensor)}")
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got {tensor.dtype}")
     if tensor.layout != torch.strided:
@@ -44,9 +71,10 @@ def dense(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def floating(tensor: Tensor, name: str) -> Tensor:
+def floating(value: Number, name: str) -> Tensor:
     """`dense` and of floating type: for what is called at every step, where looking at values would cost too much."""
-    if isinstance(tensor, Tensor) and tensor.dtype in FLOATS and tensor.layout is torch.strided:
+    tensor = value if isinstance(value, Tensor) else as_numbers(value, name)
+    if tensor.dtype in FLOATS and tensor.layout is torch.strided:
         return tensor
     raise ValueError(f"{name} must hold floating numbers, got {dense(tensor, name).dtype}")
 
@@ -150,19 +178,33 @@ def common_shape(**shapes: torch.Size) -> torch.Size:
 
 
 def _read(value: object, name: str) -> Tensor:
-    """A number, a list or an array as float64."""
+    """A number, a list or an array as a tensor on the CPU, of the type that it has there."""
     try:
-        if isinstance(value, np.ndarray | np.generic):
-            if np.iscomplexobj(value):
-                raise TypeError
-            value = np.array(value, dtype=np.float64)  # a copy: torch takes no read-only or reversed memory
-        return torch.as_tensor(value, dtype=torch.float64)
+        if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
+            raise TypeError
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+        # Read-only, reversed or byte-swapped memory is copied: torch takes none of it.
+        array = np.require(array, _torch_type(array.dtype), ["C", "W"])
+        backwards = any(stride < 0 for stride in array.strides)  # which a dimension of one entry may be
+        return torch.from_numpy(array.copy() if backwards else array)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ValueError(f"{name} must be a real number, a list of them or a tensor, got {shown(value)}") from None
+        wanted = "a real number, a list or an array of them, or a tensor"
+        raise ValueError(f"{name} must be {wanted}, got {shown(value)}") from None
+
+
+def _torch_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same type in this machine's byte order; one that torch hardly computes with becomes its nearest relative."""
+    if dtype.kind == "u" and dtype.itemsize in (2, 4):
+        return np.dtype(np.int64)
+    return np.dtype(np.float64) if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("=")
 
 
 def shown(value: object) -> str:
     """A value in a sentence: short things as they are, others by their type."""
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        return f"an array of {value.dtype}"
     if isinstance(value, Tensor | np.ndarray):
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
     text = repr(value)

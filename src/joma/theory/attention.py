@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded, half_in_single
 from joma.theory.arguments import Number, common_shape, floating, must_be_callable, number, real, shown, whole
 
@@ -18,11 +19,11 @@ Sigma = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Attention:
-    """How logits z and token frequencies x become attention b.
+    """How logits z and token frequencies x become attention b, by `kind`, with T the `temperature` and A the `norm`.
 
     linear: b = (z/T) o x / A        exp: b = exp(z/T) o x / A        softmax: b = exp(z/T) o x / sum(exp(z/T) o x)
 
-    `norm` is the constant A of the first two; softmax makes its own. Any other pointwise sigma can be given as
+    `norm` is a constant of the first two; softmax makes its own. Any other pointwise sigma can be given as kind, as
     a function in place of the name (it then carries its own temperature).
 
     >>> Attention("softmax").weights(torch.zeros(2), torch.tensor([1.0, 3.0]))
@@ -32,6 +33,9 @@ class Attention:
     kind: Kind | Sigma = "exp"
     temperature: float = 1.0
     norm: float = 1.0
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
@@ -46,29 +50,31 @@ class Attention:
             raise ValueError("a sigma given as a function carries its own temperature; leave temperature at 1")
 
     @half_in_single
-    def weights(self, z: Tensor, x: Tensor) -> Tensor:
+    def weights(self, z: Number, x: Number) -> Tensor:
         """b of eq. 1. z and x broadcast, tokens last.
 
-        Values are not looked at, for this runs at every step of training: softmax makes NaN of a negative x.
+        Values are not checked, because this runs at every step of training: softmax makes NaN of a negative x.
         """
+        z, x = floating(z, "z"), floating(x, "x")
         _check(z=z, x=x)
         return self.weights_unchecked(z, x)
 
     def weights_unchecked(self, z: Tensor, x: Tensor) -> Tensor:
-        """`weights` for a caller who has looked at the shapes."""
+        """`weights` for a caller that has checked types and shapes."""
         if self.kind == "softmax":
             # log x turns frequencies into logits: stable for large z, and x = 0 simply drops out
             return torch.softmax(z / self.temperature + x.log(), dim=-1)
         return self._sigma(z) * x / self.norm
 
     @half_in_single
-    def pull_back(self, z: Tensor, x: Tensor, b: Tensor, upstream: Tensor) -> Tensor:
-        """(db/dz)^T upstream, given b = weights(z, x). All four broadcast; values are not looked at."""
+    def pull_back(self, z: Number, x: Number, b: Number, upstream: Number) -> Tensor:
+        """(db/dz)^T upstream, given b = weights(z, x). All four broadcast; values are not checked."""
+        z, x, b, upstream = floating(z, "z"), floating(x, "x"), floating(b, "b"), floating(upstream, "upstream")
         shape = _check(z=z, x=x, b=b, upstream=upstream)
         return self.pull_back_unchecked(z, x, b.expand(shape), upstream).expand(shape)
 
     def pull_back_unchecked(self, z: Tensor, x: Tensor, b: Tensor, upstream: Tensor) -> Tensor:
-        """`pull_back` for a caller who has looked at the shapes."""
+        """`pull_back` for a caller that has checked types and shapes."""
         if self.kind == "softmax":
             return b * (upstream - (b * upstream).sum(-1, keepdim=True)) / self.temperature
         if self.kind == "exp":
@@ -84,16 +90,17 @@ class Attention:
 
 
 def _check(**tensors: Tensor) -> torch.Size:
-    """Their common shape. Cheap, for this runs at every step of a flow."""
-    shapes = {name: floating(tensor, name).shape for name, tensor in tensors.items()}
+    """Their common shape. Cheap, because this runs at every step of a flow."""
     first, *others = tensors.values()
     if any(tensor.device != first.device for tensor in others):
         where = ", ".join(f"{name} {tensor.device}" for name, tensor in tensors.items())
         raise ValueError(f"all tensors must be on the same device, got {where}")
-    return first.shape if all(tensor.shape == first.shape for tensor in others) else common_shape(**shapes)
+    if all(tensor.shape == first.shape for tensor in others):
+        return first.shape
+    return common_shape(**{name: tensor.shape for name, tensor in tensors.items()})
 
 
-def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+def derivative(function: Callable[[Tensor], Tensor], at: Number) -> Tensor:
     """f'(at) of a pointwise function, by autograd; differentiable again.
 
     >>> derivative(torch.square, torch.tensor([1.0, 3.0]))
@@ -102,14 +109,15 @@ def derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     return value_and_derivative(function, at)[1]
 
 
-def value_and_derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_derivative(function: Callable[[Tensor], Tensor], at: Number) -> tuple[Tensor, Tensor]:
     """f(at) and f'(at) of a pointwise function; both carry the graph of `at` if it has one, and else none.
 
     >>> value_and_derivative(torch.square, torch.tensor([1.0, 3.0]))
     (tensor([1., 9.]), tensor([2., 6.]))
     """
     must_be_callable(function, "function")
-    graph = floating(at, "at").requires_grad and torch.is_grad_enabled()
+    at = floating(at, "at")
+    graph = at.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
         inner = at if graph else at.detach().requires_grad_()
         outer = function(inner)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded
 from joma.theory.arguments import Number, alongside, at_least_dims, real, together
 
@@ -43,6 +44,9 @@ class Signals(NamedTuple):
     delta: Tensor
     """sigma'_j g_j, what node j passes down."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 class AngleCondition(NamedTuple):
     """What `angle_condition` finds; angles in radians.
@@ -61,9 +65,12 @@ class AngleCondition(NamedTuple):
     lower_bound: Tensor
     """(...): the least that the normalised conclusion can be at these angles."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 class Gated(NamedTuple):
-    """The signals at a child node k: a latent, its activation, the gradient that arrives; each (..., samples).
+    """The signals at a child node k: a latent zb, its activation f, the gradient g that arrives; each (..., samples).
 
     >>> gate_counter_example().f
     tensor([-0.5000,  1.0000], dtype=torch.float64)
@@ -72,6 +79,9 @@ class Gated(NamedTuple):
     zb: Tensor
     f: Tensor
     g: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @guarded

@@ -17,9 +17,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._integrate import Method, integrate, integrate_together
 from joma.theory.arguments import (
     Number,
+    as_numbers,
+    as_tensor,
+    at_least_dims,
     common_shape,
     dense,
     described,
@@ -49,39 +53,40 @@ Backprop = Callable[[Tensor, float], Tensor]
 """(h, time) -> g, both (..., samples, nodes)."""
 
 
-def identity(x: Tensor) -> Tensor:
+def identity(x: Number) -> Tensor:
     """phi(x) = x, the linear MLP.
 
     >>> identity(torch.tensor([-1.0, 2.0]))
     tensor([-1.,  2.])
     """
-    return x
+    return as_numbers(x, "x")
 
 
-def constant_gradient(g: Tensor) -> Backprop:
+def constant_gradient(g: Number) -> Backprop:
     """Assumption 1 to the letter: g never changes. g: (samples, nodes).
 
     >>> constant_gradient(torch.tensor([[1.0, -1.0]]))(torch.zeros(1, 2), 0.5)
     tensor([[ 1., -1.]])
     """
-    floating(g, "g")
-    return lambda h, time: g
+    fixed = at_least_dims(floating(g, "g"), "g", 2, "(samples, nodes)")
+    return lambda h, time: fixed
 
 
-def cross_entropy_gradient(label: Tensor) -> Backprop:
+def cross_entropy_gradient(label: Number) -> Backprop:
     """g = onehot(label) - softmax(h): a softmax loss directly on the hidden nodes. label: (samples,).
 
     >>> cross_entropy_gradient(torch.tensor([1]))(torch.zeros(1, 2), 0.0)
     tensor([[-0.5000,  0.5000]])
     """
-    if not _holds_indices(label) or label.ndim != 1 or label.numel() == 0:
-        raise ValueError(f"label must hold one class a sample, (samples,) whole numbers, got {described(label)}")
-    low, high = int(label.min()), int(label.max())
+    classes = as_tensor(label, "label")
+    if not _holds_indices(classes) or classes.ndim != 1:
+        raise ValueError(f"label must hold one class per sample, (samples,) whole numbers, got {described(classes)}")
+    low, high = int(classes.min()), int(classes.max())
 
     def gradient(h: Tensor, time: float) -> Tensor:
         if low < 0 or high >= h.shape[-1]:
             raise ValueError(f"label must be one of the {h.shape[-1]} nodes, got {low} to {high}")
-        target = torch.nn.functional.one_hot(label, h.shape[-1]).to(h)
+        target = torch.nn.functional.one_hot(classes, h.shape[-1]).to(h)
         return target - h.softmax(-1)
 
     return gradient
@@ -98,6 +103,9 @@ class State(NamedTuple):
     w: Tensor
     z: Tensor
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -105,8 +113,9 @@ class Block:
 
     x (..., samples, tokens) token frequencies; query (samples,) which query each sample ends in;
     tokens U_C (width, tokens) and queries u_m (width, queries), the embeddings as columns.
-    `per_query` averages z_m' over the samples of query m, as eq. 2 is written; otherwise it is the gradient of the
-    one mixed loss, p_m times that. Rates are eta_w and eta_z.
+    `backprop` gives g of h and the time (see `constant_gradient`). `attention` and `activation` are sigma and phi of
+    eq. 1; `residual` says whether u_q is added. `rate_w` and `rate_z` are eta_w and eta_z. `per_query` averages z_m'
+    over the samples of query m, as eq. 2 is written; otherwise z_m' is the gradient of the mixed loss, p_m times that.
 
     >>> u = torch.eye(3, dtype=torch.float64)
     >>> x, query = torch.tensor([[0.25, 0.75]], dtype=torch.float64), torch.tensor([0])
@@ -128,7 +137,12 @@ class Block:
     rate_z: float = 1.0
     per_query: bool = False
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     def __post_init__(self) -> None:
+        for name, take in (("x", as_numbers), ("query", as_tensor), ("tokens", as_numbers), ("queries", as_numbers)):
+            object.__setattr__(self, name, take(getattr(self, name), name))
         for name in ("backprop", "activation"):
             must_be_callable(getattr(self, name), name)
         if not isinstance(self.attention, Attention):
@@ -166,7 +180,7 @@ class Block:
 
     def _check_type(self, **given: Tensor) -> None:
         for name, tensor in given.items():
-            if floating(tensor, name).dtype != self.x.dtype or tensor.device != self.x.device:
+            if tensor.dtype != self.x.dtype or tensor.device != self.x.device:
                 wanted, got = (f"{each.dtype} on {each.device}" for each in (self.x, tensor))
                 raise ValueError(f"{name} must be like x, {wanted}, got {got}")
 
@@ -177,23 +191,27 @@ class Block:
             raise ValueError("kappa = rate_z / rate_w needs a positive rate_w, got 0")
         return self.rate_z / self.rate_w
 
-    def attend(self, z: Tensor) -> Tensor:
+    def attend(self, z: Number) -> Tensor:
         """b of every sample, (..., samples, tokens)."""
+        z = floating(z, "z")
         self._check_state(z=z)
         return self._attend(z)
 
-    def hidden(self, w: Tensor, z: Tensor) -> Tensor:
+    def hidden(self, w: Number, z: Number) -> Tensor:
         """h of every sample, (..., samples, nodes)."""
+        w, z = floating(w, "w"), floating(z, "z")
         self._check_state(w=w, z=z)
         return self.activation(self._features(self._attend(z)) @ w)
 
-    def project(self, w: Tensor) -> Tensor:
+    def project(self, w: Number) -> Tensor:
         """V = U_C^T W, (..., tokens, nodes)."""
+        w = floating(w, "w")
         self._check_state(w=w)
         return self.tokens.mT @ w
 
-    def velocity(self, w: Tensor, z: Tensor, time: float = 0.0) -> State:
+    def velocity(self, w: Number, z: Number, time: float = 0.0) -> State:
         """The right-hand side of eq. 2 for w (..., width, nodes) and z (..., queries, tokens)."""
+        w, z = floating(w, "w"), floating(z, "z")
         self._check_state(w=w, z=z)
         return self._velocity(w, z, time)
 
@@ -211,14 +229,15 @@ class Block:
         pulled = self.attention.pull_back_unchecked(logits, self.x, b, upstream)
         return State(self.rate_w * (f.mT @ push) / push.shape[-2], self.rate_z * (self._mean_by_query @ pulled))
 
-    def solve(self, w0: Tensor, z0: Tensor, t: Number, *, rtol: float = 1e-12, atol: float = 1e-13) -> State:
+    def solve(self, w0: Number, z0: Number, t: Number, *, rtol: float = 1e-12, atol: float = 1e-13) -> State:
         """W(t) and z(t) along the flow: (steps, *w0.shape) and (steps, *z0.shape), from w0, z0 at t = 0.
 
         w0 (..., width, nodes) and z0 (..., queries, tokens) may carry the same leading dimensions: blocks that share
         x and flow side by side, in one call. A kink of the activation costs the adaptive solver many small steps.
         """
+        w0, z0 = floating(w0, "w0"), floating(z0, "z0")
         for name, given in (("w0", w0), ("z0", z0)):
-            if floating(given, name).device != self.x.device:
+            if given.device != self.x.device:
                 raise ValueError(f"{name} must be on the device of x, {self.x.device}, got {given.device}")
         if w0.ndim < 2 or w0.shape[-2] != self.tokens.shape[0]:
             raise ValueError(f"w0 must have shape (..., {self.tokens.shape[0]}, nodes), got {tuple(w0.shape)}")
@@ -236,7 +255,7 @@ class Block:
         return self.attention.weights_unchecked(z[..., self.query, :], self.x)
 
     def _check_state(self, **state: Tensor) -> None:
-        """w and z of this block's shapes and type. Cheap, for this runs at every step of a flow."""
+        """w and z of this block's shapes and type. Cheap, because this runs at every step of a flow."""
         self._check_type(**state)
         (width, tokens), queries = self.tokens.shape, self.queries.shape[1]
         if "w" in state and state["w"].shape[-2:-1] != (width,):

@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, alongside, at_least_dims, real, shown, together, whole, within
+from joma.theory.arguments import Number, alongside, as_tensor, at_least_dims, real, shown, together, whole, within
 
-Count = int | Sequence[int] | Tensor
+Count = int | Sequence[int] | np.ndarray | Tensor
 """A whole number, or several of them: depths and heights."""
 
 MOST_STATES = 2**22
@@ -197,6 +198,9 @@ class Enumeration(NamedTuple):
     ancestor: Tensor
     """(tokens, tokens): the height of the lowest common ancestor; the depth of the tree where that is the root."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def conditional(self) -> Tensor:
         """(..., tokens, tokens): P[y_l = 1 | y_m = 1], l the row; NaN where m never appears."""
@@ -243,10 +247,10 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
 def _counts(value: object, name: str, low: int) -> Tensor:
     """Whole numbers of at least `low`, as an integer tensor."""
     try:
-        tensor = torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
+        tensor = as_tensor(value, name)  # type: ignore[arg-type]
         good = tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
         good = good and tensor.layout == torch.strided and not tensor.is_meta
-    except (TypeError, ValueError, RuntimeError):
+    except ValueError:
         good = False
     if not good:
         raise ValueError(f"{name} must be a whole number or several of them, got {shown(value)}")

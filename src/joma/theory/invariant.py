@@ -77,7 +77,7 @@ def first_integral_over_queries(
     queries = logits.shape[-2]
     weight = torch.ones(queries) if probability is None else within(probability, "probability", 0.0, 1.0)
     if weight.shape != (queries,):
-        raise ValueError(f"probability must have shape ({queries},), one a query of z, got {tuple(weight.shape)}")
+        raise ValueError(f"probability must have shape ({queries},), one per query of z, got {tuple(weight.shape)}")
     if probability is not None and (weight.double().sum() - 1).abs() > torch.finfo(weight.dtype).eps ** 0.5:
         raise ValueError(f"probability must sum to 1 over queries, got {weight.sum().item():g}")
     rates, heat = _rates(kind, kappa, temperature)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import guarded
 from joma.theory.arguments import Number, at_least_dims, positive, real, times, together
 
@@ -127,7 +128,7 @@ def row_trajectory(
 
 
 class Motion(NamedTuple):
-    """Trajectories of the MLP weights and of the attention logits, each (..., steps, tokens[, nodes]).
+    """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes]).
 
     >>> linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0).z
     tensor([[1.5431, 1.1276]], dtype=torch.float64)
@@ -135,6 +136,9 @@ class Motion(NamedTuple):
 
     v: Tensor
     z: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @guarded

@@ -20,6 +20,7 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
     bell,
@@ -41,7 +42,7 @@ __all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw"
 
 @dataclass(frozen=True)
 class Gaussian(RadialLaw):
-    """x' ~ N(0, scale^2 I). Log-concave: no critical point besides v = 0.
+    """x' ~ N(0, scale^2 I) in `dimension` dimensions. Log-concave: no critical point besides v = 0.
 
     >>> Gaussian(5).theta1([-1.0, 0.0, 1.0])
     tensor([0.1587, 0.5000, 0.8413], dtype=torch.float64)
@@ -78,7 +79,7 @@ class Gaussian(RadialLaw):
 
 @dataclass(frozen=True)
 class Ball(RadialLaw):
-    """x' uniform in the ball of the given radius. Log-concave and bounded: beyond |s| = radius theta2 is zero.
+    """x' uniform in the ball of this dimension and radius. Log-concave and bounded: theta2 is 0 beyond |s| = radius.
 
     p_n(s) = p_n(0) (1 - s^2/R^2)^((n-1)/2),   theta2(s) = p_n(0) R^2/(n+1) (1 - s^2/R^2)^((n+1)/2)
 
@@ -189,8 +190,9 @@ class StudentT(RadialLaw):
 class ExponentialRadial(RadialLaw):
     """p_0(r) proportional to exp(-rate r): in one dimension the Laplace law, else p_n ~ |s|^(n/2) K_(n/2)(rate |s|).
 
-    Computed as what it is, a Gaussian of random width: u = sqrt(2 Y) z / rate, Y ~ Gamma((n+1)/2). Relative accuracy
-    about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant below 0.
+    n is the `dimension`. Computed as what it is, a Gaussian of random width: u = sqrt(2 Y) z / rate with
+    Y ~ Gamma((n+1)/2). Relative accuracy about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant
+    below 0.
 
     >>> ExponentialRadial(1).theta1([-1.0, 0.0])
     tensor([0.1839, 0.5000], dtype=torch.float64)
@@ -247,9 +249,9 @@ class ExponentialRadial(RadialLaw):
 class RadialDensity(RadialLaw):
     """Any p_0(r) that you can write down; it is normalised numerically.
 
-    `profile` maps a tensor of radii to non-negative values. Give `radius` if it vanishes beyond one: the quadrature
-    then ends there. Relative error about 1e-12 for a profile that is analytic in r on (0, radius) and, without an
-    end, falls faster than r^-(n+1.5). Differentiable in s as far as `profile` is.
+    `dimension` is n. `profile` maps a tensor of radii to non-negative values. Give `radius` if it vanishes beyond one:
+    the quadrature then ends there. Relative error about 1e-12 for a profile that is analytic in r on (0, radius) and,
+    without an end, falls faster than r^-(n+1.5). Differentiable in s as far as `profile` is.
 
     >>> RadialDensity(5, lambda r: torch.exp(-r**2 / 2)).theta1(1.0)
     tensor(0.8413, dtype=torch.float64)
@@ -258,6 +260,9 @@ class RadialDensity(RadialLaw):
     dimension: int
     profile: Callable[[Tensor], Tensor]
     radius: float = inf
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         whole(self.dimension, "dimension", 1)

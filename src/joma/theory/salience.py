@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.words import brief
 from joma.theory._depth import LARGEST, excess, position, relative_depth
 from joma.theory.arguments import Number, at_least_dims, positive, real, times, together, within
 
@@ -118,6 +119,9 @@ class ConvergenceRatio(NamedTuple):
     ratio: Tensor
     leading: Tensor
     Lambda: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from joma.host.words import counted
 from joma.models.dropout import keys
 from joma.models.parts import compiled_parts
 
@@ -42,7 +43,7 @@ class Engine:
         self.networks = ensemble.networks(members).to(self.device)
         for name, parameter in self.networks.named_parameters():
             if len(parameter) != len(members):
-                raise ValueError(f"{name} has {len(parameter)} members, {len(members)} were asked for")
+                raise ValueError(f"{name} has {counted(len(parameter), 'member')}, but {len(members)} were asked for")
         self.parameters = list(self.networks.parameters())
         self.moments = ensemble.optimizer.start(self.parameters)
         self.step = torch.zeros((), dtype=torch.int32, device=self.device)
@@ -145,7 +146,8 @@ class Engine:
                 )
                 for part, values in parts.items():
                     if len(values) != len(self.members):
-                        raise ValueError(f"measure {part!r} gave {len(values)} values for {len(self.members)} members")
+                        got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
+                        raise ValueError(f"measure {part!r} gave {got}")
                     found[part] = values.detach().cpu()
             found["train_loss"] = (self.loss_sum / self.loss_count).cpu()
             found["diverged_at"] = self.diverged_at.cpu()

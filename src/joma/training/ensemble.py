@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from joma.host.devices import lacking
+from joma.host.words import brief
 from joma.training.optimizers import Optimizer
 
 Precision = Literal["float32", "tf32", "half-logits", "half"]
@@ -25,6 +26,24 @@ class Ensemble:
 
     The callables are given the numbers of the members they are asked for, because an ensemble that does not fit in
     memory is split into groups that take turns between measuring points. `train` has an example of a whole run.
+
+    - members: number of networks
+    - networks: networks(members) -> the networks of these members: an nn.Module such as `joma.models.Decoder`, whose
+      parameters have the member first and whose buffer `seeds` has one int32 per member. Each depends on nothing but
+      its own number.
+    - batch: batch(step, members) -> the data of a step, counted from 0, for these members, on the device
+    - loss: loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key. On a GPU
+      what it calls of `joma.models` and `joma.training` is compiled; mark your own with `compiled_part`.
+    - optimizer: what updates them, with their learning rates
+    - steps: number of training steps
+    - measures: measures[name](networks, members) -> (members, ...), called at every measuring point without gradients.
+      What one pass finds can be given together, as a mapping: its parts are recorded as name/part.
+    - measure_at: measure after so many steps; 0 is the untrained network. The last step always belongs to it.
+    - dims: names for the dimensions of what is recorded, by measure: those after the member, such as ("layer", "head")
+    - device: where to train, such as cpu or cuda
+    - precision: of matrix products on a GPU. tf32: factors are rounded to ten bits; half-logits: and logits are
+      float16; half: all factors are float16, see `joma.models.products`.
+    - together: how many members to train at once; as many as memory allows unless given
 
     >>> import torch
     >>> from joma.models import Decoder, DecoderConfig
@@ -45,28 +64,19 @@ class Ensemble:
 
     members: int
     networks: Callable[[Sequence[int]], Any]
-    """Makes the networks of these members: an nn.Module such as `joma.models.Decoder`, whose parameters have the
-    member first and whose buffer `seeds` has one int32 a member. Each depends on nothing but its own number."""
     batch: Callable[[int, Sequence[int]], tuple[Tensor, ...]]
-    """The data of a step, counted from 0, for these members, on the device."""
     loss: Callable[..., Tensor]
-    """loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key.
-
-    On a GPU what it calls of `joma.models` and `joma.training` is compiled; mark your own with `compiled_part`.
-    """
     optimizer: Optimizer
     steps: int
     measures: Mapping[str, Callable[[Any, Sequence[int]], Tensor | Mapping[str, Tensor]]] = field(default_factory=dict)
-    """Called with networks and members at every measuring point, without gradients; (members, ...) each. What one
-    pass finds can be given together, as a mapping: its parts are recorded as name/part."""
     measure_at: Sequence[int] = ()
-    """Measure after so many steps; 0 is the untrained network. The last step always belongs to it."""
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     device: str = "cpu"
     precision: Precision = "float32"
-    """Of matrix products on a GPU. tf32: factors are rounded to ten bits; half-logits: and logits are float16; half:
-    all factors are float16, see `joma.models.products`."""
     together: int | None = None
-    """How many members to train at once; as many as memory allows unless given."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         if self.members < 1:

@@ -13,12 +13,25 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from joma.host.words import brief, counted
+
 Kind = Literal["sgd", "adam", "adamw"]
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What updates the weights. `rate` is one number for all members or one for each.
+    """What updates the weights.
+
+    - kind: sgd, adam or adamw
+    - rate: the learning rate: one number for all members, or a tuple with one per member
+    - momentum: of SGD; Adam has its betas
+    - betas: Adam's decay rates of its two means
+    - epsilon: what Adam adds to the root of its second mean
+    - weight_decay: added to the gradient; AdamW shrinks the weights instead
+    - clip: the largest norm of one member's whole gradient
+    - renew_every: forget the optimizer's state every so many steps, as the runs of Figures 6 and 8 do once per epoch
+    - decay: what the rates are multiplied with every `decay_every` steps
+    - decay_every: after how many steps the rates decay; needed if decay is below 1
 
     >>> Optimizer("adam", rate=(1e-4, 1e-3), clip=0.5).rates(2)
     (0.0001, 0.001)
@@ -27,18 +40,16 @@ class Optimizer:
     kind: Kind = "adam"
     rate: float | tuple[float, ...] = 1e-3
     momentum: float = 0.0
-    """Of SGD; Adam has its betas."""
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    """Added to the gradient; AdamW shrinks the weights instead."""
     clip: float | None = None
-    """The largest norm of one member's whole gradient."""
     renew_every: int | None = None
-    """Forget the optimizer's state every so many steps, as the runs of Figures 6 and 8 do once an epoch."""
     decay: float = 1.0
-    """What the rates are multiplied with every `decay_every` steps."""
     decay_every: int | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -73,11 +84,11 @@ class Optimizer:
             )
 
     def rates(self, members: int) -> tuple[float, ...]:
-        """One rate a member."""
+        """One rate per member."""
         if not isinstance(self.rate, tuple):
             return (self.rate,) * members
         if len(self.rate) != members:
-            raise ValueError(f"rate has {len(self.rate)} entries for {members} members")
+            raise ValueError(f"rate has {counted(len(self.rate), 'entry', 'entries')} for {counted(members, 'member')}")
         return self.rate
 
     def start(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -1,7 +1,7 @@
 """A series of checkpoints of our own: a small GPT-NeoX trained from scratch, saved on Pythia's schedule.
 
 Public series are downloads of many gigabytes; this one is made in minutes (on a GPU) or seconds (tiny, on a CPU) and
-is laid out as transformers lays it out, one folder a step, so that whatever reads the one reads the other.
+is laid out as transformers lays it out, one folder per step, so that a program that reads the one reads the other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,23 @@ from torch import Tensor
 
 from joma.host.files import write_text
 from joma.host.progress import Progress, silent
+from joma.host.words import brief
 
 
 @dataclass(frozen=True)
 class SeriesConfig:
     """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does.
+
+    - layers: number of blocks
+    - width: of the residual stream
+    - heads: attention heads per block
+    - vocabulary: tokens of the tokenizer that is made from the text
+    - context: tokens per sequence
+    - batch: sequences per step
+    - steps: number of training steps
+    - rate: the largest learning rate
+    - warmup: the share of the steps over which the rate rises
+    - seed: of the initial weights and the order of the text
 
     >>> SeriesConfig(layers=2, steps=100).width
     64
@@ -36,8 +48,10 @@ class SeriesConfig:
     steps: int = 300
     rate: float = 3e-3
     warmup: float = 0.01
-    """The share of the steps over which the rate rises."""
     seed: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "context", "batch", "steps"):
@@ -83,7 +97,7 @@ def train_series(
 ) -> list[float]:
     """Train on `text`, saving folder/step0, folder/step1, ...; returns the loss at every step.
 
-    A tokenizer is made from the text and saved with every checkpoint. No position is seen more than once an epoch;
+    A tokenizer is made from the text and saved with every checkpoint. No position is seen more than once per epoch;
     batches run through the text in a fixed shuffled order. float32 weights; bf16 arithmetic on a GPU.
     A folder that already holds the whole series of this config and text is left as it is.
 

@@ -20,6 +20,7 @@ import torch
 
 from joma.host.interrupts import signals_noted
 from joma.host.progress import Progress
+from joma.host.words import counted
 from joma.models.products import half_products
 from joma.runs import Run
 from joma.training.checkpoints import Checkpoint
@@ -43,10 +44,11 @@ def train(
 ) -> None:
     """Train, recording under `name`/ the measures, `train_loss` and `diverged_at`, (members, ...) each.
 
-    train_loss is the mean since the last measuring point (NaN at step 0); diverged_at the step at which a member's
-    loss stopped being finite, or -1: such a member is marked and the others go on. A checkpoint is kept beside the
-    run, written about every `checkpoint_every` seconds (less often if that took more than a hundredth of the time) and
-    at Ctrl-C or SIGTERM, which then do what they do anyway, and removed at the end.
+    train_loss is the mean loss of the steps since the last measuring point. At step 0 no step has been made, so its
+    first value is NaN. diverged_at is the step at which a member's loss stopped being finite, or -1: such a member is
+    marked and the others go on. A checkpoint is kept beside the run. It is written about every `checkpoint_every`
+    seconds (less often if that took more than a hundredth of the time), and at Ctrl-C or SIGTERM, which then do what
+    they always do. It is removed at the end.
 
     >>> import tempfile
     >>> from joma.models import Decoder, DecoderConfig
@@ -130,7 +132,7 @@ def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: _Teller, every
                 raise
         together = -(-together // 2)
         _free_memory()
-        teller.progress(teller.share, f"out of memory: going on with {together} networks at a time")
+        teller.progress(teller.share, f"out of memory: going on with {counted(together, 'network')} at a time")
 
 
 def _free_memory() -> None:
@@ -222,11 +224,24 @@ class _Training:
                     yield self.mean_step
                 measured.append(self._engine.measure())
             if self._recorded < point:
-                keys = measured[0]
-                self.run.record(point, {self.prefix + key: torch.cat([part[key] for part in measured]) for key in keys})
+                self._record(point, {key: torch.cat([part[key] for part in measured]) for key in measured[0]})
         self.checkpoint.remove()  # still there if killed right after its last record
         self.engines.clear()
         self.current = None
+
+    def _record(self, point: int, found: Mapping[str, torch.Tensor]) -> None:
+        """With the names of their dimensions: the member, then what the ensemble calls the others."""
+        if unknown := sorted(set(self.ensemble.dims) - set(found)):
+            raise ValueError(f"dims names {unknown[0]!r}, but what is measured is {', '.join(found)}")
+        names = {
+            key: ("member", *self.ensemble.dims.get(key, (f"dim_{i}" for i in range(1, value.ndim))))
+            for key, value in found.items()
+        }
+        self.run.record(
+            point,
+            {self.prefix + key: value for key, value in found.items()},
+            dims={self.prefix + key: dims for key, dims in names.items()},
+        )
 
     @property
     def _engine(self) -> Engine:
@@ -294,7 +309,9 @@ class _Teller:
         members = sum(self.ensembles[one].members for one in going)
         at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
         shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
-        self.progress(share, f"{who}{members} networks, {at}{shown}{self._wait(now, share)}{self._anew(going)}")
+        self.progress(
+            share, f"{who}{counted(members, 'network')}, {at}{shown}{self._wait(now, share)}{self._anew(going)}"
+        )
 
     def _anew(self, going: Sequence[str]) -> str:
         """Said all along: who looks at a log, or now and then at a bar, misses what is said once."""

@@ -1,0 +1,84 @@
+"""The dimensions of a series: their names, and labels for the places along them where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from joma.host.words import counted
+from joma.runs.errors import RunError
+
+Label = str | int | float
+Dims = Sequence[str] | Mapping[str, Sequence[Label] | None]
+"""Names, or a mapping from names to labels: ("layer", "head") or {"tensor": ["h.0.up", "h.1.up"], "head": None}."""
+Named = dict[str, tuple[Label, ...] | None]
+"""Dims as a run gives them back."""
+
+RESERVED = ("series", "step", "value", "integer")
+"""Columns that every table of a run has."""
+
+
+def named(dims: Dims, series: str) -> Named:
+    """Checked, as a mapping.
+
+    >>> named(("layer", "head"), "entropy")
+    {'layer': None, 'head': None}
+    """
+    if isinstance(dims, str) or not isinstance(dims, Sequence | Mapping):
+        raise RunError(f"dims of {series!r} must be names such as ('layer', 'head'), got {dims!r}")
+    pairs = list(dims.items()) if isinstance(dims, Mapping) else [(name, None) for name in dims]
+    for name, _ in pairs:
+        if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
+            taken = f"; {', '.join(RESERVED)} are taken" if name in RESERVED else ""
+            raise RunError(f"a dimension of {series!r} needs a name like 'layer' or 'head', got {name!r}{taken}")
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise RunError(f"the dimensions of {series!r} must have different names, got {[name for name, _ in pairs]}")
+    return {name: None if labels is None else _labels(labels, name, series) for name, labels in pairs}
+
+
+def unnamed(count: int) -> Named:
+    """What dimensions are called where nobody gave them a name.
+
+    >>> list(unnamed(2))
+    ['dim_0', 'dim_1']
+    """
+    return {f"dim_{i}": None for i in range(count)}
+
+
+def must_fit(dims: Named, shape: tuple[int, ...], series: str) -> None:
+    """Refuse an array that does not have these dimensions."""
+    if len(dims) != len(shape):
+        listed = f"({', '.join(dims)})" if dims else "no dimensions"
+        raise RunError(f"{series!r} has {listed}, got an array of shape {shape}")
+    for (name, labels), size in zip(dims.items(), shape, strict=True):
+        if labels is not None and len(labels) != size:
+            raise RunError(
+                f"{series!r} has {counted(len(labels), 'label')} along {name}, got an array of shape {shape}"
+            )
+
+
+def coordinates(dims: Named, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """For every number of an array, in C order, its place along each dimension: one flat array per dimension.
+
+    >>> coordinates({"layer": None, "part": ("up", "down")}, (1, 2))
+    {'layer': array([0, 0]), 'part': array(['up', 'down'], dtype=object)}
+    """
+    places = np.indices(shape).reshape(len(shape), prod(shape))
+    return {
+        name: place if labels is None else _as_column(labels)[place]
+        for (name, labels), place in zip(dims.items(), places, strict=False)
+    }
+
+
+def _as_column(labels: tuple[Label, ...]) -> np.ndarray:
+    return np.array(labels, dtype=object if any(isinstance(label, str) for label in labels) else None)
+
+
+def _labels(labels: Any, name: str, series: str) -> tuple[Label, ...]:
+    plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    if isinstance(labels, str) or not all(isinstance(label, str | int | float) for label in plain):
+        raise RunError(f"labels along {name} of {series!r} must be a list of words or numbers, got {labels!r}")
+    return tuple(plain)

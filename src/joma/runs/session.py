@@ -1,0 +1,96 @@
+"""The open file of a run: one thread at a time, one transaction at a time, errors explained."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from joma.runs import file
+from joma.runs.errors import RunError, sqlite_errors_explained
+from joma.runs.lock import WriterLock
+from joma.runs.values import checksum_of
+
+
+class Session:
+    """What `Run` reads and writes through."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+        """path: the file. connection: to it. lock: held by the one process that writes; None for a reader."""
+        self.path = path
+        self._connection: sqlite3.Connection | None = connection
+        self._lock = lock
+        self._process = os.getpid()
+        self._one_at_a_time = threading.RLock()
+
+    def close(self) -> None:
+        """Let go of the file; the status stays what it is. Closing twice is fine."""
+        if self._process == os.getpid():  # a forked child must not touch its parent's connection
+            try:
+                self._stop_writing()
+            finally:
+                self._disconnect()
+
+    def _meta(self, key: str) -> Any:
+        rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
+        if len(rows) != 1 or rows[0][1] != checksum_of(key, rows[0][0]):
+            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
+        return json.loads(rows[0][0])
+
+    @contextmanager
+    def _usable(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time, with SQLite's errors explained."""
+        with self._one_at_a_time, sqlite_errors_explained(self.path):
+            if self._connection is None:
+                raise RunError(f"{self.path} was closed; open it again with Run.open")
+            if self._process != os.getpid():
+                raise RunError(f"{self.path} was opened by another process, before a fork; open it again here")
+            yield self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._usable() as connection:
+            self._must_be_writable()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # some errors roll back by themselves
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._usable() as connection:
+            return connection.execute(query, values).fetchall()
+
+    def _must_be_writable(self) -> None:
+        if self._lock is None:
+            why = "is finished" if self._meta("status") == "finished" else "is open to read only"
+            raise RunError(f"{self.path} {why}, nothing can be added")
+
+    def _stop_writing(self) -> None:
+        if self._lock is not None:
+            try:
+                with self._usable() as connection:
+                    file.leave_single_file(connection)
+            finally:
+                self._lock.release()
+                self._lock = None
+
+    def _disconnect(self) -> None:
+        with self._one_at_a_time:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
+def meta_row(key: str, value: object) -> tuple[str, str, int]:
+    """A row of the table `meta`."""
+    text = json.dumps(value)
+    return key, text, checksum_of(key, text)
