@@ -2,8 +2,10 @@
 
 python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
 
-A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit. In the end
-src/joma/report/kept.json is written from all records: what a quick report shows beside its own verdicts.
+A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit; without a run
+all records are. That is needed when the sentence of a claim changes: a report shows a kept verdict only beside the
+sentence that it was given on. In the end src/joma/report/kept.json is written from all records: what a quick report
+shows beside its own verdicts.
 """
 
 import argparse
@@ -14,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from joma.claims.execute import command_line, judge
+from joma.claims.finding import Finding
 from joma.claims.ledger import SCHEMA, VERSION
 from joma.figures.style import house_style
 from joma.host.files import write_json
@@ -69,6 +72,8 @@ def short(finding: dict) -> dict:
         "measured": str(finding["measured"]),
         "machine": finding["provenance"]["machine"],
         "claim_sha256": finding["provenance"]["claim_sha256"],
+        "brief": Finding.from_json(finding).brief,
+        **{name: finding[name] for name in ("effect", "interval", "control_effect", "unit", "seeds")},
     }
 
 
@@ -80,10 +85,10 @@ def head() -> str:
 def main() -> None:
     """Keep the runs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path, help="runs to keep (default: all records, once more)")
     parser.add_argument("--commit", help="the commit that the run was made at; else the present one, or a record's own")
     options = parser.parse_args()
-    for path in options.runs:
+    for path in options.runs or sorted(RECORDS.glob("*/*.sqlite")):
         keep(path, options.commit)
     write_json(KEPT, kept())
 

@@ -11,6 +11,9 @@ import joma
 OPTIONAL = {
     "joma.probes._text": "transformers",
     "joma.probes._transformers": "transformers",
+    "joma.figures._end_labels": "matplotlib",
+    "joma.figures.bands": "matplotlib",
+    "joma.figures.labels": "matplotlib",
     "joma.figures.style": "matplotlib",
     "joma.training.series": "transformers",
 }

@@ -45,7 +45,7 @@ def test_cases_are_named():
 def test_cases_of_which_the_same_is_said_stand_together():
     alone = replace(GAIN, interval=(float("nan"),) * 2, seeds=1)
     said = words.missing(Evidence({"layer 1": alone, "layer 2": alone}))
-    assert said == "layer 1, layer 2: only 1 seed could be compared, at least 2 are needed"
+    assert said == "layer 1, layer 2: only 1 of the seeds could be compared, at least 2 are needed"
 
 
 def test_cases_of_other_kinds_are_named_each():
@@ -78,7 +78,7 @@ def test_numbers_beside_are_shown_by_case():
             Effect(0.5, (-0.5, 1.5), 0.0, (0, 0), 4, 0.5),
             "it could have seen a difference of at least 1; 27 seeds would",
         ),
-        (Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5), "only 1 seed could be compared, at least 2 are needed"),
+        (Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5), "only 1 of the seeds could be compared, at least 2 are needed"),
         (Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
         (GAIN, ""),
     ],

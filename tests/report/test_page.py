@@ -18,7 +18,6 @@ from joma.claims.contract import VERDICTS
 from joma.claims.execute import Result
 from joma.claims.verdicts import not_run
 from joma.report import findings_json, write_report
-from joma.report.kept import Kept
 from joma.report.markup import Anchors, duration, embed_svg, natural_width
 
 MADE = datetime(2025, 3, 4, 5, 6, tzinfo=UTC)
@@ -97,28 +96,43 @@ def test_ids_are_unique_and_every_reference_has_its_target(html: str, page: Page
 
 
 def test_each_verdict_is_counted_and_the_sentence_adds_up(page: Page) -> None:
-    summary = (
-        "6 claims judged in {}: 1 holds, 1 holds as corrected, 1 is only qualitative, "
-        "1 is not above its control, 1 is undecided, 1 fails, 1 was not run."
-    )
-    assert re.search(re.escape(summary).replace(r"\{\}", r"[\d.e-]+ s"), page.text)
-    rows = [attributes["data-verdict"] for attributes in page.all("tr") if "data-verdict" in attributes]
-    assert Counter(rows) == dict.fromkeys(VERDICTS, 1)
+    assert "7 claims: 6 judged, 1 not run, in 2 studies, quick scale" in page.text
+    claims = [attributes["data-verdict"] for attributes in page.all("details") if "data-verdict" in attributes]
+    assert Counter(claims) == dict.fromkeys(VERDICTS, 1)
     chips = [a["data-verdict"] for a in page.all("button") if "data-verdict" in a]
     assert chips == list(VERDICTS)
 
 
-def test_counts_and_plurals(results: list[Result], tmp_path: Path) -> None:
+def test_the_same_study_and_the_same_claim_twice(results: list[Result], tmp_path: Path) -> None:
     near = results[0]
     twice = dataclasses.replace(near, findings=[near.findings[0], near.findings[0], near.findings[5]], seconds=30.0)
     html = write_report([twice, twice], tmp_path, scale="paper", made=MADE).read_text(encoding="utf-8")
-    assert "6 claims judged in 1 min: 4 hold, 2 are not above their controls." in html
+    assert "6 claims, all judged, in 2 studies, paper scale, 1 min of computing." in html
+    assert "3 claims, all judged. 2 hold, 1 is not above its control." in html
     ids = re.findall(r'\sid="([^"]+)"', html)
-    assert len(ids) == len(set(ids))  # the same study twice, the same claim twice
+    assert len(ids) == len(set(ids))
+
+
+def test_records_that_were_only_judged_again_are_no_time_of_today(results: list[Result], tmp_path: Path) -> None:
+    near = dataclasses.replace(results[0], cached=True, seconds=41.0)
+    html = write_report([near, results[1]], tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
+    assert "of computing" not in html
+    assert "1 taken from finished records" in html
+    assert '41 s <span class="name">cached</span>' in html
+    assert "<dd>41 s, when it ran</dd>" in html
 
 
 def test_a_page_without_results(tmp_path: Path) -> None:
-    assert "No claim was judged." in write_report([], tmp_path, scale="quick").read_text(encoding="utf-8")
+    html = write_report([], tmp_path, scale="quick").read_text(encoding="utf-8")
+    assert "<h1><span>No claim was judged.</span></h1>" in html
+    assert "What does the theory say?" in html
+    assert "Does it hold?" not in html
+
+
+def test_the_four_questions_of_a_stranger_have_answers(page: Page) -> None:
+    for question in ("What does the theory say?", "Does it hold?", "What is surprising?", "What can I do with it?"):
+        assert question in page.text
+    assert "joma scan CHECKPOINTS" in page.text
 
 
 def test_where_and_when(page: Page, results: list[Result]) -> None:
@@ -155,6 +169,21 @@ def test_a_study_that_broke_says_so(results: list[Result], tmp_path: Path) -> No
     broken = dataclasses.replace(results[0], findings=[], pictures=[], run=None, error="RuntimeError: <boom>")
     html = write_report([broken], tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
     assert "This study broke: RuntimeError: &lt;boom&gt;" in html
+    top = html[html.index("<header") : html.index("</header>")]
+    assert '<a href="#study-near">near</a> broke: RuntimeError: &lt;boom&gt;' in top
+
+
+def test_a_page_without_figures_says_why(
+    results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = [dataclasses.replace(results[0], pictures=[])]
+    said = "matplotlib is not installed"
+    assert said not in write_report(bare, tmp_path, scale="quick").read_text(encoding="utf-8")
+    monkeypatch.setattr("joma.report.figures.find_spec", lambda name: None)
+    html = write_report(bare, tmp_path, scale="quick").read_text(encoding="utf-8")
+    assert said in html[: html.index("</header>")]
+    assert 'pip install "joma[viz]"' in html
+    assert said not in write_report(results, tmp_path, scale="quick").read_text(encoding="utf-8")
 
 
 def test_both_forms_are_shown_with_what_was_needed(html: str) -> None:
@@ -173,15 +202,22 @@ def test_what_a_claim_rests_on_is_named(html: str) -> None:
     assert "<dt>Rests on</dt><dd>near/eq6</dd>" in html[html.index('id="study-near-fig4"') :]
 
 
-def test_verdicts_kept_at_paper_scale_stand_beside_the_quick_ones(
-    results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, changed = results[0].findings[5], results[0].findings[4]
-    entry = Kept("holds", "0.5 [0.4, 0.6]", "one H200", seen.claim.sha256)
-    monkeypatch.setattr("joma.report.kept.kept", lambda: {seen.id: entry, changed.id: entry})
-    html = write_report(results, tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
-    assert html.count('data-label="Paper scale" data-sort="0"') == 1  # not where the sentence is another one now
-    assert "<dt>At paper scale</dt><dd>holds (one H200): 0.5 [0.4, 0.6]</dd>" in html
+def test_a_study_begins_with_what_came_out_and_its_figure(html: str) -> None:
+    near = html[
+        html.index('<section class="study" id="study-near"') : html.index('<section class="study" id="study-far"')
+    ]
+    parts = ["6 claims, all judged.", 'class="notable"', "<figure", "How it was measured", "All 6 claims", "Repeat it"]
+    places = [near.index(part) for part in parts]
+    assert places == sorted(places)
+    notable = near[near.index('class="notable"') : near.index("<figure")]
+    assert re.findall(r'class="word">([^<]+)', notable) == ["fails", "not above its control", "only qualitative"]
+    assert "0.125 [0.1126, 0.1374]; control 0.12" in notable
+
+
+def test_claims_are_folded_and_can_be_linked_to(page: Page) -> None:
+    folded = [a for a in page.all("details") if (a.get("class") or "").startswith("claim ")]
+    assert [a["id"] for a in folded][:2] == ["study-near-ten", "study-near-two"]
+    assert all("open" not in a for a in page.all("details"))
 
 
 def test_repeat_and_configuration(html: str) -> None:
@@ -191,10 +227,10 @@ def test_repeat_and_configuration(html: str) -> None:
 
 
 def test_pictures_do_not_share_ids(html: str) -> None:
-    first, second = re.findall(r"<figure.*?</figure>", html, re.DOTALL)
-    found = [set(re.findall(r'\sid="([^"]+)"', figure)) for figure in (first, second)]
-    assert found[0].isdisjoint(found[1])
-    assert {name.split("--")[-1] for name in found[0]} & {name.split("--")[-1] for name in found[1]} != set()
+    first, second, small = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    found = [set(re.findall(r'\sid="([^"]+)"', figure)) for figure in (first, second, small)]
+    assert not found[0] & found[1] | found[1] & found[2] | found[0] & found[2]
+    assert set.intersection(*({name.split("--")[-1] for name in names} for names in found))
     assert "<style" not in first
 
 

@@ -1,4 +1,5 @@
-"""What is asked of every study: it can be interrupted, its figures have labels, its findings survive JSON."""
+"""What is asked of every study: it can be interrupted, its figures have labels and
+alternative text, its findings survive JSON."""
 
 import json
 
@@ -40,9 +41,20 @@ def draws_labelled_figures(study, run, folder):
         drawings = study.draw(run)
         for drawing in drawings:
             drawing.figure.savefig(folder / "figure.svg")
-            assert drawing.caption
+            says_what_is_seen(drawing)
             assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
     assert drawings
+
+
+def says_what_is_seen(drawing):
+    """The caption tells the finding, the alternative text what is seen, with numbers; neither repeats the other."""
+    assert drawing.caption
+    assert len(drawing.alt) > 40, drawing.name
+    assert any(character.isdigit() for character in drawing.alt), drawing.alt
+    assert drawing.alt != drawing.caption
+    assert drawing.alt not in drawing.caption
+    assert drawing.caption not in drawing.alt
+    assert not {"nan", "None", "no number"} & set(drawing.alt.replace(",", " ").split()), drawing.alt
 
 
 def findings_survive_json(study, run):

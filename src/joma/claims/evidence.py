@@ -115,6 +115,8 @@ class Effect:
     what: str = ""
     level: float = 0.95
     """Of the interval."""
+    over: str = "seeds"
+    """What was drawn several times: seeds, matrices, networks."""
 
     def __post_init__(self) -> None:
         if not self.matters > 0 or not math.isfinite(self.matters):
@@ -122,7 +124,13 @@ class Effect:
 
     @staticmethod
     def of(
-        found: Comparison, *, matters: float, ceiling: float | None = None, unit: str = "", what: str = ""
+        found: Comparison,
+        *,
+        matters: float,
+        ceiling: float | None = None,
+        unit: str = "",
+        what: str = "",
+        over: str = "seeds",
     ) -> Effect:
         """The effect of a comparison with its control."""
         return Effect(
@@ -136,6 +144,7 @@ class Effect:
             unit,
             what,
             found.level,
+            over,
         )
 
     @property
@@ -183,6 +192,7 @@ class Effect:
             "ceiling": self.ceiling,
             "unit": self.unit,
             "level": self.level,
+            "over": self.over,
         }
 
     @staticmethod
@@ -201,6 +211,7 @@ class Effect:
             data["unit"],
             data["what"],
             data["level"],
+            data.get("over", "seeds"),  # records before it counted seeds
         )
 
 

@@ -150,7 +150,7 @@ class Finding:
         return bound if must == "<=" else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, as `findings.json` holds it; docs/findings.md says what each key means."""
+        """Plain data, as `findings.json` holds it; docs/reference/file-formats.md says what each key means."""
         main = self.main
         shown = {
             "id": self.id,

@@ -2,7 +2,7 @@
 
     {"schema": "joma-findings", "version": 2, "joma": "0.1.0", "studies": [{"name", "title", "seconds", "findings"}]}
 
-docs/findings.md says what every key of a finding means. The version is raised when a key changes its meaning.
+docs/reference/file-formats.md says what every key means. The version is raised when a key changes its meaning.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def by_effect(
     *,
     expected: str,
     what: str = "",
+    over: str = "seeds",
     size: Sequence[Test] = (),
     corrected: Compared | None = None,
     corrected_size: Sequence[Test] = (),
@@ -87,7 +88,7 @@ def by_effect(
     """Empirical statements: is a number over seeds above its control, by what matters?
 
     found: one comparison, or one for every case (a layer, a depth, a rate) that the claim needs. What matters, the unit
-    and the ceiling are the claim's. size: what makes size or form the source's; without it the claim is only
+    and the ceiling are the claim's. over: what was drawn several times, where that is not seeds. size: what makes size or form the source's; without it the claim is only
     qualitative. controls: what else must be true, of a twin say; without it the claim is not above its control.
     corrected, corrected_size: the same for the corrected form.
 
@@ -96,10 +97,10 @@ def by_effect(
     >>> by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound").verdict
     'undecided'
     """
-    first = Evidence(_effects(claim, found, what), tuple(size), controls=tuple(controls))
+    first = Evidence(_effects(claim, found, what, over), tuple(size), controls=tuple(controls))
     second = None
     if corrected is not None:
-        second = Evidence(_effects(claim, corrected, what), tuple(corrected_size), controls=tuple(controls))
+        second = Evidence(_effects(claim, corrected, what, over), tuple(corrected_size), controls=tuple(controls))
     return Finding(claim, expected, first, second, beside or {})
 
 
@@ -113,11 +114,11 @@ def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
     return Finding(claim, expected, None, reason=reason, command=command)
 
 
-def _effects(claim: Claim, found: Compared, what: str) -> dict[str, Effect]:
+def _effects(claim: Claim, found: Compared, what: str, over: str) -> dict[str, Effect]:
     if claim.matters is None:
         raise ValueError(f"{claim.name}: an effect speaks for empirical claims, which say what matters")
     cases = {"": found} if isinstance(found, Comparison) else found
     return {
-        case: Effect.of(one, matters=claim.matters, ceiling=claim.ceiling, unit=claim.unit, what=what)
+        case: Effect.of(one, matters=claim.matters, ceiling=claim.ceiling, unit=claim.unit, what=what, over=over)
         for case, one in cases.items()
     }

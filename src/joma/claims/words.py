@@ -95,9 +95,7 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
 
 def _missing(effect: Effect) -> str:
     if not isfinite(effect.half_width):
-        return (
-            f"only {effect.seeds} {'seed' if effect.seeds == 1 else 'seeds'} could be compared, at least 2 are needed"
-        )
+        return f"only {effect.seeds} of the {effect.over} could be compared, at least 2 are needed"
     if not effect.fits:
         return (
             f"the control is at {show(effect.control_effect, effect.unit)}, and a difference of "
@@ -106,7 +104,7 @@ def _missing(effect: Effect) -> str:
         )
     seen = f"it could have seen a difference of at least {show(effect.half_width, effect.unit)}"
     needed = effect.seeds_to_decide
-    return f"{seen}; {needed} seeds would decide" if needed else f"{seen}; no number of seeds is known to decide"
+    return f"{seen}; {needed or 'no known number of'} {effect.over} would decide"
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -117,7 +115,7 @@ def _evidence(evidence: Evidence) -> str:
 
 def _effects(effects: Mapping[str, Effect]) -> str:
     """Each effect with its interval; what is the same in all cases, name and seeds, is said once."""
-    kinds = {(effect.what, effect.seeds) for effect in effects.values()}
+    kinds = {(effect.what, effect.seeds, effect.over) for effect in effects.values()}
     if len(effects) == 1 or len(kinds) > 1:
         return "; ".join(_named(case, _effect(effect)) for case, effect in effects.items())
     one = next(iter(effects.values()))
@@ -154,7 +152,7 @@ def _interval(ends: tuple[float, float], unit: str) -> str:
 
 
 def _seeds(effect: Effect) -> str:
-    return f" over {effect.seeds} seeds" if effect.seeds > 1 else ""
+    return f" over {effect.seeds} {effect.over}" if effect.seeds > 1 else ""
 
 
 def _test(test: Test) -> str:

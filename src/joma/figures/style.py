@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Readable on white and on near-black, and apart for the common kinds of colour blindness.
-BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#3b7dd8", "#e08214", "#2a9d6f", "#d1495b", "#8a63c9", "#8a8f98"
+# Contrast of at least 3:1 on the report's light and dark page, and apart for the common kinds of colour blindness:
+# both leave relative luminances from 0.15 to 0.265 to choose from.
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#026ed0", "#bb7e0f", "#099e6e", "#d22e2c", "#a26ef8", "#757575"
 SERIES = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
 PRINTED, CORRECTED, CONTROL = RED, BLUE, GREY
 """Colours that mean the same in every figure: the printed form, the corrected form, the control."""
 
-_INK = "#010203"  # stands for the page's text colour until `to_svg` replaces it
+INK = "#010203"
+"""Stands for the page's text colour until `to_svg` replaces it."""
+
+_DEPTH = ("#3463e2", "#af4ac5", "#d74396", "#ed4a49", "#ab880e")
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -37,9 +41,9 @@ _STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "joma",
-    **{f"{key}.color": _INK for key in ("text", "xtick", "ytick")},
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _INK,
+    **{f"{key}.color": INK for key in ("text", "xtick", "ytick")},
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
     "savefig.transparent": True,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -79,16 +83,53 @@ def panels(columns: int = 1, rows: int = 1, *, width: float = 3.4, height: float
 
 
 def depth_colours(count: int) -> Sequence[str]:
-    """`count` colours from dark to light of one scale: layers, saliencies, anything with an order.
+    """`count` colours from blue over red to ochre: layers, saliencies, anything with an order.
+
+    Their luminance rises evenly and stays where lines can be seen on the light and on the dark page.
 
     >>> depth_colours(3)
-    ['#3e4989', '#1f9f88', '#bddf26']
+    ['#3463e2', '#d74396', '#ab880e']
     """
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
+    return [_between_depths(i / max(count - 1, 1)) for i in range(count)]
 
-    scale = colormaps["viridis"]
-    return [to_hex(scale(0.22 + 0.68 * i / max(count - 1, 1))) for i in range(count)]
+
+def _between_depths(place: float) -> str:
+    """The colour at a place from 0 to 1. Mixing light keeps the luminance between those of the two neighbours."""
+    place *= len(_DEPTH) - 1
+    left = min(int(place), len(_DEPTH) - 2)
+    pairs = zip(_light(_DEPTH[left]), _light(_DEPTH[left + 1]), strict=True)
+    return "#" + "".join(_shade(a + (place - left) * (b - a)) for a, b in pairs)
+
+
+def _light(colour: str) -> list[float]:
+    """Red, green and blue of '#rrggbb' as amounts of light from 0 to 1."""
+    shades = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [shade / 12.92 if shade <= 0.04045 else ((shade + 0.055) / 1.055) ** 2.4 for shade in shades]
+
+
+def _shade(light: float) -> str:
+    shade = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
+    return f"{round(255 * shade):02x}"
+
+
+def contrast(colour: str, other: str) -> float:
+    """The contrast ratio of two colours '#rrggbb' as web pages count it, from 1 to 21.
+
+    >>> round(contrast("#000000", "#ffffff"), 1), contrast(BLUE, BLUE)
+    (21.0, 1.0)
+    """
+    low, high = sorted(luminance(each) for each in (colour, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of '#rrggbb', from 0 to 1.
+
+    >>> luminance("#000000"), round(luminance("#ffffff"), 6)
+    (0.0, 1.0)
+    """
+    red, green, blue = _light(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def step_axis(axis: Axes, label: str = "training step") -> None:
@@ -117,7 +158,7 @@ def to_svg(figure: Figure, *, title: str) -> str:
     buffer = StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

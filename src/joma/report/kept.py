@@ -10,18 +10,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from joma.claims.contract import Claim, Verdict
+from joma.claims.evidence import number
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The verdict on a claim at paper scale, and what was measured, in words."""
+    """The verdict on a claim at paper scale, what was measured, and of an empirical claim the effect that decides.
+
+    >>> Kept("holds", "0.5", "one GPU", "1f2e", "0.5 nats [0.4, 0.6]; control 0 nats").effect is None
+    True
+    """
 
     verdict: Verdict
     measured: str
     machine: str
     claim_sha256: str
+    brief: str = ""
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    control_effect: float | None = None
+    unit: str = ""
+    seeds: int | None = None
 
 
 @cache
@@ -32,10 +44,22 @@ def kept() -> Mapping[str, Kept]:
     True
     """
     text = files("joma.report").joinpath("kept.json").read_text(encoding="utf-8")
-    return {name: Kept(**entry) for name, entry in json.loads(text)["findings"].items()}
+    return {name: _read(entry) for name, entry in json.loads(text)["findings"].items()}
 
 
 def kept_of(name: str, claim: Claim) -> Kept | None:
-    """What is kept on a claim; None if nothing is, or if the claim's sentence has changed since."""
+    """What is kept on a claim; None if nothing is, or if the claim's sentence has changed since.
+
+    >>> kept_of("thm2/who-wins", Claim("who-wins", "JoMA Thm 2", "The winner is the token with the largest |Δ|."))
+    """
     found = kept().get(name)
     return found if found is not None and found.claim_sha256 == claim.sha256 else None
+
+
+def _read(entry: dict[str, Any]) -> Kept:
+    """JSON writes a number that is not finite as a word."""
+    if entry["effect"] is None:
+        return Kept(**entry)
+    low, high = map(number, entry["interval"])
+    effect, control = number(entry["effect"]), number(entry["control_effect"])
+    return Kept(**entry | {"effect": effect, "interval": (low, high), "control_effect": control})

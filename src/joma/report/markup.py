@@ -44,8 +44,8 @@ class Anchors:
     ('study-thm2', 'study-thm2-2')
     """
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    def __init__(self, *taken: str) -> None:
+        self._taken: set[str] = set(taken)
 
     def take(self, *words: str) -> str:
         wanted = re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")
@@ -80,3 +80,12 @@ def natural_width(svg: str) -> str:
     """The width the picture was drawn for, as a CSS length: matplotlib's user unit is a point."""
     found = _VIEW_BOX.search(svg)
     return f"{float(found[1]):g}pt" if found else "100%"
+
+
+def command(line: str) -> str:
+    """A command line to copy; the script adds the button.
+
+    >>> command("joma verify thm2")
+    '<div class="command"><pre><code>joma verify thm2</code></pre></div>'
+    """
+    return f'<div class="command"><pre><code>{escape(line)}</code></pre></div>'

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_study import draws_labelled_figures
 from records import altered, carried_out, changed, verdicts
 
 from joma.claims.contract import silent
 from joma.claims.execute import judge, plain_config
-from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.cdag import cdag_angles
 
@@ -162,13 +162,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
 
 
 def test_figures(run, tmp_path):
-    with house_style():
-        drawings = STUDY.draw(run)
-        for drawing in drawings:
-            drawing.figure.savefig(tmp_path / "figure.svg")
-            assert drawing.caption
-            assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
-    assert drawings
+    draws_labelled_figures(STUDY, run, tmp_path)
 
 
 def test_sizes_that_make_no_sense_are_refused():

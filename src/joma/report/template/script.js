@@ -1,5 +1,6 @@
 "use strict";
-// The page is complete without this script: it adds the theme switch, sorting, filters and copy buttons.
+// The page is complete without this script: it adds the theme switch, the search and copy buttons, and opens what a
+// link points to.
 
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -11,8 +12,13 @@ if (["light", "dark"].includes(stored.get())) root.dataset.theme = stored.get();
 
 document.addEventListener("DOMContentLoaded", () => {
   switchTheme(document.getElementById("theme"));
-  ledger(document.querySelector("table.ledger"));
-  document.querySelectorAll(".command").forEach(copyable);
+  document.querySelectorAll(":not(.answer-use) > .command").forEach(copyable);
+  const form = document.querySelector(".controls"); // a page of one study has none
+  const search = form && searchable(form);
+  search?.read();
+  followed(() => search?.read(), (target) => search?.uncover(target));
+  document.querySelectorAll("figure .picture").forEach(scrollable);
+  printable();
 });
 
 function switchTheme(button) {
@@ -28,61 +34,73 @@ function switchTheme(button) {
   label();
 }
 
-function ledger(table) {
-  const body = table.tBodies[0];
-  const rows = [...body.rows]; // in the order of the report
-  const heads = [...table.tHead.rows[0].cells];
-  const chips = [...document.querySelectorAll(".chip")];
-  const search = document.getElementById("search");
-  const study = document.getElementById("study");
+function searchable(form) {
+  const studies = [...document.querySelectorAll(".study")].map((section) => ({
+    section,
+    folded: section.querySelector(".claims"),
+    claims: [...section.querySelectorAll(".claim")],
+  }));
+  const chips = [...form.querySelectorAll(".chip")];
+  const field = document.getElementById("search");
   const clear = document.getElementById("clear");
   const shown = document.getElementById("shown");
-  const text = new Map(rows.map((row) => [row, plain(`${row.textContent} ${row.dataset.also}`)]));
-  const state = { verdicts: new Set(), sort: "", down: false }; // search and study keep their own
+  const text = new Map(studies.flatMap(({ section, claims }) => {
+    const name = `${section.querySelector("h2").textContent} ${section.querySelector(".eyebrow span").textContent}`;
+    return claims.map((claim) => [claim, plain(`${claim.textContent} ${name}`)]);
+  }));
+  const verdicts = new Set();
   let writing;
 
+  const words = () => plain(field.value).split(/\s+/).filter(Boolean);
+  const searching = () => verdicts.size > 0 || words().length > 0;
+
   function show() {
-    const words = plain(search.value).split(/\s+/).filter(Boolean);
+    const wanted = words();
+    const active = searching();
     let count = 0;
-    for (const row of rows) {
-      const fits = (!state.verdicts.size || state.verdicts.has(row.dataset.verdict))
-        && (!study.value || row.dataset.study === study.value)
-        && words.every((word) => text.get(row).includes(word));
-      row.hidden = !fits;
-      count += fits;
+    for (const { section, folded, claims } of studies) {
+      let here = 0;
+      for (const claim of claims) {
+        const fits = (!verdicts.size || verdicts.has(claim.dataset.verdict))
+          && wanted.every((word) => text.get(claim).includes(word));
+        claim.hidden = !fits;
+        here += fits;
+      }
+      section.hidden = active && !here;
+      if (folded && active !== root.classList.contains("searching")) folded.open = active;
+      count += here;
     }
-    shown.textContent = `${count} of ${rows.length} claims`;
-    clear.hidden = !(state.verdicts.size || study.value || words.length);
-    for (const chip of chips) chip.setAttribute("aria-pressed", state.verdicts.has(chip.dataset.verdict));
-    for (const head of heads) {
-      if (head.dataset.key === state.sort) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
-      else head.removeAttribute("aria-sort");
-    }
-    const column = heads.findIndex((head) => head.dataset.key === state.sort);
-    body.append(...(column < 0 ? rows : [...rows].sort(byColumn(column, state.down))));
+    root.classList.toggle("searching", active);
+    clear.hidden = !active;
+    shown.textContent = active ? said(count) : "";
+    for (const chip of chips) chip.setAttribute("aria-pressed", verdicts.has(chip.dataset.verdict));
   }
 
-  // The state lives behind "#?", which no section's anchor begins with, so both kinds of link work.
+  function said(count) {
+    if (count) return `${count} of ${text.size} claims`;
+    const typed = field.value.trim();
+    return `No claim matches${typed ? ` “${typed}”` : ""}${verdicts.size ? ` among: ${[...verdicts].join(", ")}` : ""}.`;
+  }
+
+  // The state lives behind "#?", which no anchor begins with, so both kinds of link work.
   function write() {
     const query = new URLSearchParams();
-    for (const verdict of state.verdicts) query.append("verdict", verdict);
-    if (search.value.trim()) query.set("search", search.value.trim());
-    if (study.value) query.set("study", study.value);
-    if (state.sort) query.set("sort", (state.down ? "-" : "") + state.sort);
+    for (const verdict of verdicts) query.append("verdict", verdict);
+    if (field.value.trim()) query.set("search", field.value.trim());
     history.replaceState(null, "", query.size ? `#?${query}` : location.pathname + location.search);
   }
 
   function read() {
-    if (location.hash && !location.hash.startsWith("#?")) return false; // a section: what is shown stays
+    clearTimeout(writing);
+    if (location.hash && !location.hash.startsWith("#?")) return; // an anchor: what is shown stays
     const query = new URLSearchParams(location.hash.slice(2));
-    const sort = query.get("sort") ?? "";
-    const known = (list, given) => list.includes(given) ? given : "";
-    state.verdicts = new Set(query.getAll("verdict").filter((v) => chips.some((chip) => chip.dataset.verdict === v)));
-    state.down = sort.startsWith("-");
-    state.sort = known(heads.map((head) => head.dataset.key), sort.replace("-", ""));
-    search.value = query.get("search") ?? "";
-    study.value = known([...study.options].map((option) => option.value), query.get("study"));
-    return query.size > 0;
+    verdicts.clear();
+    for (const verdict of query.getAll("verdict")) {
+      if (chips.some((chip) => chip.dataset.verdict === verdict)) verdicts.add(verdict);
+    }
+    field.value = query.get("search") ?? "";
+    show();
+    if (searching()) document.getElementById("claims").scrollIntoView();
   }
 
   function changed() {
@@ -91,33 +109,42 @@ function ledger(table) {
     writing = setTimeout(write, 150);
   }
 
+  // A search may hide what a link points to: then the search ends.
+  function uncover(target) {
+    if (!searching() || !target.closest(".study") || target.checkVisibility()) return;
+    clearTimeout(writing);
+    field.value = "";
+    verdicts.clear();
+    show();
+  }
+
   for (const chip of chips) {
-    chip.disabled = false;
     chip.addEventListener("click", () => {
-      if (!state.verdicts.delete(chip.dataset.verdict)) state.verdicts.add(chip.dataset.verdict);
+      if (!verdicts.delete(chip.dataset.verdict)) verdicts.add(chip.dataset.verdict);
       changed();
     });
   }
-  for (const head of heads) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...head.childNodes);
-    head.append(button);
-    button.addEventListener("click", () => { // up, down, the report's own order
-      const same = state.sort === head.dataset.key;
-      state.sort = same && state.down ? "" : head.dataset.key;
-      state.down = same && !state.down;
-      changed();
-    });
-  }
-  search.addEventListener("input", changed);
-  study.addEventListener("change", changed);
-  search.form.addEventListener("submit", (event) => event.preventDefault());
-  search.form.addEventListener("reset", () => { state.verdicts.clear(); setTimeout(changed); }); // after the fields
-  search.form.hidden = false;
-  addEventListener("hashchange", () => { read(); show(); });
-  if (read()) document.getElementById("verdicts").scrollIntoView();
-  show();
+  field.addEventListener("input", changed);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => { verdicts.clear(); setTimeout(changed); }); // after the field
+  form.hidden = false;
+  return { read, uncover };
+}
+
+// What a link points to is opened, with all that it is folded into.
+function followed(changed, uncover) {
+  const reveal = () => {
+    const target = location.hash.startsWith("#?") ? null : document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    uncover(target);
+    for (let at = target; at; at = at.parentElement) if (at instanceof HTMLDetailsElement) at.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", () => { changed(); reveal(); });
+  document.addEventListener("click", (event) => { // the same link once more: the address does not change
+    if (event.target.closest("a")?.getAttribute("href") === location.hash && location.hash) reveal();
+  });
+  reveal();
 }
 
 // One spelling for what people type and what is printed: v² and v2, Δ and δ.
@@ -125,26 +152,22 @@ function plain(words) {
   return words.normalize("NFKC").toLowerCase();
 }
 
-// Numbers before words, words naturally (Thm 2 before Thm 10), what is missing last in both directions.
-function byColumn(column, down) {
-  const natural = new Intl.Collator("en", { numeric: true });
-  const key = (row) => {
-    const cell = row.cells[column];
-    if (cell.classList.contains("empty")) return null;
-    return cell.dataset.sort === undefined ? cell.textContent.trim() : Number(cell.dataset.sort);
-  };
-  const way = down ? -1 : 1;
-  return (first, second) => {
-    const [a, b] = [key(first), key(second)];
-    if (a === null || b === null) return (a === null) - (b === null);
-    if (typeof a !== typeof b) return way * (typeof a === "number" ? -1 : 1);
-    return way * (typeof a === "number" ? compare(a, b) : natural.compare(a, b));
-  };
+// A figure wider than the screen can be reached, and then moved, with the keyboard.
+function scrollable(box) {
+  new ResizeObserver(() => {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }).observe(box);
 }
 
-function compare(a, b) { // NaN after all numbers
-  if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);
-  return a < b ? -1 : a > b ? 1 : 0;
+// Paper has no folds.
+function printable() {
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const one of closed) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
 }
 
 function copyable(box) {

@@ -24,8 +24,8 @@ FALLEN = 0.1  # of ln(classes), what guessing loses: networks whose loss falls b
 SMALL, USUAL, RESIDUALS = "small start", "usual start", "residual"
 NETWORKS = (SMALL, USUAL, RESIDUALS)
 COMMAND = "joma verify cdag --scale paper"
-OTHER, UNTRAINED = "beside latents of other nodes", "beside the untrained network"
-SAMPLES = "beside latents of other samples"
+OTHER, UNTRAINED = "compared with latents of other nodes", "compared with the untrained network"
+SAMPLES = "compared with latents of other samples"
 
 
 def _claim(name: str, source: str, says: str, unit: str, uses: tuple[str, ...] = ()) -> Claim:
@@ -37,8 +37,8 @@ def _claim(name: str, source: str, says: str, unit: str, uses: tuple[str, ...] =
 SIGNS = _claim(
     "signs-in-training",
     "CDAG Thm 1",
-    "Where a parent's gradient goes with a class, a child's activation with a latent, and the latent with the class, "
-    "the gradient that this parent sends the child goes with the latent.",
+    "Suppose the gradient of a parent agrees with a class, the activation of a child agrees with a latent, and the "
+    "latent agrees with the class. Then the gradient from this parent to the child agrees with the latent.",
     "%",
     ("cdag-angles/three-signs",),
 )
@@ -52,34 +52,35 @@ RULE = _claim(
 CHILD = _claim(
     "all-parents",
     "CDAG Sec. 1.2",
-    "What a child receives from all its parents together goes with the latent of its activation.",
+    "The gradient that a child receives from all its parents together agrees with the latent of its activation.",
     "%",
     ("cdag/signs-in-training", "cdag-angles/backpropagated"),
 )
 GATE = _claim(
     "behind-the-gate",
     "CDAG Sec. 1.2",
-    "Where activation and gradient of a node go with a latent, the gradient behind its nonlinearity does, too.",
+    "If the activation and the gradient of a node agree with a latent, its gradient behind the nonlinearity also does.",
     "%",
     ("cdag-angles/recursion",),
 )
 ENDS = _claim(
     "both-ends",
     "CDAG Sec. 1.2",
-    "Near the loss gradients go with the label, near the input activations go with latents; both meet the premises.",
+    "Near the loss the gradients agree with the label. Near the input the activations agree with latents. Both meet "
+    "the premises.",
     "",
 )
 RESIDUAL = _claim(
     "residual",
     "CDAG Sec. 1.2",
-    "Residual connections, from nodes near the input to nodes near the loss, make the premises easier to meet.",
+    "Residual connections from nodes near the input to nodes near the loss make the premises easier to meet.",
     "°",
     ("cdag/both-ends",),
 )
 LEARNED = _claim(
     "task-distributed",
     "CDAG Sec. 1.2",
-    "Taught a class from above, the nodes below learn more basic latents.",
+    "When the nodes above learn a class, the nodes below learn more basic latents.",
     "",
     ("cdag/all-parents",),
 )
@@ -160,24 +161,24 @@ def _least_gain(found: Comparison) -> float:
     return found.low - found.control
 
 
-# One function a claim.
+# One function per claim.
 
 
 def _signs(run: Run) -> Finding:
-    what = "share of edges that meet the premises whose gradient goes with the latent"
-    expected = "gradients that go with the latent on all edges that meet the premises, while the loss falls"
+    what = "share of edges with agreeing gradient, of those that meet the premises"
+    expected = "While the loss falls, the gradient agrees with the latent on all edges that meet the premises."
     return _of_share(run, SIGNS, "signs", "others", what, 1.0, expected)
 
 
 def _child(run: Run) -> Finding:
-    what = "share of nodes whose gradient goes with the latent"
-    expected = "gradients that go with the latent at 99 % of the nodes, while the loss falls"
+    what = "share of nodes whose gradient agrees with the latent"
+    expected = "While the loss falls, the gradient agrees with the latent at 99 % of the nodes."
     return _of_share(run, CHILD, "children", "other children", what, ALL, expected)
 
 
 def _gate(run: Run) -> Finding:
-    what = "share of nodes whose gradient still goes with the latent behind the nonlinearity"
-    expected = "gradients that still go with the latent at 99 % of the nodes, while the loss falls"
+    what = "share of nodes whose gradient still agrees with the latent behind the nonlinearity"
+    expected = "While the loss falls, the gradient still agrees with the latent at 99 % of the nodes."
     return _of_share(run, GATE, "gated", "other gated", what, ALL, expected)
 
 
@@ -209,7 +210,7 @@ def _means(value: Any, other: Any, untrained: Any) -> dict[str, float]:
 
 
 def _rule(run: Run) -> Finding:
-    expected = "the same sign in 99 % of the edges, while the loss falls"
+    expected = "While the loss falls, both signs are equal on 99 % of the edges."
     if reason := unlearned(run, SMALL):
         return not_run(RULE, expected, reason, COMMAND)
     agree = {name: share(run, name, "edges with the rule", of="edges") for name in NETWORKS}
@@ -232,7 +233,9 @@ def _rule(run: Run) -> Finding:
 
 def _ends(run: Run) -> Finding:
     """Each end beside the other end of the network and beside other samples; both falls beside the untrained ones."""
-    expected = "both fall away from their end, more than untrained, and more edges have angles below 90° in all"
+    expected = (
+        "Both correlations fall away from their end, more than untrained. More edges have an angle sum below 90°."
+    )
     if reason := unlearned(run, SMALL):
         return not_run(ENDS, expected, reason, COMMAND)
     names = ("C1 out", "C1 second", "C1 first", "C2 input", "C2 first", "C2 second")
@@ -249,9 +252,11 @@ def _ends(run: Run) -> Finding:
         hardest(
             ENDS,
             {
-                "gradients at the classes, beside the first layer": compare(seen["C1 out"], seen["C1 first"]),
+                "gradients at the classes, compared with the first layer": compare(seen["C1 out"], seen["C1 first"]),
                 f"gradients at the classes, {SAMPLES}": compare(seen["C1 out"], seen["C1 out shuffled"]),
-                "activations at the tokens, beside the second layer": compare(seen["C2 input"], seen["C2 second"]),
+                "activations at the tokens, compared with the second layer": compare(
+                    seen["C2 input"], seen["C2 second"]
+                ),
                 f"activations in the first layer, {SAMPLES}": compare(seen["C2 first"], seen["C2 first shuffled"]),
             },
         ),
@@ -259,8 +264,8 @@ def _ends(run: Run) -> Finding:
         expected=expected,
         size=[_more_below_90(inside)],
         controls=[
-            beyond(ENDS, "fall of corr(z_α, δ) beyond the untrained network's", fall("C1 out", "C1 first")),
-            beyond(ENDS, "fall of corr(z_β, f) beyond the untrained network's", fall("C2 input", "C2 second")),
+            beyond(ENDS, "fall of corr(z_α, δ) beyond that of the untrained network", fall("C1 out", "C1 first")),
+            beyond(ENDS, "fall of corr(z_β, f) beyond that of the untrained network", fall("C2 input", "C2 second")),
         ],
         beside=_and_lost(
             run,
@@ -284,13 +289,13 @@ def _by_layer(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, float
 
 def _more_below_90(inside: Any) -> Any:
     """The test that edges inside the angle condition, (points, members), become more."""
-    what = "edges below 90° per network in the end, beyond the untrained network's, lower end"
+    what = "edges below 90° per network at the end, beyond the untrained network (lower end of the interval)"
     return above(what, _least_gain(compare(inside[-1], inside[0])), 0.0)
 
 
 def _residual(run: Run) -> Finding:
     """Sums between layers beside those on residual edges; and their gap beside that of the untrained network."""
-    expected = "smaller sums on residual edges, by more than untrained, and more of them below 90°"
+    expected = "The angle sum is smaller on residual edges, by more than untrained, and more of them are below 90°."
     if reason := unlearned(run, RESIDUALS):
         return not_run(RESIDUAL, expected, reason, COMMAND)
     through, direct = (column(run, RESIDUALS, what) for what in ("total", "direct total"))
@@ -298,14 +303,14 @@ def _residual(run: Run) -> Finding:
     inside = column(run, RESIDUALS, "direct angles")
     return by_effect(
         RESIDUAL,
-        {"between layers, beside residual edges": compare(*seen)},
+        {"between layers, compared with residual edges": compare(*seen)},
         what="sum of the angles",
         expected=expected,
         size=[_more_below_90(inside)],
         controls=[
             beyond(
                 RESIDUAL,
-                "gap beyond the untrained network's",
+                "gap beyond that of the untrained network",
                 compare(seen[0] - seen[1], through[0] - direct[0]),
             )
         ],
@@ -320,7 +325,7 @@ def _residual(run: Run) -> Finding:
 
 
 def _learned(run: Run) -> Finding:
-    expected = "first-layer nodes closer to a latent than untrained, and to a lower one than the second layer's"
+    expected = "First-layer nodes are closer to a latent than untrained, and to a lower one than second-layer nodes."
     if reason := unlearned(run, SMALL):
         return not_run(LEARNED, expected, reason, COMMAND)
     learned, shuffled = (column(run, SMALL, f"C2 first{kind}") for kind in ("", " shuffled"))
@@ -329,9 +334,15 @@ def _learned(run: Run) -> Finding:
     return by_effect(
         LEARNED,
         hardest(LEARNED, {UNTRAINED: compare(learned[-1], learned[0]), SAMPLES: compare(learned[-1], shuffled[-1])}),
-        what="corr(z_β, f) of first-layer nodes in the end",
+        what="corr(z_β, f) of first-layer nodes at the end",
         expected=expected,
-        size=[above("levels by which the second layer's latents are higher, lower end", _least_gain(higher), 0.0)],
+        size=[
+            above(
+                "levels by which the latents of the second layer are higher (lower end of the interval)",
+                _least_gain(higher),
+                0.0,
+            )
+        ],
         beside=_and_lost(
             run,
             {

@@ -14,12 +14,15 @@ from torch import Tensor
 from joma.claims.contract import Drawing, NotRun, Progress, Study, each_claim
 from joma.data.hierarchy import HBLT
 from joma.data.samples import streams
+from joma.figures.bands import bound, mean_and_band
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import course, number
 from joma.figures.style import CONTROL, SERIES, panels
 from joma.host.devices import lacking
 from joma.runs import Run
 from joma.studies.cdag import _cdag_findings as findings
 from joma.studies.cdag import _latent_mlp as net
-from joma.studies.cdag._cdag_findings import column, share
+from joma.studies.cdag._cdag_findings import column, share, while_learning
 from joma.training import Ensemble, Optimizer, train_all
 
 MOST_TOKENS = 4096  # every one of them is an input
@@ -126,37 +129,66 @@ def _ensemble(config: Config, tokens: int, options: dict[str, Any], batch: Any, 
 
 def draw(run: Run) -> list[Drawing]:
     """Shares with a positive outcome, and angles, over training."""
-    figure, (left, right) = panels(2, height=3.0)
+    figure, (left, right) = panels(2, width=4.5, height=3.0)
+    seen = [_draw_gradients(run, left), _draw_angles(run, right)]
+    own, other = (
+        number(float(np.mean(while_learning(run, findings.SMALL, share(run, findings.SMALL, what)))), "%")
+        for what in ("children", "other children")
+    )
+    caption = (
+        "While the loss falls, the gradient from all parents together agrees with the latent of a first-layer node at "
+        f"{own} of the nodes (small start); with the latent of another node it agrees at {other}. Left: this share "
+        "during training, from all parents together and from each parent alone. Right: the sum of the three angles of "
+        "the premises, mean over edges and seeds (bands: smallest to largest seed). Below 90° the conclusion would be "
+        "certain."
+    )
+    return [Drawing("cdag-in-training", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_gradients(run: Run, axis: Any) -> str:
+    told = []
     for name, colour in zip(NETWORKS, SERIES, strict=False):
         steps = run.steps(f"{name}/counts")[1:]
-        left.plot(steps, share(run, name, "children")[1:].mean(1), color=colour, label=name)
-        left.plot(steps, share(run, name, "signs")[1:].mean(1), color=colour, ls="--")
-        left.plot(steps, share(run, name, "other children")[1:].mean(1), color=CONTROL, lw=1)
-    left.plot([], [], color=CONTROL, lw=1, label="another node's latent")  # after the networks, and once
-    left.set(xscale="log", xlabel="step", ylabel="share that goes with the latent", title="Gradients sent to a child")
-    left.set(ylim=(0.3, 1.5), yticks=(0.4, 0.6, 0.8, 1.0))
-    title = "solid: all parents, dashed: one parent"
-    left.legend(loc="upper left", title=title, title_fontsize=8.5)
-    steps = run.steps("residual/counts")
+        together, alone, other = (
+            share(run, name, what)[1:].mean(1) for what in ("children", "signs", "other children")
+        )
+        axis.plot(steps, together, color=colour, label=name)
+        axis.plot(steps, alone, color=colour, ls="--")
+        axis.plot(steps, other, color=CONTROL, lw=1, label="latent of\nanother node")
+        told.append(f"{name} {_peak(steps, together)} (one parent: {_peak(steps, alone)})")
+    end_label(axis, "solid: all parents")
+    end_label(axis, "dashed: one parent", ls="--")
+    axis.set(xscale="log", xlabel="training step", ylabel="share of gradients that agree")
+    axis.set_title("Gradients that agree with the latent")
+    axis.set(ylim=(0.3, 1.05), yticks=(0.4, 0.6, 0.8, 1.0))
+    label_lines(axis)
+    return f"Left, the share of gradients that agree with the latent: {'; '.join(told)}."
+
+
+def _peak(steps: Any, shares: Any) -> str:
+    if not np.isfinite(shares).any():
+        return "has no values"
+    best = int(np.nanargmax(shares))
+    return f"peaks at {number(shares[best], '%')} at step {number(steps[best])} and ends at {number(shares[-1], '%')}"
+
+
+def _draw_angles(run: Run, axis: Any) -> str:
+    steps, told = run.steps("residual/counts"), []
     for what, label, colour in (("total", "between layers", SERIES[0]), ("direct total", "residual edges", SERIES[1])):
         values = column(run, "residual", what)
-        right.plot(1 + steps, values.mean(1), color=colour, label=label)
-        right.fill_between(1 + steps, values.min(1), values.max(1), color=colour, alpha=0.2, lw=0)
-    right.axhline(90, ls="--", lw=1, color=CONTROL, label="needed: below 90°")
-    right.set(xscale="log", xlabel="1 + step", ylabel="a + b + c in degrees", title="Angles of the premises")
-    right.set(ylim=(60, 290), yticks=(90, 135, 180, 225))
-    right.legend(loc="upper right")
-    caption = (
-        "Left: how often the gradient that reaches a first-layer node goes with the latent of its activation, from "
-        "each parent alone and from all together. Right: the sum of the three angles of the premises, mean over edges "
-        "(band: seeds); below 90° the conclusion would be certain."
-    )
-    return [Drawing("cdag-in-training", caption, figure)]
+        mean_and_band(axis, 1 + steps, values, color=colour, label=label)
+        told.append(f"{label} it {course(steps, values.mean(1), '°')}")
+    bound(axis, 90, "needed:\nbelow 90°")
+    axis.set(xscale="log", xlabel="1 + training step", ylabel="a + b + c (degrees)")
+    axis.set_title("The angles of the premises stay too large")
+    axis.set(ylim=(60, 240), yticks=(90, 135, 180, 225))
+    label_lines(axis)
+    return f"Right, the sum of the three angles, which should be below 90°: {'; on '.join(told)}."
 
 
 STUDY = Study(
     name="cdag",
-    title="CDAG Theorem 1 in training: do gradients teach a child its latent?",
+    title="CDAG Theorem 1 in training: do gradients teach a node its latent?",
     version=1,
     claims=findings.CLAIMS,
     quick=Config(),
@@ -177,10 +209,11 @@ STUDY = Study(
     judge=each_claim(*findings.JUDGES),
     draw=draw,
     about=(
-        "Networks of two hidden layers learn the class of a hierarchical latent tree from its tokens. At every "
-        "measuring point each node is given the latent that its activation (or, above, the class that its gradient) "
-        "goes with best on one half of the held-out samples; on the other half it is counted how often the theorem's "
-        "conclusion is true where its premises are. The controls give a node another node's latent, or take the "
-        "untrained network; a number must exceed all of its controls, over seeds."
+        "Networks of two hidden layers learn the class of a hierarchical latent tree from its tokens. Two signals "
+        "agree if their correlation is positive. At every measuring point each node gets the latent that agrees "
+        "best with its activation (or, above, the class that agrees best with its gradient) on one half of the "
+        "held-out samples. On the other half the study counts how often the conclusion of the theorem is true where "
+        "its premises are. The controls give a node the latent of another node, or use the untrained network. A "
+        "number must exceed all of its controls over the seeds."
     ),
 )

@@ -12,6 +12,8 @@ import torch
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
 from joma.figures.style import CONTROL, CORRECTED, PRINTED, depth_colours, panels
 from joma.runs import Run
 from joma.studies.cdag import _draws as _cdag_draws
@@ -43,20 +45,20 @@ THEOREM = "cdag-angles/three-signs"
 SIGNS = Claim(
     "three-signs",
     "CDAG Thm 1",
-    "corr(z_α, δ) > 0, corr(z_β, f) > 0 and corr(z_α, z_β) ≠ 0 make corr(z_β, g_j→k) positive.",
-    "The angles a = (z_α, δ), b = (z_β, f), c = (z_α, ±z_β) with a + b + c < 90° do.",
+    "If corr(z_α, δ) > 0, corr(z_β, f) > 0 and corr(z_α, z_β) ≠ 0, then corr(z_β, g_j→k) is positive.",
+    "It is positive if the angles a = (z_α, δ), b = (z_β, f) and c = (z_α, ±z_β) have a + b + c < 90°.",
 )
 PICTURE = Claim(
     "picture",
     "CDAG Fig. 1",
-    "Given the three signs, a drawing in the plane shows that corr(f, δ) and corr(z_β, δ) have the same sign.",
+    "A drawing in the plane shows that corr(f, δ) and corr(z_β, δ) have the same sign if the three signs hold.",
     uses=(THEOREM,),
 )
 CONSTANT = Claim(
     "positive-constant",
     "CDAG Thm 1",
-    "Whatever positive constants C₁, C₂, C₃ lie below the premises, some positive C₄ lies below the conclusion.",
-    "For normalised correlations above C = cos θ only if θ < 30°, C > 0.866; then C₄ = (cos θ + cos 5θ)/2.",
+    "For any positive lower bounds C₁, C₂, C₃ of the premises the conclusion has a positive lower bound C₄.",
+    "For normalised correlations above C = cos θ this holds only if θ < 30° (C > 0.866). Then C₄ = (cos θ + cos 5θ)/2.",
     uses=(THEOREM,),
 )
 SAME = Claim(
@@ -69,29 +71,29 @@ SAME = Claim(
 REST = Claim(
     "rest-of-the-activation",
     "CDAG Thm 1",
-    "Of the child's activation nothing is asked but corr(z_β, f) > 0.",
-    "If E[f | z_β, δ] = γ z_β with γ > 0, the conclusion is γ corr(z_β, δ)² ≥ 0 in the mean, at any angles.",
+    "The activation of the child only needs corr(z_β, f) > 0.",
+    "If E[f | z_β, δ] = γ z_β with γ > 0, the mean of the conclusion is γ corr(z_β, δ)² ≥ 0 at any angles.",
 )
 START = Claim(
     "start-of-the-weight",
     "CDAG Thm 1",
-    "The weight is corr(f, δ), by the gradient rule.",
-    "It is after a step from w(0) = 0; any other w(0) must have the sign of corr(f, δ).",
+    "By the gradient rule the weight is corr(f, δ).",
+    "This is true after one step from w(0) = 0. Any other w(0) must have the sign of corr(f, δ).",
 )
 BACKPROP = Claim(
     "backpropagated",
     "CDAG Sec. 1.2",
-    "What a child receives from all its parents j correlates with z_β by Σ_j corr(f, δ_j) corr(z_β, δ_j).",
+    "The correlation of z_β with the gradient from all parents j of a child is Σ_j corr(f, δ_j) corr(z_β, δ_j).",
 )
 GATE = Claim(
     "recursion",
     "CDAG Sec. 1.2",
-    "From corr(z_β, f) > 0 and corr(z_β, g) > 0 follows corr(z_β, σ′g) > 0, so that the argument goes on below.",
+    "If corr(z_β, f) > 0 and corr(z_β, g) > 0, then corr(z_β, σ′g) > 0. So the argument also holds one layer below.",
 )
 
 
 def run(config: Config, run: Run, progress: Progress) -> None:
-    """Draw signals with and without the premises, one step of the run a batch, and count positive conclusions."""
+    """Draw signals with and without the premises, one step of the run per batch, and count positive conclusions."""
     example, gate = cdag.counter_example(), cdag.gate_counter_example()
     run.keep("example/premises", lambda: cdag.premises(*example))
     run.keep("example/conclusion", lambda: cdag.conclusion(example.zb, example.f, example.delta))
@@ -125,14 +127,14 @@ def _signs(run: Run) -> Finding:
     premises = run.value("example/premises")
     return by_tests(
         SIGNS,
-        expected="no negative conclusion",
+        expected="The conclusion is positive in every draw.",
         printed=[
-            at_least("least share of draws with a positive conclusion", _share(run, "sign/signs").min(), 1.0, "%"),
-            above("conclusion of an example by hand", float(run.value("example/conclusion")), 0.0),
+            at_least("smallest share of draws with a positive conclusion", _share(run, "sign/signs").min(), 1.0, "%"),
+            above("conclusion of an example made by hand", float(run.value("example/conclusion")), 0.0),
         ],
         corrected=_all_positive("a + b + c < 90°", inside, violated),
         controls=[
-            above("least premise of that example", float(premises.min()), 0.0),
+            above("smallest premise of that example", float(premises.min()), 0.0),
             above("share of draws beyond 90° that are negative", negative / beyond, 0.0, "%"),
             _without_premises(run, "sign/control"),
         ],
@@ -143,8 +145,8 @@ def _picture(run: Run) -> Finding:
     share = _share(run, "sign/signs")
     return by_tests(
         PICTURE,
-        expected="the same sign in every draw",
-        printed=[at_least("least share of draws with the same sign", share.min(), 1.0, "%")],
+        expected="Both signs are equal in every draw.",
+        printed=[at_least("smallest share of draws with equal signs", share.min(), 1.0, "%")],
         direction=[_more_often(run, "sign/signs", "sign/control")],
         controls=[_without_premises(run, "sign/control")],
         beside=_by_dimension(run, share, _share(run, "sign/control")),
@@ -158,16 +160,16 @@ def _constant(run: Run) -> Finding:
     bound = (np.cos(theta) + np.cos(np.minimum(5 * theta, pi))) / 2
     return by_tests(
         CONSTANT,
-        expected="a positive least conclusion: as printed for every C, as corrected for θ < 30° and at least C₄",
-        printed=[above("least normalised conclusion", float(least.min()), 0.0)],
+        expected="The smallest conclusion is positive. As printed: for every C. As corrected: for θ < 30°, above C₄.",
+        printed=[above("smallest normalised conclusion", float(least.min()), 0.0)],
         corrected=[
-            above("least normalised conclusion for θ < 30°", float(least[theta < radians(30)].min()), 0.0),
-            at_least("least distance above C₄", float((least - bound).min()), -EXACT),
-            at_least("least distance above the bound of each draw", slack, -EXACT),
+            above("smallest normalised conclusion for θ < 30°", float(least[theta < radians(30)].min()), 0.0),
+            at_least("smallest distance above C₄", float((least - bound).min()), -EXACT),
+            at_least("smallest distance above the bound of each draw", slack, -EXACT),
             at_most("distance of signals in a plane from that bound", float(run.value("plane/slack")), EXACT),
         ],
         beside={
-            f"C = {c:g}": {"least normalised conclusion": float(v), "C₄": float(b)}
+            f"C = {c:g}": {"smallest normalised conclusion": float(v), "C₄": float(b)}
             for c, v, b in zip(_cdag_draws.THRESHOLDS, least, bound, strict=True)
         },
     )
@@ -178,8 +180,8 @@ def _same_latent(run: Run) -> Finding:
     inside, violated = (float(_total(run, f"angle/same {name}").sum()) for name in ("inside", "violated"))
     return by_tests(
         SAME,
-        expected="no negative conclusion",
-        printed=[at_least("least share of draws with a positive conclusion", share.min(), 1.0, "%")],
+        expected="The conclusion is positive in every draw.",
+        printed=[at_least("smallest share of draws with a positive conclusion", share.min(), 1.0, "%")],
         corrected=_all_positive("a + b < 90°", inside, violated),
         controls=[_without_premises(run, "sign/control")],
         beside=_by_dimension(run, share, _share(run, "sign/control")),
@@ -195,11 +197,11 @@ def _rest(run: Run) -> Finding:
     errors = float((np.abs(gap) / np.sqrt(variance / _total(run, "rest/draws"))).max())
     return by_tests(
         REST,
-        expected="as printed: positive in every draw; as corrected: within 4 standard errors, and exact in pairs",
-        printed=[at_least("least share of draws positive where the rest leans against δ", leaning.min(), 1.0, "%")],
+        expected="As printed: positive in every draw. As corrected: within 4 standard errors, and exact in pairs.",
+        printed=[at_least("smallest share of positive draws if the rest points against δ", leaning.min(), 1.0, "%")],
         corrected=[
-            at_most("standard errors between the mean and γ corr², with an unrelated rest", errors, ERRORS),
-            at_most("distance from γ corr² where ± pairs cancel the rest", paired, EXACT),
+            at_most("distance of the mean from γ corr² in standard errors, with an unrelated rest", errors, ERRORS),
+            at_most("distance from γ corr² if ± pairs cancel the rest", paired, EXACT),
         ],
     )
 
@@ -210,11 +212,11 @@ def _start(run: Run) -> Finding:
     share = {kind: (_total(run, f"angle/start {kind}") / some).min() for kind in ("random", "zero", "matched")}
     return by_tests(
         START,
-        expected="positive in every draw within the angle condition",
-        printed=[at_least("least share of draws positive from a random w(0)", share["random"], 1.0, "%")],
+        expected="The conclusion is positive in every draw that meets the angle condition.",
+        printed=[at_least("smallest share of positive draws from a random w(0)", share["random"], 1.0, "%")],
         corrected=[
-            at_least("least share of draws positive from w(0) = 0", share["zero"], 1.0, "%"),
-            at_least("least share of draws positive from a w(0) of matching sign", share["matched"], 1.0, "%"),
+            at_least("smallest share of positive draws from w(0) = 0", share["zero"], 1.0, "%"),
+            at_least("smallest share of positive draws from a w(0) of matching sign", share["matched"], 1.0, "%"),
         ],
     )
 
@@ -224,7 +226,8 @@ def _backprop(run: Run) -> Finding:
         BACKPROP,
         printed=float(run.value("backprop/linear")),
         tolerance=EXACT,
-        expected="automatic differentiation of linear parents after a unit step from w = 0 gives the same",
+        what="largest difference",
+        expected="Automatic differentiation of linear parents after one unit step from w = 0 gives the same number.",
         control={"tanh parents, whose slope changes during the step": float(run.value("backprop/tanh"))},
     )
 
@@ -233,9 +236,9 @@ def _gate(run: Run) -> Finding:
     share = _share(run, "sign/gated")
     return by_tests(
         GATE,
-        expected="positive in every draw",
+        expected="The correlation is positive in every draw.",
         printed=[
-            at_least("least share of draws positive behind a ReLU", share.min(), 1.0, "%"),
+            at_least("smallest share of positive draws behind a ReLU", share.min(), 1.0, "%"),
             above("an example of two samples", float(run.value("example/gated")), 0.0),
         ],
         direction=[_more_often(run, "sign/gated", "sign/gated control")],
@@ -254,14 +257,14 @@ def _all_positive(condition: str, inside: float, violated: float) -> list[Test]:
 
 def _without_premises(run: Run, control: str) -> Test:
     """Draws without the premises must not all be positive: else a share of 1 would say nothing."""
-    return below("largest share of draws positive without the premises", _share(run, control).max(), 1.0, "%")
+    return below("largest share of positive draws without the premises", _share(run, control).max(), 1.0, "%")
 
 
 def _more_often(run: Run, series: str, control: str) -> Test:
     """In every dimension, beyond chance: the standard error of a difference of two shares is sqrt(1/2n) at most."""
     error = sqrt(0.5 / (run.config["draws"] * run.config["batches"]))
     gain = float((_share(run, series) - _share(run, control)).min())
-    return above("least gain over draws without the premises, in standard errors", gain / error, ERRORS)
+    return above("smallest gain over draws without the premises, in standard errors", gain / error, ERRORS)
 
 
 def _by_dimension(run: Run, share: Any, control: Any) -> dict[str, dict[str, float]]:
@@ -273,30 +276,51 @@ def _by_dimension(run: Run, share: Any, control: Any) -> dict[str, dict[str, flo
 
 def draw(run: Run) -> list[Drawing]:
     """How often the conclusion is positive, against the sum of the angles and against the dimension."""
-    dimensions = run.config["dimensions"]
-    figure, (left, right) = panels(2)
+    figure, (left, right) = panels(2, width=4.2)
+    seen = [_draw_angles(run, left), _draw_signs(run, right)]
+    lowest = number(_share(run, "sign/signs").min(), "%")
+    caption = (
+        "Angles decide the sign of the conclusion, the three signs do not. If the three angles sum to less than 90°, "
+        f"every draw is positive; if only the three signs hold, as few as {lowest} are. Left: the share of draws with "
+        "a positive conclusion against the sum of the three angles. Right: the same share if only the three signs are "
+        "given, and for signals drawn without any premise."
+    )
+    return [Drawing("cdag-angles", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_angles(run: Run, axis: Any) -> str:
+    dimensions, ends = run.config["dimensions"], []
     middle = (np.arange(_cdag_draws.BINS) + 0.5) * _cdag_draws.BIN
     for i, (dim, colour) in enumerate(zip(dimensions, depth_colours(len(dimensions)), strict=True)):
         count, positive = _total(run, "angle/binned")[i], _total(run, "angle/binned positive")[i]
-        seen = count >= 50
-        left.plot(middle[seen], positive[seen] / count[seen], color=colour, label=f"{dim} samples")
-    left.axvline(90, ls="--", lw=1, color=CORRECTED)
-    left.annotate("90°", (66, 0.04), fontsize=8.5, color=CORRECTED)
-    left.set(xlabel="a + b + c in degrees", ylabel="share with a positive conclusion", title="Angles decide")
-    left.set(xticks=range(0, 271, 45), ylim=(0, 1.04))
-    left.legend(loc="lower right")
-    place = np.arange(len(dimensions))
-    right.bar(place - 0.2, _share(run, "sign/signs"), 0.38, color=PRINTED, label="the three signs hold")
-    right.bar(place + 0.2, _share(run, "sign/control"), 0.38, color=CONTROL, label="no premise")
-    right.axhline(1, ls="--", lw=1, color=CORRECTED, label="a + b + c < 90°")
-    right.set(xlabel="samples", ylabel="share with a positive conclusion", title="Signs do not")
-    right.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.55), yticks=(0, 0.25, 0.5, 0.75, 1))
-    right.legend(loc="upper left")
-    caption = (
-        "Left: the share of draws with a positive conclusion against the sum of the three angles; below 90° it is 1. "
-        "Right: the same share when only the three signs are given, and for signals drawn without any premise."
+        often = count >= 50
+        share = positive[often] / count[often]
+        axis.plot(middle[often], share, color=colour, label=f"{dim} samples")
+        at = np.abs(middle[often] - 135).argmin() if often.any() else 0
+        ends += [f"{number(share[at], '%')} for {dim} samples"] if often.any() else []
+    axis.axvline(90, ls="--", lw=1, color=CORRECTED)
+    axis.annotate("90°", (86, 0.04), fontsize=8.5, ha="right")
+    axis.set(xlabel="a + b + c (degrees)", ylabel="share with a positive conclusion", title="Angles decide the sign")
+    axis.set(xticks=range(0, 271, 45), ylim=(0, 1.04))
+    label_lines(axis)
+    beyond = f" and falls beyond; near 135° it is {listing(ends)}" if ends else ""
+    return f"Left: the share is 100 % for sums of angles below 90°{beyond}."
+
+
+def _draw_signs(run: Run, axis: Any) -> str:
+    dimensions = run.config["dimensions"]
+    place, signs, control = np.arange(len(dimensions)), _share(run, "sign/signs"), _share(run, "sign/control")
+    axis.axhline(1, ls="--", lw=1, color=CORRECTED, label="a + b + c < 90°")
+    axis.plot(place, signs, "o-", color=PRINTED, label="three signs hold")
+    axis.plot(place, control, "s--", color=CONTROL, label="no premise")
+    axis.set(xlabel="number of samples", ylabel="share with a positive conclusion", title="Signs do not decide it")
+    axis.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.04), yticks=(0, 0.25, 0.5, 0.75, 1))
+    label_lines(axis)
+    return (
+        f"Right: with the three signs the share falls from {number(signs[0], '%')} at {dimensions[0]} samples to "
+        f"{number(signs[-1], '%')} at {dimensions[-1]} samples. Without a premise it stays near "
+        f"{number(control.mean(), '%')}. A dashed line at 100 % marks the angle condition."
     )
-    return [Drawing("cdag-angles", caption, figure)]
 
 
 def _numbers(*key: int) -> torch.Generator:
@@ -305,7 +329,7 @@ def _numbers(*key: int) -> torch.Generator:
 
 
 def _total(run: Run, name: str) -> Any:
-    """Counts over all batches, one row a dimension."""
+    """Counts over all batches, one row per dimension."""
     return np.stack([run.array(f"{dim}/{name}").sum(0) for dim in run.config["dimensions"]])
 
 
@@ -324,9 +348,9 @@ STUDY = Study(
     judge=each_claim(_signs, _picture, _constant, _same_latent, _rest, _start, _backprop, _gate),
     draw=draw,
     about=(
-        "Signals over 2 to 100 samples are drawn at random, once Gaussian with the signs of the theorem's premises "
-        "enforced, once at angles spread evenly below 90°. The study counts how often the correlation between the "
-        "latent and the backpropagated gradient is positive. A theorem has to be true of every draw. The control drops "
-        "the premises."
+        "Signals over 2 to 100 samples are drawn at random: once Gaussian with the signs that the premises ask for, "
+        "and once at angles spread evenly below 90°. The study counts how often the correlation between the latent and "
+        "the backpropagated gradient is positive. A theorem must be true for every draw. The control drops the "
+        "premises."
     ),
 )

@@ -11,11 +11,12 @@ from joma.claims.verdicts import by_residual
 from joma.runs import Run
 
 EXACT = 1e-12  # gradients against autograd, and the decomposition of w along a flow
+APART, LEFT = "largest difference", "largest part left over"
 
 FREQUENCIES = Claim(
     "sequence-as-frequencies",
     "JoMA eq. 1",
-    "A block that attends over a sequence sees no more of it than how often each token occurs: b = exp(z) ∘ x / A.",
+    "A block with attention over a sequence depends only on how often each token occurs: b = exp(z) ∘ x / A.",
 )
 ASCENT = Claim(
     "gradient-ascent", "JoMA eq. 9", "Training is gradient ascent on E[Σ g h] with g held fixed; eq. 2 is its velocity."
@@ -29,33 +30,33 @@ LOSS = Claim(
 PROJECTED = Claim(
     "projected-velocity",
     "JoMA eq. 11",
-    "The projected weights move by v′ = E[g h′ b]: the query's embedding drops out.",
+    "The projected weights move by v′ = E[g h′ b]. The embedding of the query plays no part.",
     uses=("block/gradient-ascent",),
 )
 EXPANSION = Claim(
     "weight-expansion",
     "JoMA eq. 60",
-    "A weight only grows along token and query embeddings: w − w(0) = U(v − v(0)) + u ξ.",
+    "Weights grow only along the token and query embeddings: w − w(0) = U(v − v(0)) + u ξ.",
     uses=("block/gradient-ascent",),
 )
 BIAS = Claim(
     "implicit-bias",
     "JoMA App. A.4",
-    "A node fires as φ(v·b + ξ), with ξ the integral of E[g h′] acting as its bias.",
-    "The bias is u·w(0) plus that integral: it starts at zero only if w does.",
+    "The output of a node is φ(v·b + ξ). Its bias ξ is the integral of E[g h′] over time.",
+    "The bias is u·w(0) plus that integral. It starts at zero only if w starts at zero.",
     uses=("block/weight-expansion",),
 )
 SUPERPOSED = Claim(
     "superposition-sign",
     "JoMA App. A.4",
-    "A weight that serves several queries is Σ (v − ξ u) over them.",
-    "It is Σ (v + ξ u), as eq. 60 has it.",
+    "A weight shared by several queries is the sum Σ (v − ξ u) over the queries.",
+    "It is Σ (v + ξ u), in agreement with eq. 60.",
     uses=("block/weight-expansion",),
 )
 SALIENCY = Claim(
     "saliency",
     "JoMA footnote 1",
-    "E[g x] is the mean of g over the occurrences of a token times the token's frequency.",
+    "E[g x] is the mean of g over all occurrences of a token, times the frequency of the token.",
 )
 
 
@@ -64,6 +65,7 @@ def _frequencies(run: Run) -> Finding:
         FREQUENCIES,
         printed=_apart(run.value("sequences")),
         tolerance=EXACT,
+        what=APART,
         expected="The hidden values equal those of softmax attention over the positions.",
         control={"logits that also depend on the position": _apart(run.value("sequences/with a position bias"))},
     )
@@ -74,8 +76,9 @@ def _fixed_gradient(run: Run) -> Finding:
         ASCENT,
         printed=_apart(run.value("ascent")[1:]),
         tolerance=EXACT,
-        expected="The velocity equals autograd's gradient.",
-        control={"g differentiated as well": _apart(run.value("ascent")[::2])},
+        what=APART,
+        expected="The velocity equals the gradient that autograd computes.",
+        control={"gradient that also flows through g": _apart(run.value("ascent")[::2])},
     )
 
 
@@ -85,7 +88,8 @@ def _descent(run: Run) -> Finding:
         LOSS,
         printed=_apart((descent, velocity)),
         tolerance=EXACT,
-        expected="The velocity equals minus autograd's gradient of the loss.",
+        what=APART,
+        expected="The velocity equals minus the gradient of the loss that autograd computes.",
         control={"ascent on the loss instead of descent": _apart((-descent, velocity))},
     )
 
@@ -95,6 +99,7 @@ def _projection(run: Run) -> Finding:
         PROJECTED,
         printed=_apart(run.value("projected")),
         tolerance=EXACT,
+        what=APART,
         expected="The projected velocity equals E[g h′ b].",
         control={"a query that overlaps with a token": _apart(run.value("projected/overlapping query"))},
     )
@@ -105,7 +110,8 @@ def _expansion(run: Run) -> Finding:
         EXPANSION,
         printed=_left_over(run, "one query", sign=1),
         tolerance=EXACT,
-        expected="Nothing is left of w − w(0).",
+        what=LEFT,
+        expected="The embeddings explain all of w − w(0); nothing is left.",
         control={"without the query's embedding": _left_over(run, "one query", sign=0)},
     )
 
@@ -118,7 +124,8 @@ def _bias(run: Run) -> Finding:
         printed=float(np.abs(bias - xi).max()),
         corrected=float(np.abs(bias - bias[0] - xi).max()),
         tolerance=EXACT,
-        expected="The pre-activation less v·b equals the bias, at every sample.",
+        what=APART,
+        expected="The pre-activation minus v·b equals the bias at every sample.",
         control={"the start alone, without the integral": float(np.abs(bias - bias[0]).max())},
     )
 
@@ -129,7 +136,8 @@ def _superposed(run: Run) -> Finding:
         printed=_left_over(run, "two queries", sign=-1),
         corrected=_left_over(run, "two queries", sign=1),
         tolerance=EXACT,
-        expected="Nothing is left of what two queries added to w.",
+        what=LEFT,
+        expected="The sum explains all that two queries add to w; nothing is left.",
         control={"without the queries' embeddings": _left_over(run, "two queries", sign=0)},
     )
 
@@ -139,9 +147,12 @@ def _salient(run: Run) -> Finding:
         SALIENCY,
         printed=_apart(run.value("saliency")),
         tolerance=EXACT,
-        expected="Both counts are equal.",
+        what=APART,
+        expected="Both ways of counting give the same numbers.",
         control={
-            "sequences of unequal length, each token counted alike": _apart(run.value("saliency/unequal lengths"))
+            "sequences of unequal length, where every occurrence counts the same": _apart(
+                run.value("saliency/unequal lengths")
+            )
         },
     )
 

@@ -20,34 +20,36 @@ SUM = "thm1-softmax/eq17-sum"
 SUMS = Claim(
     "eq17-sum",
     "JoMA eq. 17",
-    "If b is uncorrelated with g h′ b, then z′ = Σ v_k′∘v_k − b̄ v_k′·v_k, where only the first term shows its sum.",
+    "If b is uncorrelated with g h′ b, then z′ = Σ v_k′∘v_k − b̄ v_k′·v_k. The sum sign stands only before the "
+    "first term.",
     "The sum over nodes covers both terms.",
 )
 COVARIANCE = Claim(
     "eq17-covariance",
     "JoMA eq. 17",
     "In training, z′ = Σ(v_k′∘v_k − b̄ v_k′·v_k).",
-    "z′ = Σ(v_k′∘v_k − b̄ v_k′·v_k) − Cov(s, b) with s = Σ g_k h_k′ b·v_k, times κ/T: exact for every step of SGD.",
+    "z′ = Σ(v_k′∘v_k − b̄ v_k′·v_k) − Cov(s, b), times κ/T, with s = Σ g_k h_k′ b·v_k. It is exact at every step of "
+    "SGD.",
     uses=(SUM,),
 )
 CONSTANT = Claim(
     "eq18-constant-mean",
     "JoMA eq. 18",
-    "With b̄ taken as constant, eq. 17 integrates to z = ½Σ(v² − ‖v‖² b̄) + c.",
-    "b̄ moves whenever z does; z = z(0) + ∫[Σ v_k∘v_k′ − b̄(t) Σ v_k·v_k′] dt holds where Cov(s, b) = 0.",
+    "With constant b̄ the integral of eq. 17 is z = ½Σ(v² − ‖v‖² b̄) + c.",
+    "b̄ moves whenever z moves. If Cov(s, b) = 0, then z = z(0) + ∫[Σ v_k∘v_k′ − b̄(t) Σ v_k·v_k′] dt.",
     uses=(SUM,),
 )
 CONDITION = Claim(
     "softmax-condition",
     "JoMA Thm 1",
-    "E[Σ g_k h_k′ b bᵀ] = b̄ E[Σ g_k h_k′ b]ᵀ suffices for the softmax case (with constant b̄).",
-    "The condition must hold node by node, or carry v_k: Σ E[g_k h_k′ b bᵀ] v_k = b̄ Σ v_k′·v_k.",
+    "The condition E[Σ g_k h_k′ b bᵀ] = b̄ E[Σ g_k h_k′ b]ᵀ is enough for the softmax case (with constant b̄).",
+    "The condition must hold for each node, or contain v_k: Σ E[g_k h_k′ b bᵀ] v_k = b̄ Σ v_k′·v_k.",
     uses=(SUM,),
 )
 MEAN = Claim(
     "softmax-mean-logit",
     "JoMA eq. 17",
-    "The right-hand side sums to zero, so the mean logit never moves.",
+    "The right-hand side sums to zero over tokens, so the mean logit never moves.",
     uses=("thm1-softmax/eq17-covariance",),
 )
 
@@ -75,7 +77,8 @@ def sums(run: Run) -> Finding:
         printed=float(run.value("one/velocity, one node").max()),
         corrected=float(run.value("one/velocity, all nodes").max()),
         tolerance=EXACT,
-        expected="equal to z′ where Cov(s, b) = 0 (printed: the best single node in the second term)",
+        what="relative error",
+        expected="The formula equals z′ where Cov(s, b) = 0 (as printed: with the best node in the second term).",
         control={"in training, where Cov(s, b) ≠ 0": _least(_off_in_training(run))},
     )
 
@@ -94,7 +97,8 @@ def covariance(run: Run) -> Finding:
         printed=float(np.max(list(_off_in_training(run).values()))),
         corrected=float(np.max([relative(identity[kind], z[kind]) for kind in KINDS])),
         tolerance=EXACT,
-        expected="relative error 0 after all steps",
+        what="relative error",
+        expected="The relative error is 0 after all steps.",
         control={"with Cov(s, b) of the other classes": float(np.min(swapped))},
     )
 
@@ -107,7 +111,8 @@ def constant(run: Run) -> Finding:
         printed=float(relative(run.value("one/z closed"), z).max()),
         corrected=float(relative(run.value("one/z integrated"), z).max()),
         tolerance=FLOW,
-        expected="relative error 0 where Cov(s, b) = 0",
+        what="relative error",
+        expected="The relative error is 0 where Cov(s, b) = 0.",
         control={"in training, where Cov(s, b) ≠ 0": _least(_off_in_training(run))},
     )
 
@@ -117,24 +122,24 @@ def condition(run: Run) -> Finding:
     sides = float(np.max([run.value(f"{kind}/condition/{side}") for kind in KINDS for side in ("left", "right")]))
     return by_tests(
         CONDITION,
-        expected="where the condition is met, eq. 17 is exact",
+        expected="Where the condition holds, eq. 17 is exact.",
         printed=[
-            at_most("largest of both sides of the condition", sides, EXACT),
+            at_most("largest value of either side of the condition", sides, EXACT),
             *(
-                at_most(f"{kind} classes: eq. 17 with the true b̄ ends off by", off, EXACT)
+                at_most(f"{kind} classes: relative error of eq. 17 with the true b̄ at the end", off, EXACT)
                 for kind, off in _off_in_training(run).items()
             ),
         ],
         corrected=[
             at_most(
-                "one sample, where both sides agree node by node: eq. 17 off by",
+                "one sample, where both sides agree for each node: relative error of eq. 17",
                 run.value("one/velocity, all nodes").max(),
                 EXACT,
             )
         ],
         controls=[
             above(
-                f"{kind} classes, where eq. 17 is not exact: difference of both sides node by node",
+                f"{kind} classes, where eq. 17 is not exact: difference of both sides for each node",
                 run.value(f"{kind}/condition/each").mean(),
                 APART,
                 "%",
@@ -150,7 +155,8 @@ def mean(run: Run) -> Finding:
         MEAN,
         printed=_wander(run, "z"),
         tolerance=EXACT,
-        expected="mean logit constant through training",
+        what="largest change",
+        expected="The mean logit stays constant during training.",
         control={"½Σv² without the second term": _wander(run, "first term")},
     )
 

@@ -32,7 +32,7 @@ CLOSED_FORM = ("thm1-softmax/eq18-constant-mean",)
 PUBLISHED = Claim(
     "softmax-published",
     "JoMA Thm 1",
-    "Though its assumptions fail, ½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well.",
+    "½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -53,8 +53,8 @@ CORRELATES = {
 PARTS = Claim(
     "fig2-components",
     "JoMA Fig. 2",
-    "Neither of the two terms, ½Σv² and −½Σ‖v‖² b̄, correlates with the logits by itself.",
-    "The second does not; the first, ½Σv², does by the end of training.",
+    "Neither of the two terms, ½Σv² and −½Σ‖v‖² b̄, correlates with the logits alone.",
+    "The second term does not. The first term, ½Σv², does at the end of training.",
     empirical=True,
     matters=HIGH - LOW,
     uses=CLOSED_FORM,
@@ -62,7 +62,7 @@ PARTS = Claim(
 CURRENT = Claim(
     "eq18-current-mean",
     "JoMA eq. 18",
-    "The closed form can be evaluated with b̄ as the theorem defines it, the mean attention of the moment.",
+    "The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -71,8 +71,8 @@ CURRENT = Claim(
 REBUILT = Claim(
     "softmax-rebuilt",
     "JoMA eq. 18",
-    "The logits follow in closed form from V(t), so attention need not be trained.",
-    "They follow from the path of V and the x alone: integrate eq. 17 with b̄ rebuilt from the estimate itself.",
+    "A closed form gives the logits from V(t), so attention does not need training.",
+    "The path of V and the inputs x give the logits: integrate eq. 17 with b̄ computed from the estimate itself.",
     empirical=True,
     matters=CLOSE,
     ceiling=1.0,
@@ -82,7 +82,7 @@ GROWTH = {
     kind: Claim(
         f"fig3-{kind}",
         "JoMA Fig. 3",
-        f"Late in training only some components of v grow on, the rest saturates ({kind} classes).",
+        f"Late in training only some components of v keep growing, and the others stop ({kind} classes).",
         empirical=True,
         matters=CONCENTRATED,
         unit="%",
@@ -105,7 +105,7 @@ def _learned(run: Run, kind: Kind) -> Any:
 
 def _nothing_learned(run: Run, claim: Claim, expected: str, *kinds: Kind) -> Finding | None:
     lost = [kind for kind in kinds if not _learned(run, kind).any()]
-    reason = "the logits moved in no network of the " + " and the ".join(lost) + " classes, or are not finite"
+    reason = "in the " + " and the ".join(lost) + " classes the logits of no network moved, or they are not finite"
     return not_run(claim, expected, reason, "joma run thm1-softmax --steps 2000 --rate 0.1") if lost else None
 
 
@@ -157,7 +157,9 @@ def _left_out(run: Run, *kinds: Kind) -> dict[str, dict[str, float]]:
 
 def published(run: Run) -> Finding:
     """The correlation beside that of the start, which predicts that z never moves; the size by relative errors."""
-    expected = f"a correlation above that of the start, and a relative error up to {CLOSE} at all three moments"
+    expected = (
+        f"The correlation is above that of the start. The relative error is at most {CLOSE} at all three moments."
+    )
     if lost := _nothing_learned(run, PUBLISHED, expected, *KINDS):
         return lost
     beside: dict[str, dict[str, float]] = {}
@@ -168,7 +170,7 @@ def published(run: Run) -> Finding:
         beside |= _moments(f"{kind} classes, correlation", _correlation(run, kind, "published"))
         attention = run.value(f"{kind}/mean attention")[_learned(run, kind)]
         strayed = float(np.abs(attention[:, -1] - attention[:, 0]).sum(-1).mean())
-        beside[f"{kind} classes, b̄"] = {"moved by, of at most 2": strayed}
+        beside[f"{kind} classes, b̄"] = {"distance moved, at most 2": strayed}
     return by_effect(
         PUBLISHED,
         {
@@ -184,7 +186,7 @@ def published(run: Run) -> Finding:
 
 def figure_2(run: Run, *, kind: Kind) -> Finding:
     """The end of training, beside the harder of two controls: V of another seed, V trained with frozen attention."""
-    expected = f"at least {HIGH} at the end of training, above both controls"
+    expected = f"The correlation is at least {HIGH} at the end of training and above both controls."
     if lost := _nothing_learned(run, CORRELATES[kind], expected, kind):
         return lost
     own = _correlation(run, kind, "published")[:, -1]
@@ -212,7 +214,9 @@ def components(run: Run) -> Finding:
 
     On random classes ½Σv² of another seed must not do as well. On smooth classes all seeds have nearly the same z.
     """
-    expected = f"as printed correlations below {LOW}; as corrected only of the second, the first ends at {HIGH} or more"
+    expected = (
+        f"As printed: both stay below {LOW}. As corrected: only the second does, and the first ends at {HIGH} or more."
+    )
     if lost := _nothing_learned(run, PARTS, expected, *KINDS):
         return lost
     found = {kind: {term: _correlation(run, kind, term) for term in ("published", *TERMS)} for kind in KINDS}
@@ -271,7 +275,7 @@ def _lacks(correlations: dict[str, Any], term: str, other: str) -> Comparison:
 
 def current(run: Run) -> Finding:
     """The closed form with b̄ of the moment, beside the start, which predicts that z never moves."""
-    expected = f"a correlation of at least {HIGH} at all three moments, above that of the start"
+    expected = f"The correlation is at least {HIGH} at all three moments and above that of the start."
     if lost := _nothing_learned(run, CURRENT, expected, *KINDS):
         return lost
     found = {kind: _correlation(run, kind, "current mean") for kind in KINDS}
@@ -296,7 +300,7 @@ def rebuilt(run: Run) -> Finding:
     """Beside the estimate that z never moves. Rebuilt from V of another seed it must be wrong, on random classes: on
     smooth classes all seeds have nearly the same z.
     """
-    expected = f"relative error up to {CLOSE} at all three moments, rebuilt with a correlation of {NEAR_ONE} at the end"
+    expected = f"The relative error is at most {CLOSE} at all three moments. The correlation is at least {NEAR_ONE}."
     if lost := _nothing_learned(run, REBUILT, expected, *KINDS):
         return lost
     never = {kind: 1 - relative(_start(run, kind), _at_three(run, kind, "z"))[:, -1] for kind in KINDS}
@@ -337,14 +341,14 @@ def _rebuilt_well(run: Run, kind: Kind) -> list[Test]:
 
 def figure_3(run: Run, *, kind: Kind) -> Finding:
     """How far late growth is concentrated, beside the same network trained with frozen attention."""
-    expected = "growth after half of training concentrated in a few components, most of the others saturated"
+    expected = "A few components have most of the growth in the second half of training. Most others stand still."
     if lost := _nothing_learned(run, GROWTH[kind], expected, kind):
         return lost
     moving, frozen = (run.value(f"{kind}/{which}v")[_learned(run, kind)] for which in ("", "frozen/"))
     return by_effect(
         GROWTH[kind],
-        compare(_concentration(moving), _concentration(frozen)),
-        what="share of the late growth that the fastest fifth of the components has",
+        compare(concentration(moving), concentration(frozen)),
+        what="share of the late growth in the fastest fifth of the components",
         expected=expected,
         size=[at_least("share of the components that stand still", _standing_still(moving), MOST, "%")],
         beside={"with frozen attention": {"share of the components that stand still": _standing_still(frozen)}}
@@ -352,7 +356,7 @@ def figure_3(run: Run, *, kind: Kind) -> Finding:
     )
 
 
-def _concentration(v: Any) -> Any:
+def concentration(v: Any) -> Any:
     """v (networks, [start, half, end], tokens, nodes) -> the share of the late movement that the fastest fifth of the
     tokens holds, mean over nodes. (networks,).
     """

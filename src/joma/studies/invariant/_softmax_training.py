@@ -1,7 +1,7 @@
 """The training behind Figures 2 and 3, by explicit gradients: softmax attention, linear nodes, cross-entropy.
 
 The embeddings are rows of the identity, so W falls into V (its rows at the tokens), the bias ξ (its row at the
-query) and rows that nothing touches. One step of full-batch SGD on the mean loss over the samples, one a class,
+query) and rows that nothing touches. One step of full-batch SGD on the mean loss over the samples, one per class,
 
     b_i = softmax(log x_i + z/T),   g = onehot - softmax(b V + ξ),   V += η E[b gᵀ],   ξ += η E[g],
     z += η_z/T ( E[b o u] - E[s b] ),   u = V g,   s = b . u

@@ -25,63 +25,63 @@ BOTH = ("thm1/exp-invariant", "thm1/linear-invariant")
 EXP = Claim(
     "exp-invariant",
     "JoMA Thm 1",
-    "Exp attention keeps z = ½Σv² + c along the training flow, token by token.",
+    "Under exp attention every token keeps z = ½Σv² + c during training by gradient flow.",
     uses=("thm1/pull-on-logits",),
 )
 LINEAR = Claim(
     "linear-invariant",
     "JoMA Thm 1",
-    "Linear attention keeps z² = Σv² + c along the training flow, token by token.",
+    "Under linear attention every token keeps z² = Σv² + c during training by gradient flow.",
     uses=("thm1/pull-on-logits",),
 )
 PULL = Claim(
     "pull-on-logits",
     "JoMA eq. 14",
-    "σ/σ′ times the velocity of z is Σ v v′, for any pointwise σ.",
+    "For any pointwise σ, the velocity of z times σ/σ′ equals Σ v v′.",
     uses=("block/projected-velocity",),
 )
 SIGMA = Claim(
     "any-sigma",
     "JoMA eq. 14",
-    "Integrated, eq. 14 gives every pointwise σ an invariant: ∫σ/σ′ dz = ½Σv² + c.",
+    "The integral of eq. 14 is an invariant for every pointwise σ: ∫σ/σ′ dz = ½Σv² + c.",
     uses=("thm1/pull-on-logits",),
 )
 KINKS = Claim(
     "relu",
     "JoMA Thm 1",
-    "The invariants ask nothing of the activation: they hold through the kinks of ReLU.",
+    "The invariants hold for any activation, also across the kinks of ReLU.",
     uses=BOTH,
 )
 STATIONARY = Claim(
     "stationary-gradient",
     "JoMA Assumption 1",
     "Expectations of the back-propagated gradient, such as E[g x], stay constant during training.",
-    "They move, and the invariants hold all the same: z and W only have to receive the same gradient.",
+    "They change, and the invariants still hold. They only need z and W to receive the same gradient.",
     uses=BOTH,
 )
 ANY_DATA = Claim(
     "any-data",
     "JoMA talk Thm 1",
-    "The invariants ask nothing of the distribution of the data.",
+    "The invariants hold for any distribution of the data.",
     uses=("thm1/exp-invariant",),
 )
 RESIDUAL = Claim(
     "residual",
     "JoMA App. A.2",
-    "The residual connection leaves the invariants alone, because the query's embedding is orthogonal to the tokens'.",
+    "The residual connection does not change the invariants, because the query embedding is orthogonal to the tokens.",
     uses=(*BOTH, "block/projected-velocity"),
 )
 ZERO_EXP = Claim(
     "zero-start-exp",
     "JoMA Thm 1",
-    "From w = z = 0 the constant is zero: z = ½Σv² under exp attention.",
+    "From w = z = 0 under exp attention the constant is zero: z = ½Σv².",
     uses=("thm1/exp-invariant",),
 )
 ZERO_LINEAR = Claim(
     "zero-start-linear",
     "JoMA Thm 1",
-    "From w = z = 0 linear attention learns with z² = Σv².",
-    "From w = z = 0 linear attention never moves v or z: the statement is true and empty.",
+    "From w = z = 0 linear attention learns and keeps z² = Σv².",
+    "From w = z = 0 linear attention never moves v or z. The statement is true, but says nothing.",
     uses=("thm1/linear-invariant",),
 )
 
@@ -102,7 +102,7 @@ def _conserved(run: Run, claim: Claim, kind: str) -> Finding:
         printed=_worst(run, kind),
         tolerance=FLOW,
         what="drift",
-        expected="The invariant does not drift, at any width, activation or gradient.",
+        expected="The invariant does not drift at any width, activation or gradient.",
         control={WRONG[kind]: wrong},
     )
 
@@ -113,8 +113,9 @@ def _pull(run: Run) -> Finding:
         PULL,
         printed=float(np.abs(left - right).max()),
         tolerance=EXACT,
-        expected="Both sides are equal.",
-        control={"a pull of the opposite sign": float(np.abs(left + right).max())},
+        what="largest difference",
+        expected="Both sides of eq. 14 are equal.",
+        control={"the opposite sign on one side": float(np.abs(left + right).max())},
     )
 
 
@@ -127,7 +128,7 @@ def _sigma(run: Run) -> Finding:
         tolerance=FLOW,
         what="drift",
         expected="The invariant does not drift for σ = sinh z and for σ = z³ + z.",
-        control={"z − ½Σv², which belongs to exp": smallest(drift(kept(z, v)) for z, v, _ in members)},
+        control={"z − ½Σv², the invariant of exp attention": smallest(drift(kept(z, v)) for z, v, _ in members)},
     )
 
 
@@ -136,10 +137,10 @@ def _kinks(run: Run) -> Finding:
     wrong = _through_kinks(run, run.config["kink_steps"][1], wrong=True)
     return by_tests(
         KINKS,
-        expected="The drift is small and at least halves with the finer step.",
+        expected="The drift is small, and the finer step at least halves it.",
         printed=[
             at_most("drift with the fine step", fine, KINK),
-            at_most("drift with the fine step, beside half of that with the coarse step", fine, coarse / 2),
+            at_most("drift with the fine step, compared with half the drift of the coarse step", fine, coarse / 2),
         ],
         controls=[above("drift with a wrong factor", wrong, KINK)],
     )
@@ -150,7 +151,7 @@ def _stationary(run: Run) -> Finding:
     moved = float(np.abs(saliency - saliency[0]).max() / np.abs(saliency[0]).max())
     return by_tests(
         STATIONARY,
-        expected="As printed E[g x] does not change; as corrected the invariants do not drift.",
+        expected="As printed: E[g x] does not change. As corrected: the invariants do not drift.",
         printed=[at_most("relative change of E[g x]", moved, FLOW)],
         corrected=[at_most("drift of the invariants", largest(_worst(run, kind) for kind in KINDS), FLOW)],
         controls=[
@@ -179,7 +180,7 @@ def _residual(run: Run) -> Finding:
         printed=largest(drifts),
         tolerance=FLOW,
         what="drift",
-        expected="The invariants do not drift, with the residual connection or without.",
+        expected="The invariants do not drift, with or without the residual connection.",
         control={"a query that overlaps with the tokens": _drift(run, "exp/overlapping query", "exp")},
     )
 
@@ -189,7 +190,7 @@ def _zero_exp(run: Run) -> Finding:
     off = [kept(z, v).abs() for z, v in starts]  # (steps, starts, ...): the second start is zero
     return by_tests(
         ZERO_EXP,
-        expected="z equals ½Σv² while every z grows.",
+        expected="z equals ½Σv², and every z grows.",
         printed=[at_most("largest |z − ½Σv²|", largest(float(each[:, 1].max()) for each in off), FLOW)],
         controls=[
             above("smallest z at the end", smallest(float(z[-1, 1].min()) for z, _ in starts), FLOW),
@@ -206,7 +207,7 @@ def _zero_linear(run: Run) -> Finding:
     off = (float(kept(*unpack(path[:, 1]), kind="linear").abs().max()) for path in paths)
     return by_tests(
         ZERO_LINEAR,
-        expected="As printed v and z move and keep z² = Σv²; as corrected they never move.",
+        expected="As printed: v and z move and keep z² = Σv². As corrected: they never move.",
         printed=[
             at_least("share of blocks that move", float((from_zero > EXACT).mean()), 1.0, "%"),
             at_most("largest |z² − Σv²|", largest(off), FLOW),

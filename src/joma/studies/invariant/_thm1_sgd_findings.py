@@ -26,39 +26,39 @@ IDENTITY_EXP = Claim(
     "sgd-identity-exp",
     "JoMA Thm 1",
     "Under exp attention z − κΣv²/(2T) does not change in training (κ, T printed as 1).",
-    "Under SGD it changes by exactly −κ/(2T) ΣΣ(Δv)², summed over steps and nodes, whatever the batches: z lags.",
+    "Under SGD it changes by exactly −κ/(2T) ΣΣ(Δv)², summed over steps and nodes, for any batches. So z lags behind.",
     uses=("thm1/exp-invariant",),
 )
 IDENTITY_LINEAR = Claim(
     "sgd-identity-linear",
     "JoMA Thm 1",
     "Under linear attention z² − κΣv² does not change in training (κ printed as 1).",
-    "Under SGD it changes by exactly Σ[(Δz)² − κΣ(Δv)²], summed over steps and nodes, whatever the batches.",
+    "Under SGD it changes by exactly Σ[(Δz)² − κΣ(Δv)²], summed over steps and nodes, for any batches.",
     uses=("thm1/linear-invariant",),
 )
 LIMIT = Claim(
     "sgd-limit",
     "JoMA Thm 1",
-    "The relation, derived for gradient flow, describes training by SGD with small steps.",
+    "The relation is derived for gradient flow. It also describes SGD with small steps.",
     uses=INVARIANTS,
 )
 BATCHES = Claim(
     "sgd-minibatch",
     "JoMA Thm 1",
-    "The relation asks nothing of the data, so it also describes training by minibatches with small steps.",
+    "The relation holds for any data, so it also describes minibatch training with small steps.",
     uses=INVARIANTS,
 )
 MOMENTUM = Claim(
     "sgd-momentum",
     "JoMA Thm 1",
-    "The relation holds in training; momentum is not mentioned.",
-    "With momentum β the drift stays O(η), and is (1 + β)/(1 − β) times that of SGD at the same effective rate.",
+    "The relation holds in training. Momentum is not mentioned.",
+    "With momentum β the drift is still O(η). It is (1 + β)/(1 − β) times the drift of SGD at the same effective rate.",
     uses=("thm1-sgd/sgd-limit",),
 )
 ADAM = Claim(
     "adam",
     "JoMA Thm 1",
-    "Derived for gradient flow and said of training in general, the relation covers Adam with small steps.",
+    "The relation is derived for gradient flow and stated for training in general. So it covers Adam with small steps.",
     empirical=True,
     matters=HALF,
     unit="%",
@@ -68,15 +68,15 @@ ADAM = Claim(
 DECAY_EXP = Claim(
     "weight-decay-exp",
     "JoMA Thm 1",
-    "The relation for exp attention holds in training; weight decay is not mentioned.",
-    "Weight decay adds exactly −η_z(λ_z z − λ_w Σv²/T) a step to the drift of SGD, which no small rate removes.",
+    "The relation for exp attention holds in training. Weight decay is not mentioned.",
+    "Weight decay adds exactly −η_z(λ_z z − λ_w Σv²/T) per step to the drift of SGD. No small rate removes it.",
     uses=("thm1-sgd/sgd-identity-exp",),
 )
 DECAY_LINEAR = Claim(
     "weight-decay-linear",
     "JoMA Thm 1",
-    "The relation for linear attention holds in training; weight decay is not mentioned.",
-    "Weight decay adds exactly −2η_z(λ_z z² − λ_w Σv²) a step; at equal rates and decay z² − Σv² falls as exp(−2λt).",
+    "The relation for linear attention holds in training. Weight decay is not mentioned.",
+    "Weight decay adds exactly −2η_z(λ_z z² − λ_w Σv²) per step. At equal rates and decay z² − Σv² falls as exp(−2λt).",
     uses=("thm1-sgd/sgd-identity-linear",),
 )
 CLAIMS = (IDENTITY_EXP, IDENTITY_LINEAR, LIMIT, BATCHES, MOMENTUM, ADAM, DECAY_EXP, DECAY_LINEAR)
@@ -115,12 +115,13 @@ def _identity(
         printed=float(np.abs(drift).max()),
         corrected=float(np.abs(drift - predicted).max()),
         tolerance=EXACT,
-        expected="the drift equal to its sum over steps, at every rate",
+        what="largest difference",
+        expected="The drift equals its sum over steps at every rate.",
         control={control: float(np.abs(drift - other).max())},
     )
 
 
-OFF_ORDER = "order of the drift in η, off 1 by"
+OFF_ORDER = "distance of the order of the drift in η from 1"
 
 
 def _off_order(run: Run, recipe: str, kind: Kind) -> float:
@@ -131,7 +132,7 @@ def _vanishes(run: Run, *, claim: Claim, recipe: str) -> Finding:
     """The drift of `recipe` is of order 1 in the rate; with weight decay, which no small rate removes, it must not."""
     return by_tests(
         claim,
-        expected="drift of order 1 in η",
+        expected="The drift is of order 1 in η.",
         printed=_orders(run, recipe),
         controls=[
             above(f"with weight decay, {kind} attention: {OFF_ORDER}", _off_order(run, "weight decay", kind), ORDER)
@@ -149,7 +150,7 @@ def _drifts(run: Run, *recipes: str) -> dict[str, dict[str, float]]:
     """Relative drifts at the smallest rate and their orders."""
     return {
         f"{kind} attention, {recipe}": {
-            "drift over movement of z at the smallest η": float(relative_drift(run, name)[-1]),
+            "drift / movement of z at the smallest η": float(relative_drift(run, name)[-1]),
             "order in η": _order(run, name),
         }
         for recipe in recipes
@@ -164,14 +165,14 @@ def _momentum(run: Run) -> Finding:
     ratio, plain = (
         {str(kind): _ratio_to_sgd(run, kind, recipe) for kind in KINDS} for recipe in ("momentum", "full batch")
     )
-    what = "attention: drift over that of SGD at η → 0, off (1 + β)/(1 − β) by a share of"
+    what = "attention: relative distance of drift / drift of SGD at η → 0 from (1 + β)/(1 − β)"
     return by_tests(
         MOMENTUM,
-        expected="as printed no drift at all; as corrected (1 + β)/(1 − β) times that of SGD at η → 0",
+        expected="As printed: no drift. As corrected: (1 + β)/(1 − β) times the drift of SGD at η → 0.",
         printed=[at_most("largest drift", largest, EXACT)],
         corrected=[at_most(f"{kind} {what}", abs(ratio[kind] / law - 1), LAW) for kind in KINDS],
         controls=[above(f"plain SGD, {kind} {what}", abs(plain[kind] / law - 1), LAW) for kind in KINDS],
-        beside={"drift over that of SGD at η → 0": ratio | {"(1 + β)/(1 − β)": law}} | _drifts(run, "momentum"),
+        beside={"drift / drift of SGD at η → 0": ratio | {"(1 + β)/(1 − β)": law}} | _drifts(run, "momentum"),
     )
 
 
@@ -183,7 +184,7 @@ def _ratio_to_sgd(run: Run, kind: Kind, recipe: str) -> float:
 
 def _adam(run: Run) -> Finding:
     """Beside the estimate that z stays where it was: a relation that covers Adam explains more than that."""
-    expected = "most of the movement of z explained at the smallest rate, by a drift of order 1 in η"
+    expected = "The relation explains most of the movement of z at the smallest rate, and its drift is of order 1 in η."
     explained = {kind: _explained(run, f"{kind}/Adam") for kind in KINDS}
     if not all(np.isfinite(shares).any() for shares in explained.values()):
         reason = "no network moved by a finite amount under Adam"
@@ -193,6 +194,7 @@ def _adam(run: Run) -> Finding:
         {f"{kind} attention": compare(shares, 0.0) for kind, shares in explained.items()},
         what="share of the movement of z that the relation explains at the smallest η",
         expected=expected,
+        over="networks",
         size=_orders(run, "Adam"),
         beside=_drifts(run, "Adam", "full batch"),
     )
@@ -201,12 +203,12 @@ def _adam(run: Run) -> Finding:
 PLAIN: dict[str, Any] = {
     "recipes": ("full batch", "minibatch"),
     "foreign": ("minibatch", "full batch"),
-    "control": "with the steps of the other batches",
+    "control": "the sum over the steps of the other batches",
 }
 DECAYED: dict[str, Any] = {
     "recipes": ("weight decay",),
     "foreign": ("full batch",),
-    "control": "with the steps of SGD without decay",
+    "control": "the sum over the steps of SGD without decay",
 }
 
 JUDGE = each_claim(

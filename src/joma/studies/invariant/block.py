@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Drawing, Progress, Study
-from joma.figures.style import BLUE, CORRECTED, ORANGE, PRINTED, panels
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, number
+from joma.figures.style import BLUE, CORRECTED, INK, ORANGE, PRINTED, panels
 from joma.models import JomaBlock
 from joma.runs import Run
 from joma.studies.invariant._block_findings import CLAIMS, judge, moved
@@ -31,7 +33,7 @@ class Config:
     nodes: int = 3
     samples: int = 24
     length: int = 12
-    """Tokens a sequence, where x is counted from sequences."""
+    """Tokens per sequence, where sequences are counted to get x."""
     horizon: float = 1.0
     steps: int = 31
     seed: int = 0
@@ -71,50 +73,58 @@ def _record_flow(run: Run, name: str, config: Config, *, queries: int) -> None:
 
 def draw(run: Run) -> list[Drawing]:
     """The bias that a node feels, and what two queries leave in one weight."""
-    t = run.value("t")
-    figure, (left, right) = panels(2)
-    before, felt, xi = (run.value(f"one query/{part}")[:, 1] for part in ("before", "v b", "xi"))
-    bias = (before - felt)[:, 0]  # (steps, nodes), of the cross-entropy member
-    for node in range(bias.shape[-1]):
-        left.plot(t, xi[:, 0, node], color=PRINTED, ls="--", lw=1.2)
-        left.plot(t, bias[0, node] + xi[:, 0, node], color=CORRECTED)
-        left.plot(t[::5], bias[::5, node], "o", ms=4, mfc="none", color="gray")
-    for style, colour, label in (
-        ("--", PRINTED, "printed: ∫E[g h′]"),
-        ("-", CORRECTED, "corrected: u·w(0) + ∫E[g h′]"),
-    ):
-        left.plot([], [], style, color=colour, label=label)
-    left.plot([], [], "o", ms=4, mfc="none", color="gray", label="felt: w·f − v·b")
-    low, high = left.get_ylim()
-    left.set(
-        xlabel="time", ylabel="bias of each node", title="The implicit bias", ylim=(low, high + 0.5 * (high - low))
+    figure, (left, right) = panels(2, width=4.6)
+    seen = [_draw_bias(run, left), _draw_two_queries(run, right)]
+    bias, xi = _biases(run)
+    caption = (
+        "The bias of a node needs its start value, and a shared weight is a sum with plus signs. The printed bias is "
+        f"wrong by up to {number(np.abs(bias - xi).max())}, the corrected one by "
+        f"{number(np.abs(bias - bias[0] - xi).max())}. Left: the bias of each node during training, the printed "
+        "integral, and the integral plus the start value. Right: what two queries add to a weight along their own "
+        "embeddings, against their ξ."
     )
-    left.legend(loc="upper left")
+    return [Drawing("implicit-bias", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _biases(run: Run) -> tuple[Any, Any]:
+    """What the nodes feel and what is printed, (steps, nodes), of the cross-entropy member."""
+    before, felt, xi = (run.value(f"one query/{part}")[:, 1] for part in ("before", "v b", "xi"))
+    return (before - felt)[:, 0], xi[:, 0]
+
+
+def _draw_bias(run: Run, axis: Any) -> str:
+    t, (bias, xi) = run.value("t"), _biases(run)
+    for node in range(bias.shape[-1]):
+        once = "_" * (node > 0)  # each kind of line is named once
+        axis.plot(t, xi[:, node], color=PRINTED, ls="--", lw=1.2, label=f"{once}printed: ∫E[g h′]")
+        axis.plot(t, bias[0, node] + xi[:, node], color=CORRECTED, label=f"{once}corrected:\nu·w(0) + ∫E[g h′]")
+        axis.plot(t[::5], bias[::5, node], "o", ms=4, mfc="none", color=INK, label=f"{once}felt: w·f − v·b")
+    axis.set(xlabel="time", ylabel="bias of each node", title="The bias starts at u·w(0)")
+    label_lines(axis)
+    return (
+        f"Left: the biases of {bias.shape[-1]} nodes start {between(bias[0])} and end {between(bias[-1])}. "
+        f"The corrected lines pass through all circles, within {number(np.abs(bias - bias[0] - xi).max())}. "
+        f"The printed lines start at 0 and miss the circles by up to {number(np.abs(bias - xi).max())}."
+    )
+
+
+def _draw_two_queries(run: Run, axis: Any) -> str:
     queries = run.value("two queries/embeddings")[:, run.config["tokens"] :]
     along = np.swapaxes(queries, 0, 1) @ moved(run, "two queries")
     xi = run.value("two queries/xi")
     for query, (colour, marker) in enumerate(((BLUE, "o"), (ORANGE, "s"))):
-        right.plot(
-            xi[::3, :, query].ravel(),
-            along[::3, :, query].ravel(),
-            marker,
-            ms=3,
-            mew=0,
-            color=colour,
-            alpha=0.7,
-            label=f"query {query + 1}",
-        )
-    right.axline((0, 0), slope=1, color=CORRECTED, lw=1, label="corrected: w = v + ξu")
-    right.axline((0, 0), slope=-1, color=PRINTED, ls="--", lw=1, label="printed: w = v − ξu")
-    right.set(xlabel="ξ of a query", ylabel="u·(w − w(0))", title="Two queries in one weight")
-    low, high = right.get_ylim()
-    right.set_ylim(low, high + 0.7 * (high - low))
-    right.legend(loc="upper left", ncols=1)
-    caption = (
-        "Left: the bias that each node feels along a flow, beside the integral that is printed and the one that adds "
-        "the start. Right: what two queries add to a weight along their own embeddings, against their ξ."
+        across, up = (part[::3, :, query].ravel() for part in (xi, along))
+        axis.plot(across, up, marker, ms=3, mew=0, color=colour, alpha=0.7, label=f"query {query + 1}")
+    axis.axline((0, 0), slope=1, color=CORRECTED, lw=1, label="corrected:\nw = v + ξu")
+    axis.axline((0, 0), slope=-1, color=PRINTED, ls="--", lw=1, label="printed:\nw = v − ξu")
+    axis.set(xlabel="ξ of a query", ylabel="u·(w − w(0))", title="Two queries add up with plus signs")
+    axis.locator_params(axis="x", nbins=5)
+    label_lines(axis)
+    return (
+        f"Right: the dots of both queries have ξ {between(xi)} and lie on the rising line of the corrected formula, "
+        f"within {number(np.abs(along - xi).max())}. The falling line of the printed formula misses them by up to "
+        f"{number(np.abs(along + xi).max())}."
     )
-    return [Drawing("implicit-bias", caption, figure)]
 
 
 def _block(config: Config, queries: int, **options: Any) -> tuple[Block, State]:
@@ -248,7 +258,7 @@ def _saliency(config: Config, *, spread: int) -> Tensor:
 
 STUDY = Study(
     name="block",
-    title="The block and the velocity of its weights",
+    title="The block: what one training step does to its weights",
     version=2,
     claims=CLAIMS,
     quick=Config(),
@@ -257,8 +267,9 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     about=(
-        "Eq. 1 is compared with attention over sequences, position by position, and velocities from eq. 2 with what "
-        "autograd finds for the same block as a module. Flows of one and of two queries are followed by a solver that "
-        "also integrates E[g h′], and taken apart along the embeddings."
+        "Eq. 1 is compared with attention over the positions of sequences. The velocities of eq. 2 are compared with "
+        "the gradients that autograd computes for the same block. A solver follows gradient flows with one and with "
+        "two queries and integrates E[g h′] along the way. The change of the weights is then split into its parts "
+        "along the embeddings."
     ),
 )

@@ -13,6 +13,9 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_effect, by_residual, by_tests
+from joma.figures.bands import bound
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, course, number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, PRINTED, panels
 from joma.measure.intervals import compare
 from joma.runs import Run
@@ -45,14 +48,14 @@ class Config:
 WIDTH = Claim(
     "coherence-width",
     "JoMA Sec. 7",
-    "M random embeddings with |u·u′| ≤ ε need a width of 8 ε⁻² ln M only.",
+    "M random embeddings with |u·u′| ≤ ε only need a width of 8 ε⁻² ln M.",
     empirical=True,
     matters=ROOM,
 )
 LINEAR = Claim(
     "coherence-order",
     "JoMA Sec. 7",
-    "With almost orthogonal embeddings Theorem 1 gets additional terms that shrink with ε.",
+    "With almost orthogonal embeddings Theorem 1 has additional terms. They become smaller with ε.",
     empirical=True,
     matters=SHRINKS,
     uses=("thm1/exp-invariant",),
@@ -60,24 +63,24 @@ LINEAR = Claim(
 TERMS = Claim(
     "coherence-terms",
     "JoMA Sec. 7",
-    "The additional terms are left for later; Theorem 1 is stated without them.",
-    "z_l misses ½Σv_l² + c by −Σ_m (u_l·u_m) ∫ v_l·dv_m − (u_l·u_q) ∫ v_l·dξ, over m ≠ l, to first order in ε.",
+    "Theorem 1 is stated without the additional terms. They are left for later work.",
+    "To first order in ε, z_l − ½Σv_l² − c = −Σ_m (u_l·u_m) ∫ v_l·dv_m − (u_l·u_q) ∫ v_l·dξ, summed over m ≠ l.",
     uses=("thm1-coherence/coherence-dual",),
 )
 DUAL = Claim(
     "coherence-dual",
     "JoMA Thm 1",
-    "z = ½Σv² + c, which needs orthonormal embeddings.",
-    "For any independent embeddings z = z(0) + ∫ Σ v_k∘dα_k exactly, with α the coordinates of W in the embeddings "
-    "(dα = G⁻¹dV with G = UᵀU where there is no residual).",
+    "With orthonormal embeddings z = ½Σv² + c.",
+    "For any independent embeddings z = z(0) + ∫ Σ v_k∘dα_k exactly. Here α are the coordinates of W in the "
+    "embeddings (without the residual dα = G⁻¹dV, G = UᵀU).",
     uses=("thm1/exp-invariant",),
 )
 TOTAL = Claim(
     "coherence-total",
     "JoMA Thm 1",
-    "Summed over tokens, Σz = ½‖V‖² + c, which needs orthonormal embeddings.",
-    "Without the residual Σz = ½‖W‖² + c for any embeddings, also for more of them than dimensions "
-    "(½ΣvₖᵀG⁻¹vₖ + c where G = UᵀU is invertible).",
+    "With orthonormal embeddings the sum over tokens is Σz = ½‖V‖² + c.",
+    "Without the residual Σz = ½‖W‖² + c for any embeddings, even if there are more embeddings than dimensions "
+    "(½ΣvₖᵀG⁻¹vₖ + c if G = UᵀU is invertible).",
     uses=("thm1-coherence/coherence-dual",),
 )
 
@@ -121,9 +124,10 @@ def _enough_width(run: Run) -> Finding:
         WIDTH,
         compare(wide, 0.0),
         what="ε minus the largest |u·u′|",
-        expected="every |u·u′| at most ε in the width of the remark, not so in a quarter of it",
-        size=[at_least("smallest room of any draw", wide.min(), 0.0)],
-        controls=[below("largest room of any draw in a quarter of the width", lean.max(), 0.0)],
+        expected="With the stated width every |u·u′| is at most ε. With a quarter of that width it is not.",
+        over="draws",
+        size=[at_least("smallest margin of any draw", wide.min(), 0.0)],
+        controls=[below("largest margin of any draw at a quarter of the width", lean.max(), 0.0)],
         beside={"drawn": {"embeddings": vocabulary, "dimensions": _width(float(run.config["epsilon"]), vocabulary)}},
     )
 
@@ -140,10 +144,11 @@ def _first_order(run: Run) -> Finding:
         LINEAR,
         compare(slopes, 0.0),
         what="order of the drift in the coherence max|u·u′|",
-        expected="order 1",
-        size=[at_most("mean order, off 1 by", abs(slopes.mean() - 1), ORDER)],
+        expected="The drift is of order 1 in the coherence.",
+        over="draws",
+        size=[at_most("distance of the mean order from 1", abs(slopes.mean() - 1), ORDER)],
         controls=[at_most("orthonormal embeddings: largest drift", _orthonormal(run), EXACT)],
-        beside={"at the smallest coherence": {"drift over coherence": float((drift / coherence)[-1].mean())}},
+        beside={"at the smallest coherence": {"drift / coherence": float((drift / coherence)[-1].mean())}},
     )
 
 
@@ -157,14 +162,14 @@ def _terms(run: Run) -> Finding:
     drift, coherence, left = _relative_drift(run), run.value("residual/coherence").mean(-1), _unexplained(run)
     return by_tests(
         TERMS,
-        expected="almost all of the drift explained at the smallest coherence, and more than at the largest",
-        printed=[at_most("largest drift over movement of z at the smallest coherence", drift[-1].max(), EXACT)],
+        expected="The terms explain almost all of the drift at the smallest coherence, and more than at the largest.",
+        printed=[at_most("largest drift / movement of z at the smallest coherence", drift[-1].max(), EXACT)],
         corrected=[
-            at_most("share of the drift left open at the smallest coherence", left[-1], FIRST_ORDER, "%"),
-            below("that share beside that at the largest coherence", left[-1], left[0], "%"),
+            at_most("unexplained share of the drift at the smallest coherence", left[-1], FIRST_ORDER, "%"),
+            below("the same share, compared with that at the largest coherence", left[-1], left[0], "%"),
         ],
         controls=[
-            above("share that the terms of another width leave open", _unexplained(run, roll=1)[-1], FIRST_ORDER, "%"),
+            above("unexplained share with the terms of another width", _unexplained(run, roll=1)[-1], FIRST_ORDER, "%"),
             at_most("orthonormal embeddings: largest drift", _orthonormal(run), EXACT),
         ],
         beside={"coherence": {"smallest": float(coherence[-1]), "largest": float(coherence[0])}},
@@ -178,7 +183,8 @@ def _dual(run: Run) -> Finding:
         printed=float(np.abs(run.value("residual/drift")).max()),
         corrected=float(np.abs(z - path).max()),
         tolerance=EXACT,
-        expected="equal to z at every width",
+        what="largest difference",
+        expected="The formula equals z at every width.",
         control={"the integral of another width": float(np.abs(z - np.roll(path, 1, 0)).max())},
     )
 
@@ -190,47 +196,70 @@ def _total(run: Run) -> Finding:
         printed=float(np.abs(total - length).max()),
         corrected=float(np.abs(total - weights).max()),
         tolerance=EXACT,
-        expected="equal to Σz at every width",
+        what="largest difference",
+        expected="The formula equals Σz at every width.",
         control={"W of another width": float(np.abs(total - np.roll(weights, 1, 0)).max())},
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """Drift against coherence with its first-order law, and the identities that replace Theorem 1."""
-    coherence, drift = run.value("residual/coherence"), _relative_drift(run)
-    moved = np.linalg.norm(run.value("residual/z"), axis=-1)
-    law = np.linalg.norm(run.value("residual/first order"), axis=-1) / moved
-    figure, (left, right) = panels(2, width=3.8)
-    left.plot(coherence.ravel(), drift.ravel(), "o", ms=3.5, color=PRINTED, label="seen")
-    left.plot(coherence.ravel(), law.ravel(), "x", ms=4, color=CORRECTED, label="first-order terms")
-    ends = np.array([coherence.min(), coherence.max()])
-    factor = np.exp(np.log(drift / coherence)[1:].mean())
-    left.plot(ends, factor * ends, "--", lw=1, color=CONTROL, label=f"{factor:.2f} × coherence")
-    left.set(xscale="log", yscale="log", xlabel="coherence max|u·u′|", ylabel="drift / movement of z")
-    left.set_title("z − ½Σv² under coherent embeddings")
-    left.legend(loc="upper left")
-    total, length, weights = (run.value(f"no residual/{key}") for key in ("total z", "half |V|^2", "half |W|^2"))
-    everywhere = run.value("no residual/coherence").mean(-1)
-    dual = np.abs(run.value("residual/z") - run.value("residual/path integral")).max((-1, -2))
-    right.plot(
-        coherence.mean(-1), np.abs(run.value("residual/drift")).max((-1, -2)), "o-", color=PRINTED, label="z = ½Σv²"
-    )
-    right.plot(everywhere, np.abs(total - length).max(-1), "s--", color=PRINTED, label="Σz = ½‖V‖²")
-    right.plot(coherence.mean(-1), dual + 1e-17, "o-", color=CORRECTED, label="z = ∫Σv∘dα")
-    right.plot(everywhere, np.abs(total - weights).max(-1) + 1e-17, "s--", color=GREEN, label="Σz = ½‖W‖²")
-    right.axhline(EXACT, ls=":", lw=1, color="gray")
-    right.set(xscale="log", yscale="log", xlabel="coherence max|u·u′|", ylabel="largest residual", ylim=(1e-17, 100))
-    right.set_title("What stays exact")
+    figure, (left, right) = panels(2, width=4.5)
+    seen = [_draw_law(run, left), _draw_identities(run, right)]
     for axis in (left, right):
         axis.set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
         axis.minorticks_off()
-    right.legend(loc="center left", bbox_to_anchor=(0.0, 0.52), ncols=2, columnspacing=1.0)
+    order = _slopes(run.value("residual/coherence"), _relative_drift(run)).mean()
     caption = (
-        "Left: how far Theorem 1 drifts under random unit embeddings of several widths, one dot per seed, and what the "
-        "first-order terms computed on the orthonormal flow predict. Right: the printed relation, alone and summed "
-        "over tokens, beside the two relations that are exact for any embeddings; dotted: the tolerance."
+        "Theorem 1 drifts in proportion to the coherence of the embeddings, and two other relations stay exact. The "
+        f"fitted order of the drift is {number(order)}. Left: the drift under random unit embeddings of several "
+        "widths, one dot per seed, and the first-order terms computed from the orthonormal flow. Right: the largest "
+        "residual of the printed relation, per token and summed over tokens, and of the two relations that hold for "
+        "any embeddings."
     )
-    return [Drawing("coherence", caption, figure)]
+    return [Drawing("coherence", caption, figure, "Two panels, both on log scales. " + " ".join(seen))]
+
+
+def _draw_law(run: Run, axis: Any) -> str:
+    coherence, drift = run.value("residual/coherence"), _relative_drift(run)
+    moved = np.linalg.norm(run.value("residual/z"), axis=-1)
+    law = np.linalg.norm(run.value("residual/first order"), axis=-1) / moved
+    axis.plot(coherence.ravel(), drift.ravel(), "o", ms=3.5, color=PRINTED, label="measured")
+    axis.plot(coherence.ravel(), law.ravel(), "x", ms=4, color=CORRECTED, label="first-order\nterms")
+    ends = np.array([coherence.min(), coherence.max()])
+    factor = np.exp(np.log(drift / coherence)[1:].mean())
+    axis.plot(ends, factor * ends, "--", lw=1, color=CONTROL, label=f"{factor:.2f} × coherence")
+    axis.set(xscale="log", yscale="log", xlabel="coherence max|u·u′|", ylabel="drift / movement of z")
+    axis.set_title("Drift is proportional to coherence")
+    label_lines(axis)
+    left_open = _unexplained(run)[-1]
+    return (
+        f"Left: dots of {drift.shape[1]} seeds follow a straight line of slope 1. The mean drift "
+        f"{course(coherence.mean(-1)[::-1], drift.mean(-1)[::-1], log=True)} while the coherence rises from "
+        f"{number(coherence.min())} to {number(coherence.max())}. The crosses of the first-order terms leave "
+        f"{number(left_open, '%')} of the drift open at the smallest coherence."
+    )
+
+
+def _draw_identities(run: Run, axis: Any) -> str:
+    coherence = run.value("residual/coherence").mean(-1)
+    total, length, weights = (run.value(f"no residual/{key}") for key in ("total z", "half |V|^2", "half |W|^2"))
+    everywhere = run.value("no residual/coherence").mean(-1)
+    printed = np.abs(run.value("residual/drift")).max((-1, -2)), np.abs(total - length).max(-1)
+    dual = np.abs(run.value("residual/z") - run.value("residual/path integral")).max((-1, -2)) + 1e-17
+    exact = np.abs(total - weights).max(-1) + 1e-17
+    axis.plot(coherence, printed[0], "o-", color=PRINTED, label="z = ½Σv²")
+    axis.plot(everywhere, printed[1], "s--", color=PRINTED, label="Σz = ½‖V‖²")
+    axis.plot(coherence, dual, "o-", color=CORRECTED, label="z = ∫Σv∘dα")
+    axis.plot(everywhere, exact, "s--", color=GREEN, label="Σz = ½‖W‖²")
+    bound(axis, EXACT)
+    axis.set(xscale="log", yscale="log", xlabel="coherence max|u·u′|", ylabel="largest residual", ylim=(1e-17, 100))
+    axis.set_title("Two relations stay exact")
+    label_lines(axis)
+    return (
+        f"Right: the residuals of the two printed relations lie {between(np.concatenate(printed))}. Those of the two "
+        f"exact relations are at most {number(max(dual.max(), exact.max()))}; the tolerance is {number(EXACT)}."
+    )
 
 
 def _flows(config: Config, widths: tuple[int, ...], *, residual: bool) -> dict[str, Tensor]:
@@ -366,9 +395,9 @@ STUDY = Study(
     judge=each_claim(_enough_width, _first_order, _terms, _dual, _total),
     draw=draw,
     about=(
-        "Blocks with exp attention and tanh nodes start from zero under random unit embeddings, from fewer dimensions "
-        "than tokens to thousands, and follow their gradient flow. With W′ = Uα′ + u_q ξ′ the logits move by "
-        "z′ = Σ v_k∘α_k′ whatever the embeddings are. Only for orthonormal ones is α′ = v′, which gives Theorem 1; "
-        "otherwise the right-hand side is no derivative of a function of V, token by token, but its sum over tokens is."
+        "Blocks with exp attention and tanh nodes follow their gradient flow from zero. Their embeddings are random "
+        "unit vectors, from fewer dimensions than tokens to thousands of dimensions. Because W′ = Uα′ + u_q ξ′, the "
+        "logits move by z′ = Σ v_k∘α_k′ for any embeddings. Only orthonormal embeddings have α′ = v′, which gives "
+        "Theorem 1. For other embeddings z of a single token is not a function of V, but the sum over tokens is known."
     ),
 )

@@ -12,7 +12,10 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import Test, above, at_most
 from joma.claims.verdicts import by_tests
-from joma.figures.style import CORRECTED, GREEN, ORANGE, PRINTED, panels
+from joma.figures.bands import bound
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import between, number
+from joma.figures.style import CORRECTED, GREEN, INK, ORANGE, PRINTED, panels
 from joma.runs import Run
 from joma.studies.invariant._blocks import SMOOTH, draw_block, draw_start, drift, kept, largest, moments, smallest
 from joma.theory.attention import Attention, value_and_derivative
@@ -47,28 +50,28 @@ EXP = Claim(
     "every-query-exp",
     "JoMA Thm 1",
     "Under exp attention the logits of each query keep z = ½Σv² + c.",
-    "When queries share W only the sum over queries does: Σ z = ½Σv² + c.",
+    "When queries share W, only the sum over queries is conserved: Σ z = ½Σv² + c.",
     uses=("thm1/exp-invariant",),
 )
 LINEAR = Claim(
     "every-query-linear",
     "JoMA Thm 1",
     "Under linear attention the logits of each query keep z² = Σv² + c.",
-    "When queries share W only the sum over queries does: Σ z² = Σv² + c.",
+    "When queries share W, only the sum over queries is conserved: Σ z² = Σv² + c.",
     uses=("thm1/linear-invariant",),
 )
 AVERAGE = Claim(
     "average-by-query",
     "JoMA eq. 2",
-    "With each query's logits trained on the mean over its own samples, each keeps z = ½Σv² + c.",
-    "With those means the sum needs the frequencies p of the queries: Σ p z = ½Σv² + c.",
+    "When the logits of each query are trained on the mean over its own samples, each query keeps z = ½Σv² + c.",
+    "Then only the sum weighted by the frequencies p of the queries is conserved: Σ p z = ½Σv² + c.",
     uses=("thm1-queries/every-query-exp", "thm1-queries/every-query-linear"),
 )
 PATH = Claim(
     "pull-by-query",
     "JoMA eq. 13",
-    "The logits of a query move by σ′/σ times Σ v v′.",
-    "They move by σ′/σ times Σ v v′ with only that part of v′ which comes from the query's own samples.",
+    "The velocity of the logits of a query is σ′/σ times Σ v v′.",
+    "It is σ′/σ times Σ v v′, where v′ counts only the samples of that query.",
     uses=("thm1/pull-on-logits",),
 )
 
@@ -98,20 +101,22 @@ def _record(run: Run, name: str, config: Config, kind: str, way: str, queries: i
 
 
 def _exp(run: Run) -> Finding:
-    alone = at_most("a block with one query, drift", _each(run, "exp", MIXED, 1), FLOW)
-    other = above("Σ z² − Σv², which belongs to linear attention, drift", _sum(run, "exp", MIXED, form="linear"), FLOW)
+    alone = at_most("drift in a block with one query", _each(run, "exp", MIXED, 1), FLOW)
+    other = above(
+        "drift of Σ z² − Σv², the invariant of linear attention", _sum(run, "exp", MIXED, form="linear"), FLOW
+    )
     return _every_query(run, EXP, "exp", [alone, other])
 
 
 def _linear(run: Run) -> Finding:
-    other = above("Σ z − ½Σv², which belongs to exp attention, drift", _sum(run, "linear", MIXED, form="exp"), FLOW)
+    other = above("drift of Σ z − ½Σv², the invariant of exp attention", _sum(run, "linear", MIXED, form="exp"), FLOW)
     return _every_query(run, LINEAR, "linear", [other])
 
 
 def _every_query(run: Run, claim: Claim, kind: str, controls: list[Test]) -> Finding:
     return by_tests(
         claim,
-        expected="As printed no query drifts; as corrected their sum does not.",
+        expected="As printed: no query drifts. As corrected: the sum over queries does not drift.",
         printed=[at_most("largest drift of a query", _each(run, kind, MIXED, run.config["queries"]), FLOW)],
         corrected=[at_most("drift of their sum", _sum(run, kind, MIXED), FLOW)],
         controls=controls,
@@ -129,7 +134,7 @@ def _average(run: Run) -> Finding:
     )
     return by_tests(
         AVERAGE,
-        expected="As printed no query drifts; as corrected their sum weighted by p does not (of z², if linear).",
+        expected="As printed: no query drifts. As corrected: their sum weighted by p does not drift (of z² if linear).",
         printed=[at_most("largest drift of a query", largest(each), FLOW)],
         corrected=[at_most("drift of their sum, weighted by p", largest(weighted), FLOW)],
         controls=[above("drift of their sum without p", smallest(plain), FLOW)],
@@ -146,50 +151,76 @@ def _path(run: Run) -> Finding:
     still = (drift(_state(run, kind, way, queries)[0]) for kind in KINDS for way in (MIXED, AVERAGED))
     return by_tests(
         PATH,
-        expected="The motion of every query's logits is explained: ∫σ/σ′ dz equals the integral.",
-        printed=[at_most("off by", whole, FLOW)],
-        corrected=[at_most("off by", own, FLOW)],
+        expected="The formula gives the motion of the logits of every query: ∫σ/σ′ dz equals the integral.",
+        printed=[at_most("largest difference", whole, FLOW)],
+        corrected=[at_most("largest difference", own, FLOW)],
         controls=[
-            at_most("a block with one query, off by", alone, FLOW),
-            above("logits that stay at their start, off by", smallest(still), FLOW),
+            at_most("largest difference in a block with one query", alone, FLOW),
+            above("largest difference if the logits stayed at their start", smallest(still), FLOW),
         ],
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """The drift of every query and of the sum, and how far the logits of each query follow V."""
-    t, queries = run.value("t"), run.config["queries"]
-    figure, (left, right) = panels(2)
+    figure, (left, right) = panels(2, width=4.5)
+    seen = [_draw_drift(run, left), _draw_queries(run, right)]
+    queries = run.config["queries"]
+    each, total = (
+        number(largest(drifts))
+        for drifts in zip(*((_each(run, kind, MIXED, queries), _sum(run, kind, MIXED)) for kind in KINDS), strict=True)
+    )
+    caption = (
+        f"When {queries} queries share one MLP, only the sum of their logits is tied to its weights. The largest drift "
+        f"is {each} for a single query and {total} for the sum. Left: the largest drift of Theorem 1 for each query "
+        "and for the sum over queries. Right: the sum of the logits of a token follows its weights; the logits of "
+        "one query do not."
+    )
+    return [Drawing("several-queries", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_drift(run: Run, axis: Any) -> str:
+    t, queries, single, whole = run.value("t"), run.config["queries"], [], []
     for kind, style in zip(KINDS, ("-", "--"), strict=True):
         z, v = _state(run, kind, MIXED, queries)
         each, total = kept(z, v[..., None, :, :], kind=kind), kept(z, v, first_integral_over_queries, kind=kind)
+        named = kind == "exp"
         for query in range(queries):
-            left.plot(t[1:], _largest(each[..., query, :]), style, color=PRINTED, lw=1)
-        left.plot(t[1:], _largest(total), style, color=CORRECTED)
-        left.plot([], [], style, color=left.xaxis.label.get_color(), label=f"{kind} attention")
-    left.plot([], [], color=PRINTED, lw=1, label="each query")
-    left.plot([], [], color=CORRECTED, label="sum of queries")
-    left.axhline(FLOW, ls=":", lw=1, color="gray")
-    left.annotate("tolerance", (t[-1], FLOW * 1.6), fontsize=8, ha="right")
-    left.set(yscale="log", ylim=(1e-17, 1e1), xlabel="time", ylabel="largest drift", title="What is conserved")
-    left.legend(loc="center", ncols=2, bbox_to_anchor=(0.5, 0.62), columnspacing=1, handlelength=1.6)
-    z, v = _state(run, "exp", MIXED, queries)
+            single.append(_largest(each[..., query, :]))
+            axis.plot(t[1:], single[-1], style, color=PRINTED, lw=1, label="each query" if named else None)
+        whole.append(_largest(total))
+        axis.plot(t[1:], whole[-1], style, color=CORRECTED, label="sum of queries" if named else None)
+    bound(axis, FLOW)
+    end_label(axis, "solid: exp")
+    end_label(axis, "dashed: linear", ls="--")
+    axis.set(yscale="log", ylim=(1e-17, 1e1), xlabel="time", ylabel="largest drift", title="Only the sum is conserved")
+    label_lines(axis)
+    return (
+        f"Left, on a log scale: the drifts of single queries end {between([path[-1] for path in single])}. The drift "
+        f"of the sum is at most {number(float(torch.stack(whole).max()))}; the tolerance is {number(FLOW)}."
+    )
+
+
+def _draw_queries(run: Run, axis: Any) -> str:
+    z, v = _state(run, "exp", MIXED, run.config["queries"])
     across = (v.square().sum(-1) - v[0].square().sum(-1)).flatten() / 2
     up = z - z[0]
-    for query, colour in zip(range(min(queries, 2)), (ORANGE, GREEN), strict=False):
-        right.plot(
-            across, up[..., query, :].flatten(), "o", ms=2.5, mew=0, color=colour, label=f"z of query {query + 1}"
-        )
-    right.plot(across, up.sum(-2).flatten(), "o", ms=2.5, mew=0, color=CORRECTED, label="sum over queries")
-    right.axline((0, 0), slope=1, color="gray", lw=0.8, zorder=0)
-    right.set(xlabel="change of ½Σv² of a token", ylabel="change of logits", title="Single queries are free (exp)")
-    right.locator_params(axis="x", nbins=5)
-    right.legend(loc="upper left", markerscale=2)
-    caption = (
-        f"{queries} queries share one MLP. Left: drift of Theorem 1 for each query and for the sum over queries. "
-        "Right: the sum of a token's logits follows its weights, the logits of one query do not."
+    off = []
+    for query, colour in zip(range(min(run.config["queries"], 2)), (ORANGE, GREEN), strict=False):
+        alone = up[..., query, :].flatten()
+        axis.plot(across, alone, "o", ms=2.5, mew=0, color=colour, label=f"z of query {query + 1}")
+        off.append(f"{number(float((alone - across).abs().max()))} for query {query + 1}")
+    total = up.sum(-2).flatten()
+    axis.plot(across, total, "o", ms=2.5, mew=0, color=CORRECTED, label="sum over queries")
+    axis.axline((0, 0), slope=1, color=INK, lw=0.8, zorder=0, label="equality")
+    axis.set(xlabel="change of ½Σv² of a token", ylabel="change of logits", title="Single exp queries do not follow V")
+    axis.locator_params(axis="x", nbins=5)
+    label_lines(axis)
+    return (
+        "Right: the dots of the sum lie on the line of equality, within "
+        f"{number(float((total - across).abs().max()))}. The dots of single queries scatter around it. Their "
+        f"largest distances are {' and '.join(off)}."
     )
-    return [Drawing("several-queries", caption, figure)]
 
 
 def _block(config: Config, kind: str, way: str, queries: int) -> tuple[Block, State]:
@@ -277,8 +308,9 @@ STUDY = Study(
     judge=each_claim(_exp, _linear, _average, _path),
     draw=draw,
     about=(
-        "Blocks whose samples end in several queries of unequal frequency are trained by gradient flow, once on one "
-        "mixed loss and once with every query's logits averaged over its own samples, as eq. 2 is written. Theorem 1 "
-        "is evaluated for each query and for the sum; a path integral follows what each query adds to v′."
+        "Blocks whose samples end in several queries of unequal frequency are trained by gradient flow. One run uses "
+        "one loss over all samples. The other averages the logits of each query over its own samples, as eq. 2 is "
+        "written. The invariant of Theorem 1 is computed for each query and for the sum. A path integral follows what "
+        "each query adds to v′."
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import cos, exp
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,10 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.style import CORRECTED, PRINTED, depth_colours, panels
+from joma.figures.bands import bound
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import between, listing, number
+from joma.figures.style import CORRECTED, INK, PRINTED, depth_colours, panels
 from joma.runs import Run
 from joma.studies.invariant._blocks import (
     SMOOTH,
@@ -59,34 +63,34 @@ EXP = Claim(
     "any-rates-exp",
     "JoMA talk Thm 1",
     "z = ½Σv² + c holds under exp attention for any learning rates of attention and MLP.",
-    "z = (κ/2)Σv² + c does, with κ the attention's rate over the MLP's.",
+    "z = (κ/2)Σv² + c holds, where κ is the rate of attention divided by the rate of the MLP.",
     uses=("thm1/exp-invariant",),
 )
 LINEAR = Claim(
     "any-rates-linear",
     "JoMA talk Thm 1",
     "z² = Σv² + c holds under linear attention for any learning rates of attention and MLP.",
-    "z² = κΣv² + c does, with κ the attention's rate over the MLP's.",
+    "z² = κΣv² + c holds, where κ is the rate of attention divided by the rate of the MLP.",
     uses=("thm1/linear-invariant",),
 )
 EQUAL = Claim(
     "equal-rates",
     "JoMA Thm 1",
-    "With one learning rate for both, no rate enters the invariants.",
+    "With one learning rate for attention and MLP, the invariants do not depend on the rate.",
     uses=("thm1/exp-invariant", "thm1/linear-invariant"),
 )
 TEMPERATURE = Claim(
     "temperature",
     "JoMA Thm 1",
     "z = ½Σv² + c, without a temperature, describes attention with σ = exp(z/T).",
-    "z = Σv²/(2T) + c does: logits move further the colder the attention.",
+    "z = Σv²/(2T) + c does. At a lower temperature T the logits move further.",
     uses=("thm1/exp-invariant",),
 )
 SCHEDULE = Claim(
     "rate-schedules",
     "JoMA talk Thm 1",
-    "The relation of z to v also holds when the two rates follow schedules of their own.",
-    "Only while κ stays constant; else z − z(0) is the integral of κ Σ v v′ over time.",
+    "The relation between z and v also holds when the two rates follow different schedules.",
+    "It holds only while κ stays constant. Otherwise z − z(0) is the integral of κ Σ v v′ over time.",
     uses=("thm1-rates/any-rates-exp",),
 )
 
@@ -123,7 +127,7 @@ def _any_rates(run: Run, claim: Claim, kind: str) -> Finding:
         printed=[at_most("drift", printed, FLOW)],
         corrected=[at_most("drift with κ", corrected, FLOW)],
         controls=[
-            at_most("printed form at equal rates, drift", _drift(run, kind, *equal, corrected=False), FLOW),
+            at_most("drift of the printed form at equal rates", _drift(run, kind, *equal, corrected=False), FLOW),
             above(
                 "logits that stay at their start, drift", smallest(_motion(run, kind, *pair) for pair in unequal), FLOW
             ),
@@ -150,11 +154,11 @@ def _temperature(run: Run) -> Finding:
     warm = _drift(run, "exp", *run.config["rates"][0], corrected=False)
     return by_tests(
         TEMPERATURE,
-        expected="The invariant does not drift under cold attention.",
+        expected="The invariant does not drift when attention has a low temperature.",
         printed=[at_most("drift", _drift(run, "exp", *cold[0], corrected=False), FLOW)],
         corrected=[at_most("drift with T", largest(_drift(run, "exp", *case, corrected=True) for case in cold), FLOW)],
         controls=[
-            at_most("printed form at T = 1, drift", warm, FLOW),
+            at_most("drift of the printed form at T = 1", warm, FLOW),
             above(
                 "logits that stay at their start, drift", smallest(_motion(run, "exp", *case) for case in cold), FLOW
             ),
@@ -170,45 +174,67 @@ def _schedule(run: Run) -> Finding:
         printed=drift(kept(z, v)),
         corrected=float((z - z[0] - path).abs().max()),
         tolerance=FLOW,
-        expected="The motion of z is explained while both rates change.",
+        what="largest difference",
+        expected="The formula gives the motion of z while both rates change.",
         control={"logits that stay at their start": drift(z)},
     )
 
 
 def draw(run: Run) -> list[Drawing]:
-    """Drift of the exp invariant with and without κ, and where the logits go for every pair of rates."""
+    """Drift of the invariants with and without κ, and where the logits go for every pair of rates."""
+    figure, (left, right) = panels(2, width=4.4)
+    seen = [_draw_drift(run, left), _draw_slopes(run, right)]
+    unequal = run.config["rates"][1:]
+    printed, corrected = (
+        number(largest(_drift(run, kind, *pair, corrected=form) for kind in KINDS for pair in unequal))
+        for form in (False, True)
+    )
+    caption = (
+        "With unequal learning rates the invariant needs the factor κ, the rate of attention divided by the rate of "
+        f"the MLP. The largest drift is {printed} as printed and {corrected} with κ. Left: the largest drift of the "
+        "invariants as printed and with κ, one line per pair of rates. Right: the logit of every token changes by κ "
+        "times the change of ½Σv²; the thin lines have slope κ."
+    )
+    return [Drawing("learning-rates", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_drift(run: Run, axis: Any) -> str:
     share = run.value("share")
-    figure, (left, right) = panels(2)
+    drifts: dict[str, list[float]] = {PRINTED: [], CORRECTED: []}
     for kind, style in zip(KINDS, ("-", "--"), strict=True):
         for pair in run.config["rates"][1:]:
             for corrected, colour in ((False, PRINTED), (True, CORRECTED)):
                 c = _constant(run, kind, *pair, corrected=corrected)
-                left.plot(
-                    share[1:], (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17), style, color=colour, lw=1
-                )
-        left.plot([], [], style, color=left.xaxis.label.get_color(), lw=1, label=f"{kind} attention")
-    left.plot([], [], color=PRINTED, label="printed")
-    left.plot([], [], color=CORRECTED, label="with κ")
-    left.axhline(FLOW, ls=":", lw=1, color="gray")
-    left.annotate("tolerance", (1, FLOW * 1.6), fontsize=8, ha="right")
-    left.set(yscale="log", ylim=(1e-15, 1e1), xlabel="share of the horizon", ylabel="largest drift")
-    left.set_title("Unequal pairs of rates")
-    left.legend(loc="center", ncols=2, bbox_to_anchor=(0.5, 0.58))
-    pairs = sorted(run.config["rates"], key=lambda pair: pair[1] / pair[0])
-    for (rate_w, rate_z), colour in zip(pairs, depth_colours(len(pairs)), strict=True):
-        z, v = unpack(run.value(_name("exp", rate_w, rate_z, 1.0)))
-        squares = v.square().sum(-1)
-        across, up = ((part - part[0]).flatten() for part in (squares / 2, z))
-        right.plot(across, up, "o", ms=2.5, mew=0, color=colour, label=f"κ = {rate_z / rate_w:g}", zorder=2)
-        right.axline((0, 0), slope=rate_z / rate_w, color="gray", lw=0.6, zorder=1)
-    right.locator_params(axis="x", nbins=5)
-    right.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Slope κ (exp attention)")
-    right.legend(loc="upper left", markerscale=2)
-    caption = (
-        "Left: drift of the invariants as printed and with κ = rate of attention / rate of MLP. Right: every token's "
-        "logit moves κ times as far as half the sum of its squared weights; the thin lines have slope κ."
+                drift = (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17)
+                label = {PRINTED: "printed", CORRECTED: "with κ"}[colour]
+                axis.plot(share[1:], drift, style, color=colour, lw=1, label=label if kind == "exp" else None)
+                drifts[colour].append(float(drift.max()))
+    bound(axis, FLOW)
+    end_label(axis, "solid: exp")
+    end_label(axis, "dashed: linear", ls="--")
+    axis.set(yscale="log", ylim=(1e-15, 1e1), xlabel="share of the training time", ylabel="largest drift")
+    axis.set_title("With κ nothing drifts")
+    label_lines(axis)
+    return (
+        f"Left, on a log scale: with κ no invariant drifts by more than {number(max(drifts[CORRECTED]))}; the "
+        f"tolerance is {number(FLOW)}. As printed the drifts end {between(drifts[PRINTED])}."
     )
-    return [Drawing("learning-rates", caption, figure)]
+
+
+def _draw_slopes(run: Run, axis: Any) -> str:
+    pairs = sorted(run.config["rates"], key=lambda pair: pair[1] / pair[0])
+    reached = []
+    for (rate_w, rate_z), colour in zip(pairs, depth_colours(len(pairs)), strict=True):
+        kappa = rate_z / rate_w
+        z, v = unpack(run.value(_name("exp", rate_w, rate_z, 1.0)))
+        across, up = ((part - part[0]).flatten() for part in (v.square().sum(-1) / 2, z))
+        axis.plot(across, up, "o", ms=2.5, mew=0, color=colour, label=f"κ = {kappa:g}", zorder=2)
+        axis.axline((0, 0), slope=kappa, color=INK, lw=0.6, zorder=1)
+        reached.append(f"{number(float(up.max()))} for κ = {kappa:g}")
+    axis.locator_params(axis="x", nbins=5)
+    axis.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Exp logits move with slope κ")
+    label_lines(axis)
+    return f"Right: dots on straight lines through the origin with slope κ. The largest changes are {listing(reached)}."
 
 
 def _cases(config: Config) -> list[tuple[str, float, float, float]]:
@@ -292,7 +318,8 @@ STUDY = Study(
     judge=each_claim(_exp, _linear, _equal, _temperature, _schedule),
     draw=draw,
     about=(
-        "The flow of one block is followed for several pairs of learning rates and temperatures, and once with rates "
-        "that change during training. The invariant as printed and the one with κ and T are evaluated on it."
+        "A solver follows the gradient flow of one block for several pairs of learning rates and temperatures, and "
+        "once with rates that change during training. The printed invariant and the one with κ and T are then computed "
+        "from the recorded z and V."
     ),
 )

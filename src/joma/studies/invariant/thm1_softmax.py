@@ -37,7 +37,7 @@ CHUNK = 10  # members trained at once: their whole path is held in memory
 
 @dataclass(frozen=True)
 class Config:
-    """The experiment of Figures 2 and 3: one frequency vector a class, full-batch SGD on the mean loss."""
+    """The experiment of Figures 2 and 3: one frequency vector per class, full-batch SGD on the mean loss."""
 
     tokens: int = 20
     classes: int = 20
@@ -148,7 +148,8 @@ STUDY = Study(
         "The networks of Figures 2 and 3 (20 tokens, 20 classes, linear nodes, softmax attention at T = 0.5) are "
         "trained by full-batch SGD on the mean cross-entropy from several seeds, and once more with frozen attention. "
         "The logits are compared with every estimate from V: the published one, its two terms, and the path integrals "
-        "that replace it, seed by seed, at three moments: a quarter, half and the end of training. Every estimate is "
-        "set beside one that knows less: that of another seed, that of frozen attention, or that z never moves."
+        "that replace it. The comparison is made for each seed at three moments: a quarter, half and the end of "
+        "training. Each estimate has a control that knows less: the estimate of another seed, the estimate with frozen "
+        "attention, or the guess that z never moves."
     ),
 )

@@ -66,7 +66,7 @@ class Point:
 
 
 class Record:
-    """Names for the columns that `Point.record` writes: one row a critical point."""
+    """Names for the columns that `Point.record` writes: one row per critical point."""
 
     def __init__(self, rows: Any) -> None:
         self.rates, self.corrected, self.printed = rows[:, 0:2], rows[:, 2:4], rows[:, 4:6]  # across, along

@@ -61,15 +61,15 @@ def by_forms(
     expected: str,
     agree: Mapping[str, float],
     differ: Mapping[str, float] | None = None,
-    what: str = "off by",
+    what: str = "largest difference",
 ) -> Finding:
     """How far the printed and the corrected form are from the truth, with controls of both kinds.
 
     agree: the distance where the printed form must be right, by name: it was copied correctly. differ: the distance
     where neither form must be right: the measure sees an error.
     """
-    controls = [at_most(f"{name}, {what}", off, tolerance) for name, off in agree.items()]
-    controls += [above(f"{name}, {what}", off, tolerance) for name, off in (differ or {}).items()]
+    controls = [at_most(f"{name}: {what}", off, tolerance) for name, off in agree.items()]
+    controls += [above(f"{name}: {what}", off, tolerance) for name, off in (differ or {}).items()]
     return by_tests(
         claim,
         expected=expected,
@@ -91,10 +91,10 @@ def by_samples(claim: Claim, run: Run, part: slice) -> Finding:
         printed=off.max(),
         corrected=every.diagonal().max(),
         tolerance=SAMPLING,
-        expected="The sample mean, within its sampling error.",
+        expected="The formula equals the sample mean within its sampling error.",
         agree={"the printed form at ‖v‖ = 1": off[:, UNIT].max()},
         differ={"the corrected form of another law": every.max(1).min()},
-        what="standard errors off",
+        what="largest distance in standard errors",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, below
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.labels import label_lines
+from joma.figures.reading import course, number
 from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
 from joma.studies.isotropic._isotropic import (
@@ -49,7 +52,7 @@ WEIGHT = Claim(
     "mixture-weight",
     "JoMA Lemma 2",
     "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ.",
-    "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖: only the direction of (v, ξ) counts.",
+    "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖. Only the direction of (v, ξ) matters.",
     uses=("lemma1/hyperplane-vector",),
 )
 BIAS = Claim(
@@ -75,21 +78,21 @@ SHAPE = Claim(
     "f-increasing",
     "JoMA Lemma 3",
     "F = θ₂ + rθ₁ increases for every homogeneous activation.",
-    "It increases where φ′ ≥ 0; for |x| it falls below zero distance.",
+    "It increases if φ′ ≥ 0. For |x| it falls at negative distances.",
     uses=("lemma2/f-derivative",),
 )
 GROWTH = Claim(
     "growth",
     "JoMA eq. 53",
     "‖v‖ v·v′ = Σ aⱼF(rⱼ) − ‖v‖ ξξ′.",
-    "v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ), which is E[g h].",
+    "v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ). This is E[g h].",
     uses=("lemma2/mixture-weight", "lemma2/mixture-bias"),
 )
 SLOPE = Claim(
     "theta-slopes",
     "JoMA Lemma 5",
-    "A homogeneous φ is c₋ below and c₊ above zero, and θ₁′ = (c₋ + c₊)pₙ, θ₂′ = −(c₋ + c₊) r pₙ.",
-    "φ is c₋x below and c₊x above zero, and the factor is c₊ − c₋.",
+    "A homogeneous φ is c₋ below zero and c₊ above zero. Then θ₁′ = (c₋ + c₊)pₙ and θ₂′ = −(c₋ + c₊) r pₙ.",
+    "φ is c₋x below zero and c₊x above zero, and the factor is c₊ − c₋.",
     uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"),
 )
 
@@ -153,7 +156,8 @@ def _derivative(run: Run) -> Finding:
         DERIVATIVE,
         printed=np.max([_off(run, f"{law}/F by differences", f"{law}/theta1") for law in LAWS]),
         tolerance=DIFFERENCES,
-        expected="Differences of F give θ₁, in the scaled distance.",
+        what="largest difference",
+        expected="Numerical differences of F give θ₁, in the scaled distance.",
         control={"θ₁ of another law": _off_another_law(run, "F by differences", "theta1")},
     )
 
@@ -163,6 +167,7 @@ def _primitive(run: Run) -> Finding:
         PRIMITIVE,
         printed=np.max([_off(run, f"{law}/theta2 by quadrature", f"{law}/theta2") for law in LAWS]),
         tolerance=EXACT,
+        what="largest difference",
         expected="Quadrature of θ₁ gives θ₂, in the scaled distance.",
         control={"θ₂ of another law": _off_another_law(run, "theta2 by quadrature", "theta2")},
     )
@@ -175,13 +180,13 @@ def _shape(run: Run) -> Finding:
     left = run.value("slopes/s")[1:] <= 0  # steps that end at a distance of zero or below
     return by_tests(
         SHAPE,
-        expected="F rises from point to point of a grid.",
-        printed=[above("smallest step of F, every activation", np.min(list(least.values())), 0)],
+        expected="F rises from each point of a grid to the next.",
+        printed=[above("smallest increment of F, every activation", np.min(list(least.values())), 0)],
         corrected=[
-            above("smallest step of F, activations with φ′ ≥ 0", np.min(monotone), 0),
-            below("largest step of F for |x| below zero distance", step["|x|"][left].max(), 0),
+            above("smallest increment of F, activations with φ′ ≥ 0", np.min(monotone), 0),
+            below("largest increment of F for |x| at negative distances", step["|x|"][left].max(), 0),
         ],
-        beside={"smallest step of F": least},
+        beside={"smallest increment of F": least},
     )
 
 
@@ -193,7 +198,7 @@ def _growth(run: Run) -> Finding:
         printed=off[:, 0].max(),
         corrected=off[:, 1].max(),
         tolerance=EXACT,
-        expected="The value of v·v′ in the flow.",
+        expected="The formula gives v·v′ of the flow.",
         agree={"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()},
     )
 
@@ -208,7 +213,7 @@ def _slope(run: Run) -> Finding:
         printed=np.max(list(off["printed"].values())),
         corrected=np.max(list(off["corrected"].values())),
         tolerance=DIFFERENCES,
-        expected="Differences of θ₁ and θ₂, for four activations.",
+        expected="The formulas equal numerical differences of θ₁ and θ₂ for four activations.",
         agree={"the printed form for ReLU, where c₋ = 0": off["printed"]["ReLU"]},
     )
 
@@ -225,34 +230,54 @@ def _off_another_law(run: Run, one: str, other: str) -> float:
 
 def draw(run: Run) -> list[Drawing]:
     """The speed against the length of v, and Lemma 5 for four activations."""
-    figure, (left, right) = panels(2)
+    figure, (left, right) = panels(2, width=4.2)
+    seen = [_draw_speed(run, left), _draw_slopes(run, right)]
+    speed = np.linalg.norm(run.value("student/printed curve"), axis=-1)
+    caption = (
+        "The speed of a node does not depend on its length; as printed it falls from "
+        f"{number(speed[0])} to {number(speed[-1])}. In eq. 61 the values for |x| and for the identity are exchanged. "
+        "Left: the speed on Student-t clusters against the length of v. Right: θ₁′ of four activations by numerical "
+        "differences, as corrected and as printed."
+    )
+    return [Drawing("mixture-dynamics", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_speed(run: Run, axis: Any) -> str:
     law, lengths = "student", run.value("curve/lengths")
+    speeds = {form: np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1) for form in ("printed", "corrected")}
     for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
-        left.plot(lengths, np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1), color=colour, label=form)
-    sampled = np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1)
-    left.plot(LENGTHS, sampled, "o", ms=5, color=GREEN, label="sampled")
-    left.set(xscale="log", yscale="log", xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="‖(v′, ξ′)‖")
-    left.set_title("Speed on Student-t clusters")
-    plain_ticks(left.xaxis, (0.3, 1, 2.5))
-    plain_ticks(left.yaxis, (0.5, 1, 2, 5, 10))
-    left.legend(loc="upper right")
+        axis.plot(lengths, speeds[form], color=colour, label=form)
+    axis.plot(LENGTHS, np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1), "o", ms=5, color=GREEN, label="sampled")
+    axis.set(xscale="log", yscale="log", xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="speed ‖(v′, ξ′)‖")
+    axis.set_title("The speed does not depend on ‖v‖")
+    plain_ticks(axis.xaxis, (0.3, 1, 2.5))
+    plain_ticks(axis.yaxis, (0.5, 1, 2, 5, 10))
+    label_lines(axis)
+    told = {form: course(lengths, speed, at="length", log=True) for form, speed in speeds.items()}
+    return (
+        f"Left, on log scales: the printed speed {told['printed']}. The corrected speed {told['corrected']} and passes "
+        f"through the {len(LENGTHS)} sampled dots."
+    )
+
+
+def _draw_slopes(run: Run, axis: Any) -> str:
     at, places = int(np.argmin(np.abs(run.value("slopes/s") - 0.7))), np.arange(len(SLOPES))
+    values = {}
     for form, marker, size, colour, label in (
         ("truth", "o", 9, GREEN, "by differences"),
         ("corrected", "o", 4, CORRECTED, "corrected"),
         ("printed", "s", 4.5, PRINTED, "printed"),
     ):
-        value = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
+        values[form] = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
         face = "none" if form == "truth" else colour
-        right.plot(places, value, marker, ms=size, mfc=face, color=colour, label=label)
-    right.set_xticks(places, list(SLOPES))
-    right.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.95), title="Lemma 5")
-    right.legend(loc="upper left", ncols=3, columnspacing=1, handletextpad=0.2, fontsize=8)
-    caption = (
-        "Left: the speed of a node against its size; in truth its size does not matter. Right: θ₁′ by differences, "
-        "as corrected and as eq. 61 prints it. In print, |x| and the identity have changed places."
-    )
-    return [Drawing("mixture-dynamics", caption, figure)]
+        axis.plot(places, values[form], marker, ms=size, mfc=face, color=colour, label=label)
+    axis.set_xticks(places, list(SLOPES))
+    axis.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.75))
+    axis.set_title("Lemma 5: the factor is c₊ − c₋")
+    label_lines(axis)
+    pairs = zip(SLOPES, values["truth"], values["printed"], strict=True)
+    rows = "; ".join(f"{name} {number(true)} and {number(printed)}" for name, true, printed in pairs)
+    return f"Right: θ₁′ by differences, where the corrected dots lie, and as printed: {rows}."
 
 
 class _Case:
@@ -317,7 +342,7 @@ STUDY = Study(
     draw=draw,
     about=(
         "The velocity of one ReLU node on clusters of four laws is sampled at three lengths of v. It is compared with "
-        "eq. 42-43 as printed and as corrected. Lemma 3 is checked by differences and quadrature of θ₁ and θ₂. Lemma 5 "
-        "is checked by differences, for ReLU, leaky ReLU, identity and |x|."
+        "eq. 42-43 as printed and as corrected. Numerical differences and quadrature of θ₁ and θ₂ check Lemma 3. "
+        "Numerical differences check Lemma 5 for ReLU, leaky ReLU, identity and |x|."
     ),
 )

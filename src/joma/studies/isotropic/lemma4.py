@@ -13,6 +13,8 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests, not_run
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, course, number
 from joma.figures.style import BLUE, GREEN, ORANGE, PRINTED, depth_colours, panels
 from joma.runs import Run
 from joma.studies.isotropic import _critical_rays as rays
@@ -24,7 +26,7 @@ from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, Stu
 EXACT = 1e-11
 DIFFERENCES = 1e-8
 QUARTER = 0.25 * (1 - EXACT)  # of eq. 58, which some laws meet exactly
-GAP = "smallest rise of ln(F/θ₁) over a distance m"
+GAP = "smallest rise of ln(F/θ₁) across a distance m"
 FAR = (1e2, 1e50, 1e100, 1e150)  # the first is on the way, the others give limits
 CONCAVE: dict[str, RadialLaw] = {
     "Gaussian": Gaussian(DIMENSION),
@@ -50,47 +52,49 @@ NECESSARY = Claim(
     "stationary-sum",
     "JoMA eq. 54",
     "At every stationary point Σ aⱼF(rⱼ) = 0, with rⱼ = v·x̄ⱼ + ξ.",
-    "Σ aⱼF(ρⱼ) = 0, with the distance ρⱼ = rⱼ/‖v‖ in place of rⱼ.",
+    "Σ aⱼF(ρⱼ) = 0, with the distance ρⱼ = rⱼ/‖v‖ instead of rⱼ.",
     uses=("lemma2/growth",),
 )
 FREE = Claim(
     "critical-points",
     "JoMA eq. 56",
-    "(v, ξ) is critical iff F(r₊)/F(r₋) = θ₁(r₊)/θ₁(r₋) = a₋/a₊, and ‖v‖ can be chosen to meet it.",
-    "The equations hold in ρ, and ρ₊ − ρ₋ = ±‖x̄₊‖ is fixed by the data: rays (λv, λξ), on a curve in (‖x̄₊‖, a₋/a₊).",
+    "(v, ξ) is critical if and only if F(r₊)/F(r₋) = θ₁(r₊)/θ₁(r₋) = a₋/a₊. ‖v‖ can be chosen to satisfy this.",
+    "The equations hold in ρ, and the data fix ρ₊ − ρ₋ = ±‖x̄₊‖. Critical rays (λv, λξ) exist on a curve in (‖x̄₊‖, "
+    "a₋/a₊).",
     uses=("lemma2/mixture-weight", "lemma2/mixture-bias"),
 )
 EXISTENCE = Claim(
     "existence",
     "JoMA Lemma 4",
-    "The ReLU dynamics has critical points besides v = 0.",
-    "It has none if F/θ₁ is increasing, as for every log-concave marginal (Gaussian, ball); power tails have them.",
+    "The ReLU dynamics has other critical points than v = 0.",
+    "It has none if F/θ₁ increases, as for every log-concave marginal (Gaussian, ball). Laws with power tails have "
+    "some.",
     uses=("lemma4/critical-points",),
 )
 CRITERION = Claim(
     "existence-criterion",
     "JoMA eq. 58",
-    "pₙ(0)θ₂(0) ≥ 1/4 is sufficient for a critical point.",
+    "If pₙ(0)θ₂(0) ≥ 1/4, then a critical point exists.",
     uses=("lemma4/active-shares", "lemma4/g-slope"),
 )
 BAND = Claim(
     "ratio-band",
     "JoMA eq. 59",
     "All ratios a₊/a₋ with critical points lie in (1/2, 1) or (1, 2).",
-    "Only those whose two distances are both ≥ 0; otherwise the ratio is unbounded.",
+    "This is true only if both distances are ≥ 0. Otherwise the ratio has no bound.",
     uses=("lemma4/critical-points",),
 )
 LEVELS = Claim(
     "active-shares",
     "JoMA eq. 57",
     "With y± = θ₁⁻¹(r±), the points (y±, G(y±)) of G = F∘θ₁⁻¹ lie on one line through 0.",
-    "y± = θ₁(ρ±), the active shares.",
+    "This holds for y± = θ₁(ρ±), the active shares.",
     uses=("lemma4/critical-points",),
 )
 LIMIT = Claim(
     "g-limit",
     "JoMA eq. 57",
-    "As y → 0, G(y) = F(r) tends to the limit of rθ₁(r) at r → −∞, whose value is left open.",
+    "As y → 0, G(y) = F(r) tends to the limit of rθ₁(r) at r → −∞. The value of the limit is not given.",
 )
 SLOPE = Claim(
     "g-slope",
@@ -146,7 +150,7 @@ def _necessary(run: Run) -> Finding:
         printed=sums[:, 1].max(),
         corrected=sums[:, 0].max(),
         tolerance=EXACT,
-        expected="A sum of 0 on every critical ray, relative to Σ|aⱼ|F.",
+        expected="The sum, relative to Σ|aⱼ|F, is 0 on every critical ray.",
         agree={"the printed form at ‖v‖ = 1": sums[:, 1, LENGTHS.index(1.0)].max()},
     )
 
@@ -169,16 +173,16 @@ def _existence(run: Run) -> Finding:
     step = {name: np.diff(run.value(f"{name}/life")).min() for name in gap}
     return by_tests(
         EXISTENCE,
-        expected="F/θ₁ takes one value at two distances, so it falls somewhere.",
+        expected="F/θ₁ has the same value at two distances, so it falls somewhere.",
         printed=[below(f"{GAP}, the law that falls least", _most(gap, gap), 0)],
         corrected=[
             above(f"{GAP}, log-concave laws", _least(gap, CONCAVE), 0),
-            above("smallest step of F/θ₁, log-concave laws", _least(step, CONCAVE), 0),
+            above("smallest increment of F/θ₁, log-concave laws", _least(step, CONCAVE), 0),
             below(f"{GAP}, the Student-t law that falls least", _most(gap, tails), 0),
-            below("smallest step of F/θ₁, the Student-t law that falls least", _most(step, tails), 0),
+            below("smallest increment of F/θ₁, the Student-t law that falls least", _most(step, tails), 0),
             at_most("speed on the critical rays", _of_tails(run, "speed").max(), EXACT),
         ],
-        beside={"smallest step of F/θ₁": _labelled(step)},
+        beside={"smallest increment of F/θ₁": _labelled(step)},
     )
 
 
@@ -190,7 +194,7 @@ def _criterion(run: Run) -> Finding:
     falling = [below(f"{GAP}, laws that reach one quarter", _most(gap, met), 0)] if met else []
     return by_tests(
         CRITERION,
-        expected="A critical point wherever the value reaches 1/4.",
+        expected="Every law whose value reaches 1/4 has a critical point.",
         printed=[*falling, at_most("speed at critical points of the Laplace law", speed, EXACT)],
         controls=[
             at_least("value of the Laplace law", laplace, QUARTER),
@@ -203,21 +207,19 @@ def _criterion(run: Run) -> Finding:
 def _band(run: Run) -> Finding:
     ray = _of_tails(run, "ray")  # (tails, [ratio, rho_+, rho_-], m)
     ratio, inner = ray[:, 0], ~(ray[:, 1:] < 0).any(1)
-    expected = "Ratios a₋/a₊ below 2."
+    expected = "All ratios a₋/a₊ are below 2."
     if not inner.any():
-        return not_run(
-            BAND, expected, "no ray of these separations has two nonnegative distances", "joma verify lemma4"
-        )
+        return not_run(BAND, expected, "at these separations no ray has two distances ≥ 0", "joma verify lemma4")
     return by_tests(
         BAND,
         expected=expected,
         printed=[below("largest ratio", ratio.max(), 2)],
         corrected=[
-            below("largest ratio among rays with two nonnegative distances", ratio[inner].max(), 2),
-            above("largest ratio among the others", ratio[~inner].max(initial=1), 2),
+            below("largest ratio of the rays with both distances ≥ 0", ratio[inner].max(), 2),
+            above("largest ratio of the other rays", ratio[~inner].max(initial=1), 2),
         ],
         controls=[above("smallest ratio", ratio.min(), 1)],
-        beside={"rays": {"with two nonnegative distances": int(inner.sum()), "others": int((~inner).sum())}},
+        beside={"rays": {"with both distances ≥ 0": int(inner.sum()), "others": int((~inner).sum())}},
     )
 
 
@@ -226,9 +228,13 @@ def _levels(run: Run) -> Finding:
     shares = ((claimed > 0) & (claimed < 1)).all(1)
     return by_tests(
         LEVELS,
-        expected="Two shares between 0 and 1, and G(y₊)/y₊ = G(y₋)/y₋.",
+        expected="Both y± are shares between 0 and 1, and G(y₊)/y₊ = G(y₋)/y₋.",
         printed=[at_least("rays on which both y± are shares", shares.mean(), 1, "%")],
-        corrected=[at_most("logarithm of G(y₊)/y₊ over G(y₋)/y₋", np.abs(_of_tails(run, "line")).max(), EXACT)],
+        corrected=[
+            at_most(
+                "largest logarithm of the ratio of G(y₊)/y₊ and G(y₋)/y₋", np.abs(_of_tails(run, "line")).max(), EXACT
+            )
+        ],
     )
 
 
@@ -241,8 +247,8 @@ def _limits(run: Run) -> Finding:
         LIMIT,
         printed=np.abs(limit[:, 0] - limit[:, 1]).max(),
         tolerance=EXACT,
-        expected="One limit for both.",
-        what="F and rθ₁ apart by",
+        expected="F and rθ₁ have the same limit.",
+        what="difference of F and rθ₁",
         control={f"at r = −{FAR[0]:g}": np.abs(way[:, 0] - way[:, 1]).max()},
         beside={
             "limits": {"of |F|": np.abs(limit[:, 0]).max(), "of |rθ₁|": np.abs(limit[:, 1]).max()},
@@ -257,8 +263,9 @@ def _g_slope(run: Run) -> Finding:
         SLOPE,
         printed=np.abs(differences / closed - 1).max(),
         tolerance=DIFFERENCES,
-        expected="Differences of G.",
-        control={"at 1 − y in place of y": np.abs(differences / closed[:, ::-1] - 1).max(1).min()},
+        what="relative error",
+        expected="The formula equals numerical differences of G.",
+        control={"at 1 − y instead of y": np.abs(differences / closed[:, ::-1] - 1).max(1).min()},
     )
 
 
@@ -291,32 +298,59 @@ def _labelled(numbers: Mapping[str, float]) -> dict[str, float]:
 
 def draw(run: Run) -> list[Drawing]:
     """F/theta1 of three laws, and the curve on which critical rays exist."""
-    figure, (left, right) = panels(2)
-    tails, m = [f"{nu:g}" for nu in run.value("tails")], run.value("separations")
-    shown = min(tails, key=lambda nu: abs(float(nu) - 3))
-    names = (("Gaussian", "Gaussian", BLUE), ("ball", "ball", ORANGE), (shown, f"Student-t, ν = {shown}", GREEN))
+    figure, (left, right) = panels(2, width=4.3)
+    seen = [_draw_life(run, left), _draw_ratios(run, right)]
+    ratios = _of_tails(run, "ray")[:, 0]
+    caption = (
+        "Only laws with power tails have critical rays, and their ratios a₋/a₊ reach "
+        f"{number(ratios.max())}, far above the printed limit of 2. Left: a critical ray needs two distances, ‖x̄₊‖ "
+        "apart, with the same F/θ₁. Log-concave laws (Gaussian, ball) have no such pair. Right: the ratio of weights "
+        "that belongs to each separation of the clusters; away from the curve there is no critical ray."
+    )
+    return [Drawing("critical-rays", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_life(run: Run, axis: Any) -> str:
+    m, shown = run.value("separations"), min(_tails(run), key=lambda nu: abs(float(nu) - 3))
+    names = (("Gaussian", "Gaussian", BLUE), ("ball", "ball", ORANGE), (shown, f"Student-t,\nν = {shown}", GREEN))
+    courses = []
     for name, label, colour in names:
-        left.plot(run.value(f"{name}/s"), run.value(f"{name}/life"), color=colour, label=label)
+        s, life = run.value(f"{name}/s"), run.value(f"{name}/life")
+        axis.plot(s, life, color=colour, label=label)
+        seen = (s >= -8) & (s <= 3.5)
+        courses.append(f"{label} {course(s[seen], life[seen], at='distance')}".replace("\n", " "))
     pair = int(np.argmin(np.abs(m - 4)))
     ratio, plus, minus = run.value(f"{shown}/ray")[:, pair]
     level = np.interp([minus, plus], run.value(f"{shown}/s"), run.value(f"{shown}/life"))
-    left.plot([minus, plus], level, "o-", ms=4, lw=1, color=GREEN)
+    axis.plot([minus, plus], level, "o-", ms=4, lw=1, color=GREEN)
     note = f"ρ₊ − ρ₋ = {m[pair]:.3g}\na₋/a₊ = {ratio:.3g}"
-    left.annotate(note, ((minus + plus) / 2, level[0] + 0.15), ha="center", fontsize=8)
-    left.set(xlabel="signed distance ρ", ylabel="F/θ₁", xlim=(-8, 3.5), ylim=(0, 5), title="A value taken twice")
-    left.legend(loc="lower left", fontsize=8, bbox_to_anchor=(0, 0.02))
-    right.axhspan(0.5, 2, color=PRINTED, alpha=0.15, lw=0, label="printed: (1/2, 2)")
-    for nu, colour in zip(tails, depth_colours(len(tails)), strict=True):
-        right.plot(m, run.value(f"{nu}/ray")[0], "o-", ms=3.5, color=colour, label=f"ν = {nu}")
-    right.set(xscale="log", yscale="log", xlabel="separation m = ‖x̄₊‖", ylabel="a₋/a₊", ylim=(0.4, 3e4))
-    plain_ticks(right.xaxis, (0.25, 0.5, 1, 2, 4, 8))
-    right.set_title("Where critical rays exist")
-    right.legend(loc="upper left", fontsize=8)
-    caption = (
-        "Left: a critical ray needs two distances, ‖x̄₊‖ apart, with the same F/θ₁. Log-concave laws never have them, "
-        "power tails do. Right: the ratio of weights that a separation asks for; off the curve there is none."
+    axis.annotate(note, ((minus + plus) / 2, level[0] + 0.15), ha="center", fontsize=8)
+    axis.set(xlabel="signed distance ρ", ylabel="F/θ₁", xlim=(-8, 3.5), ylim=(0, 5))
+    axis.set_title("Power tails: one value at two distances")
+    label_lines(axis)
+    return (
+        f"Left, F/θ₁: {'; '.join(courses)}. A flat line joins the two points of the Student-t curve at distances "
+        f"{number(minus)} and {number(plus)}, where it has the value {number(level[0])}."
     )
-    return [Drawing("critical-rays", caption, figure)]
+
+
+def _draw_ratios(run: Run, axis: Any) -> str:
+    m, tails, ends = run.value("separations"), _tails(run), []
+    axis.axhspan(0.5, 2, color=PRINTED, alpha=0.15, lw=0)
+    axis.axhline(2, color=PRINTED, ls="--", lw=1, label="printed:\n1/2 to 2")
+    for nu, colour in zip(tails, depth_colours(len(tails)), strict=True):
+        ratio = run.value(f"{nu}/ray")[0]
+        axis.plot(m, ratio, "o-", ms=3.5, color=colour, label=f"ν = {nu}")
+        ends.append(float(ratio[-1]))
+    axis.set(xscale="log", yscale="log", xlabel="separation m = ‖x̄₊‖", ylabel="a₋/a₊", ylim=(0.4, 3e4))
+    plain_ticks(axis.xaxis, (0.25, 0.5, 1, 2, 4, 8))
+    axis.set_title("Where critical rays exist")
+    label_lines(axis)
+    return (
+        f"Right, on log scales: one rising curve for each of {len(tails)} tails ν. At separation {number(m[0])} all "
+        f"ratios lie {between(_of_tails(run, 'ray')[:, 0, 0])}, at separation {number(m[-1])} {between(ends)}. The "
+        "printed band from 1/2 to 2 holds only their lower ends."
+    )
 
 
 def _limit(first: Any, second: Any, third: Any) -> Any:
@@ -341,8 +375,9 @@ STUDY = Study(
     judge=each_claim(_necessary, _free, _existence, _criterion, _band, _levels, _limits, _g_slope),
     draw=draw,
     about=(
-        "A ReLU node between a positive cluster at distance m and a negative one at the origin. The equations of a "
-        "critical point are solved in the printed and in the corrected variable for Student-t laws, and the velocity "
-        "of the node is evaluated at the solutions; F/θ₁ on a grid shows which laws can have any."
+        "A ReLU node lies between a positive cluster at distance m and a negative cluster at the origin. The equations "
+        "of a critical point are solved for Student-t laws, in the printed and in the corrected variable. The velocity "
+        "of the node is then computed at the solutions. The values of F/θ₁ on a grid show which laws can have critical "
+        "points."
     ),
 )

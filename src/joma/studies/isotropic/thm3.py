@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.contract import Claim, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.style import BLUE, CORRECTED, GREEN, GREY, ORANGE, PRINTED, panels
 from joma.runs import Run
 from joma.studies.isotropic._critical_point import DIMENSION, JACOBIAN, LAW, Point, Record, on_ray, with_decay
 from joma.studies.isotropic._isotropic import by_forms, jacobian
+from joma.studies.isotropic._thm3_figures import distance_left, draw
 from joma.theory import isotropic
 from joma.theory.radial import Ball, Gaussian, RadialLaw
 
@@ -44,55 +43,55 @@ EQ69 = Claim(
     "theta2-jacobian",
     "JoMA eq. 69",
     "∂(θ₂(r)v/‖v‖ᵖ)/∂vⱼ contains [θ₂′x̄ⱼ‖v‖² − p vⱼθ₂] times ‖v‖.",
-    "The bracket multiplies the vector v, not its length.",
+    "The bracket is multiplied by the vector v, not by its length.",
 )
 BETA1 = Claim(
     "beta1",
     "JoMA eq. 73",
-    "Across μ the flow contracts at the rate β₁ = s a₊‖x̄₊‖θ₁(r₊)/‖μ‖².",
-    "β₁ = s a₊‖x̄₊‖θ₁(ρ₊)/‖μ‖, with or without weight decay.",
+    "At right angles to μ the flow contracts at the rate β₁ = s a₊‖x̄₊‖θ₁(r₊)/‖μ‖².",
+    "The rate is β₁ = s a₊‖x̄₊‖θ₁(ρ₊)/‖μ‖, with or without weight decay.",
     uses=("lemma2/mixture-weight", "lemma4/critical-points"),
 )
 BETA2 = Claim(
     "beta2",
     "JoMA eq. 74",
     "β₂ = s a₊‖x̄₊‖(ξθ₁′(r₊) − 2θ₁(r₊))/‖μ‖⁴.",
-    "β₂‖μ‖² = λ − ρ₋²D/‖μ‖ − β₁, D = a₊pₙ(ρ₊) − a₋pₙ(ρ₋), λ the weight decay.",
+    "β₂‖μ‖² = λ − ρ₋²D/‖μ‖ − β₁, where D = a₊pₙ(ρ₊) − a₋pₙ(ρ₋) and λ is the weight decay.",
     uses=("lemma2/theta-slopes", "lemma4/critical-points", "thm3/theta2-jacobian"),
 )
 POSITIVE = Claim(
     "positive-definite",
     "JoMA Thm 3",
-    "C(μ) can be positive definite at a μ along x̄₊ with ξ < 0, the typical case.",
-    "With the corrected β it is, wherever s = +1; with the printed ones it never is for ξ < 0.",
+    "C(μ) can be positive definite if μ is parallel to x̄₊ and ξ < 0, the typical case.",
+    "With the corrected β it is positive definite whenever s = +1. With the printed β it never is for ξ < 0.",
     uses=("thm3/beta1", "thm3/beta2"),
 )
 SIGN = Claim(
     "sign-once",
     "JoMA Thm 3",
-    "C = s{β₁I + β₂μμᵀ}, where β₁ carries the factor s as well.",
-    "s stands once: a μ pointing away from x̄₊ is unstable.",
+    "C = s{β₁I + β₂μμᵀ}, and β₁ also contains the factor s.",
+    "The factor s appears only once. A μ that points away from x̄₊ is unstable.",
     uses=("thm3/beta1",),
 )
 FACTOR = Claim(
     "remainder",
     "JoMA eq. 5",
     "v′ = C(μ)(1 + λ)(μ − v) with a small number λ.",
-    "v′ = C(μ)(μ − v) plus a vector of order ‖v − μ‖², which no number can absorb.",
+    "v′ = C(μ)(μ − v) plus a vector of order ‖v − μ‖². No number λ can replace this vector.",
     uses=("thm3/beta1", "thm3/beta2"),
 )
 FROZEN = Claim(
     "frozen-bias",
     "JoMA Thm 3",
-    "Near μ the weight obeys an equation of its own, the bias staying at ξ*.",
-    "v and ξ couple at first order: ∂v′/∂ξ = −ρ₋D v/‖v‖², which does not vanish beside C.",
+    "Near μ the weight has its own equation, in which the bias stays at ξ*.",
+    "v and ξ are coupled at first order by ∂v′/∂ξ = −ρ₋D v/‖v‖². This is not small compared with C.",
     uses=("lemma2/mixture-weight", "lemma2/theta-slopes"),
 )
 ISOLATED = Claim(
     "convergence",
     "JoMA Thm 3",
     "A stable μ attracts the weights near it.",
-    "It attracts across its ray and is neutral along it; with weight decay it is isolated and attracts.",
+    "It attracts towards its ray and is neutral along the ray. With weight decay it is isolated and attracts.",
     uses=("thm3/positive-definite", "thm3/frozen-bias"),
 )
 PARALLEL = Claim(
@@ -132,16 +131,17 @@ def _jacobian_of_theta2(run: Run) -> Finding:
         printed=printed,
         corrected=corrected,
         tolerance=JACOBIAN,
-        expected="The Jacobian by differences.",
+        what="largest difference",
+        expected="The formula equals the Jacobian by numerical differences.",
     )
 
 
 def _beta1(run: Run) -> Finding:
-    return _rate(BETA1, run, 0, "Minus the eigenvalue of ∂v′/∂v across μ, by differences.")
+    return _rate(BETA1, run, 0, "β₁ is minus the eigenvalue of ∂v′/∂v at right angles to μ, by numerical differences.")
 
 
 def _beta2(run: Run) -> Finding:
-    return _rate(BETA2, run, 1, "β₁ + β₂‖μ‖² is minus the eigenvalue of ∂v′/∂v along μ, by differences.")
+    return _rate(BETA2, run, 1, "β₁ + β₂‖μ‖² is minus the eigenvalue of ∂v′/∂v along μ, by numerical differences.")
 
 
 def _rate(claim: Claim, run: Run, which: int, expected: str) -> Finding:
@@ -165,23 +165,23 @@ def _positive(run: Run) -> Finding:
         printed=[above("smaller eigenvalue of C as printed, at the best point", ray.printed.min(1).max(), 0)],
         corrected=[
             above("smallest eigenvalue of C by differences", ray.rates.min(), 0),
-            at_most("corrected eigenvalues of C, off by", np.max([ray.off(0), ray.off(1)]), JACOBIAN),
+            at_most("relative error of the corrected eigenvalues of C", np.max([ray.off(0), ray.off(1)]), JACOBIAN),
         ],
         controls=[
             below("largest ξ", ray.xi.max(), 0),
-            below("smaller eigenvalue of C where s is negative, at the best point", away.rates.min(1).max(), 0),
+            below("smaller eigenvalue of C for s = −1, at the best point", away.rates.min(1).max(), 0),
         ],
     )
 
 
 def _sign(run: Run) -> Finding:
     towards, away = (Record(run.value(name)).rates[:, 0] for name in ("ray +1", "ray -1"))
-    positive = above("smallest rate across μ, s positive", towards.min(), 0)
+    positive = above("smallest rate at right angles to μ for s = +1", towards.min(), 0)
     return by_tests(
         SIGN,
-        expected="With s twice both rates are positive; with s once each has the sign of s.",
-        printed=[positive, above("smallest rate across μ, s negative", away.min(), 0)],
-        corrected=[positive, below("largest rate across μ, s negative", away.max(), 0)],
+        expected="If s appears twice, both rates are positive. If it appears once, each rate has the sign of s.",
+        printed=[positive, above("smallest rate at right angles to μ for s = −1", away.min(), 0)],
+        corrected=[positive, below("largest rate at right angles to μ for s = −1", away.max(), 0)],
     )
 
 
@@ -192,9 +192,9 @@ def _factor(run: Run) -> Finding:
     near = int(np.argmin(np.abs(gamma - 0.01)))
     return by_tests(
         FACTOR,
-        expected="With the best number λ nothing of v′ is missed.",
-        printed=[at_most("share of v′ missed with the best λ", best[near], JACOBIAN)],
-        corrected=[at_most("distance of the remainder's order from two", abs(order - 2), ORDER)],
+        expected="With the best number λ the formula gives all of v′.",
+        printed=[at_most("share of v′ that the formula misses with the best λ", best[near], JACOBIAN)],
+        corrected=[at_most("distance of the order of the remainder from 2", abs(order - 2), ORDER)],
         beside={
             "shares of v′ missed at ‖v − μ‖ = 0.01‖μ‖": {"by C(μ − v)": whole[near], "with the best λ": best[near]},
             "remainder": {"order": order},
@@ -207,10 +207,10 @@ def _frozen(run: Run) -> Finding:
     size = "‖∂v′/∂ξ‖ relative to the largest rate in C"
     return by_tests(
         FROZEN,
-        expected="No coupling of v and ξ at first order.",
+        expected="v and ξ are not coupled at first order.",
         printed=[at_most(f"largest {size}", ray.coupling.max(), JACOBIAN)],
         corrected=[
-            at_most("closed form of ∂v′/∂ξ, off by", ray.coupling_off.max(), JACOBIAN),
+            at_most("largest error of the closed form of ∂v′/∂ξ", ray.coupling_off.max(), JACOBIAN),
             above(f"smallest {size}", ray.coupling.min(), COUPLED),
         ],
     )
@@ -218,10 +218,10 @@ def _frozen(run: Run) -> Finding:
 
 def _isolated(run: Run) -> Finding:
     ray, decayed = (Record(run.value(name)).spectrum for name in ("ray +1", "decayed"))  # ascending
-    left, left_with_decay = (_distance_left(run.value(f"flow/{name}")) for name in ("ray", "decayed"))
+    left, left_with_decay = (distance_left(run.value(f"flow/{name}")) for name in ("ray", "decayed"))
     return by_tests(
         ISOLATED,
-        expected="Almost nothing of the distance to μ is left at the end of a flow.",
+        expected="At the end of a flow almost no distance to μ is left.",
         printed=[at_most("share of the distance to (μ, ξ) left", left[0], ARRIVED)],
         corrected=[
             at_most("share of the distance to the ray left", left[1], ARRIVED),
@@ -231,11 +231,6 @@ def _isolated(run: Run) -> Finding:
             below("largest eigenvalue with decay", decayed.max(), 0),
         ],
     )
-
-
-def _distance_left(path: Any) -> Any:
-    """Shares of the first distances to the point and to its ray, of the start that comes least near."""
-    return (path[-1, :, :2] / path[0, :, :2]).max(0)
 
 
 def _parallel(run: Run) -> Finding:
@@ -248,55 +243,6 @@ def _parallel(run: Run) -> Finding:
         what="sine of the angle",
         control={"at the start": first.min()},
     )
-
-
-def draw(run: Run) -> list[Drawing]:
-    """Rates of C as printed and as corrected; the remainder; and two flows."""
-    figure, (left, right) = panels(2)
-    ray, m = Record(run.value("ray +1")), run.value("separations")
-    places = np.arange(len(m))
-    for i, marker in ((0, "o"), (1, "s")):
-        label = ("by differences", "corrected", "printed") if i == 0 else (None, None, None)
-        left.plot(places - 0.08, ray.rates[:, i], marker, ms=9, mfc="none", color=GREEN, label=label[0])
-        left.plot(places - 0.08, ray.corrected[:, i], marker, ms=4, color=CORRECTED, label=label[1])
-        left.plot(places + 0.08, ray.printed[:, i], marker, ms=4, color=PRINTED, label=label[2])
-    left.axhline(0, lw=0.8, ls="--", color=GREY)
-    left.set_xticks(places, [f"{each:g}" for each in m])
-    left.set(xlabel="separation m = ‖x̄₊‖", ylabel="eigenvalue of C", title="Rates: circles across μ, squares along")
-    left.legend(loc="upper left")
-    gamma, remainder = run.value("gamma"), run.value("remainder").mean(1)
-    right.plot(gamma, remainder[:, 0], "o-", ms=4, color=CORRECTED, label="missed by C(μ − v)")
-    right.plot(gamma, remainder[:, 1], "s-", ms=4, color=PRINTED, label="by the best (1 + λ)C(μ − v)")
-    right.plot(
-        gamma, remainder[0, 0] * gamma / gamma[0] / 3, ls="--", lw=1, color=GREY, label="proportional to ‖v − μ‖"
-    )
-    right.set(xscale="log", yscale="log", xlabel="‖v − μ‖ / ‖μ‖", ylabel="relative to v′", title="The remainder")
-    right.set_ylim(1e-6, 0.1)
-    right.legend(loc="lower right", fontsize=8)
-    caption = (
-        "Left: eigenvalues of C at critical points of a Student-t mixture; as printed, C is not positive definite. "
-        "Right: what the linear term misses is one order smaller than the term itself, and no number λ repairs it."
-    )
-    return [Drawing("linearisation", caption, figure), _draw_flows(run)]
-
-
-def _draw_flows(run: Run) -> Drawing:
-    figure, (left, right) = panels(2)
-    for axes, name, title in ((left, "ray", "Student-t, no decay"), (right, "decayed", "Gaussian, weight decay")):
-        path = run.value(f"flow/{name}")  # (steps, starts, 5)
-        axes.plot(path[..., 3], path[..., 4], lw=1, color=BLUE)
-        axes.plot(path[0, :, 3], path[0, :, 4], "o", ms=3, color=GREY)
-        axes.plot(path[-1, :, 3], path[-1, :, 4], "o", ms=4.5, color=CORRECTED)
-        axes.set(xlabel="‖v‖", ylabel="ξ", title=title)
-    *mu, xi = run.value("critical ray")
-    length = float(np.linalg.norm(mu))
-    left.axline((length, xi), slope=float(xi) / length, ls="--", lw=1, color=ORANGE, zorder=0)
-    left.annotate("critical ray", (0.98, 0.92), xycoords="axes fraction", ha="right", fontsize=8.5, color=ORANGE)
-    caption = (
-        "Flows from starts (grey) around a critical point to their ends (blue). Without decay they stop anywhere on "
-        "the critical ray; with weight decay they meet in one point."
-    )
-    return Drawing("flows", caption, figure)
 
 
 def _eq69(seed: int) -> Tensor:
@@ -377,8 +323,9 @@ STUDY = Study(
     judge=each_claim(_jacobian_of_theta2, _beta1, _beta2, _positive, _sign, _factor, _frozen, _isolated, _parallel),
     draw=draw,
     about=(
-        "Critical points of a ReLU node between two clusters come from the corrected Lemma 4 (Student-t rays) and, "
-        "under weight decay, from a solver. The Jacobian of the velocity there, by differences of sixth order, is the "
-        "truth for eq. 69, 73 and 74; flows from around the points show what attracts and what does not."
+        "The critical points of a ReLU node between two clusters come from the corrected Lemma 4 (rays of Student-t "
+        "laws). With weight decay they come from a solver. The reference for eq. 69, 73 and 74 is the Jacobian of the "
+        "velocity at these points, by numerical differences of sixth order. Flows from starts near the points show "
+        "which points attract."
     ),
 )

@@ -13,7 +13,10 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.style import CORRECTED, PRINTED, panels
+from joma.figures.bands import bound
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import between, number
+from joma.figures.style import CORRECTED, PRINTED, SERIES, panels
 from joma.runs import Run
 from joma.theory import linear
 from joma.theory.flow import integrate
@@ -46,15 +49,15 @@ class Config:
 INVARIANT = Claim(
     "erf-invariant",
     "JoMA eq. 4",
-    "erf(v/2)/Δ takes one and the same value at all tokens, at every time, from a zero start.",
-    "erf(v/√2)/Δ does.",
+    "From a zero start erf(v/2)/Δ has the same value at all tokens at every time.",
+    "erf(v/√2)/Δ has the same value at all tokens.",
     uses=("thm2/closed-form",),
 )
 UNEQUAL = Claim(
     "erf-invariant-any-start",
     "JoMA eq. 22",
-    "From any start, erf(v/2)/Δ at two tokens differs by a constant.",
-    "erf(v/√2)/(Δ eᶜ) with c = z(0) − v(0)²/2 does; tokens with different c need that factor.",
+    "From any start, the values of erf(v/2)/Δ at two tokens differ by a constant.",
+    "This holds for erf(v/√2)/(Δ eᶜ) with c = z(0) − v(0)²/2. Tokens with different c need the factor eᶜ.",
     uses=("thm2/closed-form",),
 )
 CLOSED = Claim(
@@ -66,34 +69,34 @@ CLOSED = Claim(
 TIME = Claim(
     "finite-blow-up",
     "JoMA Thm 2",
-    "The winner's weight tends to infinity over training (no time is given).",
-    "It is infinite at the finite time t* = √(π/2) A (1 − sgn Δ erf(v(0)/√2)) / (|Δ| eᶜ).",
+    "The weight of the winner tends to infinity during training (no time is given).",
+    "It becomes infinite at the finite time t* = √(π/2) A (1 − sgn Δ erf(v(0)/√2)) / (|Δ| eᶜ).",
     uses=("thm2/closed-form",),
 )
 LOSERS = Claim(
     "losers-stop",
     "JoMA Thm 2",
-    "All tokens but the winner converge to finite numbers.",
+    "The weights of all other tokens converge to finite values.",
     uses=("thm2/erf-invariant", "thm2/finite-blow-up"),
 )
 WINNER = Claim(
     "who-wins",
     "JoMA Thm 2",
     "The winner is the token with the largest |Δ|.",
-    "The winner is the token with the smallest t*: the largest |Δ| only where all tokens start alike.",
+    "The winner is the token with the smallest t*. This is the largest |Δ| only if all tokens start equal.",
     uses=("thm2/finite-blow-up",),
 )
 NORMALISED = Claim(
     "shared-normaliser",
     "JoMA eq. 3",
-    "With a normaliser A(t) shared by all samples, erf(v/2)/Δ is still the same at all tokens.",
-    "erf(v/√2)/Δ is: A(t) only changes the clock.",
+    "If all samples share a normaliser A(t), erf(v/2)/Δ still has the same value at all tokens.",
+    "erf(v/√2)/Δ has the same value at all tokens. A(t) only changes the speed of time.",
     uses=("thm2/erf-invariant",),
 )
 ONE_HOT = Claim(
     "one-hot",
     "JoMA Thm 2",
-    "The weights become one-hot over training.",
+    "The weights become one-hot during training.",
     uses=("thm2/finite-blow-up", "thm2/losers-stop"),
 )
 
@@ -146,7 +149,7 @@ def _one_value(run: Run, claim: Claim, name: str) -> Finding:
         corrected=_spread(_erf(v / sqrt(2)) / delta),
         tolerance=EXACT,
         what="spread over tokens",
-        expected="One value at all tokens.",
+        expected="The value is the same at all tokens.",
         control={"v/Δ, without the error function": _spread(v / delta)},
     )
 
@@ -170,6 +173,7 @@ def _closed_form(run: Run) -> Finding:
         CLOSED,
         printed=float(np.max([np.abs(v - closed).max() for v, closed in paths])),
         tolerance=EXACT,
+        what="largest difference",
         expected="The closed form equals the flow.",
         control={"weights that stay at their start": float(np.min([np.abs(v - v[:, :1]).max() for v, _ in paths]))},
     )
@@ -184,7 +188,7 @@ def _blow_up(run: Run) -> Finding:
         corrected=float(np.abs(share - 1).max()),
         tolerance=EXACT,
         what="relative error of 1/t*",
-        expected="As printed no finite time; as corrected the time t*, by quadrature.",
+        expected="As printed: no finite time. As corrected: t* equals the time found by quadrature.",
     )
 
 
@@ -197,12 +201,16 @@ def _losers(run: Run) -> Finding:
     off = np.abs(end - _erf(run.value("limits") / sqrt(2)))
     return by_tests(
         LOSERS,
-        expected="At t* the losers are at √2 erfinv(Δ/max|Δ|), which is finite.",
+        expected="At t* the weights of the losers are √2 erfinv(Δ/max|Δ|), which is finite.",
         printed=[
-            at_most("losers' erf(v/√2) off its limit by", float(off[loser].max()), EXACT),
-            below("losers' largest |erf(v/√2)|", float(np.abs(end[loser]).max()), 1.0),
+            at_most("losers: largest distance of erf(v/√2) from its limit", float(off[loser].max()), EXACT),
+            below("losers: largest |erf(v/√2)|", float(np.abs(end[loser]).max()), 1.0),
         ],
-        controls=[at_most("winners' |erf(v/√2)| off 1 by", float(np.abs(np.abs(end[~loser]) - 1).max()), EXACT)],
+        controls=[
+            at_most(
+                "winners: largest distance of |erf(v/√2)| from 1", float(np.abs(np.abs(end[~loser]) - 1).max()), EXACT
+            )
+        ],
     )
 
 
@@ -212,7 +220,7 @@ def _winner(run: Run) -> Finding:
     soonest = run.value("random/blow-up").argmin(-1)
     return by_tests(
         WINNER,
-        expected="As printed the largest |Δ| wins every time; as corrected the smallest t* does.",
+        expected="As printed: the largest |Δ| always wins. As corrected: the smallest t* always wins.",
         printed=[at_least("random starts won by the largest |Δ|", float((salient == first).mean()), 1.0, "%")],
         corrected=[
             at_least("random starts won by the smallest t*", float((soonest == first).mean()), 1.0, "%"),
@@ -229,41 +237,69 @@ def _one_hot(run: Run) -> Finding:
         ONE_HOT,
         expected="The winner holds 99 % of Σ|v| at 1 − t/t* = 1e-12, before floating point runs out.",
         printed=[at_least("winner's share of Σ|v| at the end", float(weight[-1]), NEARLY_ALL, "%")],
-        direction=[above("smallest gain of that share between two moments", float(np.diff(weight).min()), 0.0)],
-        controls=[above("gain over its share without attention", float(weight[-1]) - alone, 0.0, "%")],
+        direction=[above("smallest gain of that share from one moment to the next", float(np.diff(weight).min()), 0.0)],
+        controls=[above("gain compared with its share without attention", float(weight[-1]) - alone, 0.0, "%")],
         beside={
             "at the first moment": {"1 − t/t*": float(gap[0]), "winner's share": float(weight[0])},
-            "at the last moment": {"1 − t/t*": float(gap[-1]), "√W₀(2/(π(1 − t/t*)²)) off by": float(off[-1])},
+            "at the last moment": {
+                "1 − t/t*": float(gap[-1]),
+                "relative error of √W₀(2/(π(1 − t/t*)²))": float(off[-1]),
+            },
         },
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """The trajectories with their limits, and the invariant as printed and as corrected."""
-    share, v, delta = run.value("share"), run.value("zero/v")[0], run.value("delta")[0]
-    order = np.argsort(-np.abs(delta))
-    figure, (left, right) = panels(2)
-    for rank, token in enumerate(order[:6]):
-        line = left.plot(share, np.abs(v[:, token]), label=f"|Δ| = {abs(delta[token]):.2f}", zorder=9 - rank)
-        if rank:
-            left.axhline(abs(run.value("limits")[0, token]), xmin=0.72, ls=":", lw=1, color=line[0].get_color())
-    left.set(xlabel="time / t* of the winner", ylabel="|v|", title="Winner take all")
-    left.legend(title="dotted: predicted limit", title_fontsize=8.5)
-    tokens = order[1:6]
-    for scale, colour, label in ((2, PRINTED, "printed: erf(v/2)/Δ"), (sqrt(2), CORRECTED, "corrected: erf(v/√2)/Δ")):
-        value = _erf(v[1:] / scale) / delta
-        ratio = value[:, tokens] / value[:, order[:1]] - 1
-        right.plot(share[1:], np.abs(ratio).max(1) + 1e-17, color=colour, label=label)
-    right.axhline(EXACT, ls="--", lw=1, color="gray")
-    right.annotate("tolerance", (0.02, EXACT * 1.6), fontsize=8)
-    right.set(yscale="log", xlabel="time / t* of the winner", ylabel="relative spread over tokens", ylim=(1e-17, 10))
-    right.set_title("What is conserved")
-    right.legend(loc="center right")
+    order = np.argsort(-np.abs(run.value("delta")[0]))[:6]
+    figure, (left, right) = panels(2, width=4.5)
+    seen = [_draw_weights(run, left, order), _draw_invariant(run, right, order)]
+    share, end = run.value("share")[-1], np.abs(run.value("zero/v")[0, -1, order[0]])
     caption = (
-        "Left: the weights of six tokens; the most salient one blows up, the others stop at their predicted limits. "
-        "Right: how far the printed and the corrected quantity differ between tokens."
+        "One token takes all: the weight of the most salient token blows up, and the others stop at their predicted "
+        f"limits. At {number(share, '%')} of its blow-up time the winner is at {number(end)}. Left: the weights of "
+        "the six most salient tokens. Right: how much the printed and the corrected quantity differ between these "
+        "tokens; the corrected one is the same at all of them."
     )
-    return [Drawing("winner-take-all", caption, figure)]
+    return [Drawing("winner-take-all", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_weights(run: Run, axis: Any, order: Any) -> str:
+    share, size, delta = run.value("share"), np.abs(run.value("zero/v")[0]), np.abs(run.value("delta")[0])
+    limits = np.abs(run.value("limits")[0])
+    for rank, (token, colour) in enumerate(zip(order, SERIES, strict=False)):
+        axis.plot(share, size[:, token], color=colour, label=f"|Δ| = {delta[token]:.2f}", zorder=9 - rank)
+        if rank:
+            axis.axhline(limits[token], xmin=0.72, ls=":", lw=1, color=colour)
+    end_label(axis, "dotted: limit", ls=":", lw=1)
+    axis.set(xlabel="time / t* of the winner", ylabel="|v|", title="The winner blows up, the others stop")
+    label_lines(axis)
+    winner, others = order[0], order[1:]
+    return (
+        f"Left: the winner, |Δ| = {number(delta[winner])}, rises ever more steeply from 0 to "
+        f"{number(size[-1, winner])} at {number(share[-1], '%')} of t*. The other lines end "
+        f"{between(size[-1, others])}; their predicted limits lie {between(limits[others])}."
+    )
+
+
+def _draw_invariant(run: Run, axis: Any, order: Any) -> str:
+    share, v, delta, spreads = run.value("share"), run.value("zero/v")[0], run.value("delta")[0], []
+    for scale, colour, label in (
+        (2, PRINTED, "printed:\nerf(v/2)/Δ"),
+        (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ"),
+    ):
+        value = _erf(v[1:] / scale) / delta
+        spread = np.abs(value[:, order[1:]] / value[:, order[:1]] - 1).max(1) + 1e-17
+        axis.plot(share[1:], spread, color=colour, label=label)
+        spreads.append(float(spread.max()))
+    bound(axis, EXACT)
+    axis.set(yscale="log", xlabel="time / t* of the winner", ylabel="relative spread over tokens", ylim=(1e-17, 10))
+    axis.set_title("erf(v/√2)/Δ is the same at all tokens")
+    label_lines(axis)
+    return (
+        f"Right, on a log scale: the printed quantity differs between tokens by up to {number(spreads[0])}, the "
+        f"corrected one by at most {number(spreads[1])}; the tolerance is {number(EXACT)}."
+    )
 
 
 def _times(end: Tensor, config: Config) -> Tensor:
@@ -350,8 +386,9 @@ STUDY = Study(
     judge=each_claim(_invariant, _any_start, _closed_form, _blow_up, _losers, _winner, _one_hot, _normalised),
     draw=draw,
     about=(
-        "Weights and logits of one linear node under exp attention are followed by an adaptive ODE solver that knows "
-        "neither Theorem 1 nor Theorem 2, from zero and from random starts, up to 99 % of the winner's blow-up time. "
-        "The printed and the corrected invariant are evaluated on that flow; times to infinity come from quadrature."
+        "An adaptive ODE solver follows the weights and logits of one linear node under exp attention. It does not use "
+        "Theorem 1 or Theorem 2. It starts from zero and from random values and stops at 99 % of the blow-up time of "
+        "the winner. The printed and the corrected invariant are computed on that flow. Quadrature gives the times to "
+        "infinity."
     ),
 )

@@ -14,6 +14,9 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_
 from joma.claims.evidence import at_least, at_most, below
 from joma.claims.verdicts import by_effect, by_residual
 from joma.claims.words import show
+from joma.figures.bands import bound, mean_and_band
+from joma.figures.labels import label_lines
+from joma.figures.reading import course, number
 from joma.figures.style import BLUE, CONTROL, CORRECTED, ORANGE, PRINTED, panels
 from joma.measure import stable_rank
 from joma.measure.intervals import compare
@@ -56,22 +59,22 @@ class Config:
 DYNAMICS = Claim(
     "nodes-dynamics",
     "JoMA talk slide K",
-    "With K nodes V′ = diag(exp(V∘V/2) 1) Δ / A: every entry is exponentiated, then rows are summed.",
-    "V′ = diag(exp((V∘V) 1/2)) Δ / A: rows are summed, then exponentiated.",
+    "With K nodes V′ = diag(exp(V∘V/2) 1) Δ / A. The exponential comes first, then the sum over each row.",
+    "V′ = diag(exp((V∘V) 1/2)) Δ / A. The sum over each row comes first, then the exponential.",
     uses=("thm1/exp-invariant",),
 )
 CLOSED = Claim(
     "nodes-closed-form",
     "JoMA talk Thm 2",
-    "For each node, erf(v_l/2)/Δ_l takes one value at all tokens (stated for one node).",
-    "Each row of V moves along its row of Δ by the law of one node with saliency |Δ_l|, in closed form.",
+    "For each node, erf(v_l/2)/Δ_l has the same value at all tokens (stated for one node).",
+    "Each row of V moves along its row of Δ. It follows the closed form of one node with saliency |Δ_l|.",
     uses=("thm2/closed-form", "thm2-rank/nodes-dynamics"),
 )
 RANK = Claim(
     "nodes-low-rank",
     "JoMA talk slide K",
-    "V gradually becomes low rank.",
-    "The rank of V never changes; its stable rank falls, only with the logarithm of the time left to the blow-up.",
+    "V becomes low rank over time.",
+    "The rank of V never changes. Its stable rank falls, but only with the logarithm of the time left to the blow-up.",
     empirical=True,
     matters=SHARE,
     unit="%",
@@ -81,7 +84,7 @@ RANK = Claim(
 GRADIENT = Claim(
     "nodes-gradient-rank",
     "JoMA talk slide K",
-    "The gradient V′ becomes even lower in rank than V.",
+    "The gradient V′ reaches an even lower rank than V.",
     empirical=True,
     matters=SHARE,
     unit="%",
@@ -121,7 +124,7 @@ def _dynamics(run: Run) -> Finding:
         corrected=corrected,
         tolerance=EXACT,
         what="relative error of V′",
-        expected="The equation gives V′ of the block; as printed the best A of each moment is allowed.",
+        expected="The equation gives V′ of the block. As printed, the best A at each moment is allowed.",
         beside={"the printed equation": {"with A = 1": printed, "with the best A": any_scale}},
     )
 
@@ -133,7 +136,8 @@ def _closed(run: Run) -> Finding:
         printed=float(np.min([_node_spread(run, 2.0), _node_spread(run, sqrt(2))])),
         corrected=float(np.abs(v - closed).max()),
         tolerance=EXACT,
-        expected="As printed no spread over tokens, with v/2 or v/√2; as corrected the closed form equals the flow.",
+        what="largest difference",
+        expected="As printed: no spread over tokens, with v/2 or v/√2. As corrected: the closed form equals the flow.",
         control={"rows that stay at their start": float(np.abs(v - v[:, :1]).max())},
     )
 
@@ -147,7 +151,8 @@ def _low_rank(run: Run) -> Finding:
         {"rank": compare(_lost(rank), 0.0)},
         corrected={"stable rank": compare(_lost(path), _lost(alone))},
         what="share lost",
-        expected="As printed the rank falls; as corrected only the stable rank does, half of it being left at 0.99 t*.",
+        expected="As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.",
+        over="matrices",
         corrected_size=[
             at_most("matrices whose rank changes", float((rank != rank[:1]).any(0).mean()), 0.0, "%"),
             below("largest change of the stable rank from one moment to the next", _steepest(path), 0.0),
@@ -166,13 +171,14 @@ def _gradient(run: Run) -> Finding:
         GRADIENT,
         {_when(value): compare(lost_of_velocity[_at(left, value)], lost[_at(left, value)]) for value in SHOWN[1:]},
         what="share of the stable rank lost by V′",
-        expected="From t*/4 on V′ has a lower stable rank than V in every matrix, and both fall.",
+        expected="From t*/4 on, V′ has a lower stable rank than V in every matrix, and both fall.",
+        over="matrices",
         size=[
             at_most(
-                "largest stable rank of V′ over that of V from t*/4 on", float((velocity / path)[later].max()), 1.0
+                "largest ratio of the stable ranks of V′ and V from t*/4 on", float((velocity / path)[later].max()), 1.0
             ),
             below("largest change of the stable rank of V from one moment to the next", _steepest(path), 0.0),
-            at_most("the same of V′", _steepest(velocity), ROUNDING),
+            at_most("the same for V′", _steepest(velocity), ROUNDING),
         ],
         beside=_quote(run, {"stable rank of V": "V", "of V′": "V'"}),
     )
@@ -183,44 +189,65 @@ def _row_growth(run: Run) -> Finding:
     return by_effect(
         ROWS,
         compare(growth[_at(run.value("rank/left"), SOON)], alone),
-        what="fastest over slowest |v_l′|/|Δ_l| at 1 − t/t* = 0.01",
-        expected="A factor of at least 10; without attention it is 1.",
-        beside=_quote(run, {"fastest over slowest": "growth"}),
+        what="ratio of the fastest to the slowest |v_l′|/|Δ_l| at 1 − t/t* = 0.01",
+        expected="The ratio is at least 10. Without attention it is 1.",
+        over="matrices",
+        beside=_quote(run, {"fastest / slowest": "growth"}),
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """Stable ranks on the way to the blow-up, and the two readings of the talk's equation."""
-    left, share = run.value("rank/left"), run.value("block/share")
-    figure, (ranks, speeds) = panels(2, width=3.6)
+    figure, (ranks, speeds) = panels(2, width=4.6)
+    seen = [_draw_ranks(run, ranks), _draw_speeds(run, speeds)]
+    start, end, gradient = (
+        number(run.value(f"rank/{name}")[at].mean()) for name, at in (("V", 0), ("V", -1), ("V'", -1))
+    )
+    caption = (
+        f"V loses its stable rank slowly and its gradient V′ loses it fast: from {start} to {end} for V and to "
+        f"{gradient} for V′. Left: stable rank for Gaussian saliencies, from a zero start to 1e-12 before the "
+        "blow-up (lines: mean over matrices; bands: smallest to largest). Right: relative error of the equation in "
+        "the talk on real blocks: as printed, with the best normaliser at every moment, and with rows summed before "
+        "the exponential."
+    )
+    return [Drawing("stable-rank", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_ranks(run: Run, axis: Any) -> str:
+    left, courses = run.value("rank/left"), []
     for name, colour, label in (
         ("V", BLUE, "V"),
         ("V'", ORANGE, "V′"),
-        ("V without attention", CONTROL, "V and V′ without attention"),
+        ("V without attention", CONTROL, "V and V′\nwithout attention"),
     ):
         path = run.value(f"rank/{name}")
-        ranks.plot(left, path.mean(-1), color=colour, label=label, ls="--" if colour == CONTROL else "-")
-        ranks.fill_between(left, path.min(-1), path.max(-1), color=colour, alpha=0.2, lw=0)
-    ranks.set(xscale="log", xlim=(1.5, left[-1]), ylim=(0, None), xlabel="time left, 1 − t/t*", ylabel="stable rank")
-    ranks.set_title("V falls slowly, V′ fast")
-    ranks.legend(loc="lower left", bbox_to_anchor=(0.25, 0.55))
+        mean_and_band(axis, left, path, color=colour, label=label, ls="--" if colour == CONTROL else "-")
+        courses.append(f"{label} {course(left, path.mean(-1), at='time left')}".replace("V and V′\n", "V "))
+    axis.set(xscale="log", xlim=(1.5, left[-1]), ylim=(0, None), xlabel="time left, 1 − t/t*", ylabel="stable rank")
+    axis.set_title("V falls slowly, V′ fast")
+    label_lines(axis)
+    return f"Left: stable rank while the time left shrinks from 1 to {number(left[-1])}. {'; '.join(courses)}."
+
+
+def _draw_speeds(run: Run, axis: Any) -> str:
+    share, largest = run.value("block/share"), []
     for form, colour, label in (
-        ("printed", PRINTED, "exp(V∘V/2) 1"),
-        ("any A", ORANGE, "the same, best A"),
-        ("corrected", CORRECTED, "exp((V∘V) 1/2)"),
+        ("printed", PRINTED, "printed:\nexp(V∘V/2) 1"),
+        ("any A", ORANGE, "printed, best A"),
+        ("corrected", CORRECTED, "corrected:\nexp((V∘V) 1/2)"),
     ):
-        speeds.plot(share, run.value(f"block/velocity off/{form}").max(0) + 1e-17, color=colour, label=label)
-    speeds.axhline(EXACT, ls=":", lw=1, color="gray")
-    speeds.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
-    speeds.set_title("Which equation the block obeys")
-    speeds.legend(loc="center right", bbox_to_anchor=(1.0, 0.6))
-    caption = (
-        "Left: stable rank of V and of its gradient for Gaussian saliencies, from a zero start to 1e-12 before the "
-        "blow-up (bands: smallest to largest over draws). Right: relative error of the talk's equation along the flow "
-        "of real blocks, as printed, with the best normaliser at every moment, and with rows summed before the "
-        "exponential; dotted: the tolerance."
+        error = run.value(f"block/velocity off/{form}").max(0) + 1e-17
+        axis.plot(share, error, color=colour, label=label)
+        largest.append(float(error.max()))
+    bound(axis, EXACT)
+    axis.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
+    axis.set_title("Summing rows first gives V′")
+    label_lines(axis)
+    printed, any_scale, corrected = map(number, largest)
+    return (
+        f"Right, on a log scale: the largest relative error of V′ is {printed} as printed, {any_scale} with the best A "
+        f"and {corrected} as corrected; the tolerance is {number(EXACT)}."
     )
-    return [Drawing("stable-rank", caption, figure)]
 
 
 def _follow_blocks(config: Config) -> dict[str, Tensor]:
@@ -338,7 +365,7 @@ def _quote(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
 
 STUDY = Study(
     name="thm2-rank",
-    title="More than one node: in which sense V becomes low rank",
+    title="More than one node: how V loses stable rank",
     version=1,
     claims=(DYNAMICS, CLOSED, RANK, GRADIENT, ROWS),
     quick=Config(),
@@ -347,9 +374,10 @@ STUDY = Study(
     judge=each_claim(_dynamics, _closed, _low_rank, _gradient, _row_growth),
     draw=draw,
     about=(
-        "Blocks with several linear nodes under exp attention are followed by an adaptive ODE solver to 99 % of their "
-        "blow-up time and compared with both readings of the talk's equation and with the closed form. The closed form "
-        "then carries Gaussian saliency matrices to the last representable moments before the blow-up, where ranks and "
-        "stable ranks are taken. Intervals are over these matrices, and the control is V = tΔ, V without attention."
+        "An adaptive ODE solver follows blocks with several linear nodes under exp attention to 99 % of their blow-up "
+        "time. The flow is compared with both readings of the equation in the talk and with the closed form. The "
+        "closed form then takes Gaussian saliency matrices to the last moments before the blow-up that floating point "
+        "can represent. There the ranks and stable ranks are measured. Intervals are over these matrices. The control "
+        "is V = tΔ, which is V without attention."
     ),
 )

@@ -61,19 +61,19 @@ class Config:
             raise ValueError(f"rate must lie in (0, 1], where Euler steps cannot overshoot, got {self.rate:g}")
 
 
-CRITICAL = Claim("critical-point", "JoMA eq. 6", "The factor exp(v²/2) leaves the critical point v = μ where it was.")
+CRITICAL = Claim("critical-point", "JoMA eq. 6", "The factor exp(v²/2) does not change the critical point v = μ.")
 FACTOR = Claim(
     "speed-factor",
     "JoMA Sec. 4",
     "Attention multiplies the speed of each component by exp(v²).",
-    "By exp(v²/2), as eq. 6 has it and Theorem 1 demands.",
+    "The factor is exp(v²/2), in agreement with eq. 6 and Theorem 1.",
     uses=("thm1/exp-invariant",),
 )
 ATTENTION = Claim(
     "entropy-exponent",
     "JoMA Fig. 4",
-    "The attention whose entropy is meant is softmax(v²).",
-    "It is softmax(v²/2); the figure was drawn with softmax(v²/3).",
+    "The entropy in the figure is that of the attention softmax(v²).",
+    "The attention is softmax(v²/2). The figure was drawn with softmax(v²/3).",
     uses=("thm1/exp-invariant",),
 )
 ORDER = Claim(
@@ -108,20 +108,20 @@ SAME_PATH = Claim(
     "figure-is-eq-6",
     "JoMA Fig. 4",
     "The figure shows eq. 6.",
-    "It shows eq. 6 for μ√(2/3) on another clock: the softmax in place of exp changes times, not the path.",
+    "It shows eq. 6 for μ√(2/3) with another clock. The softmax instead of exp changes the times, not the path.",
     uses=("eq6/speed-factor",),
 )
 RANK = Claim(
     "rank-rebounds",
     "JoMA Sec. 4",
-    "The rank of the MLP's lower layer first drops and later recovers.",
-    "From zero its rank never changes; its stable rank drops and recovers.",
+    "The rank of the lower layer of the MLP first drops and later recovers.",
+    "From a zero start its rank never changes. Its stable rank drops and recovers.",
     uses=("eq6/speed-factor",),
 )
 NONLINEAR = Claim(
     "only-nonlinear-rebounds",
     "JoMA Sec. 5",
-    "With a nonlinear MLP the entropy bounces back; with a linear one it does not.",
+    "With a nonlinear MLP the entropy rises again. With a linear MLP it does not.",
     uses=("eq6/entropy-exponent", "thm2/one-hot"),
 )
 
@@ -194,7 +194,8 @@ def _critical(run: Run) -> Finding:
         CRITICAL,
         printed=float(np.abs(ends - targets).max()),
         tolerance=EXACT,
-        expected="v = μ in the long run of the flow, with the factor and without, from both sides",
+        what="largest difference",
+        expected="In the long run the flow reaches v = μ from both sides, with and without the factor.",
         control={"μ of another component": float(np.abs(ends - np.roll(targets, 1)).min())},
     )
 
@@ -206,7 +207,8 @@ def _factor(run: Run) -> Finding:
         printed=float(np.abs(v**2 - z).max()),
         corrected=float(np.abs(v**2 / 2 - z).max()),
         tolerance=EXACT,
-        expected="the logarithm of the factor equal to the logits along the flow",
+        what="largest difference",
+        expected="The logarithm of the factor equals the logits along the flow.",
         control={"no factor": float(np.abs(z).max())},
     )
 
@@ -219,7 +221,8 @@ def _attention(run: Run) -> Finding:
         printed=float(np.abs(_entropy(v**2) - true).max()),
         corrected=float(np.abs(_entropy(v**2 / 2) - true).max()),
         tolerance=EXACT,
-        expected="the entropy of the logits along the flow",
+        what="largest difference",
+        expected="The entropy equals that of the logits along the flow.",
         control={"uniform attention": float(np.abs(_entropy(0 * v) - true).max())},
     )
 
@@ -241,19 +244,19 @@ def _too_short(run: Run, claim: Claim, expected: str, share: float) -> Finding |
     """What is found if no more than `share` of the components is learned: nothing."""
     if _learned(run) > share:
         return None
-    return not_run(claim, expected, "the run ends before its components are learned", "joma run eq6 --steps 5000")
+    return not_run(claim, expected, "the run ended before its components were learned", "joma run eq6 --steps 5000")
 
 
 def _order(run: Run) -> Finding:
-    expected = "the more salient of two components reaches 90 % of its target first"
+    expected = "Of two components the more salient one reaches 90 % of its target first."
     if short := _too_short(run, ORDER, expected, 0.0):
         return short
-    what = "share of pairs of which the more salient component is learned first"
-    return by_effect(ORDER, compare(*_pair(run, "in order")), what=what, expected=expected)
+    what = "share of pairs in which the more salient component is learned first"
+    return by_effect(ORDER, compare(*_pair(run, "in order")), what=what, over="draws", expected=expected)
 
 
 def _fall(run: Run) -> Finding:
-    expected = "a deeper drop than without attention, and none with equal targets"
+    expected = "The entropy drops deeper than without attention, and it does not drop with equal targets."
     if short := _too_short(run, FALL, expected, 0.0):
         return short
     start, lowest, equal = _pair(run, "start"), _pair(run, "lowest"), run.value("equal targets/entropy")
@@ -263,13 +266,16 @@ def _fall(run: Run) -> Finding:
         compare(start[0] - lowest[0], start[1] - lowest[1]),
         what="drop of entropy from the start to its minimum",
         expected=expected,
-        controls=[at_most("equal targets: movement of entropy", np.ptp(equal), EXACT, "nats")],
+        over="draws",
+        controls=[at_most("equal targets: change of entropy", np.ptp(equal), EXACT, "nats")],
         beside={"seed 0": {"start": float(start[0][0]), "lowest": float(lowest[0][0]), **at}},
     )
 
 
 def _rise(run: Run) -> Finding:
-    expected = f"a rise after the minimum, above {REBOUND:g} nats in most draws, and none without attention"
+    expected = (
+        f"After its minimum the entropy rises by over {REBOUND:g} nats in most draws. It does not without attention."
+    )
     if short := _too_short(run, RISE, expected, MAJORITY):
         return short
     end, lowest = _pair(run, "end"), _pair(run, "lowest")
@@ -280,7 +286,15 @@ def _rise(run: Run) -> Finding:
         compare(rise, plain),
         what="rise of entropy from its minimum to the end",
         expected=expected,
-        size=[above(f"share of draws that rise by {REBOUND:g} nats, less that without attention", more, MAJORITY, "%")],
+        over="draws",
+        size=[
+            above(
+                f"share of draws that rise by {REBOUND:g} nats, minus the same share without attention",
+                more,
+                MAJORITY,
+                "%",
+            )
+        ],
         beside={"seed 0": {"lowest": float(lowest[0][0]), "end": float(end[0][0])}},
     )
 
@@ -297,7 +311,8 @@ def _same_path(run: Run) -> Finding:
         printed=float(abs(run.value("eq. 6/entropy")[1].min() - limit[0])),
         corrected=float(np.abs(closed - limit).max()),
         tolerance=CLOCK,
-        expected="the smallest entropy of the figure at step size 0",
+        what="largest difference",
+        expected="The formula gives the smallest entropy of the figure at step size 0.",
         control={"without attention": float(np.abs(closed - run.value("no attention/lowest")[: len(half)]).min())},
         beside={"seed 0": {"smallest entropy at step size 0": float(limit[0])}},
     )
@@ -308,7 +323,7 @@ def _rank(run: Run) -> Finding:
     stable, exact, plain = (run.value(f"rank/{n}") for n in ("stable", "exact", "stable without attention"))
     return by_tests(
         RANK,
-        expected=f"a drop and a recovery: as printed of the rank, as corrected of the stable rank by {DROP:g}",
+        expected=f"As printed: the rank drops and recovers. As corrected: the stable rank does, by {DROP:g}.",
         printed=[
             at_least("drop of the rank", exact[0] - exact.min(), 1.0),
             at_least("recovery of the rank", exact[-1] - exact.min(), 1.0),
@@ -316,9 +331,9 @@ def _rank(run: Run) -> Finding:
         corrected=[
             above("drop of the stable rank", stable[0] - stable.min(), DROP),
             above("recovery of the stable rank", stable[-1] - stable.min(), DROP),
-            at_most("movement of the rank", exact.max() - exact.min(), 0.0),
+            at_most("change of the rank", exact.max() - exact.min(), 0.0),
         ],
-        controls=[below("without attention: movement of the stable rank", np.ptp(plain), DROP)],
+        controls=[below("without attention: change of the stable rank", np.ptp(plain), DROP)],
         beside={"stable rank": {"start": float(stable[0]), "lowest": float(stable.min()), "end": float(stable[-1])}},
     )
 
@@ -327,7 +342,7 @@ def _nonlinear(run: Run) -> Finding:
     rises = [curve[-1] - curve.min() for curve in (run.value("eq. 6/entropy")[1], run.value("linear MLP/entropy"))]
     return by_tests(
         NONLINEAR,
-        expected="a rise after the minimum along eq. 6, and none along Theorem 2",
+        expected="The entropy rises after its minimum along eq. 6, and does not rise along Theorem 2.",
         printed=[above("rise of entropy along eq. 6", rises[0], REBOUND, "nats")],
         controls=[at_most("linear MLP: rise of entropy", rises[1], REBOUND, "nats")],
     )
@@ -353,8 +368,9 @@ STUDY = Study(
     judge=each_claim(_critical, _factor, _attention, _order, _fall, _rise, _same_path, _rank, _nonlinear),
     draw=draw,
     about=(
-        "Figure 4 is repeated by its recipe (ten targets 1 + 3u, Euler steps of 0.02, speeds softmax(v²/3)) for many "
-        "draws of the targets. The control gives all components the same speed and keeps everything else. Exponents "
-        "are judged on a flow that carries weights and logits side by side, ranks on the closed form with many nodes."
+        "Figure 4 is repeated by its recipe for many draws of the targets: ten targets 1 + 3u, Euler steps of 0.02, "
+        "speeds softmax(v²/3). The control gives all components the same speed and changes nothing else. The exponents "
+        "are tested on a flow that follows weights and logits together. The ranks are tested on the closed form with "
+        "many nodes."
     ),
 )

@@ -15,6 +15,9 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures import bands
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, course, number
 from joma.figures.style import BLUE, CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
 from joma.theory import salience
@@ -46,8 +49,12 @@ class Config:
 LEMMA_6 = Claim(
     "lemma-6", "JoMA Lemma 6", "(1 − exp(−y²))/y never exceeds 1/√2 for y ≥ 0.", uses=("lemma6/lemma-6-maximum",)
 )
-STATIONARY = Claim("lemma-6-maximum", "JoMA eq. 75", "Where (1 − exp(−y²))/y is largest, exp(−y²) = 1/(2y² + 1).")
-LEMMA_7 = Claim("lemma-7", "JoMA Lemma 7", "exp(−y²/2) times the integral of exp(x²/2) from 0 to y lies in [0, 1].")
+STATIONARY = Claim(
+    "lemma-6-maximum", "JoMA eq. 75", "At the maximum of (1 − exp(−y²))/y we have exp(−y²) = 1/(2y² + 1)."
+)
+LEMMA_7 = Claim(
+    "lemma-7", "JoMA Lemma 7", "The product of exp(−y²/2) and the integral of exp(x²/2) from 0 to y lies in [0, 1]."
+)
 SLOPE = Claim("df-dmu", "JoMA eq. 84", "∂F/∂μ = ζ(r, μ) − μ F(r, μ).")
 ZETA = Claim(
     "zeta-bound",
@@ -64,7 +71,7 @@ SOLVED = Claim(
 MEAN = Claim(
     "mean-value",
     "JoMA eq. 87",
-    "The second term of F is ζ at some place between 0 and μ, times the function of Lemma 7.",
+    "The second term of F is the function of Lemma 7 times the value of ζ at some point between 0 and μ.",
     uses=("lemma6/f-by-zeta",),
 )
 BOUND = Claim(
@@ -77,7 +84,7 @@ EXPONENT = Claim(
     "late-form",
     "JoMA eq. 88",
     "Near convergence F − exp(−μ²) ln 1/δ stays between 0 and √(π/2) + 1.",
-    "F − exp(−μ²/2) ln 1/δ does.",
+    "F − exp(−μ²/2) ln 1/δ stays between these bounds.",
     uses=("lemma6/f-bound",),
 )
 
@@ -112,7 +119,7 @@ def _lemma_6(run: Run) -> Finding:
     place, top = run.value("g/top")
     return by_tests(
         LEMMA_6,
-        expected=f"at most 1/√2, {1 / sqrt(2):.4f}",
+        expected=f"The value is at most 1/√2 = {1 / sqrt(2):.4f}.",
         printed=[at_most("largest value", top, 1 / sqrt(2))],
         beside={"reached at": {"y": float(place)}},
     )
@@ -125,8 +132,9 @@ def _stationary(run: Run) -> Finding:
         STATIONARY,
         printed=_off_stationary(here),
         tolerance=PLACE,
-        expected="equality",
-        control={"where the function of Lemma 7 is largest": _off_stationary(elsewhere)},
+        what="difference of both sides",
+        expected="Both sides are equal at the maximum.",
+        control={"at the maximum of the function of Lemma 7": _off_stationary(elsewhere)},
     )
 
 
@@ -138,7 +146,7 @@ def _lemma_7(run: Run) -> Finding:
     place, top = run.value("G/top")
     return by_tests(
         LEMMA_7,
-        expected="in [0, 1]",
+        expected="The value lies in [0, 1].",
         printed=[
             at_least("smallest value", run.value("G").min(), 0.0),
             at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
@@ -153,7 +161,8 @@ def _slope_of_f(run: Run) -> Finding:
         SLOPE,
         printed=float(np.abs(slope - (zeta - run.value("mu") * run.value("F"))).max()),
         tolerance=IDENTITY,
-        expected="equality on a grid of r and μ",
+        what="largest difference of both sides",
+        expected="Both sides are equal on a grid of r and μ.",
         control={"without −μF": float(np.abs(slope - zeta).max())},
     )
 
@@ -162,7 +171,7 @@ def _zeta_bound(run: Run) -> Finding:
     (place, top), zetas = run.value("zeta/top"), run.value("zeta")
     return by_tests(
         ZETA,
-        expected=f"in [0, {BOUND_88:.4f}]",
+        expected=f"ζ lies in [0, {BOUND_88:.4f}].",
         printed=_within("ζ", zetas.min(), np.maximum(top, zetas.max())),
         beside={"largest at r = 1": {"μ": float(place)}},
     )
@@ -185,10 +194,10 @@ def _solved(run: Run) -> Finding:
         SOLVED,
         printed=float(np.abs(second - run.value("zeta integral")).max()),
         tolerance=IDENTITY,
-        expected="equality on a grid of r and μ",
-        what="both sides differ by",
+        expected="Both sides are equal on a grid of r and μ.",
+        what="largest difference of both sides",
         control={"without the integral of ζ": float(np.abs(second).max())},
-        beside={"F of joma": {"off the quadrature by a share of": agreement}},
+        beside={"F of joma": {"relative difference from the quadrature": agreement}},
     )
 
 
@@ -199,8 +208,9 @@ def _mean_value(run: Run) -> Finding:
         MEAN,
         printed=_outside(second, *run.value("zeta range")),
         tolerance=IDENTITY,
-        expected="nowhere outside the range of ζ on [0, μ]",
-        control={"with the first term counted in": _outside(whole, *run.value("zeta range"))},
+        what="largest distance outside the range",
+        expected="The value lies inside the range of ζ on [0, μ] everywhere.",
+        control={"with the first term included": _outside(whole, *run.value("zeta range"))},
     )
 
 
@@ -212,9 +222,9 @@ def _bound_of_f(run: Run) -> Finding:
     (place, top), second = run.value("R/top"), _second_term(run)
     return by_tests(
         BOUND,
-        expected=f"in [0, {BOUND_88:.4f}]",
+        expected=f"The second term lies in [0, {BOUND_88:.4f}].",
         printed=_within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY),
-        beside={"largest at r = 1": {"μ": float(place), "bound over value": BOUND_88 / float(top)}},
+        beside={"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}},
     )
 
 
@@ -227,40 +237,57 @@ def _late_form(run: Run) -> Finding:
     }
     return by_tests(
         EXPONENT,
-        expected=f"in [0, {BOUND_88:.4f}]",
+        expected=f"The value lies in [0, {BOUND_88:.4f}].",
         printed=tests["printed"],
         corrected=tests["corrected"],
-        beside={"as printed, farthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
+        beside={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """The two lemmas under their bounds, and what is left of F late in training."""
-    y, mu, late = run.value("y")[1:], run.value("mu"), run.value("late F")
-    figure, (left, right) = panels(2, width=3.7, height=2.9)
-    for name, bound, colour, label in (
-        ("g", 1 / sqrt(2), BLUE, "Lemma 6: (1 − exp(−y²))/y"),
-        ("G", 1.0, GREEN, "Lemma 7: exp(−y²/2) ∫ exp(x²/2)"),
-    ):
-        left.plot(y, run.value(name), color=colour, label=label)
-        left.axhline(bound, ls="--", lw=1, color=colour)
-        left.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
-    left.set(xlabel="y", ylabel="value", ylim=(0, 1.45), title="The lemmas (dashed: their bounds)")
-    left.legend(loc="upper right")
-    floor = np.exp(-(mu**2) / 2)
-    right.plot(mu, late - floor**2 * LATE, color=PRINTED, label="printed: F − exp(−μ²) ln 1/δ")
-    right.plot(mu, late - floor * LATE, color=CORRECTED, label="corrected: F − exp(−μ²/2) ln 1/δ")
-    right.axhline(BOUND_88, ls="--", lw=1, color="gray")
-    right.annotate("√(π/2) + 1", (mu[-1], BOUND_88 * 1.12), ha="right", fontsize=8)
-    right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
-    right.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
-    right.legend(loc="upper right")
+    figure, (left, right) = panels(2, width=4.6, height=2.9)
+    seen = [_draw_lemmas(run, left), _draw_late(run, right)]
+    tops = [number(run.value(f"{name}/top")[1]) for name in ("g", "G")]
     caption = (
-        "Left: the functions of Lemmas 6 and 7 stay below their bounds; dots mark the true maxima. Right: the part of "
-        "the time F that should stay bounded near convergence, with the exponent as printed after eq. 88 and as "
-        "corrected."
+        "The functions of both lemmas stay below their bounds, and the time left over stays below its bound only with "
+        f"the corrected exponent. Their maxima are {tops[0]} and {tops[1]} (dots); the bounds are 0.707 and 1. Left: "
+        "the functions of Lemmas 6 and 7. Right: the part of the time F that should stay bounded near convergence, "
+        "with the exponent as printed after eq. 88 and as corrected."
     )
-    return [Drawing("convergence-bounds", caption, figure)]
+    return [Drawing("convergence-bounds", caption, figure, "Two panels. " + " ".join(seen))]
+
+
+def _draw_lemmas(run: Run, axis: Any) -> str:
+    y, told = run.value("y")[1:], []
+    for name, limit, colour, label, limit_label in (
+        ("g", 1 / sqrt(2), BLUE, "Lemma 6:\n(1 − exp(−y²))/y", "bound of\nLemma 6: 1/√2"),
+        ("G", 1.0, GREEN, "Lemma 7:\nexp(−y²/2) ∫ exp(x²/2)", "bound of\nLemma 7: 1"),
+    ):
+        axis.plot(y, run.value(name), color=colour, label=label)
+        axis.axhline(limit, ls="--", lw=1, color=colour, label=limit_label)
+        axis.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
+        told.append(f"{label.split(':')[0]} {course(y, run.value(name), at='y =')}; its bound is {number(limit)}")
+    axis.set(xlabel="y", ylabel="value", ylim=(0, 1.1), title="Both lemmas stay below their bounds")
+    label_lines(axis)
+    return f"Left: {'. '.join(told)}."
+
+
+def _draw_late(run: Run, axis: Any) -> str:
+    mu, late = run.value("mu"), run.value("late F")
+    floor = np.exp(-(mu**2) / 2)
+    printed, corrected = late - floor**2 * LATE, late - floor * LATE
+    axis.plot(mu, printed, color=PRINTED, label="printed:\nF − exp(−μ²) ln 1/δ")
+    axis.plot(mu, corrected, color=CORRECTED, label="corrected:\nF − exp(−μ²/2) ln 1/δ")
+    bands.bound(axis, BOUND_88, "bound √(π/2) + 1")
+    axis.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
+    axis.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
+    label_lines(axis)
+    return (
+        f"Right, on a log scale, for μ {between(mu)}: as printed the time left over "
+        f"{course(mu, printed, at='μ =')}; as corrected it {course(mu, corrected, at='μ =')}. The bound is "
+        f"{number(BOUND_88)}."
+    )
 
 
 def _g(y: Any) -> Any:
@@ -363,8 +390,8 @@ STUDY = Study(
     ),
     draw=draw,
     about=(
-        "Every function is evaluated by Gauss-Legendre quadrature of its own definition, on a grid of targets μ and "
-        "depths ln 1/(1 − r). Maxima come from a grid and golden sections; derivatives from differentiating the "
-        "quadrature. Both sides of each equation are recorded and compared."
+        "Gauss-Legendre quadrature computes every function from its own definition, on a grid of targets μ and depths "
+        "ln 1/(1 − r). A grid and golden sections give the maxima. Differentiating the quadrature gives the "
+        "derivatives. Both sides of each equation are recorded and compared."
     ),
 )

@@ -14,6 +14,9 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.bands import bound
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import course, number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, panels
 from joma.runs import Run
 from joma.theory import salience
@@ -40,7 +43,7 @@ class Config:
     """Of the flow; eq. 7 then compares depths of up to exp(μ²/2) times as much."""
     steps: int = 40
     grid: int = 40
-    """Targets a side, up to the largest, for the search for the worst λ."""
+    """Targets per side of the grid on which the largest λ is searched."""
     linear_start: float = 0.001
     """Linear attention does not move from zero."""
 
@@ -54,14 +57,14 @@ class Config:
 CLOCK = Claim(
     "equal-f",
     "JoMA eq. 80",
-    "F(r, μ), with r = v/μ of each component, takes one and the same value at all components at any time.",
+    "At any time F(r, μ), with r = v/μ of each component, has the same value at all components.",
     uses=("eq6/speed-factor",),
 )
 RATIO = Claim(
     "depth-ratio",
     "JoMA eq. 7",
-    "ln 1/δ_j over ln 1/δ_k is exp(μ_j²/2)/exp(μ_k²/2) times 1 + Λ, with Λ = λ exp(μ_k²/2)/ln(1/δ_k), "
-    "where λ is the difference of the two bounded parts of F.",
+    "The ratio of ln 1/δ_j and ln 1/δ_k is exp(μ_j²/2)/exp(μ_k²/2) times 1 + Λ. Here Λ = λ exp(μ_k²/2)/ln(1/δ_k), "
+    "and λ is the difference of the two bounded parts of F.",
     uses=("thm4/equal-f",),
 )
 LAMBDA = Claim("lambda-bound", "JoMA Thm 4", "|λ| never exceeds √(2π) + 2.", uses=("lemma6/f-bound",))
@@ -69,26 +72,26 @@ CONDITION = Claim(
     "lambda-condition",
     "JoMA Thm 4",
     "|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(−μ_k²)].",
-    "|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(+μ_k²/2)]: far later.",
+    "|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(+μ_k²/2)]. This is much later.",
     uses=("thm4/depth-ratio", "thm4/lambda-bound"),
 )
 FIRST = Claim(
     "salient-first",
     "JoMA Thm 4",
-    "Of two components the one with the larger |μ| has the smaller δ.",
+    "Of two components, the one with the larger |μ| has the smaller δ.",
     uses=("thm4/depth-ratio",),
 )
 LINEAR = Claim(
     "linear-attention-ratio",
     "JoMA Thm 4",
-    "Under linear attention the depths have another ratio (which is not given).",
+    "Under linear attention the ratio of depths is different (its value is not given).",
     uses=("thm1/linear-invariant",),
 )
 LINEAR_ZERO = Claim(
     "linear-attention-start",
     "JoMA Thm 4",
-    "From v(0) = 0, as in the theorem, the components also converge under linear attention.",
-    "From v(0) = 0 nothing moves under linear attention; from any start of the right sign v is a logistic.",
+    "Under linear attention the components also converge from v(0) = 0, the start in the theorem.",
+    "Under linear attention nothing moves from v(0) = 0. From any start of the right sign v is a logistic function.",
     uses=("thm1/zero-start-linear",),
 )
 
@@ -126,7 +129,8 @@ def _clock(run: Run) -> Finding:
         CLOCK,
         printed=float(np.abs(run.value("F of v") - t)[shallow].max()),
         tolerance=EXACT,
-        expected=f"F = t at every component along the flow, while δ ≥ {SHALLOW:g}",
+        what="largest difference from the time",
+        expected=f"F = t at every component along the flow while δ ≥ {SHALLOW:g}.",
         control={"the clock without attention": float(np.abs(plain - t)[shallow].max())},
     )
 
@@ -144,7 +148,8 @@ def _ratio(run: Run) -> Finding:
         RATIO,
         printed=float(np.abs(seen / run.value("predicted ratio") - 1).max()),
         tolerance=EXACT,
-        expected="equality along the flow, all pairs",
+        what="relative error",
+        expected="Both sides are equal along the flow for all pairs.",
         control={"without Λ": float(np.abs(seen / leading - 1).max())},
     )
 
@@ -153,7 +158,7 @@ def _lambda(run: Run) -> Finding:
     first, second = run.value("lambda/at")
     return by_tests(
         LAMBDA,
-        expected=f"at most {BOUND:.4f}",
+        expected=f"|λ| is at most {BOUND:.4f}.",
         printed=[at_most("largest |λ|", run.value("lambda").max(), BOUND)],
         beside={
             "largest between": {"μ_j": float(first), "μ_k": float(second)},
@@ -163,12 +168,12 @@ def _lambda(run: Run) -> Finding:
 
 
 def _condition(run: Run) -> Finding:
-    what = "largest |Λ| over pairs at a tenth of the threshold"
+    what = "largest |Λ| of all pairs at a tenth of the threshold"
     worst = {form: np.abs(run.value(f"{form}/Lambda")).max() for form in ("printed", "corrected")}
     of_pair = {f"|Λ| {form}": abs(float(run.value(f"{form}/Lambda of the pair"))) for form in worst}
     return by_tests(
         CONDITION,
-        expected=f"at most {SMALL:g}",
+        expected=f"|Λ| is at most {SMALL:g} at a tenth of the threshold.",
         printed=[at_most(what, worst["printed"], SMALL)],
         corrected=[at_most(what, worst["corrected"], SMALL)],
         beside={f"μ = {PAIR[0]:g} and {PAIR[1]:g}": of_pair},
@@ -181,8 +186,8 @@ def _salient_first(run: Run) -> Finding:
     ahead = _depths(run)[:, second, first]
     return by_tests(
         FIRST,
-        expected="above 1 for all pairs, at all times",
-        printed=[above("smallest ratio of depths, salient over less salient", ahead.min(), 1.0)],
+        expected="The ratio is above 1 for all pairs at all times.",
+        printed=[above("smallest ratio of depths, more salient / less salient", ahead.min(), 1.0)],
         controls=[at_most("without attention: largest |ratio − 1|", np.abs(_plain_ratio(run) - 1).max(), EXACT)],
         beside={"over all pairs and times": {"largest ratio": float(ahead.max())}},
     )
@@ -198,12 +203,12 @@ def _linear(run: Run) -> Finding:
     exponential = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
     return by_tests(
         LINEAR,
-        expected=f"tends to μ_j/μ_k, which is {limit:g} for μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}",
+        expected=f"The ratio tends to μ_j/μ_k, which is {limit:g} for μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}.",
         printed=[
-            at_most("ratio of depths at t = 1000, off μ_j/μ_k by", abs(late - limit), NEAR),
-            at_most("logistic off the flow by", _off_logistic(run), EXACT),
+            at_most("distance of the ratio of depths at t = 1000 from μ_j/μ_k", abs(late - limit), NEAR),
+            at_most("largest difference of logistic and flow", _off_logistic(run), EXACT),
         ],
-        controls=[above("ratio at t = 1000, off that of exp attention by", abs(late - exponential), NEAR)],
+        controls=[above("distance of the ratio at t = 1000 from that of exp attention", abs(late - exponential), NEAR)],
         beside={
             f"μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}": {
                 "ratio at t = 30": early,
@@ -220,51 +225,64 @@ def _linear_from_zero(run: Run) -> Finding:
     way_left = np.abs(1 - from_zero[-1] / np.array(LINEAR_PAIR)).max()
     return by_tests(
         LINEAR_ZERO,
-        expected="as printed every v near μ at t = 10; as corrected v stays at 0, and is a logistic from other starts",
-        printed=[below("share of the way to μ left at t = 10, from zero", way_left, HALF, "%")],
+        expected="As printed: v is near μ at t = 10. As corrected: v stays at 0, and is a logistic from other starts.",
+        printed=[below("share of the way to μ left at t = 10, from a zero start", way_left, HALF, "%")],
         corrected=[
-            at_most("largest |v| from zero", np.abs(from_zero).max(), 0.0),
-            at_most("logistic off the flow by", _off_logistic(run), EXACT),
+            at_most("largest |v| from a zero start", np.abs(from_zero).max(), 0.0),
+            at_most("largest difference of logistic and flow", _off_logistic(run), EXACT),
         ],
-        controls=[above("smallest v at t = 10 over its start", (flow[-1] / flow[0]).min(), 1.0)],
+        controls=[above("smallest ratio of v at t = 10 and v at the start", (flow[-1] / flow[0]).min(), 1.0)],
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """Λ against depth with both thresholds, and the ratio of depths under three attentions."""
-    figure, (left, right) = panels(2, width=3.8, height=3.0)
-    curve = run.value("curve/depth")
-    for mu_j, style in zip(SHOWN, ("-", ":"), strict=True):
-        left.plot(curve, np.abs(run.value(f"curve/{mu_j:g}")), style, color=GREEN, label=f"|Λ|, μ_j = {mu_j:g}")
-    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
-        left.axvline(
-            float(run.value(f"{form}/threshold of the pair")), color=colour, ls="--", lw=1.2, label=f"threshold, {form}"
-        )
-    left.axhline(SMALL, color="gray", lw=0.8)
-    left.annotate(f"|Λ| = {SMALL:g}", (curve[0], SMALL * 0.72), fontsize=8)
-    left.set(
-        xscale="log", yscale="log", xlabel=f"ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|", title="When is Λ small?"
+    figure, (left, right) = panels(2, width=4.4, height=3.0)
+    seen = [_draw_deviation(run, left), _draw_ratio(run, right)]
+    ends = [number(float(run.value(f"curve/ratio {name}")[-1])) for name in ("exp", "linear")]
+    caption = (
+        f"The salient component converges deeper: {ends[0]} times under exp attention, {ends[1]} times under linear "
+        "attention, 1 time without attention. Left: the deviation Λ of eq. 7 against the depth of the slower "
+        "component. The dashed lines mark the depth from which Theorem 4 calls Λ small, as printed and as "
+        "corrected. Right: the ratio of the two depths over time (linear attention starts from v = 0.001)."
     )
-    left.legend(loc="lower left", bbox_to_anchor=(0.13, 0.0), fontsize=7.5)
-    t = run.value("curve/t")
-    for name, colour, label in (
-        ("exp", GREEN, "exp attention"),
-        ("linear", ORANGE, "linear attention"),
-    ):
-        right.plot(t, run.value(f"curve/ratio {name}"), color=colour, label=label)
-    right.axhline(float(_plain_ratio(run).mean()), color=CONTROL, label="no attention")
+    return [Drawing("salient-first", caption, figure, "Two panels, both on log scales. " + " ".join(seen))]
+
+
+def _draw_deviation(run: Run, axis: Any) -> str:
+    curve, at = run.value("curve/depth"), []
+    for mu_j, style in zip(SHOWN, ("-", ":"), strict=True):
+        axis.plot(curve, np.abs(run.value(f"curve/{mu_j:g}")), style, color=GREEN, label=f"|Λ|, μ_j = {mu_j:g}")
+    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
+        threshold = float(run.value(f"{form}/threshold of the pair"))
+        axis.axvline(threshold, color=colour, ls="--", lw=1.2)
+        place = {"xytext": (3, 0), "textcoords": "offset points", "xycoords": axis.get_xaxis_transform()}
+        axis.annotate(f"threshold,\n{form}", (threshold, 0.03), fontsize=8, **place)
+        largest = max(float(np.interp(threshold, curve, np.abs(run.value(f"curve/{mu_j:g}")))) for mu_j in SHOWN)
+        at.append(f"at the {form} threshold, depth {number(threshold)}, the larger |Λ| is {number(largest)}")
+    bound(axis, SMALL, f"|Λ| = {SMALL:g}")
+    axis.set(xscale="log", yscale="log", xlabel=f"depth ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|")
+    axis.set_title("When is Λ small?")
+    label_lines(axis)
+    return f"Left, two falling curves of |Λ|: {'; '.join(at)}."
+
+
+def _draw_ratio(run: Run, axis: Any) -> str:
+    t, told = run.value("curve/t"), []
+    for name, colour in (("exp", GREEN), ("linear", ORANGE)):
+        ratio = run.value(f"curve/ratio {name}")
+        axis.plot(t, ratio, color=colour, label=f"{name} attention")
+        told.append(f"under {name} attention it {course(t, ratio, at='time', log=True)}")
+    plain = float(_plain_ratio(run).mean())
+    axis.axhline(plain, color=CONTROL, label="no attention")
     leading = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
     for value, colour in ((leading, GREEN), (LINEAR_PAIR[0] / LINEAR_PAIR[1], ORANGE)):
-        right.axhline(value, ls=":", lw=1, color=colour)
-    right.set(xscale="log", yscale="log", ylim=(0.7, 400), xlabel="time", ylabel="ln 1/δ_j over ln 1/δ_k")
-    right.set_title(f"μ = {LINEAR_PAIR[0]:g} against {LINEAR_PAIR[1]:g} (dotted: limits)")
-    right.legend(loc="upper right")
-    caption = (
-        "Left: the deviation Λ of eq. 7 against how far the slower component has converged, with the depth at which "
-        "Theorem 4 calls it small, as printed and as corrected. Right: how many times deeper the salient component is "
-        "under exp attention, under linear attention (from v = 0.001) and without attention."
-    )
-    return [Drawing("salient-first", caption, figure)]
+        axis.axhline(value, ls=":", lw=1, color=colour)
+    end_label(axis, "dotted: limits", ls=":", lw=1)
+    axis.set(xscale="log", yscale="log", ylim=(0.7, 400), xlabel="time", ylabel="ratio of ln 1/δ_j and ln 1/δ_k")
+    axis.set_title(f"Depth of μ = {LINEAR_PAIR[0]:g} against μ = {LINEAR_PAIR[1]:g}")
+    label_lines(axis)
+    return f"Right, the ratio of depths: {'; '.join(told)}; without attention it is {number(plain)}."
 
 
 def _plain_ratio(run: Run) -> Any:
@@ -340,8 +358,9 @@ STUDY = Study(
     judge=each_claim(_clock, _ratio, _lambda, _condition, _salient_first, _linear, _linear_from_zero),
     draw=draw,
     about=(
-        "Equation 6 is followed by an adaptive ODE solver, once as it stands and once in the depth ln 1/δ, which obeys "
-        "L′ = exp(v²/2) and does not underflow. Ratios of depths over all pairs of targets are compared with eq. 7; "
-        "Λ is read off at a tenth of the threshold that is to make it small; without attention all depths are equal."
+        "An adaptive ODE solver follows eq. 6, once as printed and once in the depth L = ln 1/δ, which obeys "
+        "L′ = exp(v²/2) and does not underflow. The ratios of depths of all pairs of targets are compared with eq. 7. "
+        "Λ is measured at a tenth of the threshold below which it should be small. Without attention all depths are "
+        "equal."
     ),
 )

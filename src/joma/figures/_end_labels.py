@@ -1,0 +1,99 @@
+"""The artist behind `joma.figures.labels`: it finds its places when it is drawn, so later limits and sizes count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox, IdentityTransform
+
+from joma.figures.labels import GAP, LEADER, SPACE, spread
+from joma.figures.style import INK
+
+
+class EndLabels(Artist):
+    """Texts right of the axes, each tied to the end of its line by a leader in the line's own look."""
+
+    def __init__(self, axis: Axes, lines: Sequence[Line2D], *, fontsize: float, note: str = "") -> None:
+        super().__init__()
+        self.lines = [*lines]
+        notes = [note] if note else []
+        self.texts = [_text(str(line.get_label()), fontsize) for line in lines] + [_text(n, fontsize) for n in notes]
+        self.leaders = [_leader(line) for line in lines]
+        self.set_zorder(3)
+        axis.add_artist(self)
+        self.set_clip_on(False)
+        figure = axis.get_figure(root=False)
+        for child in (*self.texts, *self.leaders):
+            child.set_figure(figure)  # type: ignore[arg-type]
+
+    def draw(self, renderer: RendererBase) -> None:
+        self._place(renderer)
+        for child in (*self.leaders, *self.texts):
+            child.draw(renderer)
+
+    def get_window_extent(self, renderer: RendererBase | None = None) -> Bbox:
+        assert self.axes is not None
+        self._place(renderer)
+        return Bbox.union([text.get_window_extent(renderer) for text in self.texts])
+
+    def get_tightbbox(self, renderer: RendererBase | None = None) -> Bbox:
+        return self.get_window_extent(renderer)
+
+    def _place(self, renderer: RendererBase | None) -> None:
+        assert self.axes is not None
+        box, point = self.axes.bbox, self.axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
+        sizes = [text.get_window_extent(renderer).height + SPACE * point for text in self.texts]
+        ends = list(self._ends())
+        for text, centre in zip(self.texts, spread(ends, sizes, box.y0, box.y1), strict=True):
+            text.set_position((box.x1 + (LEADER + GAP) * point, centre))
+        for leader, text, end in zip(self.leaders, self.texts, ends, strict=False):
+            self._tie(leader, text, end, point)
+
+    def _ends(self) -> Iterator[float]:
+        """How high each line leaves the panel, in pixels; without points, ever further down at the bottom."""
+        assert self.axes is not None
+        box = self.axes.bbox
+        bare = 0
+        for line in [*self.lines, *[None] * (len(self.texts) - len(self.lines))]:
+            end = None if line is None else _right_end(line, box.x1)
+            bare += end is None
+            yield box.y0 - bare if end is None else float(np.clip(end, box.y0, box.y1))
+
+    def _tie(self, leader: Line2D, text: Text, end: float, point: float) -> None:
+        assert self.axes is not None
+        x, y = self.axes.bbox.x1, text.get_position()[1]
+        if end < self.axes.bbox.y0:  # no line to tie it to: a flat sample
+            end = y
+        across = [x + share * point for share in (1.5, 0.45 * LEADER, 0.7 * LEADER, LEADER)]
+        leader.set_data(across, [end, y, y, y])
+
+
+def _text(label: str, fontsize: float) -> Text:
+    return Text(0, 0, label, fontsize=fontsize, color=INK, va="center_baseline", ha="left", linespacing=1.2)
+
+
+def _leader(line: Line2D) -> Line2D:
+    """A line that looks like `line`; a marker, if it has one, in the middle of the flat part."""
+    style: dict[str, Any] = {"marker": line.get_marker(), "markevery": [2], "markersize": min(line.get_markersize(), 4)}
+    leader = Line2D([], [], color=line.get_color(), linestyle=line.get_linestyle(), alpha=line.get_alpha(), **style)
+    leader.set_linewidth(max(line.get_linewidth(), 1.2))
+    leader.set_markerfacecolor(line.get_markerfacecolor())
+    leader.set_transform(IdentityTransform())
+    return leader
+
+
+def _right_end(line: Line2D, right: float) -> float | None:
+    """The height in pixels of the line's last point on the panel; None without points."""
+    points = np.asarray(line.get_transform().transform(line.get_xydata()), dtype=float)
+    points = points[np.isfinite(points).all(1)] if len(points) else points
+    if not len(points):
+        return None
+    inside = points[points[:, 0] <= right + 1]
+    return float(inside[inside[:, 0].argmax(), 1] if len(inside) else points[points[:, 0].argmin(), 1])

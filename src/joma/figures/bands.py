@@ -1,0 +1,42 @@
+"""A mean with its band, and a bound to compare with: what many panels draw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joma.figures.style import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def mean_and_band(axis: Axes, x: Any, rows: Any, *, over: int = -1, **style: Any) -> None:
+    """The mean of `rows` over its axis `over` as a line, and a band from the smallest to the largest.
+
+    `style` is that of the line: color, label, ls.
+
+    >>> from joma.figures.style import BLUE, house_style, panels
+    >>> with house_style():
+    ...     _, (axis,) = panels()
+    ...     mean_and_band(axis, [0, 1], np.array([[1.0, 3.0], [2.0, 4.0]]), color=BLUE, label="two seeds")
+    >>> axis.get_lines()[0].get_ydata().tolist()
+    [2.0, 3.0]
+    """
+    rows = np.asarray(rows, dtype=float)
+    (line,) = axis.plot(x, rows.mean(over), **style)
+    axis.fill_between(x, rows.min(over), rows.max(over), color=line.get_color(), alpha=0.2, lw=0)
+
+
+def bound(axis: Axes, value: float, label: str = "tolerance") -> None:
+    """A dotted line in the page's colour at a bound, named by `label_lines` like every line.
+
+    >>> from joma.figures.style import house_style, panels
+    >>> with house_style():
+    ...     _, (axis,) = panels()
+    ...     bound(axis, 1e-12)
+    >>> axis.get_lines()[0].get_label()
+    'tolerance'
+    """
+    axis.axhline(value, ls=":", lw=1.0, color=INK, label=label)

@@ -1,0 +1,116 @@
+"""Labels at the ends of lines, in place of a legend: the eye need not travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joma.figures.style import INK
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+LEADER, GAP = 14.0, 3.0  # points: from the axes to the text, and between the leader and the text
+SPACE = 2.0  # points between neighbouring labels
+
+
+def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist | None:
+    """Write the label of each line beside its right end. For when everything is drawn.
+
+    A leader in the line's own colour and dashes goes from the end of the line to its label. The text has the page's
+    colour, and labels move apart so that they never overlap. Lines without points get their label at the bottom.
+    Where the labels would need more height than the panel has, there is a small legend beside it instead.
+    `note` is one more label without a line ("dashed: frozen attention"). Returns None where no line has a label.
+
+    >>> from joma.figures.style import house_style, panels
+    >>> with house_style():
+    ...     figure, (axis,) = panels()
+    ...     _ = axis.plot([0, 1], [3, 2], label="trained")
+    ...     _ = axis.plot([0, 1], [2, 2.01], label="untrained")
+    ...     labels = label_lines(axis)
+    >>> [text.get_text() for text in labels.texts]
+    ['trained', 'untrained']
+    """
+    lines = _labelled(axis)
+    if not lines and not note:
+        return None
+    rows = sum(label.count("\n") + 1 for label in [*(str(line.get_label()) for line in lines), *[note] * bool(note)])
+    if rows * (fontsize * 1.25 + SPACE) > _height(axis):
+        return _legend_beside(axis, lines, note)
+    from joma.figures._end_labels import EndLabels
+
+    return EndLabels(axis, lines, fontsize=fontsize, note=note)
+
+
+def _legend_beside(axis: Axes, lines: list[Line2D], title: str) -> Artist:
+    look: Any = {"handlelength": 1.0, "columnspacing": 0.8, "labelspacing": 0.2, "handletextpad": 0.4, "fontsize": 7}
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "borderaxespad": 0.0, "title_fontsize": 7}
+    legend: Artist = axis.legend(handles=lines, title=title or None, ncols=ceil(len(lines) / 16), **look, **place)
+    return legend
+
+
+def end_label(axis: Axes, text: str, **style: Any) -> None:
+    """One more label with a sample of a line that is not drawn itself: what dashes mean, say.
+
+    >>> from joma.figures.style import house_style, panels
+    >>> with house_style():
+    ...     _, (axis,) = panels()
+    ...     end_label(axis, "untrained", ls="--")
+    ...     [text.get_text() for text in label_lines(axis).texts]
+    ['untrained']
+    """
+    axis.plot([], [], label=text, **{"color": INK, "lw": 1.2, **style})
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Centres near `wanted` of boxes of these sizes that do not overlap and, if they can, stay from `low` to `high`.
+
+    >>> spread([1.0, 1.0], [2.0, 2.0], 0.0, 10.0)
+    [1.0, 3.0]
+    >>> spread([5.0, 5.0, 9.9], [2.0, 2.0, 2.0], 0.0, 10.0)
+    [4.0, 6.0, 9.0]
+    """
+    order = np.argsort(np.asarray(wanted), kind="stable")
+    groups: list[tuple[float, float, list[int]]] = []  # bottom, top and the boxes inside, from below
+    for index in order:
+        half = sizes[index] / 2
+        centre = min(max(wanted[index], low + half), high - half) if high - low > 2 * half else wanted[index]
+        groups.append((centre - half, centre + half, [int(index)]))
+        while len(groups) > 1 and groups[-1][0] < groups[-2][1]:
+            groups[-2:] = [_merged(groups[-2][2] + groups[-1][2], wanted, sizes, low, high)]
+    centres = [0.0] * len(sizes)
+    for bottom, _, members in groups:
+        for index in members:
+            centres[index] = bottom + sizes[index] / 2
+            bottom += sizes[index]
+    return centres
+
+
+def _merged(
+    members: list[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float
+) -> tuple[float, float, list[int]]:
+    """Boxes in a stack whose middle lies where they want to be on average."""
+    total = sum(sizes[i] for i in members)
+    before = np.cumsum([0.0] + [sizes[i] for i in members[:-1]])
+    bottom = float(np.mean([wanted[i] - sizes[i] / 2 - b for i, b in zip(members, before, strict=True)]))
+    bottom = max(min(bottom, high - total), low)
+    return bottom, bottom + total, members
+
+
+def _labelled(axis: Axes) -> list[Line2D]:
+    """The lines that have a label, the first of each label."""
+    named = {str(line.get_label()): line for line in reversed(axis.get_lines())}
+    return [line for label, line in reversed(named.items()) if label and not label.startswith("_")]
+
+
+def _height(axis: Axes) -> float:
+    """About how high the panel will be, in points, with a title above and a label below it."""
+    figure, spec = axis.get_figure(root=True), axis.get_subplotspec()
+    assert figure is not None
+    share = axis.get_position().height if spec is None else len(spec.rowspan) / spec.get_gridspec().nrows
+    return float(72 * figure.get_size_inches()[1] * share) - 52

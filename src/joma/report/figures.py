@@ -1,0 +1,47 @@
+"""Figures on the page: large with their caption, small on a card, and a sentence where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from joma.report.markup import embed_svg, natural_width
+
+if TYPE_CHECKING:
+    from joma.claims.execute import Picture, Result
+
+
+def figure(picture: Picture, anchor: str) -> str:
+    """A figure with its caption. It has no number: that would be taken for the number of a figure in the paper."""
+    return (
+        f'<figure id="{anchor}">{_picture(picture, anchor)}\n'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    )
+
+
+def small_figure(picture: Picture, anchor: str, target: str) -> str:
+    """The same picture without a caption, as a link to `target`; its alternative text names the link."""
+    return f'<a class="thumb" href="#{target}">{_picture(picture, anchor)}</a>'
+
+
+def missing_figures(results: Sequence[Result]) -> str:
+    """Why a page of finished runs has no figures, and how to get them; empty if it has some.
+
+    >>> missing_figures([])
+    ''
+    """
+    drawn = any(result.pictures for result in results)
+    if drawn or not any(result.run for result in results) or find_spec("matplotlib"):
+        return ""
+    return (
+        '<p class="notice">This page has no figures, because matplotlib is not installed. '
+        'Install it with <code>pip install "joma[viz]"</code> and give the command again: '
+        "finished runs are only drawn, not run.</p>"
+    )
+
+
+def _picture(picture: Picture, anchor: str) -> str:
+    width = natural_width(picture.svg)
+    return f'<div class="picture" style="--drawn:{width}">{embed_svg(picture.svg, anchor)}</div>'

@@ -1,0 +1,223 @@
+"""The first screen: its sentences are made from findings, so a spoiled finding must change them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from joma.claims.contract import Claim, Finding, Verdict
+from joma.claims.evidence import at_least
+from joma.claims.execute import Result
+from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.measure.intervals import compare
+from joma.report.cards import CARDS, cards
+from joma.report.headline import headline, holding, surprises
+from joma.report.kept import Kept
+from joma.report.layout import Entry, Section, lay_out
+from joma.report.markup import Anchors
+from joma.report.numbers import Measured
+from joma.report.questions import HEADLINES, QUESTIONS, SURPRISES
+from joma.report.strip import disagreement, strip
+from joma.studies import load
+
+FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
+
+
+def exact(printed: float, corrected: float | None = None, name: str = "growth") -> Finding:
+    claim = Claim(name, "JoMA Thm 2", "As printed.", None if corrected is None else "As corrected.")
+    return by_residual(claim, printed=printed, corrected=corrected, tolerance=1e-9, expected="zero")
+
+
+def rebound(*seeds: float, study: str = "fig6") -> Finding:
+    return dataclasses.replace(by_effect(FIG6, compare(list(seeds), 0.0), expected="a rebound"), study=study)
+
+
+def entry(finding: Finding, kept: Kept | None = None) -> Entry:
+    return Entry(finding, "anchor", kept)
+
+
+def of_kept(verdict: Verdict, effect: float = 0.5) -> Kept:
+    interval = (effect - 0.17, effect + 0.17)
+    return Kept(verdict, "m", "one H200", FIG6.sha256, "0.5 nats", effect, interval, 0.0, "nats", 5)
+
+
+def test_the_headline_counts_what_holds_and_what_was_corrected() -> None:
+    claims = [entry(exact(0.0)), entry(exact(0.3, 0.0)), entry(exact(0.3))]
+    assert headline(claims) == ["2 of 3 mathematical claims hold, 1 of them only after a correction."]
+    claims[1] = entry(exact(0.3, 0.2))
+    assert headline(claims) == ["1 of 3 mathematical claims holds."]
+    assert headline(claims[:1]) == ["The one mathematical claim holds."]
+    assert headline([entry(exact(0.3, 0.0))]) == ["The one mathematical claim holds as corrected."]
+    assert headline(claims[:1] * 2) == ["All 2 mathematical claims hold."]
+    assert headline(claims[1:]) == ["None of 2 mathematical claims hold."]
+
+
+def test_the_headline_tells_the_most_telling_number_where_it_is_true() -> None:
+    holds, open_ = rebound(0.50, 0.52, 0.48), rebound(0.5, -0.5, 0.1)
+    assert headline([entry(holds)]) == ["Attention does drop and come back, by 0.50 nats [0.45, 0.55]."]
+    assert headline([entry(open_)]) == ["The one empirical claim is undecided."]
+    at_paper_scale = "Attention does drop and come back, by 0.50 nats [0.33, 0.67] at paper scale."
+    assert headline([entry(open_, of_kept("holds"))]) == [at_paper_scale]
+    assert headline([entry(holds, of_kept("fails"))]) == ["The one empirical claim fails."]
+    assert headline([entry(holds, of_kept("not run"))])[0].endswith("[0.45, 0.55].")
+
+
+def test_with_nothing_judged_the_headline_says_so() -> None:
+    waiting = entry(not_run(FIG6, "a run", "no GPU", "joma verify fig6 --scale paper"))
+    assert headline([waiting]) == ["No claim was judged: 1 was not run."]
+    assert surprises([waiting]) == []
+
+
+def test_whether_it_holds_tells_mathematics_this_run_and_paper_scale_apart() -> None:
+    html = holding([entry(exact(0.3, 0.0)), entry(rebound(0.5, -0.5, 0.1), of_kept("holds"))])
+    for said in (
+        "Mathematics</span> <b>1 of 1 hold, 1 corrected</b>",
+        "Experiments, this run</span> <b>0 of 1 hold, 1 undecided</b>",
+        "Experiments, paper scale</span> <b>1 of 1 hold</b>",
+    ):
+        assert said in html
+    assert "paper scale" not in holding([entry(rebound(0.5, 0.5, 0.4))])
+
+
+def test_a_surprise_is_told_only_while_it_is_one() -> None:
+    claim = Claim("who-wins", "JoMA Thm 2", "The largest wins.", "The first wins.")
+
+    def won(share: float) -> Finding:
+        printed, corrected = [at_least("won by the largest", share, 1.0, "%")], [at_least("by the first", 1.0, 1.0)]
+        found = by_tests(claim, expected="all", printed=printed, corrected=corrected)
+        return dataclasses.replace(found, study="thm2")
+
+    assert surprises([entry(won(0.25))]) == ["The most salient token often loses: it wins 25 % of the random starts."]
+    assert surprises([entry(won(1.0))]) == ["The largest wins. This holds."]
+
+
+def test_every_claim_of_the_editors_choice_exists_and_fits_its_sentence() -> None:
+    for one in (*QUESTIONS, *HEADLINES, *SURPRISES):
+        study, _, name = one.claim.partition("/")
+        claim = next((claim for claim in load(study).claims if claim.name == name), None)
+        assert claim is not None, one.claim
+        sentence = getattr(one, "sentence", "{effect}")
+        assert claim.empirical == ("{printed}" not in sentence), one.claim
+        sentence.format(effect="", opposite="", control="", printed="", scale="")
+
+
+@pytest.fixture
+def sections(results: list[Result]) -> list[Section]:
+    return lay_out(results, Anchors())
+
+
+def _fig6(results: list[Result], finding: Finding) -> Result:
+    study = dataclasses.replace(results[0].study, name="fig6", title="Figure 6")
+    return dataclasses.replace(results[0], study=study, findings=[finding])
+
+
+def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[Result]) -> None:
+    asked = QUESTIONS[0].asks
+    html = cards(lay_out([_fig6(results, rebound(0.5, 0.52, 0.48)), results[1]], Anchors()), Anchors())
+    assert f"<h3>{asked}</h3>" in html
+    assert '<strong class="answer">Yes.</strong> In this run: 0.5 nats [0.4503, 0.5497]; control 0 nats.' in html
+    assert 'href="#study-fig6-fig6-one-layer"' in html
+    spoiled = cards(lay_out([_fig6(results, rebound(-0.5, -0.52, -0.48)), results[1]], Anchors()), Anchors())
+    assert '<strong class="answer">No.</strong>' in spoiled
+    assert asked not in cards(lay_out([results[0], results[1]], Anchors()), Anchors())
+
+
+def test_cards_show_paper_scale_first_and_this_run_in_small(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rebound(0.5, -0.5, 0.1)
+    monkeypatch.setattr("joma.report.kept.kept", lambda: {found.id: of_kept("holds")})
+    html = cards(lay_out([_fig6(results, found), results[1]], Anchors()), Anchors())
+    assert "At paper scale attention entropy comes back by 0.50 nats [0.33, 0.67] over 5 seeds" in html
+    assert '<p class="beside">This run: undecided (0.03333 nats' in html
+    itself = dataclasses.replace(_fig6(results, found), command="joma verify fig6 --scale paper")
+    html = cards(lay_out([itself, results[1]], Anchors()), Anchors())
+    assert "In this run" in html
+    assert "At paper scale" not in html
+
+
+def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[Result]) -> None:
+    names = ("a", "b", "c", "d", "e")
+    several = [
+        dataclasses.replace(
+            results[0],
+            study=dataclasses.replace(results[0].study, name=name),
+            findings=[dataclasses.replace(results[0].findings[5], study=name)],
+        )
+        for name in names
+    ]
+    html = cards(lay_out(several, Anchors()), Anchors())
+    assert html.count("<article") == CARDS
+    assert html.count("This is not above its control.") == CARDS
+    assert html.count("<svg") == CARDS
+    assert cards(lay_out(several[:1], Anchors()), Anchors()) == ""
+
+
+def test_theorems_are_answered_together(sections: list[Section]) -> None:
+    html = cards(sections, Anchors())
+    assert "Are the theorems right as printed?" in html
+    assert '<strong class="answer">Not all.</strong> 2 of 3 mathematical claims hold, 1 of them only after' in html
+    assert "For example: erf(v/2)/Δ is the same at all tokens. Corrected: erf(v/√2)/Δ is." in html
+
+
+def test_where_the_scales_disagree_the_page_says_so_with_links(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = results[0].findings[4], results[0].findings[5]
+    kept = {one.id: Kept("holds", "0.5", "one H200", one.claim.sha256, "0.5") for one in (first, second)}
+    monkeypatch.setattr("joma.report.kept.kept", lambda: kept)
+    sections = lay_out(results, Anchors())
+    html = strip(sections, "quick")
+    assert "At paper scale 2 of 2 claims come out differently. This run leaves 1 of these undecided." in html
+    assert "The paper scale is the stronger evidence." in html
+    assert '<a href="#study-near-fig5">near/fig5</a> here ' in html
+    assert '<td data-label="Paper scale"><span class="marks"><span class="v-holds" title="holds">' in html
+    kept[second.id] = dataclasses.replace(kept[second.id], verdict=second.verdict)
+    kept[first.id] = dataclasses.replace(kept[first.id], verdict=first.verdict)
+    assert "All 2 claims that are kept at paper scale came out the same there." in strip(
+        lay_out(results, Anchors()), "quick"
+    )
+    kept[first.id] = dataclasses.replace(kept[first.id], claim_sha256="of another sentence")
+    assert "The one claim that is kept" in strip(lay_out(results, Anchors()), "quick")
+    kept.clear()
+    assert "aper scale" not in strip(lay_out(results, Anchors()), "quick")
+
+
+def test_a_claim_that_only_one_scale_judged_is_no_disagreement() -> None:
+    waiting = not_run(FIG6, "a run", "no GPU", "joma verify fig6 --scale paper")
+    assert disagreement([entry(waiting, of_kept("holds")), entry(rebound(1.0, 1.1), of_kept("not run"))]) == ""
+
+
+@pytest.mark.parametrize(
+    ("effect", "interval", "control", "unit", "said"),
+    [
+        (0.9674, (0.9627, 0.9721), 0.9826, "", ("0.967 [0.963, 0.972]", "0.983")),
+        (0.2324, (0.1874, 0.2774), 0.2026, "nats", ("0.23 nats [0.19, 0.28]", "0.20 nats")),
+        (0.543, (0.35, 0.75), 0.0, "%", ("54 % [35, 75]", "0 %")),
+        (198.3, (192.9, 203.7), 154.7, "°", ("198° [193, 204]", "155°")),
+        (0.3, (float("-inf"), float("inf")), 0.1, "", ("0.3", "0.1")),
+        (4e-5, (1e-5, 7e-5), 0.0, "", ("4.0e-5 [1.0e-5, 7.0e-5]", "0")),
+        (1.0, (1.0, 1.0), 1.0, "", ("1 [1, 1]", "1")),
+    ],
+)
+def test_numbers_are_rounded_to_what_their_interval_tells(
+    effect: float, interval: tuple[float, float], control: float, unit: str, said: tuple[str, str]
+) -> None:
+    found = Measured(effect, interval, control, unit, 3)
+    assert (found.effect_words, found.control_words) == said
+
+
+def test_an_effect_the_other_way_round() -> None:
+    assert Measured(-0.2026, (-0.296, -0.1092), -0.05, "nats", 6).opposite_words == "0.20 nats [0.11, 0.30]"
+
+
+def test_a_page_of_one_study_opens_with_it(results: list[Result], tmp_path: Path) -> None:
+    from joma.report import write_report
+
+    html = write_report(results[:1], tmp_path, scale="quick").read_text(encoding="utf-8")
+    assert 'id="studies"' not in html
+    assert 'class="card ' not in html
+    assert 'class="controls"' not in html
+    assert "<code>joma verify near</code>" in html[: html.index('class="study"')]

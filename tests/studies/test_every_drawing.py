@@ -1,0 +1,62 @@
+"""Every figure of every study has an alternative text that says what is seen.
+
+Studies with a kept record are drawn from it here. The tests of all others draw their own small run and ask the same.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from every_study import says_what_is_seen
+
+from joma.claims.contract import Drawing
+from joma.figures.style import house_style, panels
+from joma.runs import Run
+from joma.studies import load, names
+
+pytest.importorskip("matplotlib")
+
+KEPT = {path.stem: path for path in (Path(__file__).parents[2] / "results").glob("*/*.sqlite")}
+TESTS = {path.stem.removeprefix("test_").replace("_", "-"): path for path in Path(__file__).parent.glob("*/test_*.py")}
+ASKED = ("draws_labelled_figures(", "says_what_is_seen(")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_figure_says_what_is_seen(name):
+    if name not in KEPT:
+        assert any(call in TESTS[name].read_text(encoding="utf-8") for call in ASKED), f"nothing draws {name}"
+        return
+    with Run.open(KEPT[name]) as run, house_style():
+        drawings = load(name).draw(run)
+    assert drawings
+    for drawing in drawings:
+        says_what_is_seen(drawing)
+
+
+@pytest.fixture
+def good():
+    with house_style():
+        figure, _ = panels()
+    seen = "One panel. The entropy falls from 4.9 to 1.6 nats at step 3,000."
+    return Drawing("entropy", "Entropy falls.", figure, seen)
+
+
+def test_a_good_drawing_passes(good):
+    says_what_is_seen(good)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda good: replace(good, alt=""),
+        lambda good: replace(good, alt=good.caption),
+        lambda good: replace(good, caption=good.alt),
+        lambda good: replace(good, alt=good.alt[:30]),
+        lambda good: replace(good, alt="One panel. The entropy falls from its start and comes back a little."),
+        lambda good: replace(good, alt=good.alt.replace("1.6", "nan")),
+        lambda good: replace(good, caption=""),
+    ],
+)
+def test_a_poor_one_does_not(good, spoil):
+    with pytest.raises(AssertionError):
+        says_what_is_seen(spoil(good))
