@@ -82,8 +82,8 @@ def test_a_seed_that_no_record_can_hold_is_refused(data_folder):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"length": 800}, "a sequence of 800 tokens"),
-        ({"sequence": 500}, "sequence 500 of the validation text was asked for, it has 22"),
+        ({"length": 800}, "length must be below 750, the number of tokens in a stream, got 800"),
+        ({"sequence": 500}, "sequence must be below 22, .* got 500"),
         ({"streams": 2000}, "2000 streams need 4,000 tokens at least"),
     ],
 )
@@ -143,26 +143,26 @@ def test_a_text_file_that_is_gone(data_folder, tmp_path):
     path.unlink()
     again = execute(fig6.STUDY, config, tmp_path / "out", pictures=False)
     assert [f.verdict for f in again.findings] == [f.verdict for f in first.findings]
-    with pytest.raises(CorpusError, match=f"{path} is no file"):
+    with pytest.raises(CorpusError, match=f"there is no file {path}"):
         execute(fig6.STUDY, config, tmp_path / "elsewhere", pictures=False)
     assert not list((tmp_path / "elsewhere").rglob("*.sqlite*"))
     path.write_text("another song " * 1000)
-    with pytest.raises(CorpusError, match="was made of another text"):
+    with pytest.raises(CorpusError, match="was made from another text"):
         execute(fig6.STUDY, config, tmp_path / "out", pictures=False)
 
 
 def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch):
     nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(CorpusError, match=f"--data {nowhere}: there is no folder wikitext-2 in it") as error:
+    with pytest.raises(CorpusError, match=f"--data {nowhere}: it has no folder wikitext-2") as error:
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     assert "JOMA_DATA" not in str(error.value)
     with pytest.raises(CorpusError, match=f"not wikitext-2 itself: {data_folder}"):
         lm.corpus(fig6.Config(**SMALL, data=str(data_folder / "wikitext-2")))
     monkeypatch.setenv("JOMA_DATA", str(data_folder))
-    with pytest.raises(CorpusError, match=f"without --data it is looked for under JOMA_DATA, {data_folder}"):
+    with pytest.raises(CorpusError, match=f"without --data the search is under JOMA_DATA, {data_folder}"):
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     monkeypatch.setenv("JOMA_DATA", nowhere)
-    with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}', nor .* run it with: JOMA_DATA=FOLDER"):
+    with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}' and .* run it with: JOMA_DATA=FOLDER"):
         lm.corpus(fig6.Config(**SMALL))
 
 

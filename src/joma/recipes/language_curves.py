@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from joma.figures.reading import course
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS, Rebound, drop_and_rebound, rebound
 from joma.runs import Run
@@ -20,7 +21,7 @@ def steps_of(run: Run, variant: str) -> np.ndarray:
 
 
 def curve(run: Run, variant: str, measure: str) -> np.ndarray:
-    """One measure over training, (rates, seeds, points, ...)."""
+    """One measure over training, (rates, seeds, points, ...). `train_loss` is NaN at step 0: no step was taken yet."""
     recorded = run.array(f"{variant}/{measure}")  # (points, members, ...)
     rates, seeds = len(run.value(f"{variant}/rates")), len(run.value(f"{variant}/seeds"))
     return np.moveaxis(recorded.reshape(len(recorded), rates, seeds, *recorded.shape[2:]), 0, 2)
@@ -76,8 +77,20 @@ def drops_and_rebounds(
     return drop, back
 
 
+def fall_and_rise(steps: np.ndarray, values: np.ndarray, unit: str = "nats") -> str:
+    """A curve in words, from its first point to its lowest and its last: small turns between them are not told.
+
+    >>> fall_and_rise(np.array([0, 10, 20, 30]), np.array([2.5, 1.5, 1.8, 1.75]))
+    'falls from 2.5 to 1.5 nats at step 10, then rises to 1.75 nats'
+    """
+    if not np.isfinite(values).all():
+        return course(steps, values, unit)
+    told = [0, int(values.argmin()), -1]
+    return course(steps[told], values[told], unit)
+
+
 def mean_over_seeds(values: Any) -> float:
-    """The mean of one number a seed; NaN ones (diverged) are left out, and NaN if none is left.
+    """The mean of one number per seed; NaN ones (diverged) are left out, and NaN if none is left.
 
     >>> mean_over_seeds([5.0, 5.5, float("nan")])
     5.25

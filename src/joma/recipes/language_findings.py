@@ -1,8 +1,9 @@
-"""What keeps a record of language models from telling anything: runs that diverged, networks that learned nothing."""
+"""Why a record of language models may show nothing: runs that diverged, networks that learned nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 from joma.recipes.language_curves import LEARNED, alive, best_loss, learned_at, mean_over_seeds
 from joma.runs import Run
@@ -18,13 +19,15 @@ def diverged(run: Run, variants: Iterable[str]) -> dict[str, dict[str, float]]:
 def learned_nothing(run: Run, variant: str, rate: int = 0) -> str:
     """Why the networks of one rate show nothing: they learned the words' frequencies and no more. Empty if more.
 
-    Where all diverged there is no loss, and they learned nothing either.
+    Where all diverged there is no loss, and nothing was learned either.
     """
     if learned_at(run, variant)[rate]:
         return ""
     loss = mean_over_seeds(best_loss(run, variant)[rate])
+    if not isfinite(loss):
+        return f"the networks of {variant} learned nothing: all diverged"
     frequencies = float(run.value(f"{variant}/loss by frequency"))
     return (
-        f"the networks of {variant} learned no more than the words' frequencies: their best loss is {loss:.3f}, that "
-        f"of the frequencies {frequencies:.3f}, and {LEARNED:g} nats less are asked for"
+        f"the networks of {variant} learned no more than how frequent words are: their best loss is {loss:.3f} nats, "
+        f"predicting by frequency alone has {frequencies:.3f} nats, and they must be {LEARNED:g} nats lower than that"
     )

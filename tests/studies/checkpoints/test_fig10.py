@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from every_study import says_what_is_seen
 from records import altered, changed, found, verdicts
 
 from joma.claims.contract import silent
@@ -35,6 +36,10 @@ def test_it_runs_judges_and_draws(result):
     pytest.importorskip("matplotlib")
     assert [f.claim.name for f in result.findings] == [HOLDS_PATTERNS, IS_LEARNED]
     assert result.pictures[0].name == "unrelated-contexts"
+    for picture in result.pictures:
+        says_what_is_seen(picture)
+    share = 100 * np.mean([finding.main.effect for finding in result.findings])
+    assert result.pictures[0].caption.startswith(f"{share:.3g} % of the neurons hold two or more unrelated patterns")
     with Run.open(result.run) as run:
         shares = {
             name: [np.mean(run.value(f"{place}{name}") >= 2) for place in ("", "seed 1/")]
@@ -131,7 +136,7 @@ def test_networks_that_did_not_learn_are_left_out_or_nothing_is_judged(tmp_path)
             for finding in STUDY.judge(copy):
                 assert finding.verdict == "holds"
                 assert finding.main.seeds == 3
-                assert finding.beside["did not learn and left out"] == {"networks": 1}
+                assert finding.beside["left out because they did not learn"] == {"networks": 1}
         for end in (5.0, np.nan):
             spoilt = changed(
                 run, tmp_path / f"{end}", lambda name, step, x, end=end: x * 0 + end if "losses" in name else x

@@ -206,7 +206,7 @@ def test_one_seed_decides_nothing(tmp_path):
 def test_where_training_adds_most_is_told(tmp_path):
     represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), hblt_alignment.REPRESENT)
     assert represent.beside["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
-    assert any(case.startswith("most in block 3, height 1") for case in represent.beside)
+    assert any(case.startswith("largest in block 3, height 1") for case in represent.beside)
 
 
 def test_what_is_measured_on_was_never_trained_on(tiny):

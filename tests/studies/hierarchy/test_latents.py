@@ -155,7 +155,7 @@ def test_who_counts_and_who_is_counted_as_lost():
     fates = Fates(np.array([True, False, False, True]), np.array([True, True, False, False]))
     assert fates.kept.tolist() == [False, True, False, False]
     assert fates.left_out == {"networks left out": {"diverged": 2.0, "did not learn": 1.0}}
-    assert fates.reason == "1 of 4 networks learned their task (2 diverged), too few to judge"
+    assert fates.reason == "only 1 of 4 networks learned their task (2 diverged): too few to judge"
     assert Fates(np.array([False]), np.array([True])).left_out == {}
 
 

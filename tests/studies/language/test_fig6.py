@@ -12,6 +12,7 @@ from joma.claims.execute import draw, judge
 from joma.figures.style import house_style
 from joma.recipes import language_curves as recorded
 from joma.studies.language import _as_the_paper, fig6
+from joma.studies.language._fig6_figures import draw_entropy
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -61,7 +62,7 @@ def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path):
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert np.ptp(recorded.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
     assert set(verdicts(fig6.STUDY, run).values()) == {"not run"}
-    assert "learned no more than the words' frequencies" in found(fig6.STUDY, run, fig6.LOGITS).reason
+    assert "learned no more than how frequent words are" in found(fig6.STUDY, run, fig6.LOGITS).reason
 
 
 CONFIG = fig6.Config(**SMALL, layers=(1, 2), rate=0.02, seeds=5)
@@ -249,7 +250,7 @@ def test_logits_must_follow_the_theorem_more_than_frequencies(tmp_path, theorem,
 def test_logits_without_a_correlation_are_not_run(tmp_path):
     one = down_and_up(np.ones((5, 1)), 0.5)
     parts = {f"estimate/{part}": np.full((5, 13), np.nan) for part in ("theorem", "squares", "frequency")}
-    for more, said in (({}, "with several heads"), (parts, "cannot be worked out")):
+    for more, said in (({}, "with several heads"), (parts, "cannot be computed")):
         run = made(tmp_path / said, L1=depth(one, **more), L2=depth(np.repeat(one, 2, axis=2)))
         finding = found(fig6.STUDY, run, fig6.LOGITS)
         assert finding.verdict == "not run"
@@ -284,9 +285,10 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
     for claim in EVERYTHING:
         finding = found(fig6.STUDY, idle, claim)
         assert finding.verdict == "not run"
-        assert "learned no more than the words' frequencies" in finding.reason
+        assert "learned no more than how frequent words are" in finding.reason
         assert "more --steps than 48" in finding.command
-    assert "best loss is 4.000, that of the frequencies 4.000" in found(fig6.STUDY, idle, fig6.ONE).reason
+    said = "best loss is 4.000 nats, predicting by frequency alone has 4.000 nats"
+    assert said in found(fig6.STUDY, idle, fig6.ONE).reason
     some = verdicts(fig6.STUDY, record("some", LEARNED, LEARNED - 0.1, IDLE))
     assert some["fig6-one-layer"] == some["logits-of-a-language-model"] == "holds"
     assert some["fig6-top-layers"] == some["fig6-bottom-layers"] == some["fig6-deeper-is-better"] == "undecided"
@@ -370,6 +372,22 @@ def test_depths_that_a_record_lacks_are_not_run(tmp_path):
 def test_figures(depths):
     with house_style():
         assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
+
+
+@pytest.mark.parametrize(("back", "layers", "told"), [(0.5, 3, "then rises to 1.5 nats"), (0.0, 0, "from 2 to 1 nats")])
+def test_the_figure_says_what_the_record_does(tmp_path, back, layers, told):
+    one = down_and_up(np.ones((5, 1)), back + 0.001 * SEEDS)
+    run = made(tmp_path, L1=depth(one), L2=depth(np.repeat(one, 2, axis=2)))
+    with house_style():
+        drawing = draw_entropy(run, {1: "L1", 2: "L2"}, {})
+    assert f"in {layers} of 3 layers. With 1 layer, the top layer drops by" in drawing.caption
+    assert told in drawing.alt
+
+
+def test_the_loss_of_training_has_no_value_before_the_first_step(depths):
+    losses = recorded.curve(depths, "L1", "train_loss")
+    assert np.isnan(losses[:, :, 0]).all()
+    assert np.isfinite(losses[:, :, 1:]).all()
 
 
 def test_a_finished_run_is_not_trained_again(depths, data_folder):

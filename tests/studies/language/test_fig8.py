@@ -53,7 +53,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert pattern.beside["diverged and left out"] == {"runs at 1e+30": 3.0}
     assert "unknown" not in pattern.measured
     together = found(fig8.STUDY, run, fig8.TOGETHER)
-    assert together.reason == "of 3 rates 2 learn more than the words' frequencies, and 3 must (1 diverges)"
+    assert together.reason == "only 2 of 3 rates learn more than how frequent words are, and 3 are needed (1 diverges)"
     largest = found(fig8.STUDY, run, fig8.LARGE)  # the best rate is no control of itself
     assert largest.verdict == "not run"
     assert largest.reason == "the largest rate that learns, 0.02, has the lowest loss"
@@ -62,7 +62,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     result = execute(fig8.STUDY, everything, tmp_path)
     assert {finding.verdict for finding in result.findings} == {"not run"}
     assert result.run.exists()  # what was trained is not thrown away
-    assert "of 3 rates 0 learn" in result.findings[1].reason
+    assert "only 0 of 3 rates learn" in result.findings[1].reason
     assert "other --rates" in result.findings[1].command
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_told_where_no_rate_learns(tmp_path):
     for claim in (fig8.PATTERN, fig8.TOGETHER, fig8.LARGE):
         finding = found(fig8.STUDY, idle, claim)
         assert finding.verdict == "not run"
-        assert finding.reason.startswith("of 3 rates 0 learn more than the words' frequencies")
+        assert finding.reason.startswith("only 0 of 3 rates learn more than how frequent words are")
 
 
 def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
@@ -245,7 +245,7 @@ def test_a_rate_that_learns_nothing_counts_among_all_runs(tmp_path):
 def test_a_correlation_that_cannot_be_worked_out_is_not_run(tmp_path):
     finding = found(fig8.STUDY, made(tmp_path / "run", (0.0, 0.0, 0.0), LOSSES, spread=0.0), fig8.TOGETHER)
     assert finding.verdict == "not run"
-    assert "cannot be worked out" in finding.reason
+    assert "cannot be computed" in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,19 @@ def test_a_printed_rate_that_learned_nothing_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(fig8, "not_wikitext_2", lambda run: "")
     monkeypatch.setattr(fig8, "PRINTED_BEST", 1e-2)
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, FREQUENCIES, 2.5))
-    assert "learned no more than the words' frequencies" in found(fig8.STUDY, run, fig8.BEST).reason
+    assert "learned only how frequent words are" in found(fig8.STUDY, run, fig8.BEST).reason
+
+
+def test_the_figure_names_the_best_rate_and_the_largest_rebound(tmp_path):
+    with house_style():
+        (best,) = fig8.draw(made(tmp_path / "best", (0.1, 0.8, 0.2), LOSSES))
+        (other,) = fig8.draw(made(tmp_path / "other", (0.1, 0.5, 0.9), LOSSES))
+        (none,) = fig8.draw(made(tmp_path / "none", (-0.1, -0.1, -0.1), LOSSES))
+    assert "at a rate of 0.01, where 80 % of the drop" in best.caption
+    assert "That is the largest share among the rates that learn." in best.caption
+    assert "The largest share among the rates that learn, 90 %, is at a rate of 0.1." in other.caption
+    assert "No rate that learns shows a rebound." in none.caption
+    assert "at rate 0.1 shares lie between 89.9 % and 90.1 %" in other.alt
 
 
 def test_figures(sweep):

@@ -14,7 +14,7 @@ from joma.claims.execute import plain_config
 from joma.data.errors import CorpusError
 from joma.data.text import streams, windows
 from joma.models import Decoder
-from joma.probes.decoder import attention_entropy
+from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language import corpus, recipe
 from joma.recipes.language_curves import curve
 from joma.runs import Run
@@ -43,7 +43,7 @@ def test_the_stored_runs_begin_with_our_weights(layers):
     for theirs in (run for run in stored if run["layers"] == layers and run["lr"] == 1e-4):
         with torch.no_grad():
             decoder = Decoder(variant.decoder, seeds=[SEEDS[theirs["seed"]]])
-            ours = attention_entropy(decoder, sequences[variant.sequence, :1])[0, :, 0]
+            ours = ensemble_entropy(decoder, sequences[variant.sequence, :1])[0, :, 0]
         np.testing.assert_allclose(ours, theirs["entropy"][0], atol=2e-5)
 
 
@@ -280,7 +280,7 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
     first = carried_out(study.STUDY, config, tmp_path / "first")
     variant, index = ("L1", 0) if study is fig6 else ("sweep", 1)
     assert "stored" not in first
-    assert "not in the folder" in found(study.STUDY, first, study.CURVES).reason
+    assert "the data folder has no" in found(study.STUDY, first, study.CURVES).reason
     ours = curve(first, variant, "sequence/entropy")[index, :, :, :, 0]  # (seeds, points, layers)
     (tmp_path / "reference").mkdir()
     for shift in (0.01, 2.0):

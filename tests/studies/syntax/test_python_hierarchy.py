@@ -361,7 +361,7 @@ def test_two_levels_are_no_order(tmp_path):
     with written(tmp_path / "run.sqlite", gain=(0.3, 0.3, 0.0, 0.0)) as run:
         seen = found(STUDY, run, python_hierarchy.ORDER)
         assert seen.verdict == "not run"
-        assert seen.reason == "only 2 of 4 levels of syntax were learned, an order takes 3"
+        assert seen.reason == "only 2 of 4 levels of syntax were learned, and 3 are needed for an order"
 
 
 @pytest.mark.parametrize(

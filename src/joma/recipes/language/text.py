@@ -28,16 +28,17 @@ def _missing(config: LanguageModelConfig) -> Exception:
     """Why the text is not there. A folder that was named is an error; one that was not, a study that is not run."""
     name, elsewhere = config.corpus, os.environ.get("JOMA_DATA")
     if name not in TEXTS:
-        return CorpusError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, and {name} is no file")
+        return CorpusError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, and there is no file {name}")
     if config.data:
         folder = Path(config.data)
         if folder.name == name and folder.is_dir():
             return CorpusError(f"--data must be the folder that holds {name}, not {name} itself: {folder.parent}")
-        hint = f"; without --data it is looked for under JOMA_DATA, {elsewhere}" if elsewhere else ""
-        return CorpusError(f"--data {config.data}: there is no folder {name} in it, nor was it downloaded{hint}")
+        hint = f"; without --data the search is under JOMA_DATA, {elsewhere}" if elsewhere else ""
+        return CorpusError(f"--data {config.data}: it has no folder {name}, and {name} was not downloaded{hint}")
     place = f"not under JOMA_DATA, {elsewhere!r}" if elsewhere else "neither under --data nor under JOMA_DATA"
     download = f"joma.data.text.download_wikitext({name!r})"
-    return NotRun(f"{name} is {place}, nor downloaded ({download} does that)", "JOMA_DATA=FOLDER and the same command")
+    reason = f"{name} is {place} and was not downloaded ({download} downloads it)"
+    return NotRun(reason, "JOMA_DATA=FOLDER and the same command")
 
 
 def _found(config: LanguageModelConfig, progress: Progress) -> Corpus | None:
@@ -63,7 +64,7 @@ def epoch_steps(text: Corpus, batch: int, length: int) -> int:
 def steps_to_read(text: Tensor, length: int) -> int:
     """Steps in which streams (batch, tokens) are read once."""
     if text.shape[1] <= length:
-        raise CorpusError(f"a sequence of {length} tokens and the next one do not fit into streams of {text.shape[1]}")
+        raise CorpusError(f"length must be below {text.shape[1]}, the number of tokens in a stream, got {length}")
     return -(-(text.shape[1] - 1) // length)
 
 
@@ -87,4 +88,4 @@ def _digest(text: Corpus) -> np.ndarray:
 
 def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
     if not np.array_equal(recorded, _digest(text)):
-        raise CorpusError(f"{run.path} was made of another text than {text.name} is now; begin anew with --fresh")
+        raise CorpusError(f"{run.path} was made from another text: {text.name} has changed; start again with --fresh")

@@ -16,7 +16,9 @@ members first (`joma.recipes.language_curves.curve` gives them back as (rates, s
     rank/query_key            (members, layers, heads)    of W_q W_k^T
     coherence                 (members,)                  mean |cos| between word vectors
     estimate/...              (members,)                  logits by Theorem 1, see `joma.probes.decoder.logit_estimate`
-    train_loss, diverged_at   (members,)                  by the trainer
+    train_loss                (members,)                  mean over the steps since the measuring point before; NaN at
+                                                          step 0, because no step was taken yet
+    diverged_at               (members,)                  first step with a loss that is not finite; -1 if none
 
 and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `frequency_loss`), corpus/sizes (words,
 training tokens, validation tokens), corpus/sha256.
@@ -131,7 +133,7 @@ def train_variants(
     for variant in variants.values():
         if gap := lacking(variant.device):
             here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
-            raise NotRun(str(gap), f"the same command on a machine with one, or joma run {run.study} with {here}")
+            raise NotRun(str(gap), f"the same command on a machine that has one, or joma run {run.study} with {here}")
     remember_corpus(text, run)
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
@@ -191,7 +193,8 @@ def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]],
     inputs, targets = windows(spoken, variant.decoder.context)  # (count, streams, length)
     if variant.sequence >= len(inputs):
         raise CorpusError(
-            f"sequence {variant.sequence} of the validation text was asked for, it has {len(inputs)} (from 0)"
+            f"sequence must be below {len(inputs)}, the number of sequences in the validation text, got "
+            f"{variant.sequence}"
         )
     single = inputs[variant.sequence, :1].contiguous()
     first = inputs[0].contiguous(), targets[0].contiguous()
@@ -211,7 +214,7 @@ def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]],
 
     measures: dict[str, Measure] = {
         "valid": lambda decoder, members: probe.validation(decoder, inputs, targets, cross_entropy),
-        "sequence": lambda decoder, members: {"entropy": probe.attention_entropy(decoder, single)},
+        "sequence": lambda decoder, members: {"entropy": probe.ensemble_entropy(decoder, single)},
         "rank": lambda decoder, members: probe.weight_ranks(decoder),
         "coherence": lambda decoder, members: probe.embedding_coherence(decoder),
         "estimate": estimate,

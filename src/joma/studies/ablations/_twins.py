@@ -24,6 +24,7 @@ from joma.claims.controls import hardest
 from joma.claims.evidence import at_most
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
+from joma.figures.reading import number
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, corpus, recipe, train_variants
@@ -92,6 +93,19 @@ class Quantity:
     """What drops and rebounds are in, in figures."""
     relative: bool = False
     """Whether a curve is taken as a share of where it began."""
+    brief: str = "attention entropy"
+    """Its name in captions."""
+    short: str = "Attention entropy"
+    """Its name in titles."""
+
+    @property
+    def unit(self) -> str:
+        """Of drops and rebounds."""
+        return "%" if self.relative else "nats"
+
+    def told(self, change: float) -> str:
+        """A drop or rebound in words."""
+        return number(change, self.unit) + (" of its start" if self.relative else "")
 
 
 ENTROPY = Quantity("valid/entropy", "attention entropy", "attention entropy (nats)", "nats")
@@ -163,8 +177,8 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
     layer of the twin has as much of it as matters.
     """
     expected = (
-        f"in every layer a {part} of {of.name} with {whole} (99 %), larger than with {without} by at least "
-        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance (95 %); none that matters with {without}"
+        f"in every layer, {of.name} has a {part} with {whole} (99 %); it is larger than with {without}, by at least "
+        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance (95 %); with {without} it is too small to matter"
     )
     if finding := cannot_tell(claim, run, expected, whole, without, of=of):
         return finding
@@ -192,8 +206,8 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
     to run where `variant` diverged, if it is not the same at a lower rate.
     """
     expected = (
-        f"in every layer {of.name} drops and comes back, both by at least {show(claim.matters or 0.0, claim.unit)} and "
-        "beyond chance (99 %)"
+        f"in every layer, {of.name} drops and comes back, both by at least {show(claim.matters or 0.0, claim.unit)} "
+        "and beyond chance (99 %)"
     )
     return cannot_tell(claim, run, expected, variant, of=of, command=command) or by_effect(
         claim,

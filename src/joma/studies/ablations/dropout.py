@@ -1,4 +1,4 @@
-"""The theory knows no dropout, the runs of Figure 6 have it: do attention's drop and rebound come without it?"""
+"""The theory has no dropout, the runs of Figure 6 have it: do drop and rebound of attention occur without it?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIANTS = {"dropout": as_it_is, "no dropout": lambda base: base.with_decoder(dr
 WITHOUT = Claim(
     "rebound-without-dropout",
     "JoMA eq. 6",
-    "Attention entropy drops and rebounds by the dynamics of the weights, in which there is no dropout.",
+    "The dynamics of the weights make attention entropy drop and rebound. They contain no dropout.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -31,7 +31,7 @@ WITHOUT = Claim(
 BY_DROPOUT = Claim(
     "rebound-needs-dropout",
     "JoMA Fig. 6",
-    "Attention entropy rebounds in networks trained with dropout; asked here: does the rebound need it?",
+    "Attention entropy rebounds in networks trained with dropout. Tested here: does the rebound need dropout?",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -59,7 +59,8 @@ STUDY = Study(
     draw=draws(VARIANTS, "dropout"),
     check=same_text,
     about=(
-        "Figure 6's language model with its dropout of 0.2 on embeddings, attention weights, hidden units and both "
-        "branches, and without any, on one text with the same seeds. Entropy is measured without dropout in both."
+        "Figure 6's language model is trained with its dropout of 0.2 and without dropout, on the same text and from "
+        "the same seeds. Dropout acts on embeddings, attention weights, hidden units and both branches. Entropy is "
+        "always measured with dropout switched off."
     ),
 )

@@ -8,6 +8,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
 from joma.claims.controls import hardest
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
 from joma.measure.intervals import compare
 from joma.recipes.language import Recipe, same_text
 from joma.recipes.language_curves import alive, best_loss, curve
@@ -46,7 +47,7 @@ FEW_WORDS = {
 ORTHONORMAL = Claim(
     "rebound-with-orthonormal-embeddings",
     "JoMA Sec. 2",
-    "Embeddings are taken as fixed and orthonormal; with such ones attention entropy drops and then rebounds.",
+    "The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and rebounds.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -55,7 +56,7 @@ ORTHONORMAL = Claim(
 FROZEN = Claim(
     "rebound-with-random-embeddings",
     "JoMA Sec. 7",
-    "Words that outnumber dimensions can have almost orthogonal vectors; asked here: does attention rebound with them?",
+    "More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -64,7 +65,7 @@ FROZEN = Claim(
 BETTER_LEARNED = Claim(
     "learned-embeddings-help",
     "JoMA Sec. 7",
-    "Training the embeddings as well makes learning more effective and generalisation better.",
+    "Training the embeddings too makes learning more effective and generalisation better.",
     empirical=True,
     matters=BETTER,
     unit="nats",
@@ -72,7 +73,7 @@ BETTER_LEARNED = Claim(
 ALIKE_LEARNED = Claim(
     "learned-embeddings-become-alike",
     "JoMA Sec. 7",
-    "Trained embeddings of similar words become similar: vectors are less orthogonal than random ones.",
+    "Trained embeddings of similar words become similar: they are less orthogonal than random vectors.",
     empirical=True,
     matters=ALIKE,
     unit="%",
@@ -80,7 +81,7 @@ ALIKE_LEARNED = Claim(
 LOGITS = Claim(
     "logits-with-orthonormal-embeddings",
     "JoMA Thm 1",
-    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c, with orthonormal embeddings.",
+    "With orthonormal embeddings, softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -102,8 +103,8 @@ def _better(run: Run) -> Finding:
     Frozen vectors with which nothing is learned would speak for the claim, so that twin need not have learned.
     """
     expected = (
-        f"after as many steps a lower validation loss than with frozen vectors, by at least {BETTER} nats and beyond "
-        "chance (95 %)"
+        f"after the same number of steps, a validation loss at least {BETTER} nats lower than with frozen vectors, "
+        "beyond chance (95 %)"
     )
     if finding := cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
         return finding
@@ -112,7 +113,7 @@ def _better(run: Run) -> Finding:
         BETTER_LEARNED,
         compare(*below),
         expected=expected,
-        what="loss below that of the words' frequencies by",
+        what="gain in loss over predicting each word by its frequency",
         beside=_losses(run, *ALL_WORDS) | diverged(run, ALL_WORDS),
     )
 
@@ -120,8 +121,8 @@ def _better(run: Run) -> Finding:
 def _alike(run: Run) -> Finding:
     """Coherence, the mean |cos| between words, at the end: by which share it exceeds that of frozen random vectors."""
     expected = (
-        f"a mean |cos| between words above that of frozen random vectors by at least {ALIKE:.0%} and beyond chance "
-        "(95 %)"
+        f"a mean |cos| between words at least {show(ALIKE, '%')} larger than that of frozen random vectors, beyond "
+        "chance (95 %)"
     )
     if finding := cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
         return finding
@@ -132,7 +133,7 @@ def _alike(run: Run) -> Finding:
         ALIKE_LEARNED,
         compare(found / random - 1),
         expected=expected,
-        what="mean |cos| between words above that of frozen random vectors by",
+        what="excess of the mean |cos| between words over that of frozen random vectors",
         beside={name: {"mean |cos|": compare(ends).value} for name, ends in coherence.items()}
         | diverged(run, ["learned"]),
     )
@@ -141,8 +142,8 @@ def _alike(run: Run) -> Finding:
 def _logits(run: Run) -> Finding:
     """Theorem 1's estimate in the first layer: with orthonormal vectors, against random ones and against frequency."""
     expected = (
-        f"a correlation of at least {HIGH} over words, above that with random vectors and above that of log frequency "
-        f"(its absolute value), by at least {MARGIN} and beyond chance (95 %)"
+        f"a correlation over words of at least {HIGH}; larger than with random vectors, and larger than the absolute "
+        f"correlation with log frequency, each by at least {MARGIN} and beyond chance (95 %)"
     )
     if "orthonormal/estimate/theorem" not in run:
         reason = "with several heads the theorem does not say which logits it means"
@@ -157,7 +158,7 @@ def _logits(run: Run) -> Finding:
         LOGITS,
         hardest(LOGITS, {f"against {name}": compare(theorem, other) for name, other in controls.items()}),
         expected=expected,
-        what="correlation of estimate and logits",
+        what="correlation of Theorem 1's estimate with the logits",
         size=[at_least("mean correlation", compare(theorem).value, HIGH)],
         beside={name: {"correlation": compare(ends).value} for name, ends in found.items()}
         | {"log frequency": {"|correlation|": compare(frequency).value}}
@@ -185,7 +186,7 @@ def draw(run: Run) -> list[Drawing]:
 
 STUDY = Study(
     name="embeddings",
-    title="Ablation: embeddings learned, frozen, orthonormal",
+    title="Ablation: learned, frozen and orthonormal embeddings",
     version=2,
     claims=(ORTHONORMAL, FROZEN, BETTER_LEARNED, ALIKE_LEARNED, LOGITS),
     quick=AblationConfig(),
@@ -195,8 +196,9 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "Figure 6's language model with learned embeddings and with random ones that stay as they start; and, on the "
-        "text cut to as many words as the network is wide, with learned, frozen random and frozen orthonormal ones: "
-        "the theory assumes the last. Orthonormal vectors have length 1, random ones start at 0.1 √(width/3)."
+        "Figure 6's language model is trained on the whole vocabulary with learned embeddings and with random "
+        "embeddings that stay frozen. It is also trained on the text cut to as many words as the network is wide, with "
+        "learned, frozen random and frozen orthonormal embeddings. The theory assumes frozen orthonormal embeddings. "
+        "Orthonormal vectors have length 1. Random vectors start with length 0.1 √(width/3)."
     ),
 )

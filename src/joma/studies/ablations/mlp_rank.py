@@ -32,6 +32,8 @@ RANK = Quantity(
     "stable rank / its start",
     "share of the start",
     relative=True,
+    brief="the stable rank of the MLP's lower matrix",
+    short="Stable rank",
 )
 SHARE = 0.02  # of the start: a smaller change of rank counts as none
 CLOSE = 0.9  # a correlation that counts as following
@@ -52,7 +54,7 @@ BOUNCES = Claim(
 NONLINEAR = Claim(
     "mlp-rank-needs-nonlinearity",
     "JoMA Sec. 8",
-    "It is in the dynamics of nonlinear MLPs that weights become low rank and then high rank again.",
+    "The weights become low rank and then high rank again because the MLP is nonlinear.",
     empirical=True,
     matters=SHARE,
     unit="%",
@@ -62,7 +64,7 @@ NONLINEAR = Claim(
 TOGETHER = Claim(
     "mlp-rank-follows-entropy",
     "JoMA Sec. 4",
-    "MLP and attention move together, so that the rank of the one falls and rises with the entropy of the other.",
+    "MLP and attention move together: the rank of the MLP falls and rises with the entropy of attention.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -81,8 +83,8 @@ def _nonlinear(run: Run) -> Finding:
 def _together(run: Run) -> Finding:
     """Over measuring points: does rank go with entropy more than any slow trend does, such as the log of time?"""
     expected = (
-        f"in every layer a correlation over training of at least {CLOSE}, above that with log time (its absolute "
-        f"value) by at least {MARGIN} and beyond chance (95 %)"
+        f"in every layer, rank and entropy have a correlation over training of at least {CLOSE}; it exceeds the "
+        f"absolute correlation of rank with log time by at least {MARGIN} and beyond chance (95 %)"
     )
     if finding := cannot_tell(TOGETHER, run, expected, "ReLU", of=RANK):
         return finding
@@ -111,7 +113,7 @@ def draw(run: Run) -> list[Drawing]:
 
 STUDY = Study(
     name="mlp-rank",
-    title="Section 4: does the MLP's rank drop and bounce back?",
+    title="Section 4: does the rank of the MLP drop and bounce back?",
     version=2,
     claims=(BOUNCES, NONLINEAR, TOGETHER),
     quick=AblationConfig(),
@@ -121,8 +123,8 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "The stable rank of the MLP's lower matrix, as a share of where it began, over the training of Figure 6's "
-        "language model, with ReLU and with the identity in its place; and whether it goes with attention entropy more "
-        "than any slow trend would."
+        "Figure 6's language model is trained with ReLU and with no activation (identity). Over training, the stable "
+        "rank of the MLP's lower matrix is measured as a share of its start. Its correlation with attention entropy is "
+        "compared with its correlation with the log of time, which any slow trend would have."
     ),
 )

@@ -34,7 +34,7 @@ VARIANTS = {
 REBOUND = Claim(
     "rebound-needs-nonlinearity",
     "JoMA Sec. 5",
-    "Attention entropy bounces back because the MLP is nonlinear; with a linear MLP it would not.",
+    "Attention entropy rebounds because the MLP is nonlinear. With a linear MLP it would not rebound.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -43,7 +43,7 @@ REBOUND = Claim(
 LINEAR = Claim(
     "linear-mlp-stays-sparse",
     "JoMA Thm 2",
-    "With a linear MLP attention becomes sparse over training, and no denser again.",
+    "With a linear MLP, attention becomes sparse during training and does not become dense again.",
     empirical=True,
     matters=MATTERS / 2,  # below a rebound of MATTERS by so much: nearer to none than to one that matters
     unit="nats",
@@ -52,7 +52,8 @@ LINEAR = Claim(
 GELU = Claim(
     "rebound-with-gelu",
     "JoMA Sec. 4",
-    "With a nonlinear activation attention becomes sparse and then dense; asked here of one that is not homogeneous.",
+    "With a nonlinear activation, attention becomes sparse and then dense. Tested here: GELU, which is not "
+    "homogeneous.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -61,7 +62,7 @@ GELU = Claim(
 DROP_OF_MLP = Claim(
     "drop-needs-mlp",
     "JoMA Thm 1",
-    "Attention's logits follow from the weights of the MLP above it; asked here: does the drop of its entropy need it?",
+    "Attention logits follow from the weights of the MLP above. Tested here: does the drop in entropy need the MLP?",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -89,8 +90,8 @@ def _linear(run: Run) -> Finding:
     smallest rebound that matters. A linear network that rebounds beyond it, by more than chance, refutes the claim.
     """
     expected = (
-        f"in every layer of the linear network a drop, and a rebound that stays below {MATTERS:g} nats (both 99 %); a "
-        "rebound with ReLU"
+        f"in every layer, the linear network has a drop and a rebound that stays below {MATTERS:g} nats (both 99 %); "
+        "the ReLU network has a rebound"
     )
     if finding := cannot_tell(LINEAR, run, expected, "identity", "ReLU"):
         return finding
@@ -105,7 +106,7 @@ def _linear(run: Run) -> Finding:
         expected=expected,
         what="minus the rebound with identity",
         controls=[
-            at_least(f"{layer}: {what}, the lower end of its interval,", found.low, MATTERS, "nats")
+            at_least(f"{layer}: lower end of the {what}", found.low, MATTERS, "nats")
             for what, layers in needed.items()
             for layer, found in layers.items()
         ],
@@ -127,7 +128,7 @@ def _rebound_of_mlp(run: Run) -> Finding:
 
 STUDY = Study(
     name="nonlinearity",
-    title="Ablation: is it the nonlinearity that makes attention rebound?",
+    title="Ablation: does the nonlinearity make attention rebound?",
     version=2,
     claims=(REBOUND, LINEAR, GELU, DROP_OF_MLP, REBOUND_OF_MLP),
     quick=AblationConfig(width=32, mlp=32, streams=8, layers=2, steps=300, every=20),
@@ -137,8 +138,9 @@ STUDY = Study(
     draw=draws(VARIANTS, "nonlinearity"),
     check=same_text,
     about=(
-        "Figure 6's language model with ReLU, with GELU, with the identity in place of an activation, and without "
-        "MLPs, on one text with the same seeds. The rebound needs the nonlinearity only if it exceeds that of the "
-        "identity, seed by seed and in every layer, and the identity has none."
+        "Figure 6's language model is trained in four variants: with ReLU, with GELU, with no activation (identity), "
+        "and without MLPs. All variants read the same text and start from the same seeds. The rebound needs the "
+        "nonlinearity only if two things are true in every layer: the rebound with ReLU is larger than with the "
+        "identity, seed by seed, and the identity has no rebound."
     ),
 )

@@ -19,7 +19,7 @@ VARIANTS = {
 NONE = Claim(
     "rebound-without-norm",
     "JoMA eq. 1",
-    "The block of the theory has no normalisation; without one, attention entropy drops and then rebounds.",
+    "The block of the theory has no normalisation. Without normalisation, attention entropy drops and then rebounds.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -28,7 +28,7 @@ NONE = Claim(
 BEFORE = Claim(
     "rebound-with-norm-before",
     "JoMA Sec. 6",
-    "Attention entropy drops and rebounds, if less plainly, in OPT and Pythia, which have the norm before each branch.",
+    "Attention entropy drops and rebounds, though less clearly, in OPT and Pythia. Both normalise before each branch.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -37,7 +37,7 @@ BEFORE = Claim(
 RMS = Claim(
     "rebound-with-rmsnorm",
     "JoMA Sec. 4",
-    "The rebound is derived for a block without a norm; asked here of RMSNorm in place of LayerNorm.",
+    "The rebound is derived for a block without normalisation. Tested here: RMSNorm in place of LayerNorm.",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -59,7 +59,7 @@ def _rms(run: Run) -> Finding:
 
 STUDY = Study(
     name="norm",
-    title="Ablation: normalisation after, before, by RMS, and none",
+    title="Ablation: kind and place of normalisation",
     version=2,
     claims=(NONE, BEFORE, RMS),
     quick=AblationConfig(),
@@ -69,7 +69,8 @@ STUDY = Study(
     draw=draws(VARIANTS, "norm"),
     check=same_text,
     about=(
-        "Figure 6's language model, which normalises after every branch, with LayerNorm before every branch, with "
-        "RMSNorm after it, and without any, on one text with the same seeds and the same rate."
+        "Figure 6's language model normalises with LayerNorm after every branch. Here it is also trained with "
+        "LayerNorm before every branch, with RMSNorm after every branch, and without normalisation. All variants have "
+        "the same text, the same seeds and the same learning rate."
     ),
 )

@@ -13,7 +13,7 @@ VARIANTS = {"residual": as_it_is, "no residual": lambda base: base.with_decoder(
 DROP = Claim(
     "drop-needs-residual",
     "JoMA Sec. 2",
-    "The residual connection is a critical component of the block; asked here of the drop in attention entropy.",
+    "The residual connection is a critical part of the block. Tested here: does the drop in attention entropy need it?",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -22,7 +22,7 @@ DROP = Claim(
 REBOUND = Claim(
     "rebound-needs-residual",
     "JoMA eq. 1",
-    "The block that the dynamics are derived for has a residual connection; asked here of the rebound.",
+    "The dynamics are derived for a block with a residual connection. Tested here: does the rebound need it?",
     empirical=True,
     matters=MATTERS,
     unit="nats",
@@ -50,7 +50,8 @@ STUDY = Study(
     draw=draws(VARIANTS, "residual"),
     check=same_text,
     about=(
-        "Figure 6's language model with and without the residual connections around attention and MLP, on one text "
-        "with the same seeds. A network that learns no more than how frequent words are is evidence of nothing."
+        "Figure 6's language model is trained with and without the residual connections around attention and MLP, on "
+        "the same text and from the same seeds. A network that learns only how frequent words are shows nothing and is "
+        "not judged."
     ),
 )

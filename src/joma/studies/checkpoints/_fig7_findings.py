@@ -29,7 +29,7 @@ COMMAND = "joma verify fig7 --scale paper"
 RANK_TOP = Claim(
     "rank-of-top-layers",
     "JoMA Fig. 7",
-    "The stable rank of the MLP's lower matrix drops and then bounces back in the top layers.",
+    "In the top layers, the stable rank of the MLP's lower matrix drops and then bounces back.",
     empirical=True,
     matters=BACK,
     unit="%",
@@ -37,7 +37,7 @@ RANK_TOP = Claim(
 RANK_BOTTOM = Claim(
     "rank-of-bottom-layers",
     "JoMA Fig. 7",
-    "In the bottom layers the stable rank drops and does not bounce back.",
+    "In the bottom layers, the stable rank of the MLP's lower matrix drops and does not bounce back.",
     empirical=True,
     matters=DROP,
     unit="%",
@@ -46,7 +46,7 @@ RANK_BOTTOM = Claim(
 ENTROPY = Claim(
     "entropy-over-checkpoints",
     "JoMA Fig. 7",
-    "Attention entropy drops and bounces back over training, less clearly than the stable rank.",
+    "Over training, attention entropy drops and bounces back, less clearly than the stable rank.",
     empirical=True,
     matters=BACK,
     unit="%",
@@ -54,7 +54,7 @@ ENTROPY = Claim(
 EMBEDDING = Claim(
     "embeddings-nearly-orthogonal",
     "JoMA talk slide embeddings",
-    "At every layer the vectors of different tokens are almost orthogonal.",
+    "At every layer, the vectors of different tokens are almost orthogonal.",
     empirical=True,
     matters=CLOSE,
     ceiling=1.0,
@@ -103,7 +103,7 @@ def _curves(run: Run, name: str, kept: list[int]) -> Any:
 
 
 def _top(run: Run) -> Finding:
-    expected = "every layer of the upper half drops, and comes back by 2 % of its drop"
+    expected = "every layer of the upper half drops, and comes back by at least 2 % of its drop"
     if not (kept := learned(run, "loss")):
         return not_run(RANK_TOP, expected, UNLEARNED, COMMAND)
     moves = _moves(run, "stable rank", kept)
@@ -111,14 +111,16 @@ def _top(run: Run) -> Finding:
 
 
 def _entropy(run: Run) -> Finding:
-    expected = "every layer drops, and comes back by 2 % of its drop, but by less of it than the stable rank does"
+    expected = (
+        "every layer drops, and comes back by at least 2 % of its drop; the stable rank comes back by a larger share"
+    )
     if not (kept := learned(run, "loss")):
         return not_run(ENTROPY, expected, UNLEARNED, COMMAND)
     moves, rank = (_moves(run, name, kept) for name in ("entropy", "stable rank"))
     layers = range(moves.drop.shape[1])
     clearer = _mean_back(moves, layers) - _mean_back(rank, range(_half(rank), rank.drop.shape[1]))
     less = below(
-        "share of the drop that comes back, beyond that of the stable rank in the top layers", clearer, 0.0, "%"
+        "share of the drop that comes back, minus that of the stable rank in the top layers", clearer, 0.0, "%"
     )
     return _rebounds(ENTROPY, run, "entropy", kept, moves, layers, expected, [less])
 
@@ -144,33 +146,33 @@ def _rebounds(
         what="share of the drop that comes back",
         expected=expected,
         size=list(size),
-        controls=[beyond(RANK_BOTTOM, "drop in units of the start, in the layer where it is least certain", least)],
+        controls=[beyond(RANK_BOTTOM, "drop as a share of the start, in the layer where it is least certain", least)],
         beside=_numbers(run, name, kept, moves, some),
     )
 
 
 def _bottom(run: Run) -> Finding:
-    expected = "every layer of the lower half drops, and none comes back by 2 % of its drop"
+    expected = "every layer of the lower half drops, and none comes back by 2 % of its drop or more"
     if not (kept := learned(run, "loss")):
         return not_run(RANK_BOTTOM, expected, UNLEARNED, COMMAND)
     moves = _moves(run, "stable rank", kept)
     some = list(range(_half(moves)))
     if not some:
-        return not_run(RANK_BOTTOM, expected, "a network of one layer has no bottom layers", COMMAND)
+        return not_run(RANK_BOTTOM, expected, "a network with one layer has no bottom layers", COMMAND)
     most = float(np.max([compare(moves.share_back(layer), level=LEVEL).high for layer in some]))
     return by_effect(
         RANK_BOTTOM,
         {_name(layer): compare(moves.share_dropped(layer), level=LEVEL) for layer in some},
-        what="drop in units of the start",
+        what="drop as a share of the start",
         expected=expected,
-        size=[below("largest share of the drop that comes back, upper end", most, BACK, "%")],
+        size=[below("upper end of the largest share of a drop that comes back", most, BACK, "%")],
         beside=_numbers(run, "stable rank", kept, moves, some),
     )
 
 
 def _embedding(run: Run) -> Finding:
     """1 - |cos| beside 1 - what counts as almost orthogonal, which follows from the width alone."""
-    expected = "a mean |cos| of at most twice that of random vectors, at every layer"
+    expected = "at every layer, a mean |cos| of at most twice that of random vectors"
     if not (kept := learned(run, "loss")):
         return not_run(EMBEDDING, expected, UNLEARNED, COMMAND)
     met = np.stack([run.value(f"{prefix(number)}coherence")[-1] for number in kept])  # (seeds, layers + 1, 2)
@@ -223,8 +225,8 @@ def _numbers(run: Run, name: str, kept: list[int], moves: _Moves, layers: list[i
         _name(layer): {
             "drop": float(moves.drop[:, layer].mean()),
             "drop of a random walk": walk("drop", layer),
-            "comes back by": float(moves.back[:, layer].mean()),
-            "a random walk by": walk("rebound", layer),
+            "rebound": float(moves.back[:, layer].mean()),
+            "rebound of a random walk": walk("rebound", layer),
         }
         for layer in layers
     } | left_out(run, kept)

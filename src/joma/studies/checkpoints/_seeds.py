@@ -47,4 +47,4 @@ def learned(run: Run, losses: str) -> list[int]:
 def left_out(run: Run, kept: list[int]) -> dict[str, dict[str, float]]:
     """The number of networks that are not judged, if there are any, as it stands beside a finding."""
     lost = networks(run) - len(kept)
-    return {"did not learn and left out": {"networks": float(lost)}} if lost else {}
+    return {"left out because they did not learn": {"networks": float(lost)}} if lost else {}

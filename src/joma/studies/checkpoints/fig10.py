@@ -6,29 +6,23 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.contract import Claim, Finding, Progress, Study, each_claim
 from joma.claims.verdicts import by_effect, not_run
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, panels
 from joma.measure.intervals import compare
 from joma.measure.superposition import Superposition, superposition
 from joma.runs import Run
-from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, networks, prefix
+from joma.studies.checkpoints._fig10_figures import NETWORKS, SPAN, draw
+from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, prefix
 from joma.studies.checkpoints._superposition import Layer, Material, prepare, read
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MARGIN = 0.05  # of all neurons: the smallest difference from a control that matters
-NETWORKS = ("trained", "untrained")
 SHOWN = 3  # neurons whose contexts are printed
-SPAN = 28  # tokens of a context that are printed, the query last
-COLUMNS = 98  # characters in a printed line
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,7 @@ class Config:
 UNRELATED = Claim(
     "neurons-hold-unrelated-patterns",
     "JoMA Fig. 10",
-    "One and the same MLP neuron is switched on by several combinations of tokens that have nothing to do with each "
-    "other.",
+    "One MLP neuron is switched on by several combinations of tokens that are unrelated to each other.",
     empirical=True,
     matters=MARGIN,
     unit="%",
@@ -77,7 +70,7 @@ UNRELATED = Claim(
 LEARNED = Claim(
     "superposition-is-learned",
     "JoMA App. A.4",
-    "A neuron comes to hold several queries with their patterns by training.",
+    "Training makes a neuron hold several queries with their patterns.",
     empirical=True,
     matters=MARGIN,
     unit="%",
@@ -146,14 +139,14 @@ def _one_network(config: Config, run: Run, place: str, progress: Progress) -> No
 
 
 def _unrelated(run: Run) -> Finding:
-    expected = "more neurons with two or more groups of related contexts than sets of shuffled contexts have"
+    expected = "more neurons with two or more groups of related contexts than with shuffled contexts"
     return _more_neurons(
         run, UNRELATED, "beside contexts shuffled between neurons", "trained/shuffled_patterns", expected
     )
 
 
 def _learned(run: Run) -> Finding:
-    expected = "more such neurons than in the same networks before training"
+    expected = "more neurons with two or more groups of related contexts than before training"
     return _more_neurons(run, LEARNED, "beside the untrained network", "untrained/patterns", expected)
 
 
@@ -174,7 +167,7 @@ def _more_neurons(run: Run, claim: Claim, beside: str, control: str, expected: s
         expected=expected,
         beside={
             "neurons": {"of each network": float(run.value("trained/patterns").size)},
-            "contexts more alike than shuffled ones, in standard deviations": {
+            "contexts more alike than shuffled contexts, in standard deviations": {
                 network: -float(one) for network, one in z.items()
             },
             **left_out(run, kept),
@@ -188,93 +181,6 @@ def _share(run: Run, number: int, series: str) -> float:
 
 def _median(run: Run, number: int, series: str) -> float:
     return float(np.median(run.value(prefix(number) + series)))
-
-
-def draw(run: Run) -> list[Drawing]:
-    """The scores beside their controls, and a few neurons' contexts to read."""
-    drawings = [_draw_scores(run)]
-    if len(run.value("shown/neuron")):
-        drawings.append(_draw_contexts(run))
-    return drawings
-
-
-def _draw_scores(run: Run) -> Drawing:
-    figure, (left, right) = panels(2)
-    colours = {"trained": BLUE, "untrained": CONTROL}
-    both = np.concatenate([_all(run, f"{network}/z") for network in NETWORKS])
-    bins = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 40)
-    for network in NETWORKS:
-        values = _all(run, f"{network}/z")
-        weights = np.full(len(values), 100 / len(values))
-        left.hist(
-            values, bins.tolist(), weights=weights, histtype="step", lw=1.6, color=colours[network], label=network
-        )
-    left.axvline(0, ls="--", lw=1, color=ORANGE, label="shuffled contexts")
-    left.set(xlabel="z of 1 − mean cosine between contexts", ylabel="neurons (%)", title="Related contexts: z < 0")
-    left.legend(loc="upper left")
-    kinds = {**{n: _all(run, f"{n}/patterns") for n in NETWORKS}, "shuffled": _all(run, "trained/shuffled_patterns")}
-    most = min(max(int(values.max()) for values in kinds.values()), 5)
-    for i, (name, values) in enumerate(kinds.items()):
-        height = [100 * float((np.minimum(values, most) == n).mean()) for n in range(most + 1)]
-        place = np.arange(most + 1) + 0.27 * (i - 1)
-        right.bar(place, height, 0.25, color=colours.get(name, ORANGE), label=name)
-    ticks = range(most + 1)
-    right.set_xticks(ticks, [f"{n}+" if n == most == 5 else str(n) for n in ticks])
-    right.set(xlabel="unrelated patterns of one neuron", ylabel="neurons (%)", title="Patterns per neuron")
-    right.legend()
-    caption = (
-        "Left: how much a neuron's strongest contexts resemble each other, against contexts shuffled between neurons. "
-        "Right: groups of at least three related contexts per neuron."
-    )
-    return Drawing("unrelated-contexts", caption, figure)
-
-
-def _all(run: Run, series: str) -> Any:
-    """Of the neurons of all networks."""
-    return np.concatenate([run.value(prefix(number) + series) for number in range(networks(run))])
-
-
-def _draw_contexts(run: Run) -> Drawing:
-    neurons, groups, weight = (run.value(f"shown/{name}") for name in ("neuron", "group", "weight"))
-    words = json.loads(run.value("shown/words").tobytes().decode())
-    lines = len(neurons) * (groups.shape[1] + 1.5) - 0.5
-    figure, (axis,) = panels(width=7.4, height=0.17 * lines + 0.1)
-    axis.set(xlim=(-4, COLUMNS + 1), ylim=(lines - 0.2, -0.8))
-    axis.axis("off")
-    row = 0.0
-    for i, (layer, neuron) in enumerate(neurons):
-        axis.text(-4, row, f"Layer {layer + 1}, neuron {neuron}", fontsize=8.5, fontweight="bold", va="center")
-        row += 1
-        for j, group in enumerate(groups[i]):
-            axis.text(-3.5, row, "AB"[group], fontsize=8.5, va="center", color=(BLUE, GREEN)[group])
-            _write_context(axis, row, words[i][j], weight[i, j][SPAN - len(words[i][j]) :])
-            row += 1
-        row += 0.5
-    caption = (
-        "Contexts on which one neuron of the trained network fires most, from two of its patterns, A and B. The query "
-        "is the last token, underlined; bold are the three tokens shown that it attends to most."
-    )
-    return Drawing("pattern-superposition", caption, figure)
-
-
-def _write_context(axis: Axes, row: float, words: list[str], weight: Any) -> None:
-    """One line of text that ends with the query, cut at its left to the width of the figure."""
-    bold = {i for i in np.argsort(-weight)[:3] if weight[i] > 0}
-    shown = [_visible(word) for word in words]
-    while sum(map(len, shown)) > COLUMNS:
-        shown = shown[1:]
-    column = 0
-    for i, word in enumerate(shown, start=len(words) - len(shown)):
-        style: dict[str, Any] = {"fontweight": "bold"} if i in bold else {"alpha": 0.75}
-        text = axis.text(column, row, word, family="monospace", fontsize=8, va="center", parse_math=False, **style)
-        if i == len(words) - 1:
-            axis.plot([column, column + len(word)], [row + 0.45] * 2, lw=1, color=text.get_color())
-        column += len(word)
-
-
-def _visible(word: str) -> str:
-    """A token on one line: a mark for a line's end, one column for anything that does not print."""
-    return "".join("↵" if c == "\n" else c if c.isprintable() else "·" for c in word.replace("    ", " "))
 
 
 def _shown(found: list[Superposition], layers: list[Layer], words: list[list[str]]) -> dict[str, Any]:
@@ -325,11 +231,12 @@ STUDY = Study(
     judge=each_claim(_unrelated, _learned),
     draw=draw,
     about=(
-        "Every MLP neuron's 20 strongest contexts are taken from as many texts, each as a tf-idf vector of the tokens "
-        "its query attends to. Contexts are related when they are closer than 99 % of the pairs between neurons; three "
-        "or more contexts held together by triangles of related pairs are a pattern. A neuron with two patterns fires "
-        "on unrelated combinations of tokens. The controls are contexts shuffled between neurons and the same network "
-        "untrained. Shares are compared over networks of several seeds; a single given model is compared with nothing "
-        "of its kind, so that its findings are undecided."
+        "For every MLP neuron, the 20 contexts that switch it on most are taken, each from another text. A context is "
+        "described by a tf-idf vector of the tokens that its query attends to. Two contexts are related when they are "
+        "closer than 99 % of the pairs from different neurons. Three or more contexts that are connected by triangles "
+        "of related pairs form a pattern. A neuron with two patterns fires on unrelated combinations of tokens. There "
+        "are two controls: contexts shuffled between neurons, and the same network before training. Shares of neurons "
+        "are compared over networks of several seeds. A single given model has no interval, so its findings are "
+        "undecided."
     ),
 )

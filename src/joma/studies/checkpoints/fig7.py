@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from joma.claims.contract import Drawing, NotRun, Progress, Study, each_claim
+from joma.claims.contract import NotRun, Progress, Study, each_claim
 from joma.data.python_source import source_text
-from joma.figures.style import CONTROL, depth_colours, panels
 from joma.host.devices import lacking
 from joma.measure.embedding import coherence
 from joma.measure.rebound import FEWEST_POINTS, rebound
 from joma.runs import Run
 from joma.studies.checkpoints import _fig7_findings as findings
+from joma.studies.checkpoints._fig7_figure import draw
 from joma.studies.checkpoints._seeds import prefix
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
 
@@ -153,7 +153,7 @@ def _scan(config: Config, run: Run, number: int, own: Path, source: str, text: P
         found = sweep(wanted, into, report=report)
     if len(found.steps) < FEWEST_POINTS:
         raise NotRun(
-            f"{source} has {len(found.steps)} usable steps; telling a rebound from noise takes {FEWEST_POINTS}",
+            f"{source} has {len(found.steps)} usable steps; telling a rebound from noise needs {FEWEST_POINTS}",
             "joma verify fig7",
         )
     mlp = next(name for name in found.curves if name.startswith("stable_rank/"))
@@ -209,43 +209,13 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
     windows = tokens[: len(tokens) // length * length].view(-1, length)[:16].to(config.device)
     with torch.inference_mode():
         states = model(windows, output_hidden_states=True).hidden_states
-    # One vector a token of the vocabulary: its first occurrence, so that equal tokens are not compared.
+    # One vector per token of the vocabulary: its first occurrence, so that equal tokens are not compared.
     _, first = np.unique(windows.flatten().cpu().numpy(), return_index=True)
     rows = []
     for state in states:
         found = coherence(state.flatten(0, 1)[torch.from_numpy(first).to(state.device)].cpu())
         rows.append([float(found.mean), found.random_mean])
     return np.array(rows)
-
-
-def draw(run: Run) -> list[Drawing]:
-    """Curves per layer, coloured by depth, and the coherence of the layers' vectors."""
-    steps = run.value("steps")
-    figure, axes = panels(3, width=2.9)
-    for axis, name, label in zip(
-        axes, ("stable rank", "entropy"), ("stable rank", "attention entropy (nats)"), strict=False
-    ):
-        curves = run.value(f"layers/{name}")
-        for layer, colour in enumerate(depth_colours(curves.shape[1])):
-            axis.plot(steps, curves[:, layer], color=colour, label=f"layer {layer}", marker=".", ms=4, lw=1.2)
-        axis.set_xscale("symlog", linthresh=1)
-        axis.set(xlabel="training step", ylabel=label)
-    axes[0].set_title("MLP's lower matrix")
-    axes[1].set_title("Attention")
-    axes[1].legend(fontsize=7)
-    met, at = run.value("coherence"), run.value("coherence/steps")
-    for row, step, colour in zip(met, at, depth_colours(len(at)), strict=True):
-        axes[2].plot(range(len(row)), row[:, 0], color=colour, marker="o", ms=4, label=f"step {step}")
-    axes[2].axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
-    axes[2].set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
-    axes[2].set_title("Vectors of tokens")
-    axes[2].legend(fontsize=7)
-    caption = (
-        f"{len(steps)} checkpoints of the first network. Left: stable rank of the matrix into the MLP's hidden nodes, "
-        "by layer. Middle: attention entropy on text that was not trained on. Right: how far the tokens' vectors are "
-        "from orthogonal."
-    )
-    return [Drawing("checkpoint-series", caption, figure)]
 
 
 STUDY = Study(
@@ -274,11 +244,11 @@ STUDY = Study(
     judge=each_claim(*findings.JUDGES),
     draw=draw,
     about=(
-        "A GPT-NeoX is trained from scratch for every seed (or a series is given with --series), and its checkpoints "
-        "are scanned. Each layer's curve is read, seed by seed, in the valley of the other seeds, so that its own "
-        "noise chooses no place. It drops, and bounces back, if the interval over seeds (99 %) says so. One network "
-        "has no such interval, and its findings are undecided; beside them stands what a random walk as rough as the "
-        "curve would do. Quick scale trains a tiny model on Python source; paper scale trains 36 million parameters "
-        "on WikiText-2 and Python source."
+        "A GPT-NeoX is trained from scratch for every seed, and its checkpoints are scanned. (A series of checkpoints "
+        "can also be given with --series.) Drop and rebound of a seed are read at the step where the mean of the other "
+        "seeds is lowest, so that a seed's own noise does not choose the step. A layer drops, or bounces back, if the "
+        "99 % interval over seeds is above zero. A single network has no such interval, so its findings are undecided. "
+        "The findings also show what a random walk as rough as the curve would do. Quick scale trains a tiny model on "
+        "Python source. Paper scale trains 36 million parameters on WikiText-2 and Python source."
     ),
 )

@@ -42,7 +42,8 @@ class Fates(NamedTuple):
     def reason(self) -> str:
         """Why nothing can be said, where none is left."""
         lost = int(np.sum(self.diverged))
-        return f"{self.kept.sum()} of {self.kept.size} networks learned their task ({lost} diverged), too few to judge"
+        learned, all_of_them = self.kept.sum(), self.kept.size
+        return f"only {learned} of {all_of_them} networks learned their task ({lost} diverged): too few to judge"
 
 
 def of_learned(

@@ -14,6 +14,8 @@ from joma.models.decoder import Decoder, DecoderConfig
 from joma.training import Ensemble, Optimizer
 
 BLOCKS = 3
+ALL_BLOCKS = BLOCKS
+"""Scores are kept by place: the blocks, and at this index all of them together."""
 SAMPLES_AT_ONCE = 256
 """Sequences a member reads at once while it is measured: hidden layers of all positions are large."""
 

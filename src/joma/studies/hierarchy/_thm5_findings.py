@@ -29,21 +29,22 @@ FORMULA = Claim(
 SAMPLED = Claim(
     "co-occurrence-sampled",
     "JoMA Thm 5",
-    "In sequences drawn from a deep tree, tokens co-occur as often as the formula with the printed ρ₀ says.",
-    "As often as the formula with the corrected ρ₀ says.",
+    "In sequences drawn from a deep tree, tokens co-occur as often as the formula says with the printed ρ₀.",
+    "Tokens co-occur as often as the formula says with the corrected ρ₀.",
     uses=("thm5/co-occurrence",),
 )
 ROOT = Claim(
     "any-pair",
     "JoMA Thm 5",
-    "The formula is for any two tokens and their common latent ancestor.",
-    "For tokens below one child of the root, H ≤ L − 1; tokens that only meet in the root obey another formula.",
+    "The formula holds for any two tokens and their common latent ancestor.",
+    "It holds for tokens below one child of the root, H ≤ L − 1. Tokens that meet only in the root obey another "
+    "formula.",
     uses=("thm5/co-occurrence",),
 )
 REACH = Claim(
     "root-through-one-number",
     "JoMA eq. 105",
-    "With ρ₀ the uncertainty of the root's child itself, co-occurrence depends on root and depth through ρᴸ⁻¹ρ₀ alone.",
+    "If ρ₀ is the uncertainty of the root's child, co-occurrence depends on root and depth only through ρᴸ⁻¹ρ₀.",
     uses=("thm5/joint-of-two-latents", "thm5/marginal-of-a-latent"),
 )
 JOINT = Claim(
@@ -56,20 +57,20 @@ REMAINDER = Claim(
     "remainder",
     "JoMA eq. 8",
     "At ρ = ρ₀ = 1 − ε co-occurrence is 1 − H/L up to a remainder of order ε².",
-    "The remainder is εH(2H − L)/(2L), of order ε; only what is left after it is of order ε².",
+    "The remainder is εH(2H − L)/(2L), which is of order ε. Only what is left after it is of order ε².",
     uses=("thm5/co-occurrence",),
 )
 SATURATING = Claim(
     "saturating-root",
     "JoMA eq. 8",
     "When ρ and ρ₀ are both very close to 1, co-occurrence is close to 1 − H/L.",
-    "It is close to 1 − H/(L − 1 + k), k = (1 − ρ₀)/(1 − ρ); 1 − H/L is the case k = 1, and ρ₀ fixed below 1 gives 1.",
+    "It is close to 1 − H/(L − 1 + k) with k = (1 − ρ₀)/(1 − ρ). k = 1 gives 1 − H/L; ρ₀ fixed below 1 gives 1.",
     uses=("thm5/co-occurrence",),
 )
 DEEP = Claim(
     "deep-and-shallow",
     "JoMA Sec. 5",
-    "With ρ and ρ₀ near 1, tokens with a shallow common ancestor in a deep tree co-occur almost surely.",
+    "In a deep tree with ρ and ρ₀ near 1, tokens with a shallow common ancestor co-occur almost surely.",
     uses=("thm5/saturating-root",),
 )
 SHALLOW = Claim(
@@ -92,21 +93,21 @@ LEMMA9 = Claim(
     "chain",
     "JoMA Lemma 9",
     "Along α ≻ β₁ ≻ … ≻ βₖ ≻ γ, P(γ|α) = P(γ|β₁)P(β₁|β₂)…P(βₖ|α) = M of the product of their uncertainties.",
-    "The product is right when β₁ is the latent next to γ: the chain is written in the wrong direction.",
+    "The product is right if β₁ is the latent next to γ. The chain is printed in the wrong direction.",
     uses=("thm5/algebra",),
 )
 MARGINAL = Claim(
     "marginal-of-a-latent",
     "JoMA eq. 103",
     "The distribution of a latent c is M(ρ_c|1 ρ₀).",
-    "It is p(ρ_c|1 ρ₀): a vector of two probabilities, not a 2 × 2 matrix.",
+    "It is p(ρ_c|1 ρ₀), a vector of two probabilities and not a 2 × 2 matrix.",
     uses=("thm5/table-of-the-root", "thm5/algebra"),
 )
 TABLE = Claim(
     "table-of-the-root",
     "JoMA eq. 101",
     "Class k gives y₁ the distribution ((1 + p)/2, (1 − p)/2), where p = P[y₁ = 0 | k], for C classes.",
-    "p = 2P[y₁ = 0 | k] − 1, for D classes (C and D name the same number, which no measurement can tell).",
+    "p = 2P[y₁ = 0 | k] − 1, for D classes. (C and D name the same number; no measurement can tell them apart.)",
 )
 
 
@@ -129,7 +130,7 @@ def _sampled(run: Run) -> Finding:
         corrected=_off_in_errors(run, "truth", "corrected", errors).max(),
         tolerance=ERRORS,
         expected="The sampled frequency at every height, within its sampling error.",
-        what="standard errors off",
+        what="distance in standard errors",
         control={"l of another sequence": _off_in_errors(run, "shuffled", "corrected", below_the_root).min()},
     )
 
@@ -140,7 +141,7 @@ def _any_pair(run: Run) -> Finding:
         printed=_off(run, "root/alike truth", "root/alike printed"),
         corrected=_largest(_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")),
         tolerance=EXACT,
-        expected="The sum over all latents, for tokens that meet in the root (printed formula at H = L).",
+        expected="The sum over all latents for tokens that meet in the root (printed formula at H = L).",
     )
 
 
@@ -154,7 +155,7 @@ def _remainder(run: Run) -> Finding:
         expected="A remainder of order 2 for every pair.",
         printed=[at_most(what, off["printed"], ORDER)],
         corrected=[at_most(what, off["corrected"], ORDER)],
-        controls=[at_most("printed value at L = 2H, where the first order vanishes, is off by", balanced, eps**2)],
+        controls=[at_most("distance as printed at L = 2H, where the first order vanishes,", balanced, eps**2)],
         beside={"mean order": {f"as {kind}": found.mean() for kind, found in order.items()}},
     )
 
@@ -163,9 +164,9 @@ def _saturating(run: Run) -> Finding:
     return by_tests(
         SATURATING,
         expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {_hblt.SLOPES[0]:g} to {_hblt.SLOPES[-1]:g}.",
-        printed=[at_most("off by", _off(run, "limits/truth", "limits/printed"), LIMIT)],
+        printed=[at_most("distance", _off(run, "limits/truth", "limits/printed"), LIMIT)],
         corrected=[
-            at_most("off by", _off(run, "limits/truth", "limits/corrected"), LIMIT),
+            at_most("distance", _off(run, "limits/truth", "limits/corrected"), LIMIT),
             at_most("distance from certainty with ρ₀ fixed at one half", 1 - run.value("limits/half").min(), LIMIT),
         ],
     )
@@ -176,12 +177,12 @@ def _deep(run: Run) -> Finding:
     depths = [f"L = {depth}:" for depth in run.value("deep/depths")]
     return by_tests(
         DEEP,
-        expected="Siblings co-occur the more often the deeper the tree, and in the end almost always.",
+        expected="The deeper the tree, the more often siblings co-occur, and in the end almost always.",
         printed=[
             above("smallest rise from one depth to the next", np.diff(siblings).min(), 0),
             above("co-occurrence of siblings in the deepest tree", siblings[-1], SURE),
         ],
-        controls=[below("pairs that meet just below the root, in the deepest tree", strangers[-1], SURE)],
+        controls=[below("co-occurrence of pairs that meet just below its root", strangers[-1], SURE)],
         beside={
             "siblings": dict(zip(depths, siblings, strict=True)),
             "pairs that meet just below the root": dict(zip(depths, strangers, strict=True)),
@@ -195,14 +196,14 @@ def _shallow(run: Run) -> Finding:
     flat = np.abs(np.diff(run.value("heights/certain"), axis=-1)).max()
     return by_tests(
         SHALLOW,
-        expected="From sibling to cousin to second cousin it falls, in every tree with one ρ.",
+        expected="Co-occurrence falls from sibling to cousin to second cousin, in every tree with one ρ.",
         printed=[
-            at_least("trees with positive ρ in which it falls", falls["positive"], 1, "%"),
-            at_least("trees with negative ρ in which it falls", falls["negative"], 1, "%"),
+            at_least("share of trees with positive ρ in which it falls", falls["positive"], 1, "%"),
+            at_least("share of trees with negative ρ in which it falls", falls["negative"], 1, "%"),
         ],
         controls=[
-            below("trees with another ρ on every edge in which it falls", falls["unequal"], 1, "%"),
-            at_most("change from height to height where ρ is one", flat, EXACT),
+            below("share of trees with a different ρ on every edge in which it falls", falls["unequal"], 1, "%"),
+            at_most("change from height to height where ρ = 1", flat, EXACT),
         ],
     )
 
@@ -239,7 +240,7 @@ def _chain(run: Run) -> Finding:
         printed=_off(run, "chain/truth", "chain/printed"),
         corrected=_largest(_off(run, "chain/truth", f"chain/{kind}") for kind in ("corrected", "merged")),
         tolerance=EXACT,
-        expected="P(γ|α) of a chain of four, all edges different.",
+        expected="P(γ|α) of a chain of four latents, all edges different.",
     )
 
 
@@ -272,10 +273,10 @@ def _marginal(run: Run) -> Finding:
         MARGINAL,
         expected="The distribution of a latent, summed over the tree.",
         printed=[
-            at_most("dimensions too many", spare, 0),
-            at_most("worse column off by", np.abs(columns - truth).max(), EXACT),
+            at_most("number of extra dimensions", spare, 0),
+            at_most("distance of the worse column", np.abs(columns - truth).max(), EXACT),
         ],
-        corrected=[at_most("off by", _off(run, "latent/truth", "latent/corrected"), EXACT)],
+        corrected=[at_most("distance", _off(run, "latent/truth", "latent/corrected"), EXACT)],
     )
 
 
@@ -284,7 +285,7 @@ def _reach(run: Run) -> Finding:
         REACH,
         printed=_off(run, "trees/truth", "trees/summed root"),
         tolerance=EXACT,
-        expected="The sum over all latents, with 2P[y₁ = 0] − 1 summed as well.",
+        expected="The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
         control={"the mean of P[y₁ = 0] for ρ₀": _off(run, "trees/truth", "trees/printed")},
     )
 

@@ -33,7 +33,7 @@ def _claim(
 TOKEN_PULL = _claim(
     "pull-towards-a-token",
     "JoMA Sec. 5",
-    "The higher the common ancestor of l and query m, the smaller P(l|m), and with it the target weight of l given m; "
+    "The higher the common ancestor of l and query m, the smaller P(l|m) and the target weight of l given m. Tested "
     "here where a left-out token is predicted.",
     uses=("thm5/shallow-means-often",),
     matters=RATIO,
@@ -42,10 +42,10 @@ TOKEN_PULL = _claim(
 CLASS_PULL = _claim(
     "pull-towards-the-class",
     "JoMA Sec. 5",
-    "The higher the common ancestor of l and query m, the smaller the target weight of l given m; here where the class "
-    "at the root is predicted.",
-    "The pull towards the node of m's class is the same at every height below its latent and falls only through the "
-    "root: the part of P(l, m) that depends on the height is the same in every class.",
+    "The higher the common ancestor of l and query m, the smaller the target weight of l given m. Tested here where "
+    "the class at the root is predicted.",
+    "The pull towards the node of m's class is the same at every height below the class's latent. It falls only "
+    "through the root, because the part of P(l, m) that depends on the height is the same in every class.",
     uses=("thm5/shallow-means-often",),
     matters=RATIO,
     unit="%",
@@ -54,7 +54,7 @@ FIRST = _claim(
     "attention-first",
     "JoMA Sec. 5",
     "A query first attends to the tokens of its own lowest hierarchy.",
-    "It does where a left-out token is predicted; where the class is, siblings of the query come last.",
+    "This is so where a left-out token is predicted. Where the class is predicted, siblings of the query come last.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
     matters=LEAD,
 )
@@ -62,14 +62,15 @@ WEIGHTS = _claim(
     "weights-first",
     "JoMA Sec. 5",
     "The MLP weights that tie a query to the tokens of its own lowest hierarchy grow first.",
-    "They do where a left-out token is predicted.",
+    "This is so where a left-out token is predicted.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
     matters=LEAD,
 )
 REACH = _claim(
     "reaches-out",
     "JoMA Sec. 5",
-    "Attention then reaches out: the higher the common ancestor, the later the attention on such tokens peaks.",
+    "Attention then reaches out: the higher the common ancestor of two tokens, the later the attention between them "
+    "peaks.",
     uses=("attention-first",),
     matters=DOUBLING,
     unit="doublings of time",
@@ -77,42 +78,42 @@ REACH = _claim(
 EVENTUALLY = _claim(
     "weak-pairs-in-the-end",
     "JoMA Fig. 5",
-    "In the end a query also attends to tokens that it co-occurs with only weakly.",
+    "In the end, a query also attends to tokens with which it rarely co-occurs.",
     uses=("reaches-out",),
     matters=SHARE,
 )
 PICKED = _claim(
     "not-picked-up",
     "JoMA Sec. 5",
-    "Of far tokens a query reaches out to those that no other token has picked up.",
+    "Among far tokens, a query reaches out to those that no other token has picked up.",
     uses=("reaches-out",),
     matters=SHARE,
 )
 TOGETHER = _claim(
     "attention-first-shared",
     "JoMA Sec. 5",
-    "A query first attends to its own lowest hierarchy also where all queries share one MLP, as in eq. 1.",
+    "Where all queries share one MLP, as in eq. 1, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
     matters=LEAD,
 )
 TRANSFORMER = _claim(
     "attention-first-decoder",
     "JoMA Sec. 5",
-    "A query first attends to its own lowest hierarchy also in a Transformer that learns its embeddings.",
+    "In a Transformer that learns its embeddings, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
     matters=LEAD,
 )
 NODES = _claim(
     "weights-first-decoder",
     "JoMA Sec. 5",
-    "In a Transformer the nodes of the MLP first join a query to the tokens of its own lowest hierarchy.",
+    "In a Transformer, the nodes of the MLP first connect a query to the tokens of its own lowest hierarchy.",
     uses=("weights-first",),
     matters=LEAD,
 )
 BOTTOM_UP = _claim(
     "bottom-up",
     "JoMA Fig. 5",
-    "The lowest level of the hierarchy is learned first, and the levels above it on top of that.",
+    "The lowest level of the hierarchy is learned first, and the levels above are built on it.",
     uses=("thm5/shallow-means-often",),
     matters=DOUBLING,
     unit="doublings of time",

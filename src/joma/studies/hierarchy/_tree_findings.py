@@ -10,6 +10,7 @@ import numpy as np
 from joma.claims.contract import Claim, Finding, each_claim
 from joma.claims.evidence import Test, above, at_most
 from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.hierarchy._judging import at_paper_scale, beyond, of_learned
@@ -80,7 +81,7 @@ class _Pull(NamedTuple):
         pull, chance = (values[: FAR + 1] for values in self.relative)
         return [
             above("smallest fall from one height to the next", -np.diff(pull).max(), 0.0, "%"),
-            at_most("distance from co-occurrence", np.abs(pull / chance - 1).max(), RATIO, "%"),
+            at_most("largest distance from co-occurrence", np.abs(pull / chance - 1).max(), RATIO, "%"),
         ]
 
     @property
@@ -98,7 +99,7 @@ def _pull(run: Run, target: str) -> _Pull:
     return _Pull(*(run.value(f"data/{name}") for name in names))
 
 
-_FALL = "fall of the pull, as a share of the siblings'"
+_FALL = "fall of the pull, as a share of the pull of siblings"
 
 
 def _token_pull(run: Run) -> Finding:
@@ -107,8 +108,8 @@ def _token_pull(run: Run) -> Finding:
         TOKEN_PULL,
         pull.fall,
         what=_FALL,
-        expected=f"a fall of {RATIO:.0%} or more from siblings to H = {DEPTH - 1}, in proportion to co-occurrence; "
-        "none in the permuted tree",
+        expected=f"the pull falls by at least {show(RATIO, '%')} from siblings to H = {DEPTH - 1}, in proportion to "
+        "co-occurrence; it does not fall in the permuted tree",
         size=pull.form,
         controls=pull.controls,
         beside=pull.beside,
@@ -125,12 +126,14 @@ def _class_pull(run: Run) -> Finding:
         CLASS_PULL,
         {f"from siblings to H = {DEPTH - 1}": pull.fall},
         what=_FALL,
-        expected="as printed, smaller the higher the ancestor; as corrected, the same at H = 1, 2, 3 and smaller "
-        "through the root; neither in the permuted tree",
+        expected="as printed, the pull is smaller the higher the ancestor; as corrected, it is the same at H = 1, 2, 3 "
+        "and smaller through the root; the permuted tree shows neither",
         size=pull.form,
         corrected={"from siblings to pairs through the root": through_root},
         corrected_size=[
-            at_most("most that the pull at H = 2 or 3 may be off the siblings', by its interval", unlike, RATIO, "%")
+            at_most(
+                "largest distance of the pull at H = 2 or 3 from the siblings', by its interval", unlike, RATIO, "%"
+            )
         ],
         controls=pull.controls,
         beside=pull.beside,
@@ -163,8 +166,8 @@ def _start(run: Run, name: str, what: str) -> _Start:
 
 
 _AT_START = (
-    f"siblings ahead by {LEAD} of the movement beyond the permuted tree when a tenth of it has happened, and ranks "
-    "that agree: a few pairs can carry the mean, and many small changes the ranks"
+    f"when a tenth of the movement has happened, siblings are ahead by at least {LEAD} of it, beyond the permuted "
+    "tree, and the rank correlation agrees (a few pairs can decide the mean, many small changes the ranks)"
 )
 
 
@@ -267,7 +270,7 @@ def _picked(run: Run) -> Finding:
         run,
         PICKED,
         lambda name: compare(*(values[-1] for values in column(series(run, name), ALONE))),
-        "attention on far tokens without a sibling beyond that on equally far ones with one, in even shares",
+        "attention on far tokens without a sibling minus that on equally far tokens with one, in even shares",
     )
 
 
@@ -278,7 +281,7 @@ def _in_the_end(run: Run, claim: Claim, of: Callable[[str], Comparison], what: s
         claim,
         {case: of(f"residual {target}") for target, case in TARGETS.items()},
         what=what,
-        expected=f"above the permuted tree by {SHARE} of an even share, whatever is predicted",
+        expected=f"at least {SHARE} of an even share above the permuted tree, whatever is predicted",
         bare={case: {"attention": one.value, "permuted tree": one.control} for case, one in bare.items()},
     )
 
@@ -327,8 +330,8 @@ def _reach(run: Run) -> Finding:
         REACH,
         delays,
         what=f"delay of the peak at H = {DEPTH - 1} after that of siblings",
-        expected="a later peak the higher the ancestor, which the permuted tree does not show; siblings and the "
-        "farthest both once above the permuted tree",
+        expected="the higher the ancestor, the later the peak, and not so in the permuted tree; the peaks of siblings "
+        "and of the farthest tokens are both above the permuted tree",
         size=in_turn,
         controls=risen,
         bare={case: _peaks(run, f"bare {target}")[0].steps for target, case in TARGETS.items()},
@@ -343,7 +346,9 @@ def _bottom_up(run: Run) -> Finding:
     gained, permuted = seen[-1] - seen[0], other[-1] - other[0]
     half = (seen - seen[0] >= gained / 2).argmax(0)  # the first point with half of the final value
     when = np.log2(1 + run.steps(f"{DECODER}/says")[half])  # (members, L - 1)
-    expected = "half of the final contrast reached later, the higher the level; both ends told apart in the end"
+    expected = (
+        "the higher the level, the later half of its final contrast is reached; the lowest and highest are learned"
+    )
     told = [
         beyond(f"the contrast of {_APART[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
         for h in (0, FAR)
@@ -351,7 +356,7 @@ def _bottom_up(run: Run) -> Finding:
     if unlearned := _unlearned(run, BOTTOM_UP, expected, [DECODER]):
         return unlearned
     if any(test.value <= 0 for test in told):
-        reason = "the decoder did not learn to tell the lowest or the highest level from the next one"
+        reason = "the decoder did not learn to tell the lowest or the highest level from the next level"
         return not_run(BOTTOM_UP, expected, reason, at_paper_scale(STUDY))
     return of_learned(
         BOTTOM_UP,
@@ -363,7 +368,7 @@ def _bottom_up(run: Run) -> Finding:
         size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, BOTTOM_UP.unit)],
         controls=told,
         beside={
-            "step at which half is learned": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
+            "step with half of the contrast": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
             "contrast in the end, in nats": dict(zip(_APART, gained.mean(0).tolist(), strict=True)),
             "contrast in the permuted tree, in nats": dict(zip(_APART, permuted.mean(0).tolist(), strict=True)),
         },
@@ -373,4 +378,4 @@ def _bottom_up(run: Run) -> Finding:
 judge = each_claim(
     _token_pull, _class_pull, _first, _weights, _reach, _eventually, _picked, _shared, _decoder, _nodes, _bottom_up
 )
-"""One finding a claim, from the intervals over members of true minus permuted tree."""
+"""One finding per claim, from the intervals over members of true minus permuted tree."""

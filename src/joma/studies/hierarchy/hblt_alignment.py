@@ -10,24 +10,25 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import Numbers, not_run
-from joma.figures.style import CONTROL, ORANGE, depth_colours, panels
+from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
+from joma.studies.hierarchy._hblt_figures import draw_gains, draw_scores
 from joma.studies.hierarchy._hblt_networks import KINDS, Config, Members
 from joma.studies.hierarchy._judging import Fates, at_paper_scale, beyond, check_device, of_learned
-from joma.studies.hierarchy._latents import BLOCKS, ensemble_of, mean_known, over_seeds
+from joma.studies.hierarchy._latents import ALL_BLOCKS, BLOCKS, ensemble_of, mean_known, over_seeds
 from joma.training import class_loss, train_all
 
 MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain
 ERRORS = 3  # a network learned if it tells classes better than luck by so many standard errors of its fresh samples
-ANY, LAST = BLOCKS, BLOCKS - 1  # places: the blocks, and one more for all of them together
+ANY, LAST = ALL_BLOCKS, BLOCKS - 1  # places
 
 
 REPRESENT = Claim(
     "nodes-represent-latents",
     "JoMA Sec. 5",
-    "As the hierarchy is learned, hidden nodes of the MLP come to stand for its latents.",
+    "While the hierarchy is learned, hidden nodes of the MLP come to stand for its latents.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -44,7 +45,7 @@ LOW = Claim(
 HIGH = Claim(
     "higher-latents-above",
     "JoMA Fig. 5",
-    "Blocks above form features of a higher level: their hidden nodes come to stand for the latents above the lowest.",
+    "Higher blocks form features of a higher level: their hidden nodes come to stand for the latents above the lowest.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -53,7 +54,7 @@ HIGH = Claim(
 ORDER = Claim(
     "levels-follow-blocks",
     "JoMA Sec. 5",
-    "Levels of latents correspond to blocks: the higher the latent, the later the block that stands for it.",
+    "Levels of latents correspond to blocks: a higher latent is represented in a later block.",
     empirical=True,
     matters=MARGIN,
     uses=("hblt-alignment/lowest-latents-in-first-block", "hblt-alignment/higher-latents-above"),
@@ -61,7 +62,7 @@ ORDER = Claim(
 FIRST = Claim(
     "lowest-latents-first",
     "JoMA Fig. 5",
-    "The lowest latents are learned first, then the ones above them.",
+    "The lowest latents are learned first, then the latents above them.",
     empirical=True,
     matters=EARLIER,
     unit="%",
@@ -70,7 +71,7 @@ FIRST = Claim(
 READABLE = Claim(
     "hierarchy-is-learned",
     "JoMA Sec. 5",
-    "The latent hierarchy is learned implicitly: hidden layers make the latents plainer than the tokens do.",
+    "The latent hierarchy is learned implicitly: hidden layers show the latents more clearly than the tokens do.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -78,7 +79,8 @@ READABLE = Claim(
 CERTAIN = Claim(
     "alignment-without-noise",
     "JoMA Sec. 6",
-    "Where the class determines all latents and tokens, the alignment of hidden nodes verifies that they are learned.",
+    "Where the class determines all latents and tokens, the alignment of hidden nodes shows that the latents are "
+    "learned.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -200,7 +202,9 @@ def _finding(claim: Claim, scores: Scores, pick: Pick, *, rhos: Any = None, besi
         fates=scores.of(scores.noisy if rhos is None else rhos),
         study="hblt-alignment",
         what="correlation of a latent with its best hidden neuron, on fresh samples",
-        expected=f"above the untrained network by {MARGIN}, and above latents permuted between samples",
+        expected=(
+            f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between samples"
+        ),
         controls=[beyond("the gain over permuted latents", permuted, matters=MARGIN)],
         beside=beside,
     )
@@ -220,15 +224,18 @@ def _order(run: Run) -> Finding:
         scores.gain("neuron", slope),
         fates=scores.of(scores.noisy),
         study="hblt-alignment",
-        what="rise of the correlation from the first to the last block, top latents minus lowest",
-        expected=f"a rise that is larger for top latents, by {MARGIN} more than in the untrained network",
+        what="rise of the correlation from the first to the last block, top latents minus lowest latents",
+        expected=f"training makes this rise larger for top latents than for lowest latents, by at least {MARGIN}",
     )
 
 
 def _first(run: Run) -> Finding:
     """Of what a level gains in the end, how much has it gained on the way, in the mean over the measuring points?"""
     scores = Scores(run, only_learned=True)
-    expected = f"on the way the lowest latents have more of their final gain than the top ones, by {EARLIER:.0%}"
+    expected = (
+        "during training, the lowest latents have a larger share of their final gain than the top latents, by at "
+        f"least {show(EARLIER, '%')}"
+    )
 
     def share(level: int) -> Any:
         """(seeds,); NaN where there is nothing to gain."""
@@ -237,9 +244,9 @@ def _first(run: Run) -> Finding:
 
     found, fates = compare(share(0), share(-1)), scores.of(scores.noisy)
     if not found.seeds and fates.kept.any():
-        reason = f"no network gained {MARGIN} at both levels, so there is no order to see"
+        reason = f"no network gained {MARGIN} at both levels, so there is no order to measure"
         return not_run(FIRST, expected, reason, at_paper_scale("hblt-alignment"))
-    what = "share of their final gain that the lowest latents have on the way (control: the top latents)"
+    what = "share of their final gain that the lowest latents have during training (control: the top latents)"
     return of_learned(FIRST, found, fates=fates, study="hblt-alignment", what=what, expected=expected)
 
 
@@ -255,7 +262,7 @@ def _readable(run: Run) -> Finding:
         fates=scores.of(scores.noisy),
         study="hblt-alignment",
         what="correlation of a latent with a linear probe of all hidden neurons",
-        expected=f"above a probe of the untrained network, and above one of the tokens themselves, each by {MARGIN}",
+        expected=f"a probe at least {MARGIN} above one of the untrained network and one of the tokens themselves",
         size=[
             at_least("gain over a probe of the tokens", beyond_tokens.difference, MARGIN),
             beyond("the gain over a probe of the tokens", beyond_tokens),
@@ -267,7 +274,7 @@ def _readable(run: Run) -> Finding:
 def _where(scores: Scores) -> dict[str, dict[str, float]]:
     """In how many places training does something, and where most."""
     cells = [
-        (found, f"most in block {block + 1}, height {level + 1} of depth {depth}, ρ = {rho:g}")
+        (found, f"largest in block {block + 1}, height {level + 1} of depth {depth}, ρ = {rho:g}")
         for depth, level, rho, blocks in scores.cells()
         if rho < 1
         for block, found in enumerate(blocks)
@@ -300,65 +307,12 @@ def table(run: Run) -> list[tuple[str, ...]]:
 def draw(run: Run) -> list[Drawing]:
     """The scores against ρ, and the gain block by block and over training."""
     scores = Scores(run)
-    return [_draw_scores(scores), _draw_gains(scores)]
-
-
-def _draw_scores(scores: Scores) -> Drawing:
-    levels = [(depth, level) for depth in scores.depths for level in range(depth - 1)]
-    columns = min(len(levels), 3)
-    figure, axes = panels(columns, -(-len(levels) // columns), width=8.25 / columns, height=2.5)
-    order = np.argsort(scores.rhos)
-    for axis, (depth, level) in zip(axes, levels, strict=False):
-        for step, style, kind in ((-1, "o-", "trained"), (0, ":", "untrained")):
-            for block, colour in enumerate(depth_colours(BLOCKS)):
-                mean = mean_known(scores.at(depth, "neuron", step)[:, order, block, level], 0)
-                axis.plot(scores.rhos[order], mean, style, ms=3, color=colour, label=f"{kind}, block {block + 1}")
-        chance = mean_known(scores.at(depth, "neuron, permuted latents", -1)[:, order, ANY, level], 0)
-        axis.plot(scores.rhos[order], chance, "--", lw=1.2, color=CONTROL, label="permuted latents")
-        probe = mean_known(scores.tokens[depth][order, :, level], 1)
-        axis.plot(scores.rhos[order], probe, "-.", lw=1.2, color=ORANGE, label="linear probe of the tokens")
-        axis.set(xlabel="ρ", ylabel="held-out correlation", ylim=(-0.1, 1.05))
-        axis.set_xticks(scores.rhos[order])
-        axis.set_title(f"depth {depth}, latents at height {level + 1}")
-    for axis in axes[len(levels) :]:
-        axis.remove()
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncol=3)
-    caption = (
-        "Correlation of a latent with its best hidden neuron, chosen on some samples and scored on fresh ones, mean "
-        "over latents and seeds: trained against untrained networks, block by block; and what the tokens alone tell."
-    )
-    return Drawing("alignment-by-rho", caption, figure)
-
-
-def _draw_gains(scores: Scores) -> Drawing:
-    depth = max(scores.depths)
-    figure, (left, right) = panels(2)
-    for level, colour in enumerate(depth_colours(depth - 1)):
-        label = f"height {level + 1}"
-        blocks = [scores.in_block(depth, level, scores.noisy, block) for block in range(BLOCKS)]
-        place = np.arange(1, BLOCKS + 1) + 0.06 * (level - (depth - 2) / 2)
-        left.errorbar(place, [b.difference for b in blocks], [b.half_width for b in blocks], fmt="o-", ms=4, capsize=2,
-                      color=colour, label=label)  # fmt: skip
-        over = [scores.in_block(depth, level, scores.noisy, ANY, step).difference for step in range(len(scores.steps))]
-        right.plot(scores.steps, over, "o-", ms=3, color=colour, label=label)
-    for axis in (left, right):
-        axis.axhline(0, ls="--", lw=1, color=CONTROL)
-        axis.set_ylabel("gain over the untrained network")
-        axis.legend(title=f"latents, depth {depth}", title_fontsize=8.5)
-    left.set(xlabel="block", title="After training")
-    left.set_xticks(range(1, BLOCKS + 1))
-    right.set(xlabel="training steps", title="Over training, any block")
-    caption = (
-        "Held-out correlation gained by training, mean over ρ < 1; bars: 95 % intervals over seeds, paired with the "
-        "untrained network."
-    )
-    return Drawing("gain-by-block", caption, figure)
+    return [draw_scores(scores), draw_gains(scores)]
 
 
 STUDY = Study(
     name="hblt-alignment",
-    title="Section 5: what training adds to the alignment of neurons and latents",
+    title="Section 5: does training align neurons with latents?",
     version=2,
     claims=(REPRESENT, LOW, HIGH, ORDER, FIRST, READABLE, CERTAIN),
     quick=Config(),
@@ -381,11 +335,11 @@ STUDY = Study(
     judge=each_claim(_represent, _low, _high, _order, _first, _readable, _certain),
     draw=draw,
     about=(
-        "Three-block Transformers learn to tell the classes of HBLT(ρ) trees of several depths, every batch fresh. "
-        "Each latent gets the hidden neuron that correlates with it most on some samples, and that neuron is scored on "
-        "other samples; a linear probe of all neurons is scored likewise. A verdict comes from the interval over seeds "
-        "of trained minus untrained, since an untrained network already holds many random features of its input. "
-        "Latents permuted between samples show that luck plays no part. A network that tells classes no better than "
-        "luck at the end did not learn and does not count."
+        "Three-block Transformers learn to tell the classes of HBLT(ρ) trees apart, for several depths. Every batch "
+        "is fresh. For each latent, the hidden neuron that correlates with it most is chosen on some samples and "
+        "scored on other samples. A linear probe of all neurons is scored in the same way. An untrained network "
+        "already holds many random features of its input. Therefore a verdict comes from the interval over seeds of "
+        "trained minus untrained. Latents permuted between samples measure what chance alone gives. A network that "
+        "tells classes no better than chance at the end did not learn and does not count."
     ),
 )

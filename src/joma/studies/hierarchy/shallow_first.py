@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Drawing, Progress, Study
+from joma.claims.contract import Progress, Study
 from joma.data.samples import streams
-from joma.figures.style import CONTROL, SERIES, depth_colours, panels
 from joma.models import Decoder
 from joma.runs import Run
 from joma.studies.hierarchy import _tree_networks as net
 from joma.studies.hierarchy._judging import check_device
 from joma.studies.hierarchy._tree_claims import CLAIMS, DECODER, DEPTH, NETWORKS, SHARED
+from joma.studies.hierarchy._tree_figures import draw
 from joma.studies.hierarchy._tree_findings import judge
-from joma.studies.hierarchy._tree_series import ORDER, by_height, column, contrasts, early, series
 from joma.training import Ensemble, Optimizer, class_loss, train_all
 
 PERMUTED = 8  # trees with permuted leaves, beside that of each member
@@ -206,70 +205,6 @@ def _ensemble(setting: _Setting, name: str) -> Ensemble:
     )
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Attention by height over training in each network, and in which order what is learned."""
-    return [_draw_attention(run), _draw_order(run)]
-
-
-TITLES = {
-    "bare token": "One block per query, no residual: token",
-    "residual token": "One block per query (eq. 1, 2): token",
-    "bare class": "One block per query, no residual: class",
-    "residual class": "One block per query (eq. 1, 2): class",
-    SHARED: "One block for all queries (eq. 1): token",
-    DECODER: "Decoder: token",
-}
-
-
-def _draw_attention(run: Run) -> Drawing:
-    figure, axes = panels(2, 3, height=2.4)
-    labels = [f"H = {height}" for height in range(1, DEPTH)] + ["root"]
-    for axis, name in zip(axes, NETWORKS, strict=True):
-        steps = run.steps(f"{name}/attention")[1:]
-        attention = series(run, name)
-        seen, permuted = (values[1:] for values in by_height(attention))
-        for height, colour in enumerate(depth_colours(DEPTH)):
-            mean, spread = seen[..., height].mean(1), seen[..., height].std(1)
-            axis.plot(steps, mean, color=colour, label=labels[height])
-            axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
-        axis.plot(steps, permuted[..., 0].mean(1), ls="--", lw=1.2, color=CONTROL, label="H = 1, permuted")
-        axis.axvline(np.median(run.steps(f"{name}/attention")[early(attention)]), lw=0.8, ls=":", color=CONTROL)
-        axis.set(xscale="log", title=TITLES[name], xlabel="step", ylabel="attention / even share")
-    axes[0].legend(loc="upper left")
-    caption = (
-        "Attention of a query on tokens by the height H of their lowest common ancestor, as a multiple of an even "
-        "share. The bands are the standard deviation over seeds. At the dotted line a tenth of the movement has "
-        "happened. The title says what the network is asked for."
-    )
-    return Drawing("attention-by-height", caption, figure)
-
-
-def _draw_order(run: Run) -> Drawing:
-    figure, (left, right) = panels(2)
-    for name, colour in zip(NETWORKS, SERIES, strict=True):
-        steps = run.steps(f"{name}/attention")[1:]
-        style = "--" if name.startswith("residual") else "-"
-        left.plot(steps, column(series(run, name), ORDER)[0][1:].mean(1), style, color=colour, label=name)
-    left.axhline(0, lw=0.8, color=CONTROL)
-    left.set(xscale="log", xlabel="step", ylabel="rank correlation with lowness", title="Order of attention by height")
-    left.set(ylim=(-1.05, 1.9), yticks=(-1, -0.5, 0, 0.5, 1))
-    left.legend(loc="upper left", ncols=2, fontsize=7.5)
-    contrast, steps = contrasts(run)[0][1:], run.steps(f"{DECODER}/says")[1:]
-    names = [f"H = {h} from {h + 1}" for h in range(1, DEPTH - 1)] + [f"H = {DEPTH - 1} from the root"]
-    for height, colour in enumerate(depth_colours(DEPTH - 1)):
-        final = contrast[-1, :, height].mean()
-        right.plot(steps, contrast[..., height].mean(1) / final, color=colour, label=names[height])
-    right.axhline(0.5, lw=0.8, ls=":", color=CONTROL)
-    right.set(xscale="log", xlabel="step", ylabel="share of the final contrast", title="What the decoder tells apart")
-    right.legend(loc="upper left")
-    caption = (
-        "Left: how the change of attention is ordered by height. At +1 siblings come before all others, at -1 after "
-        "them (bare: no residual; shared: one block for all queries). Right: how much the decoder prefers a token at "
-        "one height to one at the next height, given the query alone, as a share of the final value."
-    )
-    return Drawing("order-of-learning", caption, figure)
-
-
 STUDY = Study(
     name="shallow-first",
     title="Section 5: are tokens with a low common ancestor learned first?",
@@ -296,12 +231,12 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     about=(
-        "Sequences from a hierarchical binary latent tree are read by the block of eq. 1 with a copy for every query, "
-        "as eq. 2 trains it, with and without its residual, by one block for all queries, and by a small decoder. "
-        "They are asked for a token left out or for the class. Over training, attention and MLP weights between two "
-        "tokens are sorted by the height of their lowest common ancestor. A verdict comes from the interval over seeds "
-        "of that number minus the same number sorted by a tree with permuted leaves. The untrained network is the "
-        "first point of every curve. A network whose loss ends as high as that of even guesses did not learn and does "
-        "not count."
+        "Sequences are drawn from a hierarchical binary latent tree. Three kinds of network read them: the block of "
+        "eq. 1 with one copy per query, as eq. 2 trains it (with and without its residual), one block for all queries, "
+        "and a small decoder. They predict a token that was left out, or the class. Over training, attention and MLP "
+        "weights between two tokens are sorted by the height of their lowest common ancestor. A verdict comes from the "
+        "interval over seeds: the number in the true tree minus the same number in a tree with permuted leaves. The "
+        "first point of every curve is the untrained network. A network whose loss ends as high as that of even "
+        "guesses did not learn and does not count."
     ),
 )

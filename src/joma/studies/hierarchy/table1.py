@@ -1,4 +1,4 @@
-"""Table 1: do hidden neurons of a trained Transformer stand for the latents of its data, more than untrained ones?"""
+"""Table 1: do hidden neurons of a trained Transformer stand for the latents of its data more than untrained ones?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import at_most
 from joma.data.latent_sets import TABLE1
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PRINTED, panels
 from joma.measure.intervals import Comparison
 from joma.runs import Run
 from joma.studies.hierarchy._judging import Fates, beyond, check_device, of_learned
 from joma.studies.hierarchy._latents import ensemble_of, mean_known, over_seeds
+from joma.studies.hierarchy._table1_figures import ENTRIES, draw_table, draw_training
 from joma.studies.hierarchy._table1_networks import ALL, COMPLEX, KINDS, SIMPLE, Config, Members, shared_loss
 from joma.training import train
 
@@ -25,7 +25,7 @@ ALIGN = ("table1/lowest-latents-align", "table1/upper-latents-align")
 LOWEST = Claim(
     "lowest-latents-align",
     "JoMA Table 1",
-    "Training gives each lowest latent a hidden node in the first block that correlates with it by 0.94 to 1.00.",
+    "Training gives each lowest latent a hidden node in the first block that correlates with it, at 0.94 to 1.00.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -33,7 +33,7 @@ LOWEST = Claim(
 UPPER = Claim(
     "upper-latents-align",
     "JoMA Table 1",
-    "Training gives each latent one level up a hidden node in the second block that correlates with it by 0.55 to "
+    "Training gives each latent one level up a hidden node in the second block that correlates with it, at 0.55 to "
     "0.81.",
     empirical=True,
     matters=MARGIN,
@@ -42,7 +42,7 @@ UPPER = Claim(
 VALUES = Claim(
     "published-correlations",
     "JoMA Table 1",
-    "The correlations in the table show what training did.",
+    "The correlations in the table are the result of training.",
     empirical=True,
     matters=MARGIN,
     ceiling=0.0,  # the effect is minus a distance
@@ -51,7 +51,8 @@ VALUES = Claim(
 LEARNED = Claim(
     "latents-are-learned",
     "JoMA Sec. 6",
-    "Hidden nodes learn the latents: the node found on some of the classes stands for the latent on the others too.",
+    "Hidden nodes learn the latents: a node chosen on some of the classes stands for its latent on the other classes "
+    "too.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -60,7 +61,7 @@ LEARNED = Claim(
 LEVELS = Claim(
     "lowest-level-best",
     "JoMA Sec. 6",
-    "Training aligns the lowest level better than the one above.",
+    "Training aligns hidden nodes with the lowest level better than with the level above.",
     empirical=True,
     matters=MARGIN,
     uses=ALIGN,
@@ -68,7 +69,7 @@ LEVELS = Claim(
 HARDER = Claim(
     "more-latents-align-less",
     "JoMA Sec. 6",
-    "Training aligns hidden nodes a bit less as latents and children become more.",
+    "Training aligns hidden nodes a bit less well when there are more latents and more children.",
     empirical=True,
     matters=MARGIN,
     uses=ALIGN,
@@ -143,8 +144,8 @@ def _level(claim: Claim, run: Run, level: int) -> Finding:
         found,
         scores,
         what="correlation of a latent with its best hidden neuron",
-        expected=f"above the untrained network by {MARGIN}, within {NEAR} of the table's mean, and above latents "
-        "permuted between classes",
+        expected=f"a correlation at least {MARGIN} above the untrained network, above latents permuted between "
+        f"classes, and within {NEAR} of the table's mean",
         size=[at_most("distance from the table's mean", abs(found.value - published), NEAR)],
         controls=[beyond("the gain over permuted latents", permuted, matters=MARGIN)],
         beside={"the table": {"mean": published}, **_most(scores, level)},
@@ -170,7 +171,9 @@ def _values(run: Run) -> Finding:
         over_seeds(*near),
         scores,
         what="minus the mean distance from the published correlations",
-        expected=f"trained networks nearer to the published correlations than untrained ones, by {MARGIN}",
+        expected=(
+            f"trained networks are nearer to the published correlations than untrained networks, by at least {MARGIN}"
+        ),
     )
 
 
@@ -186,7 +189,8 @@ def _learned(run: Run) -> Finding:
         over_seeds(trained, untrained),
         scores,
         what="correlation on classes that the neuron was not chosen on",
-        expected=f"above the untrained network by {MARGIN}, and above latents permuted between classes",
+        expected=f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between "
+        "classes",
         controls=[beyond("the gain over permuted latents", over_seeds(trained, permuted), matters=MARGIN)],
         beside={f"s = {s}": {"trained": one.value, "untrained": one.control} for s, one in enumerate(levels)},
     )
@@ -200,7 +204,7 @@ def _levels(run: Run) -> Finding:
         over_seeds(*ahead),
         scores,
         what="correlation at s = 0 minus that at s = 1",
-        expected=f"a lead of the lowest level that training makes larger, by {MARGIN}",
+        expected=f"training makes the lead of the lowest level larger, by at least {MARGIN}",
     )
 
 
@@ -217,7 +221,7 @@ def _harder(run: Run) -> Finding:
         over_seeds(*drops),
         scores,
         what="fall of the correlation from the simplest to the most complex column",
-        expected=f"a fall that training makes larger, by {MARGIN}",
+        expected=f"training makes this fall larger, by at least {MARGIN}",
         of=simple | complex_,
     )
 
@@ -227,7 +231,6 @@ def _finding(claim: Claim, found: Comparison, scores: Scores, *, of: Any = slice
     return of_learned(claim, found, fates=scores.fates.of(of), study="table1", **evidence)
 
 
-ENTRIES = ("paper", "trained", "untrained", "permuted")
 TITLES = ("C", "N_ch", "(N₀, N₁)", *(f"s = {s}: {entry}" for s in (0, 1) for entry in ENTRIES))
 
 
@@ -254,61 +257,8 @@ def table(run: Run) -> list[tuple[str, ...]]:
 
 def draw(run: Run) -> list[Drawing]:
     """The table with its controls, and the scores over training."""
-    return [_draw_table(run), _draw_training(run)]
-
-
-def _draw_table(run: Run) -> Drawing:
-    lines = table(run)
-    figure, (axis,) = panels(width=8.2, height=0.235 * (len(lines) + 2) + 0.1)
-    left = (0.0, 0.4, 0.95, 2.0, 3.05, 4.1, 5.15, 6.35, 7.4, 8.45, 9.5)
-    axis.set(xlim=(-0.1, 10.5), ylim=(len(lines) - 0.4, -2.5))
-    axis.axis("off")
-    heads = (*TITLES[:3], *ENTRIES, *ENTRIES)
-    for x, title in ((left[3], "s = 0, first block"), (left[7], "s = 1, second block")):
-        axis.text(x, -2, title, fontweight="bold", fontsize=9, va="center")
-        axis.plot([x, x + 4.0], [-1.5, -1.5], color="gray", lw=0.6)
-    for column, x in enumerate(left):
-        colour = {0: PRINTED, 1: BLUE}.get((column - 3) % 4) if column > 2 else None
-        for row, text in enumerate((heads[column], *(line[column] for line in lines)), start=-1):
-            style: dict[str, Any] = {"color": colour} if colour else {}
-            axis.text(x, row, text, fontsize=8.5, va="center", fontweight="bold" if row < 0 else "normal", **style)
-    axis.plot([0, 10.45], [-0.5, -0.5], color="gray", lw=0.8)
-    config = run.config
-    caption = (
-        "Table 1 with its controls: mean ± standard deviation over seeds of the correlation between a latent and its "
-        f"best hidden neuron, as published, trained for {config['steps']} steps at a rate of {config['rate']:g} "
-        f"(width {config['width']}), untrained, and trained against latents permuted between classes."
-    )
-    return Drawing("table", caption, figure)
-
-
-def _draw_training(run: Run) -> Drawing:
     scores = Scores(run)
-    figure, axes = panels(2, height=3.3)
-    place = np.arange(len(scores.steps))  # measuring points, far apart in time, are evenly spaced
-    looks = (
-        ("best neuron", BLUE, "best neuron, as in the table"),
-        ("held out", ORANGE, "chosen and scored on different classes"),
-        ("permuted latents", CONTROL, "best neuron, permuted latents"),
-    )
-    for s, axis in enumerate(axes):
-        for kind, colour, label in looks:
-            over = [scores.gain(kind, s, step) for step in range(len(scores.steps))]
-            mean, wide = np.array([g.value for g in over]), np.array([g.half_width for g in over])
-            axis.plot(place, mean, "o-", ms=3, color=colour, label=label)
-            axis.fill_between(place, mean - wide, mean + wide, color=colour, alpha=0.2, lw=0)
-            axis.axhline(mean[0], ls=":", lw=1.2, color=colour)
-        axis.axhline(scores.paper(s).mean(), ls="--", lw=1.2, color=PRINTED, label="mean of the published values")
-        told = scores.accuracy.mean((1, 2))
-        axis.plot(place, told, lw=1, color=GREEN, label="share of classes told right")
-        axis.set(xlabel="training steps", ylabel="correlation", ylim=(-0.05, 1.05), title=f"s = {s}, block {s + 1}")
-        axis.set_xticks(place, [str(step) for step in scores.steps])
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=2)
-    caption = (
-        "Alignment over training, mean over all columns and seeds. Dotted: the untrained networks. Shaded: the 95 % "
-        "interval of the difference from them, paired by seed."
-    )
-    return Drawing("over-training", caption, figure)
+    return [draw_table(table(run), scores, run.config), draw_training(scores)]
 
 
 STUDY = Study(
@@ -334,11 +284,12 @@ STUDY = Study(
     judge=each_claim(_lowest, _upper, _values, _learned, _levels, _harder),
     draw=draw,
     about=(
-        "Three-block Transformers learn to tell the classes of Table 1's generator, all columns and seeds as one "
-        "ensemble. At several lengths of training (the source gives none) each latent is compared with its best hidden "
-        "neuron of the corresponding block, over the distinct inputs, one per class. The same is done "
-        "before training, with latents permuted between classes, and with neurons chosen on one half of the classes "
-        "and scored on the other. A verdict comes from the interval over seeds of trained minus untrained. A network "
-        f"that tells fewer than {TOLD:.0%} of its classes right at the end did not learn and does not count."
+        "Three-block Transformers learn to tell the classes of Table 1's generator apart. All columns and seeds train "
+        "as one ensemble. Each latent is compared with its best hidden neuron in the corresponding block, over the "
+        "distinct inputs, one per class. This is done after several numbers of steps, because the source gives none. "
+        "There are three comparisons: the network before training, latents permuted between classes, and neurons "
+        "chosen on one half of the classes and scored on the other half. A verdict comes from the interval over seeds "
+        f"of trained minus untrained. A network that tells fewer than {100 * TOLD:.0f} % of its classes right at the "
+        "end did not learn and does not count."
     ),
 )

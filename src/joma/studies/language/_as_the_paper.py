@@ -33,4 +33,4 @@ def not_wikitext_2(run: Run) -> str:
     if (words, train, valid) == SIZES:
         return ""
     wanted = f"{SIZES[0]} and {SIZES[1]} + {SIZES[2]}"
-    return f"the text is not WikiText-2: it has {words} words and {train} + {valid} tokens, not {wanted}"
+    return f"the text is not WikiText-2: it has {words} words and {train} + {valid} tokens instead of {wanted}"

@@ -2,56 +2,96 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.style import CONTROL, panels, step_axis
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, number
+from joma.figures.style import INK, depth_colours, panels, step_axis
 from joma.recipes.language import called
-from joma.recipes.language_curves import alive, best_loss, curve, learned_at, mean_over_seeds, steps_of
+from joma.recipes.language_curves import best_loss, curve, learned_at, mean_over_seeds, steps_of
 from joma.runs import Run
-from joma.studies.language._figures import plot_layers
+from joma.studies.language._figures import layers_told, plot_layers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def draw_sweep(run: Run, variant: str, back: np.ndarray) -> Drawing:
-    """A panel a rate, and all runs; back: the part of its drop that every run made good, (rates, seeds)."""
-    rates, losses = run.value(f"{variant}/rates"), best_loss(run, variant)
-    means = np.array([mean_over_seeds(row) for row in losses])
-    best = int(np.argmin(np.where(np.isfinite(means), means, np.inf)))
+    """One panel per rate, and all runs; back: the share of its drop that came back in every run, (rates, seeds)."""
+    rates, means = run.value(f"{variant}/rates"), _means(best_loss(run, variant))
     columns = 3 if len(rates) < 6 else 4
     highest = np.nanmax(curve(run, variant, "valid/entropy"))
-    figure, axes = panels(columns, -(-(len(rates) + 1) // columns), width=2.4, height=2.2)
+    figure, axes = panels(columns, -(-(len(rates) + 1) // columns), width=2.7, height=2.3)
     for index, (axis, rate) in enumerate(zip(axes, rates, strict=False)):
         plot_layers(axis, run, variant, rate=index)
-        axis.set_title(f"{rate:g}: loss {means[index]:.3f}" + (" (best)" if index == best else ""))
+        axis.set_title(f"Rate {rate:g}: loss {means[index]:.3f}" + (" (best)" if index == _best(means) else ""))
         axis.set_ylim(0, 1.05 * highest)
-        if index % columns == 0:
-            axis.set_ylabel("entropy (nats)")
-        step_axis(axis, "step")
-    if alive(run, variant)[0].any():
-        axes[0].legend(fontsize=7, loc="lower left")
-    last = axes[len(rates)]
-    dots = zip(back, losses, rates, _rate_colours(len(rates)), learned_at(run, variant), strict=True)
-    for row, loss, rate, colour, learned in dots:
-        last.scatter(row, loss, facecolor=colour if learned else "none", edgecolor=colour, s=16, label=f"{rate:g}")
-    last.axvline(0, color=CONTROL, lw=0.7)
-    last.set(xlabel="part that comes back", ylabel="best validation loss")
-    last.set_title("All runs")
-    last.legend(fontsize=6.5, handletextpad=0.1, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axis.set_ylabel("entropy (nats)")
+        step_axis(axis)
+        if index % columns == columns - 1:  # once per row; the last row ends with the panel of all runs
+            label_lines(axis)
+    _draw_runs(axes[len(rates)], run, variant, back)
     for axis in axes[len(rates) + 1 :]:
         axis.remove()
-    points = len(steps_of(run, variant))
-    caption = (
-        f"Attention entropy on held-out text of {called(run.config['corpus'])} under {len(rates)} rates, each with the "
-        f"loss at its best: mean of {run.config['seeds']} seeds and their range, {points} points, layers dark to light "
-        "from the input upwards. Last: the part of its drop that attention made good, against the loss, one dot a run; "
-        "hollow where nothing was learned but the words' frequencies."
+    return Drawing("learning-rate-sweep", _caption(run, variant, back), figure, _alt(run, variant, back))
+
+
+def _draw_runs(axis: Axes, run: Run, variant: str, back: np.ndarray) -> None:
+    rates, losses, learned = run.value(f"{variant}/rates"), best_loss(run, variant), learned_at(run, variant)
+    for row, loss, rate, colour, full in zip(back, losses, rates, depth_colours(len(rates)), learned, strict=True):
+        face = colour if full else "none"
+        axis.plot(100 * row, loss, "s", ms=4, color=colour, markerfacecolor=face, label=f"rate {rate:g}")
+    axis.axvline(0, color=INK, lw=0.7)
+    axis.set(xlabel="share of the drop that comes back (%)", ylabel="best validation loss (nats)")
+    axis.set_title("All runs: rebound and loss")
+    label_lines(axis)
+
+
+def _means(rows: np.ndarray) -> np.ndarray:
+    return np.array([mean_over_seeds(row) for row in rows])
+
+
+def _best(means: np.ndarray) -> int:
+    return int(np.argmin(np.where(np.isfinite(means), means, np.inf)))
+
+
+def _caption(run: Run, variant: str, back: np.ndarray) -> str:
+    """The best rate and its rebound beside the rate with the largest rebound; then how it was measured."""
+    rates, means, shares = run.value(f"{variant}/rates"), _means(best_loss(run, variant)), _means(back)
+    best = _best(means)
+    finding = (
+        f"The lowest validation loss, {means[best]:.3f} nats, is reached at a rate of {rates[best]:g}, where "
+        f"{number(shares[best], '%') if shares[best] > 0 else 'none'} of the drop in attention entropy comes back. "
     )
-    return Drawing("learning-rate-sweep", caption, figure)
+    return f"{finding}{_largest(rates, np.where(learned_at(run, variant), shares, np.nan), best)} " + (
+        f"Lines: mean of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])} at "
+        f"{len(steps_of(run, variant))} points; bands: their range. Layer 1 is the one next to the input; its colour, "
+        "like that of every layer, is the same in all panels. Last panel: one square per run; hollow squares learned "
+        "only how frequent words are."
+    )
 
 
-def _rate_colours(count: int) -> list[str]:
-    """From the lowest rate to the highest, and no colour of a layer."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
+def _largest(rates: np.ndarray, shares: np.ndarray, best: int) -> str:
+    """At which rate most comes back; shares (rates,), NaN for rates that do not learn."""
+    if not (shares > 0).any():
+        return "No rate that learns shows a rebound."
+    most = int(np.nanargmax(shares))
+    if most == best:
+        return "That is the largest share among the rates that learn."
+    return (
+        f"The largest share among the rates that learn, {number(shares[most], '%')}, is at a rate of {rates[most]:g}."
+    )
 
-    return [to_hex(colormaps["plasma"](0.02 + 0.86 * i / max(count - 1, 1))) for i in range(count)]
+
+def _alt(run: Run, variant: str, back: np.ndarray) -> str:
+    rates, losses = run.value(f"{variant}/rates"), best_loss(run, variant)
+    parts = [f"{len(rates) + 1} panels."]
+    parts += [f"Rate {rate:g}: {layers_told(run, variant, rate=index)}." for index, rate in enumerate(rates)]
+    dots = [
+        f"at rate {rate:g} shares lie {between(row, '%')} and losses {between(loss, 'nats')}"
+        for rate, row, loss in zip(rates, back, losses, strict=True)
+    ]
+    return " ".join([*parts, f"All runs: {'; '.join(dots)}."])

@@ -1,8 +1,8 @@
 """The curves of the runs behind Figures 6 and 8, where they are on this machine: how far ours are from them.
 
-Only distances are recorded, never the curves themselves: they are not ours to hand on. Under "stored", one `Distance` a
-row, those of mean curves; under "stored by seed", (rows, seeds, 3), those of single runs, each from the stored run that
-began with the same weights: of our curve, of it without its rises, and of it had it stayed where it began.
+Only distances are recorded, never the curves themselves: they are not ours to hand on. Under "stored", one `Distance`
+per row, those of mean curves; under "stored by seed", (rows, seeds, 3), those of single runs, each from the stored run
+that began with the same weights: of our curve, of it without its rises, and of it had it stayed where it began.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def keep_distances(run: Run, variants: dict[str, int], stored: Stored) -> None:
 
 
 def distances(run: Run, variants: dict[str, int], stored: Stored) -> np.ndarray:
-    """One `Distance` a row for every variant (name: layers) and rate of which curves with our points are stored."""
+    """One `Distance` per row for every variant (name: layers) and rate of which curves with our points are stored."""
     rows = [_distance(run, *one) for one in _compared(run, variants, stored)]
     return np.array(rows).reshape(-1, len(Distance._fields))
 
@@ -184,13 +184,13 @@ def near_stored(claim: Claim, run: Run) -> Finding:
     """Are single runs nearer to the stored ones than controls made of themselves, and are the mean curves near?
 
     The controls are our curves without their rises, and our curves had they stayed where they began. The first is none
-    where the stored curves hardly rise. A record of mean curves alone gives one number a row, and no interval. Networks
-    that learned nothing count here: those of the figure did not learn at that rate either, and ours should do the same.
+    where the stored curves hardly rise. A record of mean curves alone gives one number per row and no interval.
+    Networks that learned nothing count here: those of the figure did not learn at that rate either, nor should ours.
     """
     expected = (
-        "single runs are nearer to the published ones than the same curves without their rises, or from their start on "
-        f"flat, by {NEARER:g} nats RMS and by more than seeds differ (95 %); mean curves are within {NEAR:g} nats, or, "
-        "above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
+        "single runs are nearer to the published runs than two controls: the same curves without their rises, and flat "
+        f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ (95 %). Mean "
+        f"curves are within {NEAR:g} nats; above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
     )
     if why := _untold(run):
         return not_run(claim, expected, *why)
@@ -201,8 +201,8 @@ def near_stored(claim: Claim, run: Run) -> Finding:
         claim,
         {name: _nearer(row, seeds) for name, row, seeds in zip(names, rows, by_seed, strict=True)},
         expected=expected,
-        what="nearer than its control by",
-        size=[at_most("mean curves farther than allowed, at most by", _largest_excess(rows), 0.0, "nats")],
+        what="distance of the control minus our distance",
+        size=[at_most("largest distance of a mean curve beyond what is allowed", _largest_excess(rows), 0.0, "nats")],
         beside={name: _numbers(row) for name, row in zip(names, rows, strict=True)} | _losses(rows),
     )
 
@@ -213,7 +213,7 @@ def _untold(run: Run) -> tuple[str, str] | None:
     if reason := differs(run.config) or not_wikitext_2(run):
         return reason, command
     if "stored" not in run:  # a finished run is taken as it is
-        return "reference/wikitext2_runs.json was not in the folder of the data", f"{command} --fresh"
+        return "the data folder has no reference/wikitext2_runs.json", f"{command} --fresh"
     if not len(run.value("stored")):
         return "reference/wikitext2_runs.json has no curves of these depths, rates and measuring points", command
     return None
@@ -234,14 +234,14 @@ def _largest_excess(rows: list[Distance]) -> float:
 
 def _numbers(row: Distance) -> dict[str, float]:
     found = {
-        "mean curves off by": row.rms,
+        "distance of the mean curves": row.rms,
         "allowed": row.allowed,
-        "published curves off from themselves without rises by": row.one_way,
-        "from our start by": row.untrained,
+        "distance of published curves from themselves without rises": row.one_way,
+        "distance of published curves from our start": row.untrained,
     }
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _losses(rows: list[Distance]) -> dict[str, dict[str, float]]:
     off = [row.loss for row in rows if math.isfinite(row.loss)]
-    return {"best validation losses": {"off by at most": max(off)}} if off else {}
+    return {"best validation losses": {"largest distance": max(off)}} if off else {}

@@ -14,6 +14,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_least, at_most
 from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
 from joma.recipes.language_curves import (
@@ -66,7 +67,7 @@ ONE = Claim(
 TOP = Claim(
     "fig6-top-layers",
     "JoMA Fig. 6",
-    "With several layers, the entropy of the top ones first drops and then rebounds.",
+    "With several layers, the attention entropy of the top layers first drops and then rebounds.",
     empirical=True,
     matters=FLAT,
     unit="nats",
@@ -75,7 +76,8 @@ TOP = Claim(
 BOTTOM = Claim(
     "fig6-bottom-layers",
     "JoMA Fig. 6",
-    "With several layers, entropy is suppressed in the bottom ones: it ends lower than in the top ones.",
+    "With several layers, attention entropy is suppressed in the bottom layers: it ends lower there than in the top "
+    "layers.",
     empirical=True,
     matters=FLAT,
     unit="nats",
@@ -104,7 +106,7 @@ LOSSES = {
 CURVES = Claim(
     "fig6-curves",
     "JoMA Fig. 6",
-    "On WikiText-2, the entropy of every layer follows the curves of the runs that the figure shows.",
+    "On WikiText-2, the attention entropy of every layer follows the curves of the runs that the figure shows.",
     empirical=True,
     matters=NEARER,
     unit="nats",
@@ -112,7 +114,8 @@ CURVES = Claim(
 LOGITS = Claim(
     "logits-of-a-language-model",
     "JoMA Thm 1",
-    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c; asked here of a real model's first layer.",
+    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c. This is tested in a real model's first "
+    "layer.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -121,7 +124,7 @@ LOGITS = Claim(
 
 
 def run(config: Config, run: Run, progress: Progress) -> None:
-    """Train one ensemble of seeds a depth; keep the distance to the stored curves where there are any."""
+    """Train one ensemble of seeds per depth; keep the distance to the stored curves where there are any."""
     stored = None if differs(run.config) else find_stored(config.data)  # before the training: it may be damaged
     text = corpus(config, progress)
     run.keep("layers", lambda: np.array(config.layers))
@@ -151,7 +154,7 @@ def _tells(run: Run, name: str) -> bool:
 def _untold(claim: Claim, expected: str, run: Run, variants: Depths, *, fewest: int = 1) -> Finding | None:
     """The finding on a claim of which fewer than `fewest` of these depths tell anything; None if enough do."""
     if len(variants) < fewest:
-        reason = f"the record has too few depths for this claim: {run.config['layers']}"
+        reason = f"the record has too few depths for this claim: {run.config['layers']} layers"
         return not_run(claim, expected, reason, "joma verify fig6")
     silent = [name for name in variants.values() if not _tells(run, name)]
     if len(variants) - len(silent) >= fewest:
@@ -175,8 +178,8 @@ def _top(run: Run) -> Finding:
 def _rebounds(claim: Claim, run: Run, variants: Depths, first: Callable[[int], int] = lambda layers: 0) -> Finding:
     """Every layer from the first on must drop and come back; the control is entropy that stays where it is."""
     expected = (
-        f"in each of these layers entropy drops and comes back, both by {FLAT:g} nats and by more than seeds differ by "
-        f"chance (99 %), and more than {SHARE:.0%} of the drop comes back"
+        f"in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than seeds "
+        f"differ by chance (99 %); more than {show(SHARE, '%')} of the drop comes back"
     )
     if untold := _untold(claim, expected, run, variants):
         return untold
@@ -212,8 +215,8 @@ def _less_certain(drop: np.ndarray, back: np.ndarray) -> Comparison:
 def _bottom(run: Run) -> Finding:
     """Top half minus bottom half, at the end; before training it is the control."""
     expected = (
-        f"at every depth the top half ends above the bottom half, by {FLAT:g} nats more than before training, and by "
-        "more than seeds differ (95 %)"
+        f"at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats "
+        "larger than before training, and larger by more than seeds differ (95 %)"
     )
     variants = _variants(run, fewest=2)
     if untold := _untold(BOTTOM, expected, run, variants):
@@ -229,15 +232,17 @@ def _bottom(run: Run) -> Finding:
         BOTTOM,
         cases,
         expected=expected,
-        what="top half above bottom half at the end by",
-        size=[above("the same without its control, smallest lower end", float(np.min(ends)), 0.0, "nats")],
+        what="entropy of the top half minus the bottom half, at the end",
+        size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
         beside=diverged(run, variants.values()),
     )
 
 
 def _deeper(run: Run) -> Finding:
     """The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest."""
-    expected = f"each depth is below the one before by {CLOSE:g} nats, and by more than seeds differ (95 %)"
+    expected = (
+        f"each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ (95 %)"
+    )
     variants = _variants(run)
     if untold := _untold(DEEPER, expected, run, variants, fewest=2):
         return untold
@@ -253,8 +258,8 @@ def _deeper(run: Run) -> Finding:
         DEEPER,
         cases,
         expected=expected,
-        what="best validation loss lower by",
-        controls=[above("deepest below shallowest, lower end", whole, 0.0, "nats")] if len(depths) > 2 else (),
+        what="fall of the best validation loss",
+        controls=[above("fall from shallowest to deepest, lower end", whole, 0.0, "nats")] if len(depths) > 2 else (),
         beside={
             "best validation loss": {f"L = {layers}": mean_over_seeds(loss) for layers, loss in losses.items()},
             **diverged(run, variants.values()),
@@ -267,7 +272,7 @@ def _losses(name: str, run: Run) -> Finding:
     claim, printed = LOSSES[name], PRINTED[name]
     expected = (
         ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
-        + f", each within {CLOSE:g} nats, and clearly on its own side of the middle between two of them (95 %)"
+        + f"; each loss is within {CLOSE:g} nats of its own printed one, and nearer to it than to any other (95 %)"
     )
     wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
     config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
@@ -290,7 +295,7 @@ def _losses(name: str, run: Run) -> Finding:
             for layers, loss in losses.items()
         },
         expected=expected,
-        what="closer to its own printed loss than halfway to another by",
+        what="margin: half the distance between two printed losses, minus the distance from its own",
         size=[at_most("largest distance from a printed loss", _farthest(means, printed), CLOSE, "nats")],
         beside={"best validation loss": {f"L = {layers}": mean for layers, mean in means.items()}},
     )
@@ -310,8 +315,8 @@ def _curves(run: Run) -> Finding:
 
 
 def _logits(run: Run) -> Finding:
-    """The theorem's terms beside the words' log frequency, each by its correlation with the logits' moves."""
-    expected = f"a correlation of at least {HIGH} over the most frequent words, at the end of training"
+    """Theorem 1 beside the words' log frequency, each by its correlation with the changes of the logits."""
+    expected = f"at the end of training, a correlation of at least {HIGH} over the most frequent words"
     layers, name = min(_variants(run).items())
     if untold := _untold(LOGITS, expected, run, {layers: name}):
         return untold
@@ -325,15 +330,15 @@ def _logits(run: Run) -> Finding:
     found = compare(theorem, frequency * np.sign(mean_over_seeds(frequency)))  # a negative one tells as much
     if not found.seeds:
         reason = (
-            "a correlation cannot be worked out: the logits' moves, or what predicts them, are alike for all words or "
-            "not finite"
+            "a correlation cannot be computed: the changes of the logits, or their predictions, are the same for all "
+            "words or not finite"
         )
         return not_run(LOGITS, expected, reason, "joma verify fig6")
     return by_effect(
         LOGITS,
         found,
         expected=expected,
-        what="correlation with Theorem 1's terms",
+        what="correlation of the logits' changes with Theorem 1",
         size=[at_least("mean correlation", found.value, HIGH)],
         beside={f"L = {layers}": _beside_the_theorem(squares, frequency), **diverged(run, [name])},
     )
@@ -362,10 +367,10 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "Decoders of several depths are trained from scratch by the recipe of the paper's runs. The seeds of one depth "
-        "train as one ensemble. A layer drops and rebounds if the mean over seeds does so by more than the seeds' own "
-        "spread allows. Depths that learn no more than the words' frequencies tell nothing and are not judged. Quick "
-        "scale trains small models on Python source. Paper scale trains 58,580 steps on WikiText-2 and compares with "
-        "the losses and, where they are at hand, the curves of the published runs."
+        "Decoders of several depths are trained from scratch with the recipe of the paper's runs. All seeds of one "
+        "depth train together as one ensemble. A layer drops and rebounds if the mean over seeds does so by more than "
+        "the seeds differ by chance. Networks that learn only how frequent words are show nothing and are not judged. "
+        "Quick scale trains small models on Python source. Paper scale trains for 58,580 steps on WikiText-2. It "
+        "compares the losses with the printed ones, and the curves with the published ones where they are available."
     ),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
 from joma.claims.evidence import above, at_least, below
 from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_POINTS
@@ -28,7 +29,7 @@ from joma.studies.language._as_the_paper import differs, not_wikitext_2
 from joma.studies.language._fig8_figures import draw_sweep
 from joma.studies.language._stored_curves import NEARER, find_stored, keep_distances, near_stored
 
-SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to make good
+SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to get back
 SPARSE = 0.1  # of the untrained network's entropy: below that, attention is extremely sparse
 RESAMPLES = 2_000
 SWEEP = "sweep"
@@ -46,11 +47,11 @@ class Config(LanguageModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.rates) < 3 or len(set(self.rates)) < len(self.rates):
-            raise ValueError(f"rates must be at least three different ones, got {self.rates}")
+            raise ValueError(f"rates must be at least three different rates, got {self.rates}")
         if self.steps // self.every + 1 < FEWEST_POINTS:
             raise ValueError(
-                f"{self.steps} steps measured every {self.every} are fewer than {FEWEST_POINTS} points, too few to "
-                "tell a rebound from noise"
+                f"{self.steps} steps measured every {self.every} steps give fewer than {FEWEST_POINTS} points, too few "
+                "to tell a rebound from noise"
             )
 
 
@@ -75,7 +76,7 @@ PATTERN = Claim(
 TOGETHER = Claim(
     "fig8-pattern-and-loss",
     "JoMA Sec. 6",
-    "Across runs, the more attention rebounds after its drop, the lower the validation loss.",
+    "Over all runs, the more attention rebounds after its drop, the lower is the validation loss.",
     empirical=True,
     matters=0.05,  # as of the correlation in Figure 6
     ceiling=1.0,
@@ -94,7 +95,7 @@ COMPARED = (BEST, PATTERN, TOGETHER, LARGE)
 CURVES = Claim(
     "fig8-curves",
     "JoMA Fig. 8",
-    "The entropy of every layer follows the curves of the runs that the figure shows.",
+    "The attention entropy of every layer follows the curves of the runs that the figure shows.",
     empirical=True,
     matters=NEARER,
     unit="nats",
@@ -112,11 +113,11 @@ def run(config: Config, run: Run, progress: Progress) -> None:
 
 
 def comes_back(run: Run) -> np.ndarray:
-    """Which part of its drop in entropy every run made good, (rates, seeds); NaN for runs that diverged.
+    """Which share of its drop in entropy came back in every run, (rates, seeds); NaN for runs that diverged.
 
     Every seed is read at the valley of the others, so that noise alone makes it as often negative as positive. A sum
-    over the layers whose mean drop is `SMALLEST_DROP` or more of where they began, as a part of these drops; 0 where
-    none is. No layer makes good more than its drop.
+    over the layers whose mean drop is `SMALLEST_DROP` or more of where they began, as a share of these drops; 0 where
+    none is. A layer counts for no more than its drop.
     """
     start = curve(run, SWEEP, "valid/entropy").mean(-1)[:, :, 0]  # (rates, seeds, layers)
     found = np.full(start.shape[:2], np.nan)
@@ -165,15 +166,15 @@ def _untold(claim: Claim, expected: str, run: Run, *, fewest: int) -> Finding | 
         return None
     lost = int((~alive(run, SWEEP)).all(-1).sum())
     reason = (
-        f"of {len(found.rates)} rates {int(found.learned.sum())} learn more than the words' frequencies, and {fewest} "
-        f"must ({lost} {'diverges' if lost == 1 else 'diverge'})"
+        f"only {int(found.learned.sum())} of {len(found.rates)} rates learn more than how frequent words are, and "
+        f"{fewest} are needed ({lost} {'diverges' if lost == 1 else 'diverge'})"
     )
     return not_run(claim, expected, reason, "joma run fig8 with other --rates, or with more --steps")
 
 
 def _best(run: Run) -> Finding:
     """The loss of the best other rate minus that of the printed one, seed by seed."""
-    expected = f"the lowest loss at {PRINTED_BEST:g}, by 0.02 nats and by more than seeds differ (95 %)"
+    expected = f"the lowest loss is at {PRINTED_BEST:g}, by at least 0.02 nats and by more than seeds differ (95 %)"
     if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)) or not_wikitext_2(run):
         return not_run(BEST, expected, reason, "JOMA_DATA=FOLDER joma verify fig8 --scale paper")
     if untold := _untold(BEST, expected, run, fewest=2):
@@ -181,7 +182,7 @@ def _best(run: Run) -> Finding:
     found = by_rate(run)
     printed = int(np.argmin(np.abs(found.rates - PRINTED_BEST)))
     if not found.learned[printed]:
-        reason = f"the networks at {PRINTED_BEST:g} diverged, or learned no more than the words' frequencies"
+        reason = f"the networks at {PRINTED_BEST:g} diverged, or learned only how frequent words are"
         return not_run(BEST, expected, reason, "JOMA_DATA=FOLDER joma verify fig8 --scale paper --fresh")
     gains = [compare(row - found.losses[printed]) for i, row in enumerate(found.losses) if i != printed]
     return by_effect(
@@ -195,14 +196,16 @@ def _best(run: Run) -> Finding:
 
 def _pattern(run: Run) -> Finding:
     """The best rate's rebound against the largest of any other rate that learns."""
-    expected = "at the best rate more of the drop comes back than at any other that learns, and every layer rebounds"
+    expected = (
+        "at the best rate, more of the drop comes back than at any other rate that learns, and every layer rebounds"
+    )
     if untold := _untold(PATTERN, expected, run, fewest=2):
         return untold
     found, back = by_rate(run), comes_back(run)
     means = np.array([mean_over_seeds(row) for row in back])
     rivals = [i for i in np.flatnonzero(found.learned) if i != found.best and np.isfinite(means[i])]
     if not rivals:
-        reason = "too few runs of any other rate that learns are left to compare"
+        reason = "too few runs are left of the other rates that learn"
         return not_run(PATTERN, expected, reason, "joma run fig8 with lower --rates")
     rival = max(rivals, key=lambda i: float(means[i]))
     each, layers = layer_rebounds(run, SWEEP, rate=found.best), int(run.config["layers"])
@@ -212,12 +215,12 @@ def _pattern(run: Run) -> Finding:
         PATTERN,
         compare(back[found.best], back[rival]),
         expected=expected,
-        what="part of the drop that comes back at the best rate",
+        what="share of the drop that comes back, at the best rate",
         size=[at_least("layers that drop and rebound at the best rate", count, layers)],
-        controls=[above("lower end of that part", compare(back[found.best]).low, 0.0, "%")],
+        controls=[above("lower end of that share", compare(back[found.best]).low, 0.0, "%")],
         beside={
             "rates": {"the best": found.rates[found.best], "its control": found.rates[rival]},
-            "part that comes back by rate": shares,
+            "share that comes back, by rate": shares,
             **found.beside(run),
         },
     )
@@ -225,13 +228,15 @@ def _pattern(run: Run) -> Finding:
 
 def _together(run: Run) -> Finding:
     """Rank correlation of what comes back with a lower loss, over all runs that did not diverge."""
-    expected = "over all runs a positive rank correlation of rebound and lower loss, beyond what exchanging rates does"
+    expected = (
+        "over all runs, rebound and lower loss have a positive rank correlation, larger than with rates exchanged"
+    )
     if untold := _untold(TOGETHER, expected, run, fewest=FEWEST_RATES):
         return untold
     found, back = by_rate(run), comes_back(run)
     whole = correlation(back, -found.losses)
     if not np.isfinite(whole.value):
-        reason = "nothing, or the same part, comes back at every rate, and a correlation cannot be worked out"
+        reason = "the same share comes back at every rate, or none, so a correlation cannot be computed"
         return not_run(TOGETHER, expected, reason, "joma run fig8 with more --steps")
     beside = found.beside(run)
     if not found.learned.all():
@@ -244,10 +249,11 @@ def _together(run: Run) -> Finding:
         }
     return by_effect(
         TOGETHER,
-        {"with rates in place of seeds": whole.over(int(np.isfinite(back).any(-1).sum()))},
+        whole.over(int(np.isfinite(back).any(-1).sum())),
         expected=expected,
         what="rank correlation",
-        controls=[above("the correlation against 95 % of exchanges between rates", whole.value, whole.chance)],
+        over="rates",
+        controls=[above("the correlation, against 95 % of exchanges of rates,", whole.value, whole.chance)],
         beside=beside,
     )
 
@@ -288,8 +294,8 @@ def _quantiles(values: list[float], *levels: float) -> list[float]:
 def _large(run: Run) -> Finding:
     """The largest rate that learns: what it loses of the untrained network's entropy, against the best rate."""
     expected = (
-        f"in every layer entropy ends below {SPARSE:.0%} of its start, and {SPARSE:.0%} of the start lower than at the "
-        "best rate, by more than seeds differ (95 %)"
+        f"in every layer entropy ends below {show(SPARSE, '%')} of its start; it ends lower than at the best rate, by "
+        f"at least {show(SPARSE, '%')} of the start and by more than seeds differ (95 %)"
     )
     if untold := _untold(LARGE, expected, run, fewest=2):
         return untold
@@ -309,8 +315,8 @@ def _large(run: Run) -> Finding:
             for layer in range(kept.shape[2])
         },
         expected=expected,
-        what="entropy lost",
-        size=[below("largest part of its entropy that a layer keeps", float(mean.max()), SPARSE, "%")],
+        what="share of the entropy that is lost",
+        size=[below("largest share of its entropy that a layer keeps", float(mean.max()), SPARSE, "%")],
         beside={
             "rates": {
                 "the largest that learns": found.rates[largest],
@@ -353,9 +359,10 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "Models of one depth are trained with several rates (at paper scale the figure's seven) and three seeds each, "
-        "all as one ensemble. What counts as the predicted pattern is the part of attention's drop in entropy that "
-        "comes back later. The best rate is compared with the others that learn more than the words' frequencies. Over "
-        "all runs that part is set against the validation loss. A run whose loss is no longer finite is left out."
+        "Models of one depth are trained with several learning rates (the figure's seven at paper scale) and three "
+        "seeds per rate, all as one ensemble. The predicted pattern is measured as the share of the drop in attention "
+        "entropy that comes back later. The best rate is compared with the other rates that learn more than how "
+        "frequent words are. Over all runs, that share is compared with the validation loss. Runs whose loss stops "
+        "being finite are left out."
     ),
 )

@@ -8,51 +8,62 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, panels
+from joma.figures.bands import mean_and_band
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import course, listing, number
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
 from joma.studies.syntax._alignment import LEVELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TITLES = {
+    "neuron": "Best hidden node",
+    "beyond": "Best hidden node, beyond the token",
+    "hidden": "All hidden nodes, beyond the token",
+}
+"""What is drawn over training."""
+
 
 def draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, Any]) -> Drawing:
     """curves: (steps, seeds, levels) by name, and "rise" (levels,) in octaves; shuffled: (seeds, levels) at the end."""
-    figure, axes = panels(3, width=3.0, height=3.0)
-    titles = {
-        "neuron": "Best hidden node",
-        "beyond": "Best node, beyond the token",
-        "hidden": "All nodes, beyond the token",
-    }
-    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+    figure, axes = panels(3, width=3.4, height=2.9)
+    for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
         for level, colour in enumerate(depth_colours(len(LEVELS))):
-            _band(axis, steps, curves[name][..., level], colour, LEVELS[level])
+            mean_and_band(
+                axis,
+                steps,
+                curves[name][..., level],
+                over=1,
+                color=colour,
+                label=LEVELS[level] if name == "hidden" else "_",
+            )
             end = shuffled[name][:, level]
             axis.plot([steps[-1]] * len(end), end, "x", ms=5, color=colour, clip_on=False)
             if name == "neuron":
                 axis.plot(steps, curves["rotated"][..., level].mean(1), ":", lw=1, color=colour)
             if name == "hidden":
                 _mark_rise(axis, steps, curves[name][..., level].mean(1), curves["rise"][level], colour)
-        axis.axhline(0, lw=0.6, color=CONTROL)
-        axis.set_xscale("symlog", linthresh=steps[1], linscale=0.4)
-        back = np.log2(steps[-1] / steps[1:])
-        octaves = 1 if back[0] < 5 else 2
-        ticks = [0, *steps[1:][np.abs(back - octaves * np.round(back / octaves)) < 0.1]]
-        axis.set_xticks(ticks, [str(tick) for tick in ticks])
-        axis.minorticks_off()
-        axis.set(xlabel="training step", title=title)
-    axes[0].set_ylabel("correlation on fresh files")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LEVELS))
-    caption = (
-        "Correlation of hidden nodes with syntax labels of held-out files, mean over the labels of a level; bands: all "
-        "seeds. Dotted: labels rotated within their file. Crosses: networks trained on shuffled tokens. Beyond the "
-        "token: the label less its mean given the current token. Dots: the middle of the gain, in log time."
-    )
-    return Drawing("alignment-over-training", caption, figure)
+        axis.axhline(0, lw=0.6, color=INK)
+        _log_steps(axis, steps)
+        axis.set_title(title)
+        axis.set_ylabel("correlation on fresh files")
+    end_label(axes[0], "rotated\nlabels", ls=":")
+    end_label(axes[2], "middle of\nthe gain", ls="", marker="o")
+    end_label(axes[2], "trained on\nshuffled text", ls="", marker="x")
+    label_lines(axes[0])
+    label_lines(axes[2])
+    return Drawing("alignment-over-training", _training_caption(steps, curves), figure, _training_alt(steps, curves))
 
 
-def _band(axis: Axes, steps: Any, values: Any, colour: str, label: str) -> None:
-    axis.plot(steps, values.mean(1), color=colour, label=label)
-    axis.fill_between(steps, values.min(1), values.max(1), color=colour, alpha=0.15, lw=0)
+def _log_steps(axis: Axes, steps: Any) -> None:
+    axis.set_xscale("symlog", linthresh=steps[1], linscale=0.4)
+    back = np.log2(steps[-1] / steps[1:])
+    octaves = 1 if back[0] < 5 else 2
+    ticks = [0, *steps[1:][np.abs(back - octaves * np.round(back / octaves)) < 0.1]]
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("training step (log scale)")
 
 
 def _mark_rise(axis: Axes, steps: Any, curve: Any, octave: float, colour: str) -> None:
@@ -60,59 +71,139 @@ def _mark_rise(axis: Axes, steps: Any, curve: Any, octave: float, colour: str) -
         axis.plot(2**octave, np.interp(2**octave, steps, curve), "o", ms=5, color=colour)
 
 
+def _training_caption(steps: Any, curves: Mapping[str, Any]) -> str:
+    """What training adds, and in which order levels come; then what is drawn."""
+    start, end = (float(curves["neuron"][at].mean()) for at in (0, -1))
+    middles = {level: 2**octave for level, octave in zip(LEVELS, curves["rise"], strict=True) if np.isfinite(octave)}
+    order = "No level of syntax was clearly learned beyond the token."
+    if middles:
+        told = (f"{number(float(middles[level]))} for {level}" for level in sorted(middles, key=lambda m: middles[m]))
+        order = f"The middle of the gain beyond the token comes at step {listing(told)}."
+    return (
+        f"The best hidden node's correlation with a syntax label goes from {number(start)} before training to "
+        f"{number(end)} after it (mean over levels). {order} Lines: means over the labels of a level and over seeds, "
+        "on held-out files; bands: all seeds. Beyond the token: the label minus its mean given the current token. "
+        "Dots mark the middle of the gain in log time. Dotted lines and crosses are controls: labels rotated within "
+        "their file, and networks trained on shuffled tokens."
+    )
+
+
+def _training_alt(steps: Any, curves: Mapping[str, Any]) -> str:
+    parts = ["Three panels."]
+    for name, title in TITLES.items():
+        lines = [
+            f"{level} {course(steps[[0, -1]], curves[name][[0, -1], :, i].mean(1))}" for i, level in enumerate(LEVELS)
+        ]
+        parts.append(f"{title}: {'; '.join(lines)}.")
+    rotated = float(np.abs(curves["rotated"].mean(1)).max())
+    return " ".join([*parts, f"Rotated labels stay within {number(rotated)} of zero."])
+
+
 def draw_blocks(scores: Mapping[str, Any]) -> Drawing:
     """scores: (blocks, untrained and trained, seeds, levels), beyond the token, of "neuron" and "stream"."""
-    figure, axes = panels(2, width=3.8, height=3.0)
+    figure, axes = panels(2, width=4.2, height=3.0)
     for axis, name in zip(axes, ("neuron", "stream"), strict=True):
         blocks = np.arange(1, len(scores[name]) + 1)
         for level, colour in enumerate(depth_colours(len(LEVELS))):
             for i, style in enumerate((":", "-")):
                 values = scores[name][:, i, :, level]
                 mean = values.mean(1)
-                reach = (mean - values.min(1), values.max(1) - mean)
-                label = LEVELS[level] if i else None
                 place = blocks + 0.04 * (level - 1.5)
-                axis.errorbar(place, mean, reach, color=colour, ls=style, lw=1.4, elinewidth=1, label=label)
-        axis.axhline(0, lw=0.6, color=CONTROL)
+                axis.plot(place, mean, color=colour, ls=style, lw=1.4, label=LEVELS[level] if i else "_")
+                reach = (mean - values.min(1), values.max(1) - mean)
+                axis.errorbar(place, mean, reach, fmt="none", ecolor=colour, elinewidth=1)
+        axis.axhline(0, lw=0.6, color=INK)
         axis.set_xticks(blocks)
-        axis.set(xlabel="block")
-    axes[0].set(title="Best node of a block", ylabel="correlation, beyond the token")
-    axes[1].set(title="Linear probe on the stream behind it")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LEVELS))
-    caption = (
-        "What each block tells of the levels of syntax beyond the current token, on fresh files: its best hidden node, "
-        "and all of the stream behind it. Dotted: untrained. Bars: all seeds."
+        axis.set(xlabel="block", ylabel="correlation, beyond the token")
+        end_label(axis, "untrained", ls=":")
+        label_lines(axis)
+    axes[0].set_title("Best hidden node of a block")
+    axes[1].set_title("Linear probe on the stream behind a block")
+    return Drawing("alignment-by-block", _blocks_caption(scores), figure, _blocks_alt(scores))
+
+
+def _blocks_caption(scores: Mapping[str, Any]) -> str:
+    lead = scores["neuron"][-1, 1].mean(0) - scores["neuron"][0, 1].mean(0)  # (levels,)
+    gains = listing(f"{level} {number(round(float(gain), 3))}" for level, gain in zip(LEVELS, lead, strict=True))
+    return (
+        f"From the first to the last block, the correlation of the best hidden node changes by: {gains}. If later "
+        "blocks held higher levels, the change would grow from expression to definition. Measured on fresh files, "
+        "beyond what the current token tells. Lines: means over seeds; bars: all seeds; dotted: the networks before "
+        "training."
     )
-    return Drawing("alignment-by-block", caption, figure)
+
+
+def _blocks_alt(scores: Mapping[str, Any]) -> str:
+    parts = ["Two panels."]
+    for name, title in (("neuron", "Best hidden node"), ("stream", "Linear probe on the stream")):
+        values = scores[name].mean(2)  # (blocks, untrained and trained, levels)
+        blocks = np.arange(1, len(values) + 1)
+        lines = [f"{level} {course(blocks, values[:, 1, i], at='block')}" for i, level in enumerate(LEVELS)]
+        untrained = number(float(np.abs(values[:, 0]).max()))
+        parts.append(f"{title}, from the first to the last block: {'; '.join(lines)}; untrained at most {untrained}.")
+    return " ".join(parts)
+
+
+LOOKS = {
+    "rotated": ("|", CONTROL, "trained, rotated labels"),
+    "untrained": ("o", CONTROL, "untrained, best node"),
+    "trained": ("o", BLUE, "trained, best node"),
+    "together": ("D", GREEN, "trained, all nodes"),
+    "token": ("x", ORANGE, "current token alone"),
+}
+"""Markers of `draw_labels`."""
 
 
 def draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str, Any]) -> Drawing:
-    """scores: (latents,) each. One line a label, the levels one below another."""
-    looks = {
-        "rotated": ("|", CONTROL, "trained, rotated labels"),
-        "untrained": ("o", CONTROL, "untrained, best node"),
-        "trained": ("o", BLUE, "trained, best node"),
-        "together": ("D", GREEN, "trained, all nodes"),
-        "token": ("x", ORANGE, "current token alone"),
-    }
+    """scores: (latents,) each. One line per label, the levels one below another."""
     levels = [level for level, _ in names]
     rows = np.arange(len(names)) + 0.8 * np.array([LEVELS.index(level) for level in levels])
-    figure, (axis,) = panels(width=7.0, height=0.19 * (rows[-1] + 1) + 0.9)
-    for name, (marker, colour, label) in looks.items():
+    figure, (axis,) = panels(width=7.0, height=0.19 * (rows[-1] + 1) + 1.1)
+    for name, (marker, colour, label) in LOOKS.items():
         axis.plot(scores[name], rows, marker, ms=5, color=colour, label=label, mfc="none" if marker == "D" else None)
     for low, high, row in zip(scores["untrained"], scores["trained"], rows, strict=True):
         axis.plot([low, high], [row, row], lw=1, color=BLUE, alpha=0.5, zorder=0)
-    axis.set_yticks(rows, [f"{label}  {part:.0%}" for (_, label), part in zip(names, share, strict=True)])
+    axis.set_yticks(rows, [f"{label}  {100 * part:.0f} %" for (_, label), part in zip(names, share, strict=True)])
     for level in LEVELS:
         mine = [row for row, of in zip(rows, levels, strict=True) if of == level]
         if mine:
             place: Any = {"transform": axis.get_yaxis_transform(), "rotation": 90, "ha": "center", "va": "center"}
-            axis.text(-0.27, float(np.mean(mine)), level, fontsize=8.5, fontweight="bold", **place)
-    axis.axvline(0, lw=0.6, color=CONTROL)
+            axis.text(-0.29, float(np.mean(mine)), level, fontsize=8.5, fontweight="bold", **place)
+    axis.axvline(0, lw=0.6, color=INK)
     axis.set(ylim=(rows[-1] + 0.8, -0.8), xlabel="correlation on fresh files")
-    axis.legend(loc="upper center", bbox_to_anchor=(0.45, 1.0 + 1.1 / (rows[-1] + 1) + 0.06), ncols=3)
-    caption = (
-        "Label by label, with its share of the tokens: the best hidden node before and after training, all hidden "
-        "nodes together (a linear probe), and what the current token alone tells. Means over seeds."
+    axis.set_title("Syntax labels with their share of the tokens")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper right", ncols=3)
+    return Drawing("alignment-by-label", _labels_caption(scores), figure, _labels_alt(names, scores))
+
+
+def _labels_caption(scores: Mapping[str, Any]) -> str:
+    mean = {name: number(_mean(values)) for name, values in scores.items()}
+    better = int(np.sum(scores["trained"] > scores["token"]))
+    return (
+        f"One hidden node tells more of a label than the current token does for {better} of {len(scores['trained'])} "
+        f"labels. Mean correlations: best node {mean['untrained']} before and {mean['trained']} after training, all "
+        f"nodes together (a linear probe) {mean['together']}, current token alone {mean['token']}, rotated labels "
+        f"{mean['rotated']}. All numbers are means over seeds, on held-out files."
     )
-    return Drawing("alignment-by-label", caption, figure)
+
+
+def _mean(values: Any) -> float:
+    """Of what is known; NaN where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _labels_alt(names: Sequence[Sequence[str]], scores: Mapping[str, Any]) -> str:
+    if not np.isfinite(scores["trained"]).any():
+        return f"A dot plot of {len(names)} syntax labels without values for trained networks: all diverged."
+    best, worst = int(np.nanargmax(scores["trained"])), int(np.nanargmin(scores["trained"]))
+    ends = [
+        f"{names[i][0]} {names[i][1]}, from {number(float(scores['untrained'][i]))} before training to "
+        f"{number(float(scores['trained'][i]))} after it"
+        for i in (best, worst)
+    ]
+    gains = int(np.sum(scores["trained"] > scores["untrained"]))
+    return (
+        f"A dot plot of {len(names)} syntax labels in {len(LEVELS)} groups. Training moves the best node upwards for "
+        f"{gains} of them. The highest trained node is that of {ends[0]}; the lowest is that of {ends[1]}."
+    )

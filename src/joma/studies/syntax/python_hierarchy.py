@@ -99,7 +99,8 @@ class Config:
 ALIGN = Claim(
     "nodes-align-with-syntax",
     "JoMA Sec. 5",
-    "Training makes hidden nodes of the MLP stand for the latent variables behind the tokens; here: kinds of syntax.",
+    "Training makes hidden nodes of the MLP stand for the latent variables behind the tokens. Here these are kinds of "
+    "syntax.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -107,7 +108,7 @@ ALIGN = Claim(
 BEYOND = Claim(
     "nodes-hold-combinations",
     "JoMA Sec. 1",
-    "What hidden nodes learn are combinations of tokens, not single tokens.",
+    "Hidden nodes learn combinations of tokens, not single tokens.",
     empirical=True,
     matters=MARGIN,
     ceiling=1.0,
@@ -125,7 +126,7 @@ ONE_NODE = Claim(
 ORDER = Claim(
     "lower-levels-first",
     "JoMA Sec. 5",
-    "Low levels of the hierarchy, whose tokens occur together most, are learned before higher ones.",
+    "Low levels of the hierarchy are learned before higher levels. Their tokens occur together most often.",
     empirical=True,
     matters=LATER,
     unit="octaves",
@@ -134,7 +135,7 @@ ORDER = Claim(
 DEPTH = Claim(
     "higher-levels-in-later-blocks",
     "JoMA Sec. 5",
-    "Later blocks build higher levels out of what earlier blocks have learned.",
+    "Later blocks build higher levels from what earlier blocks have learned.",
     empirical=True,
     matters=DEEPER,
 )
@@ -196,12 +197,15 @@ def _ensemble(config: Config, vocabulary: int, material: Material, seeds: Sequen
 
 
 def _align(run: Run) -> Finding:
-    expected = "the best hidden node, chosen on other files, closer to the label than every control"
+    expected = "the best hidden node, chosen on other files, correlates with the label more than every control"
     return _gain(ALIGN, Scores(run), "labels", "correlation of the best hidden node with a label", expected)
 
 
 def _combinations(run: Run) -> Finding:
-    expected = "the best hidden node closer than every control to what the current token does not tell of the label"
+    expected = (
+        "the best hidden node correlates more than every control with the part of the label that the token does not "
+        "tell"
+    )
     what = "correlation of the best hidden node with a label, beyond the token"
     return _gain(BEYOND, Scores(run), "beyond", what, expected)
 
@@ -224,7 +228,9 @@ def _gain(claim: Claim, scores: Scores, version: str, what: str, expected: str) 
 
 def _one_node(run: Run) -> Finding:
     """The share in what all nodes tell, beside the untrained one; the best node must also exceed its own controls."""
-    expected = "at least 80 % of the correlation that all hidden nodes reach together, and more than before training"
+    expected = (
+        "one node reaches at least 80 % of the correlation of all hidden nodes together, and more than before training"
+    )
     scores = Scores(run)
     if reason := scores.unlearned:
         return not_run(ONE_NODE, expected, reason, COMMAND)
@@ -234,17 +240,17 @@ def _one_node(run: Run) -> Finding:
     return by_effect(
         ONE_NODE,
         {"beside the untrained network": compare(share[-1], share[0])},
-        what="share of what all hidden nodes tell that the best one tells",
+        what="correlation of the best hidden node, as a share of that of all nodes together",
         expected=expected,
-        size=[at_least("share, lower end", compare(share[-1]).low, HIGH, "%")],
-        controls=[beyond(ALIGN, "gain in correlation of the best node over the hardest of its controls", gain)],
+        size=[at_least("lower end of this share", compare(share[-1]).low, HIGH, "%")],
+        controls=[beyond(ALIGN, "gain of the best node's correlation over its hardest control", gain)],
         beside=_and_lost(scores, {}),
     )
 
 
 def _order(run: Run) -> Finding:
     """Beside 0 octaves, which is the mean over all orders of the levels."""
-    expected = "the gain of all hidden nodes together, beyond the token, made later, the higher the level"
+    expected = "the higher the level, the later all hidden nodes together gain what they tell beyond the token"
     scores = Scores(run)
     if reason := scores.unlearned or _too_few_levels(scores):
         return not_run(ORDER, expected, reason, COMMAND)
@@ -254,7 +260,7 @@ def _order(run: Run) -> Finding:
         compare(scores.order()),
         what="delay of each level behind the one below it",
         expected=expected,
-        beside=_and_lost(scores, {"step in the middle of the gain": steps}),
+        beside=_and_lost(scores, {"step at the middle of the gain": steps}),
     )
 
 
@@ -262,11 +268,11 @@ def _too_few_levels(scores: Scores) -> str | None:
     learned = int(np.isfinite(scores.rise()).sum())
     if scores.written.shape[1] < 2 or learned >= FEWEST:  # of one network alone nothing is known, and that is undecided
         return None
-    return f"only {learned} of {len(LEVELS)} levels of syntax were learned, an order takes {FEWEST}"
+    return f"only {learned} of {len(LEVELS)} levels of syntax were learned, and {FEWEST} are needed for an order"
 
 
 def _depth(run: Run) -> Finding:
-    expected = "the last block's best node ahead of the first block's by more, the higher the level"
+    expected = "the higher the level, the larger the lead of the last block's best node over the first block's"
     scores = Scores(run)
     if reason := scores.unlearned:
         return not_run(DEPTH, expected, reason, COMMAND)
@@ -356,11 +362,12 @@ STUDY = Study(
     judge=each_claim(_align, _combinations, _one_node, _order, _depth),
     draw=draw,
     about=(
-        "Decoders learn to predict the next token of Python's standard library. On files they never saw, every "
-        "frequent label of the syntax tree (expressions, statements, blocks, definitions) is a latent. The best hidden "
-        "node is chosen on one half of these files and scored on the other, over training. Controls: the same network "
-        "untrained, networks trained on shuffled tokens, and labels rotated within their file. Since much of the "
-        "syntax can be read off the current token, the label less its mean given the token is scored as well. Every "
-        "seed has its own weights, its own batches and its own halves."
+        "Decoders learn to predict the next token of Python's standard library. They are tested on files that they "
+        "never saw. Every frequent label of the syntax tree (expressions, statements, blocks, definitions) is a "
+        "latent. The best hidden node for a label is chosen on one half of these files and scored on the other half, "
+        "over training. There are three controls: the same network before training, networks trained on shuffled "
+        "tokens, and labels rotated within their file. Much of the syntax can be read from the current token. "
+        "Therefore the part of the label that the token does not tell is scored too: the label minus its mean given "
+        "the token. Every seed has its own weights, its own batches and its own halves of the files."
     ),
 )

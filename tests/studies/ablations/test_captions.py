@@ -1,0 +1,53 @@
+"""What figures of ablations say: made from the record, so that another record says something else."""
+
+from dataclasses import replace
+
+from small_ablations import curves, record
+
+from joma.figures.style import contrast, house_style
+from joma.studies.ablations import residual
+from joma.studies.ablations._figures import COLOURS
+
+TWO_LAYERS = replace(residual.STUDY.quick, layers=2)
+
+
+def drawn(path, whole, without, **more):
+    run = record(path, {"residual": whole, "no residual": without}, config=TWO_LAYERS, **more)
+    with house_style():
+        return residual.STUDY.draw(run)
+
+
+def test_the_caption_names_the_variants_that_rebound(tmp_path):
+    both, *_ = drawn(tmp_path / "both", curves(0.5, noise=1e-6), curves(0.4, noise=1e-6, draw=1))
+    one, *_ = drawn(tmp_path / "one", curves(0.5), curves(0.0, draw=1))
+    none, *_ = drawn(tmp_path / "none", curves(0.0), curves(0.0, draw=1))
+    assert "beyond chance (99 %), in both variants." in both.caption
+    assert "in 1 of 2 variants: “residual”; not in “no residual”." in one.caption
+    assert none.caption.startswith("Neither variant shows a drop and a rebound")
+    assert "“residual” 1 and 0.5 nats; “no residual” 1 and 0.4 nats" in both.caption
+
+
+def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):
+    _, summary = drawn(tmp_path / "run", curves([[0.5, 0.2]] * 4), curves(0.3, draw=1))
+    assert "largest in “residual”, layer 1 (0.5" in summary.caption
+    assert "smallest in “residual”, layer 2 (0." in summary.caption
+
+
+def test_the_alternative_text_follows_every_line(tmp_path):
+    lines, bars = drawn(tmp_path / "run", curves(0.5, noise=0.0), curves(0.0, noise=0.0))
+    assert "“residual” falls from 2 to 1 nats at step 20, then rises to 1.5 nats" in lines.alt
+    assert "“no residual” falls from 2 to 1 nats." in lines.alt
+    assert "“no residual”, layer 2: 1 nats (± 0 nats)" in bars.alt
+    for drawing in (lines, bars):
+        assert drawing.alt != drawing.caption
+
+
+def test_a_variant_that_diverged_is_told(tmp_path):
+    lines, bars = drawn(tmp_path / "run", curves(0.5), curves(0.5), diverged={"no residual": range(4)})
+    assert "“no residual” diverged" in lines.alt
+    assert "“no residual” not measured" in lines.caption
+    assert "“no residual”, layer 1: not measured" in bars.alt
+
+
+def test_lines_can_be_seen_on_both_pages():
+    assert all(contrast(colour, page) >= 3 for colour in COLOURS for page in ("#ffffff", "#15171a"))
