@@ -1,4 +1,4 @@
-"""The verdict table of docs/results.md: what `joma verify` found, and what is kept at paper scale beside it.
+"""The verdict table of docs/results/index.md: what `joma verify` found, and what is kept at paper scale beside it.
 
 python docs/verdict_table.py joma-out/findings.json
 """

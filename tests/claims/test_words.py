@@ -30,16 +30,16 @@ def test_numbers(number, unit, shown):
 
 
 def test_an_effect_has_name_value_interval_and_seeds():
-    assert words.measured(Evidence({"": GAIN})) == "rebound 0.5 nats [0.4, 0.6] over 6 seeds"
-    assert words.control(Evidence({"": GAIN})) == "0.1 nats [0.05, 0.15]"
+    assert words.measured(Evidence({"": GAIN})) == "rebound 0.50 nats [0.40, 0.60] over 6 seeds"
+    assert words.control(Evidence({"": GAIN})) == "0.10 nats [0.05, 0.15]"
 
 
 def test_cases_are_named():
     other = replace(GAIN, effect=0.7, interval=(0.6, 0.8), control_effect=0.2, control_interval=(0.2, 0.2))
     several = Evidence({"layer 1": GAIN, "layer 2": other})
-    said = "rebound over 6 seeds: layer 1 0.5 nats [0.4, 0.6]; layer 2 0.7 nats [0.6, 0.8]"
+    said = "rebound over 6 seeds: layer 1 0.50 nats [0.40, 0.60]; layer 2 0.70 nats [0.60, 0.80]"
     assert words.measured(several) == said
-    assert words.control(several) == "layer 1: 0.1 nats [0.05, 0.15]; layer 2: 0.2 nats"
+    assert words.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: 0.20 nats"
 
 
 def test_cases_of_which_the_same_is_said_stand_together():
@@ -50,7 +50,9 @@ def test_cases_of_which_the_same_is_said_stand_together():
 
 def test_cases_of_other_kinds_are_named_each():
     several = Evidence({"early": GAIN, "late": replace(GAIN, what="drop")})
-    assert words.measured(several).startswith("early: rebound 0.5 nats [0.4, 0.6] over 6 seeds; late: drop 0.5 nats")
+    assert words.measured(several).startswith(
+        "early: rebound 0.50 nats [0.40, 0.60] over 6 seeds; late: drop 0.50 nats"
+    )
 
 
 def test_a_known_control_has_no_interval():
@@ -76,9 +78,12 @@ def test_numbers_beside_are_shown_by_case():
     [
         (
             Effect(0.5, (-0.5, 1.5), 0.0, (0, 0), 4, 0.5),
-            "it could have seen a difference of at least 1; 27 seeds would",
+            "it could have seen a difference of at least 1.0; 27 seeds would",
         ),
-        (Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5), "only 1 of the seeds could be compared, at least 2 are needed"),
+        (
+            Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5),
+            "only 1 of the seeds could be compared, at least 2 are needed",
+        ),
         (Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
         (GAIN, ""),
     ],
@@ -86,3 +91,22 @@ def test_numbers_beside_are_shown_by_case():
 def test_what_is_missing(effect, said):
     assert words.missing(Evidence({"": effect})).startswith(said)
     assert bool(words.missing(Evidence({"": effect}))) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("effect", "interval", "unit", "said"),
+    [
+        (0.02403, (-0.2744, 0.3224), "nats", "0.02 nats [-0.27, 0.32]"),
+        (0.6407, (0.6342, 0.6472), "%", "64.1 % [63.4, 64.7]"),
+        (-0.7, (-1.5, 0.1), "%", "-70 % [-150, 10]"),
+        (198.4, (193.1, 203.7), "°", "198° [193, 204]"),
+        (-0.001, (-0.2, 0.198), "", "0.00 [-0.20, 0.20]"),
+        (1.0, (1.0, 1.0), "", "1 [1, 1]"),
+    ],
+)
+def test_an_effect_has_the_digits_that_its_interval_gives_sense_to(effect, interval, unit, said):
+    one = Effect(effect, interval, 0.0, (0.0, 0.0), 6, 0.1, unit=unit)
+    assert (
+        words.brief(Evidence({"": one}), None, one)
+        == f"{said}; control 0{unit if unit == '°' else ' ' + unit}".rstrip()
+    )

@@ -117,7 +117,7 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
     asked = QUESTIONS[0].asks
     html = cards(lay_out([_fig6(results, rebound(0.5, 0.52, 0.48)), results[1]], Anchors()), Anchors())
     assert f"<h3>{asked}</h3>" in html
-    assert '<strong class="answer">Yes.</strong> In this run: 0.5 nats [0.4503, 0.5497]; control 0 nats.' in html
+    assert '<strong class="answer">Yes.</strong> In this run: 0.500 nats [0.450, 0.550]; control 0 nats.' in html
     assert 'href="#study-fig6-fig6-one-layer"' in html
     spoiled = cards(lay_out([_fig6(results, rebound(-0.5, -0.52, -0.48)), results[1]], Anchors()), Anchors())
     assert '<strong class="answer">No.</strong>' in spoiled
@@ -131,7 +131,7 @@ def test_cards_show_paper_scale_first_and_this_run_in_small(
     monkeypatch.setattr("joma.report.kept.kept", lambda: {found.id: of_kept("holds")})
     html = cards(lay_out([_fig6(results, found), results[1]], Anchors()), Anchors())
     assert "At paper scale attention entropy comes back by 0.50 nats [0.33, 0.67] over 5 seeds" in html
-    assert '<p class="beside">This run: undecided (0.03333 nats' in html
+    assert '<p class="beside">This run: undecided (0.0 nats' in html
     itself = dataclasses.replace(_fig6(results, found), command="joma verify fig6 --scale paper")
     html = cards(lay_out([itself, results[1]], Anchors()), Anchors())
     assert "In this run" in html

@@ -211,7 +211,7 @@ def test_a_study_begins_with_what_came_out_and_its_figure(html: str) -> None:
     assert places == sorted(places)
     notable = near[near.index('class="notable"') : near.index("<figure")]
     assert re.findall(r'class="word">([^<]+)', notable) == ["fails", "not above its control", "only qualitative"]
-    assert "0.125 [0.1126, 0.1374]; control 0.12" in notable
+    assert "0.125 [0.113, 0.137]; control 0.12" in notable
 
 
 def test_claims_are_folded_and_can_be_linked_to(page: Page) -> None:

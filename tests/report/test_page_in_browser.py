@@ -213,21 +213,21 @@ def test_dark_by_preference_and_by_switch(browser: Any, address: str) -> None:
 
     def becomes(colour: str) -> None:
         """The page is repainted some time after a click or a change of preference."""
-        page.wait_for_function(f"colour => {ground} === colour", arg=colour, timeout=5_000)
+        page.wait_for_function(f"colour => {ground} === colour", arg=colour, polling=100)
 
     page.goto(address)
     page.get_by_role("button", name="Dark page").wait_for()  # the script has run
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
     page.get_by_role("button", name="Light page").wait_for()
-    page.wait_for_function(f"colour => {ground} !== colour", arg=light, timeout=5_000)
+    page.wait_for_function(f"colour => {ground} !== colour", arg=light, polling=100)
     dark = page.evaluate(ground)
     page.locator("#theme").click()
     becomes(light)
     page.emulate_media(color_scheme="light")
     page.locator("#theme").click()
     becomes(dark)
-    page.wait_for_function("localStorage.getItem('joma-theme') === 'dark'")
+    page.wait_for_function("localStorage.getItem('joma-theme') === 'dark'", polling=100)
     page.reload()
     page.get_by_role("button", name="Light page").wait_for()
     becomes(dark)

@@ -88,8 +88,9 @@ def by_effect(
     """Empirical statements: is a number over seeds above its control, by what matters?
 
     found: one comparison, or one for every case (a layer, a depth, a rate) that the claim needs. What matters, the unit
-    and the ceiling are the claim's. over: what was drawn several times, where that is not seeds. size: what makes size or form the source's; without it the claim is only
-    qualitative. controls: what else must be true, of a twin say; without it the claim is not above its control.
+    and the ceiling are the claim's. over: what was drawn several times, where that is not seeds. size: what makes size
+    or form the source's; without it the claim is only qualitative. controls: what else must be true, of a twin say;
+    without it the claim is not above its control.
     corrected, corrected_size: the same for the corrected form.
 
     >>> from joma.measure.intervals import compare

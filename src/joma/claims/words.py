@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Callable, Mapping
+from math import floor, isfinite, log10
 
 from joma.claims.evidence import Effect, Evidence, Test
 from joma.claims.rules import of_effect
@@ -83,7 +83,7 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
 
     >>> from joma.measure.intervals import compare
     >>> missing(Evidence({"": Effect.of(compare([0.3, 0.0, 0.3], 0.0), matters=0.1)}))
-    'it could have seen a difference of at least 0.4303; 49 seeds would decide'
+    'it could have seen a difference of at least 0.43; 49 seeds would decide'
     """
     parts = []
     for evidence in (printed, corrected):
@@ -102,7 +102,8 @@ def _missing(effect: Effect) -> str:
             f"{show(effect.matters, effect.unit)} does not fit below the ceiling of "
             f"{show(effect.ceiling or 0.0, effect.unit)}"
         )
-    seen = f"it could have seen a difference of at least {show(effect.half_width, effect.unit)}"
+    half = _rounded(effect)(effect.half_width)
+    seen = f"it could have seen a difference of at least {half}{_unit(effect)}"
     needed = effect.seeds_to_decide
     return f"{seen}; {needed or 'no known number of'} {effect.over} would decide"
 
@@ -128,7 +129,8 @@ def _effect(effect: Effect) -> str:
 
 
 def _value(effect: Effect) -> str:
-    return f"{show(effect.effect, effect.unit)} {_interval(effect.interval, effect.unit)}"
+    rounded = _rounded(effect)
+    return f"{rounded(effect.effect)}{_unit(effect)} {_interval(effect.interval, rounded)}"
 
 
 def _by_case(said: Mapping[str, str]) -> list[str]:
@@ -141,14 +143,40 @@ def _by_case(said: Mapping[str, str]) -> list[str]:
 
 def _control(effect: Effect) -> str:
     low, high = effect.control_interval
-    return show(effect.control_effect, effect.unit) + (f" {_interval((low, high), effect.unit)}" if low != high else "")
+    rounded = _rounded(effect)
+    interval = f" {_interval((low, high), rounded)}" if low != high else ""
+    return f"{rounded(effect.control_effect)}{_unit(effect)}{interval}"
 
 
-def _interval(ends: tuple[float, float], unit: str) -> str:
+def _interval(ends: tuple[float, float], rounded: Callable[[float], str]) -> str:
     if not (isfinite(ends[0]) and isfinite(ends[1])):
         return "[no interval]"
-    low, high = (show(end, unit).removesuffix(f" {unit}").removesuffix("°") for end in ends)
-    return f"[{low}, {high}]"
+    return f"[{rounded(ends[0])}, {rounded(ends[1])}]"
+
+
+def _unit(effect: Effect) -> str:
+    return effect.unit if effect.unit == "°" else f" {effect.unit}".rstrip()
+
+
+def _rounded(effect: Effect) -> Callable[[float], str]:
+    """Writes numbers with the digits that the interval gives sense to.
+
+    Two digits of its half where that begins with 1 to 4, else one; never less than the whole number.
+    """
+    scale = 100.0 if effect.unit == "%" else 1.0
+    half = scale * effect.half_width
+    if not isfinite(half) or half < 1e-12 * abs(scale * effect.effect) or not 1e-5 < half < 1e5:
+        return lambda number: show(scale * number)
+    place = floor(log10(half))
+    decimals = max(-place + (half / 10**place < 5), 0)
+    return lambda number: _decimal(scale * number, decimals)
+
+
+def _decimal(number: float, decimals: int) -> str:
+    """What is exactly nothing is 0, and what rounds to nothing has no sign."""
+    if number == 0 or not isfinite(number):
+        return show(number)
+    return f"{round(number, decimals) + 0.0:.{decimals}f}"
 
 
 def _seeds(effect: Effect) -> str:

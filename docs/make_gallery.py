@@ -1,0 +1,111 @@
+"""The gallery: one card per study, with a figure, its verdicts at both scales, one sentence and the command.
+
+python docs/make_gallery.py joma-out/findings.json
+
+The findings of quick scale are those of the given file, as `joma verify` writes it. Those of paper scale, and their
+figures, are kept in results/. For the other studies a small picture is drawn from the run beside the file.
+"""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+from PIL import Image
+from verdict_table import RECORDS, SHORT, counts, kept, shown
+
+from joma.claims.contract import Drawing
+from joma.figures.style import house_style
+from joma.runs import Run
+from joma.studies import load, room
+from joma.studies.stored import stored_runs
+
+DOCS = Path(__file__).parent
+PICTURES = DOCS / "_static" / "gallery"
+WIDTH, COLOURS = 480, 16
+"""Of a small picture: all of them together stay below 150 kB."""
+ROOMS = {
+    "invariant": "Theorem 1: what attention and MLP conserve together",
+    "linear": "Theorem 2: a linear MLP",
+    "isotropic": "Lemmas 1 to 5 and Theorem 3: a nonlinear MLP",
+    "salience": "Theorem 4 and equation 6: salient components first",
+    "hierarchy": "Theorem 5, Table 1 and Section 5: latent hierarchies",
+    "syntax": "Section 5 on real code",
+    "language": "Figures 6 and 8: language models",
+    "ablations": "Ablations: what the rebound needs",
+    "checkpoints": "Figures 7 and 10: series of checkpoints, neurons",
+    "cdag": "CDAG: backpropagated gradients",
+}
+HEAD = """# Gallery
+
+One card per study: a figure, the verdicts, what came out, and the command that repeats it.
+
+{legend}
+
+`python docs/make_gallery.py joma-out/findings.json` makes this page after `make run`. Figures of paper scale
+are those of `results/`.
+"""
+
+
+def main() -> None:
+    ledger = Path(sys.argv[1])
+    studies = json.loads(ledger.read_text(encoding="utf-8"))["studies"]
+    runs = {name: path for name, path in stored_runs(ledger.parent) if path is not None}
+    PICTURES.mkdir(exist_ok=True)
+    legend = " · ".join(f"{mark} {verdict}" for verdict, mark in SHORT.items())
+    lines, last = [HEAD.format(legend=legend)], ""
+    for study in studies:
+        if (here := room(study["name"])) != last:
+            lines, last = [*lines, f"## {ROOMS[here]}\n"], here
+        lines.append(card(study, runs[study["name"]]))
+    (DOCS / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def card(study: dict, run: Path) -> str:
+    name, record = study["name"], RECORDS / study["name"] / f"{study['name']}.sqlite"
+    drawing = first_drawing(name, record if record.is_file() else run)
+    scales = f"quick {shown(counts(study['findings']))}"
+    if paper := kept(name):
+        scales += f" · paper scale {shown(paper)}"
+    image = f"![{plain(drawing.alt or study['title'])}]({picture(name, drawing)})"
+    return "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), scales, f"`joma verify {name}`"]) + "\n"
+
+
+def first_drawing(name: str, record: Path) -> Drawing:
+    """The figure that a study draws first, from the record."""
+    with Run.open(record) as run, house_style():
+        return load(name).draw(run)[0]
+
+
+def picture(name: str, drawing: Drawing) -> str:
+    """The kept figure, from the page; where none is kept, a small one is drawn."""
+    if (RECORDS / name / f"{drawing.name}.png").is_file():
+        return f"../results/{name}/{drawing.name}.png"
+    small(drawing).save(PICTURES / f"{name}.png", optimize=True)
+    return f"_static/gallery/{name}.png"
+
+
+def small(drawing: Drawing) -> Image.Image:
+    buffer = io.BytesIO()
+    with house_style():
+        drawing.figure.savefig(buffer, dpi=WIDTH / drawing.figure.get_figwidth(), facecolor="white")
+    return Image.open(buffer).convert("RGB").quantize(COLOURS)
+
+
+def first_sentence(text: str) -> str:
+    """What stands before the first full stop that ends a sentence.
+
+    >>> first_sentence("It falls by 0.5 nats, eq. 6 says. More.")
+    'It falls by 0.5 nats, eq. 6 says.'
+    """
+    return plain(re.split(r"(?<=[^.]{3}[.!?])(?<!eq\.)(?<!Fig\.)(?<!Thm\.)\s+(?=\S)", text, maxsplit=1)[0])
+
+
+def plain(text: str) -> str:
+    """The text as Markdown shows it as it is."""
+    return re.sub(r"([*_<>\[\]$`|])", r"\\\1", " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Every page of the manual is run from top to bottom, as a reader would paste it, and prints what it says."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page_blocks import REASONS, ROOT, Block, blocks, commands, pages
+
+MOST_UNRUN = 40
+"""More unrun blocks than this, and the manual is no longer tested."""
+PAGES = [page for page in pages() if blocks(page)]
+NUMBER = re.compile(r"[-−+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+
+
+def same(shown, printed, *, loose=False):
+    """Whether the lines agree; `...` stands for anything, and a loose number may differ by two of its last digits."""
+    shown, printed = _lines(shown), _lines(printed)
+    return len(shown) == len(printed) and all(_same_line(a, b, loose) for a, b in zip(shown, printed, strict=True))
+
+
+def _lines(text):
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+def _same_line(shown, printed, loose):
+    pattern = ".*".join(re.escape(part) for part in shown.split("..."))
+    if re.fullmatch(pattern, printed):
+        return True
+    if not loose or NUMBER.sub("#", shown) != NUMBER.sub("#", printed):
+        return False
+    return all(map(_near, NUMBER.findall(shown), NUMBER.findall(printed)))
+
+
+def _near(shown, printed):
+    mantissa, _, power = shown.replace(",", "").partition("e")
+    unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+    return abs(float(mantissa + "e" + (power or "0")) - float(printed.replace(",", ""))) <= 2.001 * unit
+
+
+def runs_python(block, names):
+    source = "\n" * (block.line - 1) + block.text + "\n"
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(source, block.page, "exec"), names)
+    return out.getvalue()
+
+
+def runs_console(block):
+    script = "set -e\n" + "\n".join(commands(block))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{block}: {done.stderr}"
+    return done.stdout
+
+
+def runs(block, names):
+    """Run the block, and compare what it prints with what the page shows."""
+    if block.reason is not None:
+        return
+    out = runs_python(block, names) if block.language == "python" else runs_console(block)
+    if block.expected is not None:
+        assert same(block.expected, out, loose=block.loose), f"{block} prints\n{out}\nbut shows\n{block.expected}"
+
+
+@pytest.fixture
+def beside_the_checkout(tmp_path, monkeypatch):
+    """An empty folder as a reader has it, with the records and scripts of the checkout."""
+    for name in ("docs", "results", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.usefixtures("beside_the_checkout")
+def test_the_page_runs_from_top_to_bottom(page):
+    """Files last for the page, names for one section: it can be pasted alone."""
+    section, names = -1, {}
+    for block in blocks(page):
+        if block.section != section:
+            section, names = block.section, {"__name__": "__main__"}
+        runs(block, names)
+
+
+def test_what_is_not_run_says_why():
+    unrun = [block for page in pages() for block in blocks(page) if block.reason is not None]
+    assert all(block.reason in REASONS for block in unrun), [str(b) for b in unrun if b.reason not in REASONS]
+    assert len(unrun) <= MOST_UNRUN
+
+
+def test_what_is_not_run_compiles():
+    for block in (block for page in pages() for block in blocks(page)):
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+
+
+def test_no_block_of_another_kind_hides_code():
+    """Code in a fence called bash, sh, py or without a name would not be run."""
+    for page in pages():
+        for fence in re.findall(r"^ *```([^\n`]*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE):
+            assert fence.strip() in {"", "python", "console", "text", "json", "bibtex"} or fence.startswith("{"), (
+                page,
+                fence,
+            )
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "loose", "expected"),
+    [
+        ("a 1.25", "a  1.25", False, True),
+        ("a 1.25", "a 1.26", False, False),
+        ("a 1.25", "a 1.26", True, True),
+        ("a 1.25", "a 1.29", True, False),
+        ("b 1.25", "a 1.25", True, False),
+        ("at /.../run", "at /tmp/run", False, True),
+        ("one\ntwo", "one", False, False),
+    ],
+)
+def test_output_is_compared(shown, printed, loose, expected):
+    assert same(shown, printed, loose=loose) is expected
+
+
+def test_a_block_that_prints_something_else_is_found():
+    block = Block("page.md", 3, "python", "print(1 + 1)", expected="3")
+    with pytest.raises(AssertionError, match="prints"):
+        runs(block, {})

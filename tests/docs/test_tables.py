@@ -1,0 +1,60 @@
+"""The tables of results in the manual are what their scripts print from the kept records."""
+
+import importlib
+import sys
+from contextlib import ExitStack
+
+import pytest
+from page_blocks import ROOT, text_of
+
+from joma.runs import Run
+
+RESULTS = ROOT / "results"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A script of docs/ by name, as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module
+
+
+def lacking(page, printed):
+    lines = set(text_of(page).splitlines())
+    return [line for line in printed.splitlines() if line.strip() and line not in lines]
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "page"),
+    [
+        ("figure6_table", "fig6/fig6.sqlite", "docs/results/figure6.md"),
+        ("table1_table", "table1/table1.sqlite", "docs/results/table1.md"),
+    ],
+)
+def test_a_table_is_what_its_script_prints(name, record, page, script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, str(RESULTS / record)])
+    script(name).main()
+    printed = capsys.readouterr().out
+    assert printed.count("|") > 20
+    assert not lacking(page, printed)
+    assert lacking(page, printed.replace("0.9", "0.8").replace("5.3", "5.2"))
+
+
+def test_the_tables_of_the_ablations_are_what_their_script_prints(script):
+    pytest.importorskip("matplotlib")
+    summary = script("ablation_summary")
+    with ExitStack() as stack:
+        runs = {name: stack.enter_context(Run.open(RESULTS / name / f"{name}.sqlite")) for name in summary.SHOWN}
+        assert not lacking("docs/results/ablations.md", summary.tables(runs))
+
+
+def test_the_gallery_has_a_card_per_study_with_the_kept_verdicts(script):
+    from joma.studies import names
+
+    table, page = script("verdict_table"), text_of("docs/gallery.md")
+    cards = {card.splitlines()[0].strip(): card for card in page.split("\n### ")[1:]}
+    assert list(cards) == list(names())
+    for name, card in cards.items():
+        if paper := table.kept(name):
+            assert f"paper scale {table.shown(paper)}" in card, name
+        assert f"`joma verify {name}`" in card
