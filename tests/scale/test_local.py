@@ -100,3 +100,14 @@ def test_no_process_outlives_its_parent_and_each_may_write_what_it_has(number, t
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
+
+
+def test_tasks_of_one_kin_go_to_one_process_where_there_is_a_choice():
+    """Both processes are busy all the time, and only one of them meets each kin."""
+    works = [Task(f"{kin}{n}", {"seconds": 0.3}, kin) for n in range(3) for kin in "ab"]
+    found = ended(side_by_side(f"{HERE}:whoami", works, jobs=2))
+    by_kin = {kin: {found[f"{kin}{n}"].value for n in range(3)} for kin in "ab"}
+    assert by_kin["a"].isdisjoint(by_kin["b"])
+    assert len(by_kin["a"]) == len(by_kin["b"]) == 1
+    alone = ended(side_by_side(f"{HERE}:whoami", [Task(str(n), {"seconds": 0.3}, "a") for n in range(4)], jobs=2))
+    assert len({event.value for event in alone.values()}) == 2

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
     from joma.cli.terminal import Screen
+    from joma.scale.local import Event
 
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
@@ -84,16 +85,25 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
     jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
-        from joma.claims.ledger import verdicts_named
 
-        verdicts = None if options.claims is None else verdicts_named(options.claims)
-        names = dict.fromkeys(name.lower() for name in options.study) or studies.names()
-        chosen = [studies.load(name) for name in names]
+        names = list(dict.fromkeys(map(studies.spelt, options.study)) or studies.names())
+        for name in names:
+            studies.room(name)  # refuses what there is not
+        verdicts = None if options.claims is None else _verdicts(options.claims)
         wish = _Wish(
             options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
         )
-        work = [(study, study.preset(options.scale)) for study in chosen]
-        return _carry_out(work, wish)
+        wish.check()
+        if len(names) > 1:
+            return _carry_out(names, wish, _side_by_side(names, wish))
+        study = studies.load(names[0])
+        return _carry_out(names, wish, partial(_alone, study, study.preset(options.scale), wish))
+
+
+def _verdicts(names: str) -> tuple[Verdict, ...]:
+    from joma.claims.ledger import verdicts_named
+
+    return verdicts_named(names)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -112,25 +122,26 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         chosen = parse(study, rest)
     wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
     wish.check()
-    with limited(chosen.threads):
-        return _carry_out([(study, chosen.config)], wish)
-
-
-def _carry_out(work: list[tuple[Study, Any]], wish: _Wish) -> int:
-    """Execute the studies, write the files, and only then print what came out."""
     from joma.claims.contract import check_config
-    from joma.cli.terminal import Screen, pointing_to_finished
 
     with asked_for():
-        for _, config in work:
-            check_config(config)
-    wish.check()
+        check_config(chosen.config)
+    with limited(chosen.threads):
+        return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))
+
+
+Said = Callable[[str, float, str], None]
+"""Hears how far the study of a name is, and what it does now."""
+
+
+def _carry_out(names: list[str], wish: _Wish, make: Callable[[Said], Iterator[Result]]) -> int:
+    """Execute the studies, write the files, and only then print what came out."""
+    from joma.cli.terminal import Screen, pointing_to_finished
+
     results: list[Result] = []
-    names = [study.name for study, _ in work]
-    make = partial(_alone, *work[0]) if len(work) == 1 else partial(_side_by_side, names)
     screen = Screen(names, to_stderr=wish.json == "-")
-    with pointing_to_finished(results, len(work), wish.out), screen:
-        for result in make(wish, screen.said):
+    with pointing_to_finished(results, len(names), wish.out), screen:
+        for result in make(screen.said):
             results.append(result)
             screen.finished(result)
     results.sort(key=lambda result: names.index(result.study.name))
@@ -141,25 +152,35 @@ def _carry_out(work: list[tuple[Study, Any]], wish: _Wish) -> int:
     return OK if judged else NOTHING_JUDGED
 
 
-def _alone(study: Study, config: Any, wish: _Wish, said: Callable[[str, float, str], None]) -> Iterator[Result]:
+def _alone(study: Study, config: Any, wish: _Wish, said: Said) -> Iterator[Result]:
     """One study, in this process."""
     from joma.claims.execute import attempt
 
     yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(said, study.name), alone=True)
 
 
-def _side_by_side(names: list[str], wish: _Wish, said: Callable[[str, float, str], None]) -> Iterator[Result]:
-    """Several studies, in processes of their own; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import Lost, Said, Task, side_by_side
+def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Said], Iterator[Result]]:
+    """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
+    from joma.scale.local import Task, side_by_side
     from joma.studies import apart
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh)) for name in reversed(names)]
-    silence = SILENCE[wish.scale]
-    for event in side_by_side(apart.FUNCTION, tasks, jobs=wish.jobs, threads=wish.threads, silence=silence):
-        if isinstance(event, Said):
+    tasks = [
+        Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh), apart.kin(name))
+        for name in reversed(names)
+    ]
+    how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
+    return partial(_results, side_by_side(apart.FUNCTION, tasks, **how), wish)
+
+
+def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Result]:
+    from joma.scale import local
+    from joma.studies import apart
+
+    for event in events:
+        if isinstance(event, local.Said):
             said(event.task.name, event.share, event.doing)
-        elif isinstance(event, Lost):
+        elif isinstance(event, local.Lost):
             yield apart.lost(event.task.name, wish.scale, event.reason)
         else:
             yield apart.result_of(event.task.name, event.value)

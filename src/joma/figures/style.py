@@ -155,7 +155,10 @@ def to_svg(figure: Figure, *, title: str) -> str:
     >>> svg[:42]
     '<svg role="img" aria-label="v over time" x'
     """
+    from joma.figures._settled import settle
+
     buffer = StringIO()
+    settle(figure)
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")

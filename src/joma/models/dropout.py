@@ -54,17 +54,22 @@ def dropout(x: Number, probability: float, key: Number, place: int) -> Tensor:
         return x
     index = torch.arange(math.prod(x.shape[1:]), device=x.device, dtype=torch.int32).view(x.shape[1:])
     start = _mix(onwards(key, place)).view(-1, *[1] * (x.ndim - 1))
-    kept = _mix(index ^ start) >= round(probability * 2 * _SIGN) - _SIGN
-    return x * kept * (1 / (1 - probability))
+    return x * _at_least(_mix(index ^ start), round(probability * 2 * _SIGN) - _SIGN, x) * (1 / (1 - probability))
+
+
+def _at_least(word: Tensor, bound: int, like: Tensor) -> Tensor:
+    """Which words reach the bound: 1 or 0 to multiply `like` with.
+
+    On a CPU torch has vector instructions for numbers that are compared and multiplied, and none for truth values.
+    """
+    return word.ge_(bound).to(like.dtype) if like.device.type == "cpu" else word >= bound
 
 
 def _mix(x: Tensor) -> Tensor:
     """A bijection of 32-bit words that lets every input bit change every output bit (two multiply-xorshift rounds)."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * 0x7FEB352D
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * _signed(0x846CA68B)
-    return x ^ ((x >> 16) & 0xFFFF)
+    x = ((x >> 16).bitwise_and_(0xFFFF)).bitwise_xor_(x).mul_(0x7FEB352D)
+    x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_signed(0x846CA68B))
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
 def _signed(number: int) -> int:

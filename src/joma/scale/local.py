@@ -33,6 +33,8 @@ class Task:
 
     name: str
     arguments: Mapping[str, Any]
+    kin: str = ""
+    """Tasks of one kin load the same libraries: where there is a choice, they go to one process."""
 
 
 @dataclass(frozen=True)
@@ -78,26 +80,57 @@ def side_by_side(
     >>> [event.value for event in events if isinstance(event, Done)]
     [{'a': 1}]
     """
-    waiting = list(reversed(tasks))
-    heard: Queue[tuple[_Process, dict[str, Any] | None]] = Queue()
-    team: list[_Process] = []
-    try:
-        while waiting or team:
-            while waiting and len(team) < jobs:
-                team.append(_Process(function, threads, heard))
-                team[-1].give(waiting.pop())
-            with suppress(Empty):
-                process, message = heard.get(timeout=1.0)
-                event = process.hear(message)
-                if event is not None:
-                    yield event
-                if not process.task:
-                    _next_task(process, waiting, team, alive=message is not None)
-            for process in team:
-                if monotonic() - process.heard > silence:
-                    process.give_up(silence)
-    finally:
-        _stop(team)
+    works = _Works(function, threads, jobs, list(tasks))
+    works.start()  # at once: whoever calls may have to load much before it listens
+    return works.events(silence)
+
+
+@dataclass
+class _Works:
+    """Tasks that wait, and the processes at work."""
+
+    function: str
+    threads: int
+    jobs: int
+    waiting: list[Task]
+    team: list[_Process] = field(default_factory=list)
+    heard: Queue[tuple[_Process, dict[str, Any] | None]] = field(default_factory=Queue)
+
+    def start(self) -> None:
+        while self.waiting and len(self.team) < self.jobs:
+            self.team.append(_Process(self.function, self.threads, self.heard))
+            self.team[-1].give(self.chosen(self.team[-1]))
+
+    def events(self, silence: float) -> Iterator[Event]:
+        try:
+            while self.waiting or self.team:
+                self.start()
+                with suppress(Empty):
+                    process, message = self.heard.get(timeout=1.0)
+                    event = process.hear(message)
+                    if event is not None:
+                        yield event
+                    if not process.task:
+                        self.next_task(process, alive=message is not None)
+                for process in self.team:
+                    if monotonic() - process.heard > silence:
+                        process.give_up(silence)
+        finally:
+            _stop(self.team)
+
+    def next_task(self, process: _Process, *, alive: bool) -> None:
+        """Something to do for a process that has nothing to do; else its end."""
+        if alive and self.waiting:
+            process.give(self.chosen(process))
+        elif process in self.team:
+            self.team.remove(process)
+            _end(process)
+
+    def chosen(self, process: _Process) -> Task:
+        """The first task whose kin no other process has begun with; else simply the first. It no longer waits."""
+        elsewhere = {kin for other in self.team if other is not process for kin in other.kins} - process.kins
+        free = (at for at, task in enumerate(self.waiting) if task.kin not in elsewhere)
+        return self.waiting.pop(next(free, 0))
 
 
 @dataclass(eq=False)
@@ -110,6 +143,7 @@ class _Process:
     task: Task | None = None
     heard: float = 0.0
     reason: str = ""
+    kins: set[str] = field(default_factory=set)
     running: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +161,7 @@ class _Process:
 
     def give(self, task: Task) -> None:
         self.task, self.heard = task, monotonic()
+        self.kins |= {task.kin} if task.kin else set()
         assert self.running.stdin is not None
         with suppress(BrokenPipeError):  # it died: what it leaves behind says so
             print(json.dumps(dict(task.arguments)), file=self.running.stdin, flush=True)
@@ -162,15 +197,6 @@ class _Process:
         assert self.running.stdin is not None
         with suppress(BrokenPipeError):
             self.running.stdin.close()
-
-
-def _next_task(process: _Process, waiting: list[Task], team: list[_Process], *, alive: bool) -> None:
-    """Something to do for a process that has nothing to do; else its end."""
-    if alive and waiting:
-        process.give(waiting.pop())
-    elif process in team:
-        team.remove(process)
-        _end(process)
 
 
 def _end(process: _Process) -> None:

@@ -22,7 +22,7 @@ from joma.host.errors import BadInput
 if TYPE_CHECKING:
     from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
 
-__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room", "title"]
+__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room", "spelt", "title"]
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +63,7 @@ def room(name: str) -> str:
     'linear'
     """
     known = _rooms()
-    name = _spelt(name)
+    name = spelt(name)
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
@@ -95,13 +95,17 @@ def title(name: str) -> str:
     return str(ast.literal_eval(found["title"]))
 
 
-def _spelt(name: str) -> str:
-    """As studies are called: neither case nor the choice of - or _ matters."""
+def spelt(name: str) -> str:
+    """A name as studies are called: neither case nor the choice of - or _ matters.
+
+    >>> spelt("Thm1_SGD")
+    'thm1-sgd'
+    """
     return name.lower().replace("_", "-")
 
 
 def _file(name: str) -> str:
-    return _spelt(name).replace("-", "_")
+    return spelt(name).replace("-", "_")
 
 
 @cache

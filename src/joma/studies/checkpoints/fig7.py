@@ -40,7 +40,7 @@ class Config:
     heads: int = 4
     vocabulary: int = 512
     context: int = 64
-    batch: int = 16
+    batch: int = 8
     steps: int = 180
     rate: float = 3e-3
     every: int = 20
