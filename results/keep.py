@@ -4,8 +4,9 @@ python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
 
 A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit; without a run
 all records are. That is needed when the sentence of a claim changes: a report shows a kept verdict only beside the
-sentence that it was given on. In the end src/joma/report/kept.json is written from all records: what a quick report
-shows beside its own verdicts.
+sentence that it was given on. A run of more than half a megabyte that its command makes again in two minutes is not
+copied. In the end src/joma/report/kept.json is written from all records: what a quick report shows beside its own
+verdicts.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from joma.studies import load
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results"
 KEPT = ROOT / "src" / "joma" / "report" / "kept.json"
+LARGE, SOON = 500_000, 120.0
+"""Bytes and seconds: what is larger and made again sooner is not worth its place in the repository."""
 
 
 def keep(path: Path, commit: str | None) -> None:
@@ -37,7 +40,9 @@ def keep(path: Path, commit: str | None) -> None:
         again = path.resolve() == (folder / f"{study.name}.sqlite").resolve()
         made_at = commit or (json.loads((folder / "findings.json").read_text())["commit"] if again else head())
         found = judge(study, run)
-        origin = replace(found[0].provenance, commit=made_at, record=f"{study.name}.sqlite")
+        copied = again or path.stat().st_size <= LARGE or float(run.value("seconds")) > SOON
+        name = f"{study.name}.sqlite" if copied else f"{path.name}, not copied: its command makes it again"
+        origin = replace(found[0].provenance, commit=made_at, record=name)
         record = {
             "schema": SCHEMA,
             "version": VERSION,
@@ -54,7 +59,7 @@ def keep(path: Path, commit: str | None) -> None:
         with house_style():
             for drawing in study.draw(run):
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
-    if not again:
+    if copied and not again:
         shutil.copy(path, folder / f"{study.name}.sqlite")
     print(f"kept: {folder.relative_to(ROOT)}")
 

@@ -8,7 +8,7 @@ import tempfile
 if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-# Workers beside each other share the cores: with a thread a core in every worker they would wait for each other.
+# Workers beside each other share the cores: with one thread per core in every worker they would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -53,7 +53,7 @@ def test_a_module_imports_only_from_floors_below(name):
 
 
 def rooms() -> list[Path]:
-    """The rooms of studies/, one a subject."""
+    """The rooms of studies/, one per subject."""
     return sorted(path.parent for path in (HOUSE / "studies").glob("*/__init__.py"))
 
 

@@ -131,7 +131,7 @@ def _check_number(name: str, number: Any) -> None:
 
 
 def each_claim(*judges: Callable[[Run], Finding]) -> Callable[[Run], list[Finding]]:
-    """A study's `judge`, from one function a claim.
+    """A study's `judge`, from one function per claim.
 
     >>> each_claim()(None)
     []

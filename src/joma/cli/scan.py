@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NONE_USABLE, LEFT_OUT = 1, 3
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
-(checkpoint-100, step1000: one folder a step), or a single checkpoint (a model folder, a .safetensors file, a state
+(checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
 dict in .pt, .bin or .ckpt). Exit status: 0 all well, 3 steps were left out, 1 no step was usable, 2 bad input,
 130 and 143 after Ctrl-C and SIGTERM."""
 
@@ -133,7 +133,7 @@ def _write(found: Scan, run: Path, target: str | None) -> None:
 
 
 def _tell(faults: list[Fault], screen: Any) -> None:
-    """One line a step: its first fault, and how many more tensors it has."""
+    """One line per step: its first fault, and how many more tensors it has."""
     by_step: dict[int, list[Fault]] = {}
     for fault in faults:
         by_step.setdefault(fault.step, []).append(fault)

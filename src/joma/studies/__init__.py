@@ -1,4 +1,4 @@
-"""Studies, in rooms by subject: one file a study, named as the study is.
+"""Studies, in rooms by subject: one file per study, named as the study is.
 
 `names()` lists them, `load(name)` imports one, nothing loads before.
 
