@@ -187,7 +187,7 @@ class Finding:
 
     def _cases(self) -> dict[str, Any]:
         """The numbers of every case: its effect where it has one, and what stands beside it."""
-        cases: dict[str, Any] = {}
+        cases: dict[str, Any] = {case: {} for case in self.beside}  # in their order, which words keep
         for form, evidence in (("", self.printed), ("as corrected: ", self.corrected)):
             effects = {} if evidence is None else evidence.effects
             if len(effects) > 1 or form:

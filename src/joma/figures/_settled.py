@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
@@ -40,6 +41,7 @@ def settle(figure: Figure) -> None:
     """Lay the figure out for good. Nothing may be added to it afterwards.
 
     >>> figure = Figure(layout="constrained")
+    >>> _ = figure.subplots()
     >>> settle(figure)
     >>> figure.get_layout_engine() is None
     True
@@ -50,7 +52,8 @@ def settle(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        with rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
+            figure.set_layout_engine(None)  # "none" would leave a placeholder, for which matplotlib draws twice
 
 
 def _in_plain_letters(axis: Axis) -> None:
