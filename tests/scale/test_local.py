@@ -58,8 +58,8 @@ def test_a_task_that_goes_wrong_costs_only_itself(how, reason):
 
 def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on():
     began = time.monotonic()
-    found = ended(side_by_side(f"{HERE}:go_wrong", tasks("bad", "b", "c", how="hang"), jobs=1, silence=4.0))
-    assert "said nothing for 4 s" in found["bad"].reason
+    found = ended(side_by_side(f"{HERE}:go_wrong", tasks("bad", "b", "c", how="hang"), jobs=1, silence=8.0))
+    assert "said nothing for 8 s" in found["bad"].reason
     assert isinstance(found["b"], Done)
     assert isinstance(found["c"], Done)
     assert time.monotonic() - began < 60
@@ -104,7 +104,7 @@ def test_no_process_outlives_its_parent_and_each_may_write_what_it_has(number, t
 
 def test_tasks_of_one_kin_go_to_one_process_where_there_is_a_choice():
     """Both processes are busy all the time, and only one of them meets each kin."""
-    works = [Task(f"{kin}{n}", {"seconds": 0.3}, kin) for n in range(3) for kin in "ab"]
+    works = [Task(f"{kin}{n}", {"seconds": 1.0}, kin) for n in range(3) for kin in "ab"]
     found = ended(side_by_side(f"{HERE}:whoami", works, jobs=2))
     by_kin = {kin: {found[f"{kin}{n}"].value for n in range(3)} for kin in "ab"}
     assert by_kin["a"].isdisjoint(by_kin["b"])
