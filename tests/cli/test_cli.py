@@ -259,7 +259,7 @@ def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(local._Process, "hear", hear)
     assert main(["verify", "table1", "thm5", "-j", "2", "--out", str(tmp_path)]) == 1
     told = capsys.readouterr().out
-    assert "broke: RuntimeError: its process died of SIGKILL" in told
+    assert "broke: its process died of SIGKILL" in told
     assert "broken: table1" in told
     broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
     assert (broken["findings"], len(judged["findings"])) == ([], 14)

@@ -57,7 +57,7 @@ def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | N
     if main is not None:
         cases = [*printed.effects.items(), *(corrected or printed).effects.items()]
         case = next((name for name, one in cases if one is main), "")
-        return _named(case, f"{_value(main)}; control {_control(main)}")
+        return _named(case, f"{_value(main)}; control {_control(main)}" if main.seeds else _missing(main))
     if corrected is None:
         return _test(worst(printed))
     return f"as printed: {_test(worst(printed))}; as corrected: {_test(worst(corrected))}"
@@ -95,7 +95,8 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
 
 def _missing(effect: Effect) -> str:
     if not isfinite(effect.half_width):
-        return f"only {effect.seeds} of the {effect.over} could be compared, at least 2 are needed"
+        few = f"only {effect.seeds}" if effect.seeds else "none"
+        return f"{few} of the {effect.over} could be compared, at least 2 are needed"
     if not effect.fits:
         return (
             f"the control is at {show(effect.control_effect, effect.unit)}, and a difference of "

@@ -5,7 +5,7 @@ Nothing heavy loads before a result is there: the processes start while this one
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,4 +79,4 @@ def lost(name: str, scale: str, reason: str) -> Result:
     from joma.claims.execute import broken
 
     study = load(name)
-    return broken(study, study.preset(scale), RuntimeError(reason))
+    return replace(broken(study, study.preset(scale), RuntimeError()), error=reason)

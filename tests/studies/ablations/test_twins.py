@@ -137,7 +137,7 @@ def test_the_twin_stands_beside_the_verdict(tmp_path):
     assert finding.beside["residual"]["loss"] == 1.0
     assert "rebound with no residual" in finding.measured
     falls = shows(tmp_path / "falls", np.linspace(2, 1, 5)[None, :, None] * np.ones((4, 1, 2)))
-    assert falls.verdict == NONE
+    assert falls.verdict == "undecided"  # it ends before it has a valley, so a longer run may rebound
     assert falls.beside["no dropout"]["layer 2 valley at share of training"] == 1.0
 
 
@@ -262,7 +262,8 @@ def test_every_claim_says_what_matters_and_what_it_rests_on(name):
     assert all(set(twins.FIGURE_6) <= set(claim.uses) and claim.unit == "nats" for claim in rebounds)
 
 
-def test_drops_are_those_of_the_measure(ablations):
+def test_drops_are_those_of_the_measure(ablations, monkeypatch):
+    monkeypatch.setitem(twins.AT_PAPER_SCALE, "steps", 0)  # else what still falls would be unknown, and not 0
     run = ablations("nonlinearity")
     for variant in ("ReLU", "identity"):
         shape, found = twins.shape_of(run, variant), recorded.layer_rebounds(run, variant)
@@ -341,3 +342,21 @@ def test_paper_scale_is_eight_epochs_on_a_gpu(name, data_folder, tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(NotRun, match="device cuda needs a CUDA GPU, and torch sees none here"):
             carry_out(STUDIES[name], data_folder, tmp_path / "run", device="cuda")
+
+
+def falling_to_the_end(seeds=4, layers=2):
+    made = np.linspace(2.0, 1.0, 12)[None, :, None] + 1e-3 * np.arange(seeds)[:, None, None]
+    return np.repeat(made, layers, axis=2)
+
+
+def test_a_run_that_ends_before_the_valley_is_undecided_and_one_of_the_papers_length_is_not(tmp_path):
+    short = shows(tmp_path / "short", falling_to_the_end())
+    assert short.verdict == "undecided"
+    assert "none of the seeds could be compared" in short.brief
+    long = dataclasses.replace(dropout.STUDY.quick, steps=twins.AT_PAPER_SCALE["steps"])
+    assert shows(tmp_path / "long", falling_to_the_end(), config=long).verdict == NONE
+    assert shows(tmp_path / "flat", curves(0.0)).verdict == NONE  # it has its valley and stays there
+
+
+def test_a_twin_that_still_falls_is_no_proof_that_it_never_rebounds(tmp_path):
+    assert needs(tmp_path, curves(0.5), falling_to_the_end()).verdict == "undecided"

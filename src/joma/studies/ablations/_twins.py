@@ -144,12 +144,29 @@ def _finite(curves: np.ndarray) -> np.ndarray:
 
 
 def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
-    """How far every layer of a variant drops and rebounds; with too few seeds left all is NaN."""
+    """How far every layer of a variant drops and rebounds; with too few seeds left all is NaN.
+
+    A layer in which every seed still falls at the end of a run shorter than the paper's has no rebound yet, and a
+    longer run may show one: that is unknown, not 0.
+    """
     seeds, curves = kept(run, variant, of), torch.from_numpy(curves_of(run, variant, of).copy())
     shape = Shape(*(np.full((len(curves), len(seeds)), np.nan) for _ in Shape._fields))
     if seeds.sum() >= FEWEST_SEEDS:
         shape.drop[:, seeds], shape.rebound[:, seeds] = drop_and_rebound(curves)
+        if run.config["steps"] < AT_PAPER_SCALE["steps"]:
+            shape.rebound[_still_falls(curves.numpy())] = np.nan
     return shape
+
+
+STILL = 0.01
+"""Of its drop: a curve that loses so much between its last two points still falls."""
+
+
+def _still_falls(curves: np.ndarray) -> np.ndarray:
+    """(layers,) bool: whether every seed still falls at the end, where the others of every seed have their valley."""
+    others = curves.sum(axis=1, keepdims=True) - curves
+    falls = curves[..., -2] - curves[..., -1] > STILL * (curves[..., 0] - curves[..., -1])
+    return np.asarray((falls & (others.argmin(-1) == curves.shape[-1] - 1)).all(axis=1))
 
 
 def by_layer(
