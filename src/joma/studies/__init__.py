@@ -42,9 +42,13 @@ _ROOMS = (
     "language",
     "ablations",
     "checkpoints",
+    "depth_width",
+    "scan_snap",
+    "reversal",
+    "inductive_bias",
     "cdag",
 )
-"""In the order of the report, which is the order of the paper; a room that is not named here comes after these."""
+"""In the order of the report: the paper first, then its companions; a room that is not named here comes after these."""
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Deep and thin against shallow and wide at equal size (MobileLLM)."""

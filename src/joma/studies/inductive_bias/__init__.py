@@ -1,0 +1,1 @@
+"""Inductive bias decides what is learned: the two tables that the talk opens with."""
