@@ -35,6 +35,10 @@ ROOMS = {
     "language": "Figures 6 and 8: language models",
     "ablations": "Ablations: what the rebound needs",
     "checkpoints": "Figures 7 and 10: series of checkpoints, neurons",
+    "depth_width": "MobileLLM: deep and thin against shallow and wide",
+    "scan_snap": "Scan&Snap: what one layer learns first",
+    "reversal": "The reversal curse and chain of thought",
+    "inductive_bias": "Inductive bias: what the loss does not decide",
     "cdag": "CDAG: backpropagated gradients",
 }
 HEAD = """# Gallery
