@@ -1,7 +1,11 @@
 """Carrying a study out: resume, judge again, not run, broken."""
 
 import dataclasses
+import json
+import shutil
+import sqlite3
 
+import numpy as np
 import pytest
 
 from joma.claims.execute import (
@@ -11,7 +15,9 @@ from joma.claims.execute import (
     plain_config,
     run_path,
 )
+from joma.report import write_report
 from joma.runs import Run, RunError
+from joma.runs.values import checksum_of, pack
 from joma.studies import load
 from joma.studies.stored import stored_result, stored_runs
 
@@ -155,6 +161,62 @@ def test_one_damaged_record_does_not_hide_the_others(tmp_path):
     results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
     assert results["thm2"].findings
     assert "damaged" in results["thm5"].error
+
+
+@pytest.fixture(scope="module")
+def two_records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for name in ("thm5", "thm2"):
+        execute(load(name), load(name).quick, folder, pictures=False)
+    return folder
+
+
+def _with(path, change):
+    """A record of the same study whose file was changed by hand, checksums and all."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    change(connection)
+    connection.close()
+
+
+def _told(key, value):
+    text = json.dumps(value)
+    return lambda file: file.execute("REPLACE INTO meta VALUES (?, ?, ?)", (key, text, checksum_of(key, text)))
+
+
+def _holding(name, value):
+    def change(file):
+        packed = pack(value, name, 0)
+        which = "series = (SELECT id FROM series WHERE name = ?)"
+        file.execute(f"UPDATE entries SET dtype=?, shape=?, checksum=?, data=? WHERE {which}", (*packed, name))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _told("config", {"seeds": [[1]], "no such option": 1}),
+        _told("config", {}),
+        _told("created", 7),
+        _told("versions", ["torch"]),
+        _holding("seconds", float("inf")),
+        _holding("seconds", [1.0, 2.0]),
+        _holding("seconds", 1j),
+        _holding("trees/truth", [1.0]),
+        _holding("trees/truth", np.zeros((2, 2, 2, 2))),
+    ],
+    ids=["unknown key", "no config", "created", "versions", "infinite", "vector", "complex", "shape", "dimensions"],
+)
+def test_whatever_one_record_holds_the_others_are_judged(two_records, tmp_path, change, monkeypatch):
+    monkeypatch.setattr("joma.studies.stored.draw", lambda study, run: [])  # it takes long, and is tested elsewhere
+    shutil.copytree(two_records, tmp_path, dirs_exist_ok=True)
+    (spoiled,) = tmp_path.glob("runs/thm5-*.sqlite")
+    _with(spoiled, change)
+    results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
+    assert len(results["thm2"].findings) == len(load("thm2").claims)
+    assert results["thm5"].findings or results["thm5"].error
+    page = write_report(list(results.values()), tmp_path, scale="quick")
+    assert "thm2" in page.read_text()
 
 
 def test_where_no_run_is_finished_nothing_is_stored(tmp_path):

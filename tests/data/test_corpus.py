@@ -153,6 +153,18 @@ def test_it_is_remembered_by_content(folder, cache, monkeypatch):
     assert len(wikitext(folder).tokens["train"]) == len(first.tokens["train"]) + 1
 
 
+def test_one_flipped_bit_in_what_is_remembered_is_noticed(folder, cache):
+    first = wikitext(folder)
+    (kept,) = cache.iterdir()
+    content = bytearray(kept.read_bytes())
+    content[-3] ^= 4
+    kept.write_bytes(content)
+    again = wikitext(folder)
+    assert again.vocabulary == first.vocabulary
+    assert all(again.tokens[split].equal(first.tokens[split]) for split in LINES)
+    assert kept.read_bytes() != bytes(content)  # mended for the next time
+
+
 def test_wikitext_2_has_the_published_counts():
     folder = Path(os.environ.get("JOMA_DATA", "")) / "wikitext-2"
     if not os.environ.get("JOMA_DATA") or not folder.is_dir():

@@ -48,6 +48,7 @@ def newer(path: Path) -> None:
 def without_tables(path: Path) -> None:
     foreign(path)
     connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE t")
     connection.execute(f"PRAGMA application_id = {file.APPLICATION_ID}")
     connection.execute("PRAGMA user_version = 1")
     connection.close()

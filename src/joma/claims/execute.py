@@ -13,12 +13,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from joma.claims.contract import Finding, NotRun, Progress, Study, check_config, silent
 from joma.claims.finding import Provenance
 from joma.claims.verdicts import not_run
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style, to_svg
-from joma.runs import Run
+from joma.runs import Run, RunError
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def execute(
         progress(1.0, "judging and drawing")
         findings = judge(study, run)
         drawn = draw(study, run) if pictures else []
-        seconds, command = float(run.value("seconds")), command_line(study, plain)
+        seconds, command = seconds_of(run), command_line(study, plain)
         return Result(study, plain, seconds, findings, drawn, command, path, cached=cached)
 
 
@@ -174,6 +176,14 @@ def provenance(run: Run) -> Provenance:
         created=run.created,
         record=run.path.name,
     )
+
+
+def seconds_of(run: Run) -> float:
+    """What a finished run took."""
+    found = run.value("seconds")
+    if found.shape != () or np.iscomplexobj(found) or not 0 <= found < np.inf:
+        raise RunError(f"{run.path} is damaged: the time that it took cannot be read")
+    return float(found)
 
 
 def draw(study: Study, run: Run) -> list[Picture]:

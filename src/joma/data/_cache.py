@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from joma.host.files import whole
+from joma.host.sealed import DamagedError, load_sealed, save_sealed
 
 
 def cache_folder() -> Path:
@@ -33,24 +33,15 @@ def remembered(kind: str, key: str, compute: Callable[[], dict[str, Tensor]]) ->
     A damaged file is made anew. A folder that cannot be written (read-only, full) costs time at the next call, no more.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     path = cache_folder() / f"{kind}-{key[:32]}.safetensors"
-    with suppress(OSError, SafetensorError):
-        return load_file(path)
+    with suppress(OSError, DamagedError):
+        return load_sealed(path)[0]
     tensors = compute()
     with suppress(OSError, SafetensorError):
-        _write(path, tensors)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_sealed(path, tensors)
     return tensors
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """The whole file or none."""
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as unfinished:
-        save_file(tensors, unfinished)
 
 
 def packed(words: Sequence[str]) -> Tensor:

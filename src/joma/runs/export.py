@@ -128,8 +128,16 @@ def _write_csv(run: Run, stream: BinaryIO) -> None:
     rows.writerow(["series", "step", *columns, "value"])
     for name, step, places, values in _tidy(run, "csv", columns):
         # str of a numpy scalar: the shortest digits that give the same number back in its own dtype
-        rows.writerows([name, step, *place, str(value)] for *place, value in zip(*places, values, strict=True))
+        rows.writerows(
+            [_no_formula(name), step, *map(_no_formula, place), str(value)]
+            for *place, value in zip(*places, values, strict=True)
+        )
     text.detach()
+
+
+def _no_formula(cell: Any) -> Any:
+    """A spreadsheet takes what begins like this for a formula and works it out; behind a quote it is a word."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _write_parquet(run: Run, stream: BinaryIO) -> None:
@@ -177,6 +185,8 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
     arrays: dict[str, Callable[[], np.ndarray]] = {"__meta__": lambda: np.array(_meta(run))}
     for name in names:
         for key, read in ((name, run.array), (f"{name}@steps", run.steps)):
+            if key.startswith("/") or ".." in key.split("/"):
+                raise RunError(f"series {key!r} would leave the folder it is unpacked to; export to csv or parquet")
             if key in arrays or (key != name and key in names):
                 raise RunError(
                     f"series {key!r} needs a name that npz uses for something else; export to csv or parquet"

@@ -16,14 +16,10 @@ from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 APPLICATION_ID = 0x6A6F6D61  # "joma"
 SCHEMA = 1
 
-_BEGINNING = (
-    "PRAGMA journal_mode = OFF",  # nobody sees the file before it is complete, so nothing is ever rolled back
-    "BEGIN",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA}",
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
-    "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE entries (
+_TABLES = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
+    "series": "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    "entries": """CREATE TABLE entries (
         series INTEGER NOT NULL REFERENCES series (id),
         step INTEGER NOT NULL,
         dtype TEXT NOT NULL,
@@ -32,6 +28,13 @@ _BEGINNING = (
         data BLOB NOT NULL,
         PRIMARY KEY (series, step)
     )""",
+}
+_BEGINNING = (
+    "PRAGMA journal_mode = OFF",  # nobody sees the file before it is complete, so nothing is ever rolled back
+    "BEGIN",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA}",
+    *_TABLES.values(),
 )
 
 _NETWORK_DRIVES = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "gpfs", "beegfs", "ceph"}
@@ -170,13 +173,16 @@ def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bo
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
     # Threads may share a run: `Run` itself lets one at a time through.
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{options}",
         uri=True,
         isolation_level=None,
         timeout=_PATIENCE,
         check_same_thread=False,
     )
+    connection.execute("PRAGMA trusted_schema = OFF")  # what a file defines calls no function of ours
+    connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is noticed when it is read
+    return connection
 
 
 def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
@@ -194,8 +200,16 @@ def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
     whole = path.stat().st_size % pragma("page_size") == 0 or _beside(path, "-wal") or _beside(path, "-journal")
     if schema < 1 or not whole:
         raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with --fresh")
+    _must_have_our_tables(connection, path)
     connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
     connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
+
+
+def _must_have_our_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """A view in place of a table runs a query of its maker's; a trigger does so when something is written."""
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
+        if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
+            raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
 
 
 def _must_accept_writing(connection: sqlite3.Connection) -> None:

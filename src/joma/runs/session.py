@@ -7,10 +7,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from joma.host import limits
+from joma.host.limits import depth_of
 from joma.runs import file
 from joma.runs.errors import RunError, sqlite_errors_explained
 from joma.runs.lock import WriterLock
@@ -38,9 +40,12 @@ class Session:
 
     def _meta(self, key: str) -> Any:
         rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
-        if len(rows) != 1 or rows[0][1] != checksum_of(key, rows[0][0]):
-            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
-        return json.loads(rows[0][0])
+        with suppress(ValueError, TypeError, RecursionError):
+            if len(rows) == 1 and rows[0][1] == checksum_of(key, rows[0][0]):
+                value = json.loads(rows[0][0])
+                if depth_of(value, limits.JSON_DEPTH) <= limits.JSON_DEPTH:
+                    return value
+        raise RunError(f"{self.path} is damaged: its {key} cannot be read")
 
     @contextmanager
     def _usable(self) -> Iterator[sqlite3.Connection]:

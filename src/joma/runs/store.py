@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 from types import TracebackType
@@ -56,13 +57,13 @@ class Run(Session):
         self._series: dict[str, int] = {}  # ids of series this writer has used; they never change
         self._described: dict[str, Named | None] = {}  # what this writer knows of their dimensions
         try:
-            self.study: str = self._meta("study")
-            self.config: dict[str, Any] = self._meta("config")
-            self.version: int = self._meta("version")
-            self.seed: int | None = self._meta("seed")
-            self.versions: dict[str, str] = self._meta("versions")
-            self.machine: dict[str, Any] = self._meta("machine")
-            self.created: str = self._meta("created")
+            self.study: str = valid_name(self._told("study", str), "a study")
+            self.config: dict[str, Any] = self._told("config", dict)
+            self.version: int = self._told("version", int)
+            self.seed: int | None = self._told("seed", int, type(None))
+            self.versions: dict[str, str] = self._told("versions", dict)
+            self.machine: dict[str, Any] = self._told("machine", dict)
+            self.created: str = self._told("created", str)
         except BaseException:
             connection.close()
             raise
@@ -242,8 +243,10 @@ class Run(Session):
     def names(self) -> list[str]:
         """All series, in the order in which they were first recorded."""
         names = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
-        if not all(isinstance(name, str) for name in names):
+        if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise RunError(f"{self.path} is damaged: a series has lost its name")
+        if missing := sorted(set(self._sealed) - set(names)):
+            raise RunError(f"{self.path} is damaged: series {missing[0]!r} is lost")
         return names
 
     def __contains__(self, name: object) -> bool:
@@ -251,8 +254,9 @@ class Run(Session):
 
     def steps(self, name: str) -> np.ndarray:
         """The recorded steps of a series, ascending: (steps,) int64."""
-        rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name)
-        return np.array([step for (step,) in rows] or self._no_series(name), dtype=np.int64)
+        rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
+        self._must_be_all(name, len(rows))
+        return np.array([step for (step,) in rows], dtype=np.int64)
 
     def last_step(self, name: str) -> int | None:
         """The largest recorded step, or None if the series does not exist: where to resume."""
@@ -262,6 +266,7 @@ class Run(Session):
     def array(self, name: str) -> np.ndarray:
         """A series as one array (steps, ...), ordered by step. Mixed dtypes are promoted as numpy does."""
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
+        self._must_be_all(name, len(rows))
         arrays = [self._unpacked(name, *row) for row in rows]
         shapes = sorted({array.shape for array in arrays})
         if len(shapes) > 1:
@@ -287,15 +292,14 @@ class Run(Session):
 
     def finish(self) -> None:
         """Mark the run as complete and leave a single file. It stays open to read; nothing can be added."""
-        self._set_status("finished", None)
+        counts = dict(self._rows("SELECT name, count(*) FROM entries JOIN series ON id = series GROUP BY series"))
+        self._set_status("finished", None, {"sealed": counts})
         self._stop_writing()
 
     @property
     def trace(self) -> str | None:
         """Where in the code a failed run stopped, if that was given to `fail`."""
-        if not self._rows("SELECT 1 FROM meta WHERE key = 'trace'"):
-            return None
-        trace: str | None = self._meta("trace")
+        trace: str | None = self._meta_or_none("trace")
         return trace
 
     def fail(self, reason: str, trace: str | None = None) -> None:
@@ -303,7 +307,7 @@ class Run(Session):
 
         trace: where in the code it happened, for whoever mends it.
         """
-        self._set_status("failed", reason, trace)
+        self._set_status("failed", reason, {} if trace is None else {"trace": trace})
         self._stop_writing()
 
     def __enter__(self) -> Run:
@@ -327,12 +331,34 @@ class Run(Session):
             state = "closed" if self._connection is None else "unreadable"
         return f"Run({short(self.path.name)}, study={short(self.study)}, {state})"
 
+    def _told(self, key: str, *kinds: type) -> Any:
+        """What the run knows about itself; a file that was tampered with may hold anything there."""
+        value = self._meta(key)
+        if type(value) not in kinds:
+            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
+        return value
+
+    def _meta_or_none(self, key: str) -> Any:
+        return self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
+
+    @cached_property
+    def _sealed(self) -> dict[str, int]:
+        """How many steps each series of a finished run has; empty before, and in files of earlier versions."""
+        told: dict[str, int] | None = self._meta_or_none("sealed") if self._lock is None else None
+        return told or {}
+
+    def _must_be_all(self, name: str, steps: int) -> None:
+        """Every row has its checksum, so a changed one is noticed; this notices one that is gone."""
+        if name in self._sealed and steps != self._sealed[name]:
+            raise RunError(
+                f"{self.path} is damaged: series {name!r} has {steps} of the {self._sealed[name]} steps recorded"
+            )
+
     def _dims_of(self, name: str) -> Named | None:
         """The names that were given to the dimensions of a series, if there are any."""
         if self._lock is not None and name in self._described:
             return self._described[name]
-        key = f"dims/{name}"
-        given = self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
+        given = self._meta_or_none(f"dims/{name}")
         self._described[name] = None if given is None else named(dict(given), name)
         return self._described[name]
 
@@ -345,11 +371,11 @@ class Run(Session):
             raise RunError(f"{name!r} in {self.path} is described already, with the dimensions {list(known)}")
         return given
 
-    def _set_status(self, status: Status, reason: str | None, trace: str | None = None) -> None:
+    def _set_status(self, status: Status, reason: str | None, beside: Mapping[str, Any] | None = None) -> None:
         with self._transaction() as connection:
-            rows = [meta_row("status", status), meta_row("reason", reason)]
-            if trace is not None:
-                rows.append(meta_row("trace", trace))
+            rows = [
+                meta_row(key, value) for key, value in {"status": status, "reason": reason, **(beside or {})}.items()
+            ]
             connection.executemany("REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def _series_id(self, connection: sqlite3.Connection, name: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from joma.claims.contract import NotRun, Study
-from joma.claims.execute import Result, broken, command_line, draw, judge, not_run_at_all, plain_config
+from joma.claims.execute import Result, broken, command_line, draw, judge, not_run_at_all, plain_config, seconds_of
 from joma.runs import Run, RunError
 from joma.studies import load, names
 
@@ -48,7 +48,7 @@ def stored_result(name: str, path: Path | None, folder: Path) -> Result:
     try:
         with Run.open(path) as run:
             return _judged(study, run)
-    except RunError as error:
+    except Exception as error:  # whatever one record holds, the others are judged
         return broken(study, study.quick, error)
 
 
@@ -63,7 +63,7 @@ def result_of(path: Path) -> Result:
 
 
 def _judged(study: Study, run: Run) -> Result:
-    command, seconds = command_line(study, run.config), float(run.value("seconds"))
+    command, seconds = command_line(study, run.config), seconds_of(run)
     told = replace(study, version=run.version)
     found, drawn = judge(study, run), draw(study, run)
     return Result(told, run.config, seconds, found, drawn, command, run.path, cached=True)

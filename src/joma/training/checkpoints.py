@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from joma.host.files import whole
+from joma.host.sealed import load_sealed, save_sealed
 from joma.runs import Run, RunError
 
 
@@ -25,14 +25,9 @@ class Checkpoint:
 
     def save(self, at: Sequence[int], states: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Write it, whole or not at all. at: the step of every group."""
-        from safetensors.torch import save_file
-
-        tensors = {
-            f"{group}/{key}": value.contiguous() for group, state in states.items() for key, value in state.items()
-        }
+        tensors = {f"{group}/{key}": value for group, state in states.items() for key, value in state.items()}
         try:
-            with whole(self.path) as unfinished:
-                save_file(tensors, unfinished, {"identity": self.identity, "at": json.dumps(list(at))})
+            save_sealed(self.path, tensors, {"identity": self.identity, "at": json.dumps(list(at))})
             self.kept = list(at)
         except Exception as error:
             raise RunError(
@@ -48,21 +43,18 @@ class Checkpoint:
 
     def load(self, groups: int) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
         """The step and the state of every group; the beginning if there is no checkpoint of this run."""
-        from safetensors import SafetensorError, safe_open
-
         states: dict[int, dict[str, Tensor]] = {}
         try:
-            with safe_open(self.path, "pt") as file:
-                about = file.metadata() or {}
-                if about.get("identity") != self.identity:
-                    return [0] * groups, {}
-                for key in file.keys():  # noqa: SIM118 - not a dict
-                    group, name = key.split("/", 1)
-                    states.setdefault(int(group), {})[name] = file.get_tensor(key)
+            tensors, about = load_sealed(self.path)
+            if about.get("identity") != self.identity:
+                return [0] * groups, {}
+            for key, tensor in tensors.items():
+                group, name = key.split("/", 1)
+                states.setdefault(int(group), {})[name] = tensor
             at: list[int] = json.loads(about["at"])
         except FileNotFoundError:
             return [0] * groups, {}
-        except (SafetensorError, KeyError, ValueError):
+        except (KeyError, ValueError):  # a DamagedError among them
             self.unreadable = True
             return [0] * groups, {}
         self.kept = list(at)

@@ -1,0 +1,179 @@
+"""Run files made to hurt: one clear sentence each, at once, and whatever is lost is noticed."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joma.runs import Run, RunError
+from joma.runs.export import export
+from joma.runs.values import checksum_of
+
+STEPS = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.sqlite"
+    with Run.create(path, study="demo", config={"lr": 0.1}) as run:
+        for step in range(STEPS):
+            run.append("x", step, np.full(30, step))
+        run.append("y", 0, 1.0)
+        run.finish()
+    return path
+
+
+def spoil(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def tell(path: Path, key: str, text: str) -> None:
+    """Put something else in the place of what a run knows about itself, with the right checksum."""
+    spoil(path, "REPLACE INTO meta VALUES (?, ?, ?)", values=(key, text, checksum_of(key, text)))
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i"
+
+
+@pytest.mark.parametrize(
+    ("statements", "sentence"),
+    [
+        (("DROP TABLE series", f"CREATE VIEW series AS {ENDLESS} AS id, 'a' AS name FROM n"), "its view 'series'"),
+        (
+            (
+                "DROP TABLE meta",
+                "CREATE VIEW meta AS SELECT 'study' AS key, zeroblob(900000000) AS value, 0 AS checksum",
+            ),
+            "its view 'meta'",
+        ),
+        (("CREATE TRIGGER t BEFORE INSERT ON entries BEGIN DELETE FROM meta; END",), "its trigger 't'"),
+        (("CREATE VIRTUAL TABLE other USING fts5(a)",), "its table 'other'"),
+        (("ALTER TABLE meta ADD COLUMN other TEXT",), "its table 'meta'"),
+        (("CREATE INDEX i ON entries (step)",), "its index 'i'"),
+    ],
+    ids=["endless", "gigabytes", "trigger", "virtual", "column", "index"],
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_a_schema_that_is_not_ours_is_refused(
+    path: Path, statements: tuple[str, ...], sentence: str, write: bool
+) -> None:
+    spoil(path, *statements)
+    with pytest.raises(RunError, match=f"is not a joma run: joma did not make {sentence}"):
+        Run.open(path, write=write)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("config", "[" * 100_000 + "]" * 100_000),
+        ("config", "[" * 200 + "]" * 200),
+        ("config", '{"a":' * 101 + "1" + "}" * 101),
+        ("config", "[1, 2]"),
+        ("config", "null"),
+        ("config", "{"),
+        ("created", "12"),
+        ("versions", '["torch"]'),
+        ("machine", '"fast"'),
+        ("version", "1.5"),
+        ("version", "true"),
+        ("seed", '"0"'),
+        ("study", "7"),
+    ],
+)
+def test_what_a_run_says_of_itself_must_be_of_its_kind(path: Path, key: str, text: str) -> None:
+    tell(path, key, text)
+    with pytest.raises(RunError, match=f"is damaged: its {key} cannot be read"):
+        Run.open(path)
+
+
+def test_a_config_of_ordinary_depth_is_read(path: Path) -> None:
+    tell(path, "config", '{"a":' * 90 + "1" + "}" * 90)
+    with Run.open(path) as run:
+        assert "a" in run.config
+
+
+def test_no_escape_sequence_comes_out_of_a_name(path: Path) -> None:
+    spoil(path, "UPDATE series SET name = ? WHERE name = 'y'", values=("\x1b[2Jy",))
+    with Run.open(path) as run, pytest.raises(RunError, match="has lost its name"):
+        run.names()
+    tell(path, "study", json.dumps("\x1b[2J"))
+    with pytest.raises(RunError, match="printable"):
+        Run.open(path)
+
+
+READ: dict[str, Callable[[Run], object]] = {
+    "array": lambda run: run.array("x"),
+    "steps": lambda run: run.steps("x"),
+    "value": lambda run: run.value("x"),
+}
+
+
+@pytest.mark.parametrize("read", READ)
+def test_a_lost_step_is_noticed(path: Path, read: str) -> None:
+    spoil(path, "DELETE FROM entries WHERE step = 7")
+    with Run.open(path) as run, pytest.raises(RunError, match=f"'x' has {STEPS - 1} of the {STEPS} steps recorded"):
+        READ[read](run)
+
+
+def test_a_lost_series_is_noticed(path: Path) -> None:
+    spoil(path, "DELETE FROM entries WHERE series = 2", "DELETE FROM series WHERE id = 2")
+    with Run.open(path) as run, pytest.raises(RunError, match="series 'y' is lost"):
+        run.names()
+
+
+def test_a_run_of_an_earlier_version_has_no_count(path: Path) -> None:
+    spoil(path, "DELETE FROM meta WHERE key = 'sealed'")
+    with Run.open(path) as run:
+        assert len(run.array("x")) == STEPS
+        assert run.names() == ["x", "y"]
+
+
+def test_no_flipped_bit_changes_what_is_read(path: Path) -> None:
+    """Either it is refused, or every number is the one recorded."""
+    content, chance = path.read_bytes(), random.Random(1)
+    noticed = 0
+    for _ in range(300):
+        spoiled = bytearray(content)
+        spoiled[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(spoiled)
+        try:
+            with Run.open(path) as run:
+                assert run.names() == ["x", "y"]
+                assert np.array_equal(run.array("x"), np.repeat(np.arange(STEPS), 30).reshape(STEPS, 30))
+                assert run.array("y").tolist() == [1.0]
+        except RunError:
+            noticed += 1
+    assert noticed > 100  # the file is mostly numbers
+
+
+def test_a_csv_holds_no_formula(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
+        run.append("=1+1", 0, 1.0)
+        run.append("-x", 0, [-2.0], dims={"name": ["@cmd"]})
+        text = export(run, "csv").read_text()
+    assert "\n'=1+1,0,,1.0\n'-x,0,'@cmd,-2.0\n" in text
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "a/../../b"])
+def test_an_archive_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
+        run.append(name, 0, 1.0)
+        with pytest.raises(RunError, match="would leave the folder"):
+            export(run, "npz")
+        assert not list(tmp_path.glob("*.npz*"))
+
+
+def test_a_name_with_dots_of_its_own_is_fine(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
+        run.append("layer/..a", 0, 1.0)
+        assert "layer/..a.npy" in zipfile.ZipFile(export(run, "npz")).namelist()
