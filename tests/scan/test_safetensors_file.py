@@ -1,6 +1,7 @@
 """The safetensors reader against the format's own library, on whole files, damaged ones and lies."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -164,3 +165,71 @@ def test_what_is_no_file(tmp_path):
     for name, word in (("missing", "is missing"), (".", "no plain file"), ("pipe", "no plain file")):
         with pytest.raises(CheckpointError, match=word):
             opened(tmp_path / name)
+
+
+def headed(path, header, data=b""):
+    """A file with this header, given as text."""
+    content = header.encode("utf-8", "surrogatepass")
+    path.write_bytes(len(content).to_bytes(8, "little") + content + data)
+    return path
+
+
+ONE = '"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        (f'{{"__metadata__": {{"a": 1}}, {ONE}}}', "metadata that are no strings"),
+        (f'{{"__metadata__": [], {ONE}}}', "metadata that are no strings"),
+        (f'{{"__metadata__": {{"a": NaN}}, {ONE}}}', "NaN is no number"),
+        (f" {{{ONE}}}", "no JSON object"),
+        ('{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', "is no JSON"),
+        (f'{{"w": {{"dtype": "F32", "shape": {[1] * 65}, "data_offsets": [0, 4]}}}}', "65 dimensions"),
+        (f'{{"w": {{"dtype": "F32", "shape": {[10**18] * 100_000}, "data_offsets": [0, 4]}}}}', "100,000 dimensions"),
+        (f'{{"w": {{"dtype": "F32", "shape": [{"9" * 5000}], "data_offsets": [0, 4]}}}}', "is no JSON"),
+    ],
+)
+def test_headers_that_the_library_refuses_or_chokes_on(tmp_path, header, sentence):
+    path = headed(tmp_path / "a.safetensors", header, bytes(4))
+    with pytest.raises(CheckpointError, match=sentence):
+        opened(path)
+
+
+def test_nothing_is_accepted_that_the_library_refuses(tmp_path):
+    """Headers changed by chance: stricter than the library is fine, laxer is not."""
+    chance = random.Random(0)
+    two = ONE + ', "b": {"dtype": "I8", "shape": [2, 1], "data_offsets": [4, 6]}'
+    parts = [
+        '"',
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "0",
+        "1",
+        "4",
+        "-",
+        "1e0",
+        "null",
+        "NaN",
+        " ",
+        "w",
+        "F64",
+        "\\u0041",
+        "é",
+    ]
+    accepted = 0
+    for _ in range(2000):
+        text = f'{{"__metadata__": {{"a": "b"}}, {two}}}'
+        for _ in range(chance.randint(0, 2)):
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice(parts) + text[at + chance.randint(0, 2) :]
+        path = headed(tmp_path / "a.safetensors", text, bytes(6))
+        if isinstance(everything(path), dict):
+            accepted += 1
+            with safe_open(path, "pt") as library:
+                assert library.keys() is not None, text
+    assert accepted > 200

@@ -132,3 +132,39 @@ def test_files_saved_without_checksums_are_read(tmp_path):
     finally:
         torch.serialization.set_crc32_options(True)
     assert torch.equal(TorchFile(path).read("a"), STATE["a"])
+
+
+def rewritten(path, out, compression=zipfile.ZIP_STORED, pickle_bytes=0):
+    """The same archive, packed another way, or with a pickle that is followed by zeros."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", compression) as new:
+        for record in old.infolist():
+            more = b"\0" * pickle_bytes if record.filename.endswith("/data.pkl") else b""
+            new.writestr(record.filename, old.read(record) + more)
+    return out
+
+
+def test_what_torch_never_writes_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = saved(tmp_path, STATE)
+    with pytest.raises(CheckpointError, match="is compressed"):
+        TorchFile(rewritten(path, tmp_path / "packed.pt", zipfile.ZIP_DEFLATED))
+    large = rewritten(path, tmp_path / "large.pt", pickle_bytes=5000)
+    TorchFile(large).close()
+    monkeypatch.setattr("joma.host.limits.PICKLE_BYTES", 5000)
+    with pytest.raises(CheckpointError, match=r"its names and shapes take 5,\d\d\d bytes"):
+        TorchFile(large)
+
+
+def test_dictionaries_that_hold_one_another_twice_end(tmp_path):
+    inner = {"w": torch.ones(2)}
+    for _ in range(60):
+        inner = {"a": inner, "b": inner}
+    with pytest.raises(CheckpointError, match="holds more than 500,000 entries"):
+        TorchFile(saved(tmp_path, inner))
+
+
+def test_a_matrix_without_numbers_of_its_own_is_refused(tmp_path):
+    file = TorchFile(saved(tmp_path, {"w": torch.ones(1).expand(10**6, 10**6), "b": torch.ones(3)}))
+    with pytest.raises(CheckpointError, match="does not hold as many numbers"):
+        file.read("w")
+    assert torch.equal(file.read("b"), torch.ones(3))
+    file.close()

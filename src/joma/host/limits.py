@@ -9,6 +9,12 @@ from typing import Any
 
 JSON_DEPTH = 100
 """Lists and mappings inside one another."""
+DIMENSIONS = 64
+"""Of a tensor; torch itself has no more."""
+TENSORS = 500_000
+"""In one checkpoint, with all else that its dictionaries hold."""
+PICKLE_BYTES = 256 * 2**20
+"""Of what describes the tensors of a torch file, names and shapes; the numbers lie beside it."""
 
 
 def depth_of(value: Any, most: int) -> int:

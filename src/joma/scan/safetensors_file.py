@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from joma.host import limits
 from joma.scan.errors import CheckpointError
 from joma.scan.tensor_file import Bytes, Stored
 
@@ -107,11 +108,16 @@ class SafetensorsFile:
     def _parsed(self, text: bytes) -> dict[str, tuple[Stored, int, int]]:
         """(description, first byte, byte after the last) of every tensor; bytes count from the end of the header."""
         try:
-            header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+            header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise self._wrong(f"has a header that is no JSON ({str(error)[:60]})") from None
-        if not isinstance(header, dict):
+        if not isinstance(header, dict) or text[:1] != b"{":
             raise self._wrong("has a header that is no JSON object")
+        if len(header) > limits.TENSORS:
+            raise self._wrong(f"describes {len(header):,} tensors, more than the {limits.TENSORS:,} that are believed")
+        about = header.get("__metadata__", {})
+        if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
+            raise self._wrong("has metadata that are no strings")
         return {name: self._entry(name, entry) for name, entry in header.items() if name != "__metadata__"}
 
     def _entry(self, name: str, entry: Any) -> tuple[Stored, int, int]:
@@ -120,6 +126,8 @@ class SafetensorsFile:
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _BITS:
             raise self._wrong(f"gives it the unknown number format {str(dtype)[:40]!r}", name)
+        if isinstance(shape, list) and len(shape) > limits.DIMENSIONS:
+            raise self._wrong(f"gives it {len(shape):,} dimensions, more than the {limits.DIMENSIONS} of torch", name)
         if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
             raise self._wrong(f"gives it shape {str(shape)[:60]} at bytes {str(offsets)[:60]}", name)
         bits, held = prod(shape) * _BITS[dtype], 8 * (offsets[1] - offsets[0])
@@ -155,4 +163,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
+    for name, value in pairs:
+        f"{name}{value if isinstance(value, str) else ''}".encode()  # half a character is an error
     return found
+
+
+def _no_number(constant: str) -> None:
+    """Python reads NaN and Infinity; JSON has neither."""
+    raise ValueError(f"{constant} is no number")

@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from joma.host import limits
 from joma.scan.errors import CheckpointError
 from joma.scan.tensor_file import LocalBytes, Stored
 
@@ -40,7 +42,7 @@ class TorchFile:
         self.name = str(path)
         LocalBytes(path).close()  # a plain file that can be read, or a sentence that says why not
         self._checksums = self._archive(path)
-        self._values = dict(_flattened(self._loaded(path)))
+        self._values = self._named(self._loaded(path))
         self._tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
         self._verified: set[int] = set()
 
@@ -51,6 +53,7 @@ class TorchFile:
     def read(self, tensor: str) -> Tensor:
         """One tensor; its memory is the mapped file, so that pages are read when they are used."""
         value: Tensor = self._values[tensor]
+        self._must_be_held(tensor, value)
         self._verify(tensor, value)
         return value
 
@@ -66,6 +69,7 @@ class TorchFile:
             with zipfile.ZipFile(path) as archive:
                 records = archive.infolist()
                 checked = any(record.CRC for record in records)
+                _must_be_as_torch_writes(records)
                 for record in records if checked else ():
                     if record.filename.endswith("/data.pkl"):  # names, shapes and offsets are in here
                         archive.read(record)
@@ -88,6 +92,12 @@ class TorchFile:
             raise CheckpointError(f"{self.name} holds a {type(value).__name__}, not a state dict", file=self.name)
         return value
 
+    def _named(self, value: dict[Any, Any]) -> dict[str, Tensor]:
+        try:
+            return dict(_flattened(value))
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.name} is no checkpoint: {error}", file=self.name) from None
+
     def _why(self, error: Exception) -> str:
         text = str(error)
         refused = _REFUSED.search(text)
@@ -99,6 +109,15 @@ class TorchFile:
         if "Weights only load failed" in text:
             return f"{self.name} is damaged or holds a pickle of more than tensors; it was refused and not run"
         return f"{self.name} cannot be read by torch.load: {' '.join(text.split())[:160]}"
+
+    def _must_be_held(self, tensor: str, value: Tensor) -> None:
+        """A stride of 0 makes a matrix of any size from one number."""
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise CheckpointError(
+                f"{tensor} in {self.name} has shape {tuple(value.shape)}, but the file does not hold as many numbers",
+                file=self.name,
+                tensor=tensor,
+            )
 
     def _verify(self, tensor: str, value: Tensor) -> None:
         """Compare the bytes of the tensor's storage with the archive's checksums, each storage once."""
@@ -117,13 +136,33 @@ class TorchFile:
         self._verified.add(storage.data_ptr())
 
 
-def _flattened(value: dict[Any, Any], prefix: str = "", seen: frozenset[int] = frozenset()) -> Iterator[Any]:
-    """(name, tensor) of every plain tensor; optimizer states and numbers in between are left aside."""
+def _must_be_as_torch_writes(records: Sequence[zipfile.ZipInfo]) -> None:
+    """A few megabytes can unpack to all the memory there is; torch packs nothing."""
+    for record in records:
+        if record.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{record.filename[:80]!a} is compressed")
+        if record.filename.endswith("/data.pkl") and record.file_size > limits.PICKLE_BYTES:
+            raise ValueError(f"its names and shapes take {record.file_size:,} bytes")
+
+
+def _flattened(
+    value: dict[Any, Any],
+    prefix: str = "",
+    seen: frozenset[int] = frozenset(),
+    visits: Iterator[int] | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every plain tensor; optimizer states and numbers in between are left aside.
+
+    visits: counts what is looked at. Dictionaries that hold one another twice have no end in practice.
+    """
+    visits = visits or count()
     for key, item in value.items():
+        if next(visits) > limits.TENSORS:
+            raise ValueError(f"it holds more than {limits.TENSORS:,} entries")
         if not isinstance(key, str | int):
             continue
         name = f"{prefix}{key}"
         if isinstance(item, Tensor) and item.layout is torch.strided and item.device.type == "cpu":
             yield name, item.detach()
         elif isinstance(item, dict) and id(item) not in seen:  # a pickle may hold a dictionary inside itself
-            yield from _flattened(item, f"{name}.", seen | {id(value), id(item)})
+            yield from _flattened(item, f"{name}.", seen | {id(value), id(item)}, visits)
