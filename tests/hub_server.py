@@ -26,6 +26,7 @@ class Repository:
         self.dead = set()  # (revision, file): the connection breaks before the first byte
         self.silent = set()  # (revision, file): a range is answered properly, and with no bytes
         self.lost = set()  # (revision, file): listed, and not there
+        self.broken = set()  # (revision, file): answered with 500, for ever
         self.heads = 0  # so often the connection breaks at a HEAD request
         self.busy = 0  # so many requests are answered with 503
         self.whole = False  # range headers are ignored
@@ -117,6 +118,9 @@ class Handler(BaseHTTPRequestHandler):
         return self.content(hub, revision, name, headers)
 
     def content(self, hub, revision, name, headers=None):
+        if (revision, name) in hub.broken:
+            self.answer(500, {"error": "broken"})
+            return
         content = hub.revisions[revision][name]
         if (revision, name) in hub.wrong:
             content = content[:-1] + bytes([content[-1] ^ 1])

@@ -6,11 +6,15 @@ are the client's affair; what it lacks is patience with a connection that breaks
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as Context
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
+
+from joma.host import limits
 
 TRIES = 5  # in a row without a single byte
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
@@ -24,7 +28,7 @@ def client() -> Any:
 def transport_errors() -> tuple[type[Exception], ...]:
     """What the client's own HTTP library raises when a connection fails; which library depends on its version."""
     library = import_module(type(client().get_session()).__module__.partition(".")[0])
-    return (library.TransportError,)
+    return (library.RequestError,)  # a redirect without end among them
 
 
 def byte_range(url: str, headers: Mapping[str, str], start: int, stop: int | None = None) -> Context[Any]:
@@ -37,6 +41,44 @@ def byte_range(url: str, headers: Mapping[str, str], start: int, stop: int | Non
         "GET", url, headers=asked, timeout=30, base_wait_time=PAUSE, retry_on_exceptions=()
     )
     return response
+
+
+class StrangeAnswer(ValueError):
+    """The hub answered what no hub answers."""
+
+
+def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
+    """What the hub lists at `url`, page by page, each as parsed JSON.
+
+    Pages follow one another on one host only: a link elsewhere would be followed with the user's token. How long they
+    may be, how many and how slow, is in `joma.host.limits`.
+    """
+    place, seen = urlsplit(url)[:2], set[str]()
+    while url not in seen:
+        if len(seen) == limits.LISTING_PAGES:
+            raise StrangeAnswer(f"the hub lists more than {limits.LISTING_PAGES:,} pages")
+        seen.add(url)
+        with client().http_stream_backoff("GET", url, headers=headers, timeout=30, base_wait_time=PAUSE) as response:
+            client().hf_raise_for_status(response)
+            content, links = _whole_page(response), response.links
+        try:
+            yield json.loads(content)
+        except (ValueError, RecursionError):
+            raise StrangeAnswer("the hub answered something that is no JSON") from None
+        url = str(links.get("next", {}).get("url", url))
+        if urlsplit(url)[:2] != place:
+            raise StrangeAnswer(f"the hub leads from {place[1]} to {urlsplit(url)[1][:80]!a}, which is not followed")
+
+
+def _whole_page(response: Any) -> bytes:
+    content, until = bytearray(), time.monotonic() + limits.LISTING_SECONDS
+    for chunk in response.iter_bytes():
+        content += chunk
+        if len(content) > limits.LISTING_BYTES:
+            raise StrangeAnswer(f"the hub lists more than {limits.LISTING_BYTES:,} bytes on one page")
+        if time.monotonic() > until:
+            raise StrangeAnswer(f"the hub took more than {limits.LISTING_SECONDS:g} s for one page")
+    return bytes(content)
 
 
 def read_all(size: int, have: Callable[[], int], read_on: Callable[[], None]) -> None:

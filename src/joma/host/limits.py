@@ -15,6 +15,14 @@ TENSORS = 500_000
 """In one checkpoint, with all else that its dictionaries hold."""
 PICKLE_BYTES = 256 * 2**20
 """Of what describes the tensors of a torch file, names and shapes; the numbers lie beside it."""
+LISTING_BYTES = 64 * 2**20
+"""Of one page of what a hub lists."""
+LISTING_PAGES = 1_000
+"""Of one listing."""
+LISTING_SECONDS = 60.0
+"""Until one page has come; a hub that lets its bytes drip is given up."""
+REVISIONS = 50_000
+"""Of one model."""
 
 
 def depth_of(value: Any, most: int) -> int:

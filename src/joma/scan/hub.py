@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 from joma.host import hub as hub_client
-from joma.host.hub import client, transport_errors
+from joma.host import limits
+from joma.host.hub import StrangeAnswer, client, transport_errors
 from joma.scan.cache import DiskCache
 from joma.scan.checkpoint import Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 T = TypeVar("T")
-_BUSY = (408, 429, 500, 502, 503, 504)  # answers that may differ next time
 _SMALL = 20_000_000  # bytes; a config or an index is far below
 # What a model needs to run besides its weights.
 _BESIDE_WEIGHTS = (".json", ".txt", ".model")
@@ -69,10 +69,7 @@ class HubModel:
 
     def places(self) -> list[HubRevision]:
         """One place per revision whose name holds a step, ordered by step; else the main revision alone."""
-        refs = _asked(self.repository, lambda: self.api.list_repo_refs(self.repository))
-        named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}  # a branch wins over a tag
-        if not all(re.fullmatch(r"[0-9a-f]{40,64}", commit) for commit in named.values()):
-            raise CheckpointError(f"{self.repository}: the hub lists revisions without a commit")
+        named = self._revisions()
         stepped = {name: step_in(name) for name in named}
         found = [HubRevision(self, name, named[name], step) for name, step in stepped.items() if step is not None]
         if found:
@@ -81,17 +78,38 @@ class HubModel:
             raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
         return [HubRevision(self, "main", named["main"], 0)]
 
+    def _revisions(self) -> dict[str, str]:
+        """The commits of all branches and tags, by name."""
+
+        def ask() -> dict[str, str]:
+            (refs,) = self._listed("refs")
+            entries = [*refs.get("tags", ()), *refs["branches"]]  # a branch wins over a tag
+            return {str(entry["name"]): str(entry["targetCommit"]) for entry in entries[: limits.REVISIONS + 1]}
+
+        named = _asked(self.repository, ask)
+        if len(named) > limits.REVISIONS:
+            raise CheckpointError(f"{self.repository}: the hub lists more than {limits.REVISIONS:,} revisions")
+        if not all(name.isprintable() and ".." not in name.split("/") for name in named):
+            raise CheckpointError(f"{self.repository}: the hub lists revisions whose names are no names")
+        if not all(re.fullmatch(r"[0-9a-f]{40,64}", commit) for commit in named.values()):
+            raise CheckpointError(f"{self.repository}: the hub lists revisions without a commit")
+        return named
+
     def listing(self, commit: str) -> dict[str, Listed]:
         """The files at the top of a revision."""
-        from huggingface_hub.hf_api import RepoFile
 
         def ask() -> dict[str, Listed]:
-            entries = self.api.list_repo_tree(self.repository, revision=commit)
+            entries = [entry for page in self._listed(f"tree/{commit}") for entry in page if entry["type"] == "file"]
+            files = [_listed(entry) for entry in entries]
             # A name that leads elsewhere is none that a hub would list.
-            files = [entry for entry in entries if isinstance(entry, RepoFile) and entry.path == Path(entry.path).name]
-            return {f.path: Listed(f.path, f.size, f.lfs.sha256 if f.lfs else None, f.blob_id) for f in files}
+            return {file.path: file for file in files if file.path == Path(file.path).name and file.path.isprintable()}
 
         return _asked(self.repository, ask)
+
+    def _listed(self, what: str) -> Iterator[Any]:
+        client().validate_repo_id(self.repository)
+        url = f"{self.api.endpoint}/api/models/{self.repository}/{what}"
+        return hub_client.listing(url, client().build_hf_headers(token=self.api.token, library_name="joma"))
 
     def part_of_cache(self, commit: str) -> str:
         """The name that a revision has in the cache."""
@@ -242,17 +260,17 @@ class HubBytes:
         from huggingface_hub.errors import HfHubHTTPError
 
         left = stop - start
-        with hub_client.byte_range(self._url, self._headers, start, stop) as response:
-            try:
+        try:
+            with hub_client.byte_range(self._url, self._headers, start, stop) as response:
                 client().hf_raise_for_status(response)
-            except HfHubHTTPError as error:
-                _explain(self.name, error)
-            self._check_range(response, start, stop)
-            for chunk in response.iter_bytes():
-                if len(chunk) > left:
-                    raise CheckpointError(f"{self.name}: the hub sent more bytes than asked for", file=self.name)
-                left -= len(chunk)
-                yield chunk
+                self._check_range(response, start, stop)
+                for chunk in response.iter_bytes():
+                    if len(chunk) > left:
+                        raise CheckpointError(f"{self.name}: the hub sent more bytes than asked for", file=self.name)
+                    left -= len(chunk)
+                    yield chunk
+        except HfHubHTTPError as error:
+            _explain(self.name, error)
 
     def _check_range(self, response: Any, start: int, stop: int) -> None:
         whole = response.status_code == 200 and start == 0 and stop == self.size
@@ -263,6 +281,15 @@ class HubBytes:
                 f"{self.name}: asked for {wanted}, the hub answered {got}: the file is not the one that is listed",
                 file=self.name,
             )
+
+
+def _listed(entry: Any) -> Listed:
+    """A file of a listing; a KeyError, TypeError or ValueError where the entry is something else."""
+    large = entry.get("lfs")
+    size, sha256 = entry["size"], None if large is None else large["oid"]
+    if type(size) is not int or size < 0 or not (sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)):
+        raise StrangeAnswer(f"the hub lists {str(entry['path'])[:80]!a} without a size or a hash")
+    return Listed(str(entry["path"]), size, sha256, str(entry["oid"]))
 
 
 def _hash_of_file_agrees(file: Listed, path: Path) -> bool:
@@ -285,16 +312,17 @@ def _asked(what: str, ask: Callable[[], T]) -> T:
     for tries in range(hub_client.TRIES):
         try:
             return ask()
-        except HfHubHTTPError as error:
-            if _status(error) not in _BUSY or tries + 1 == hub_client.TRIES:
-                _explain(what, error)
+        except HfHubHTTPError as error:  # the client has tried again already where the hub was busy
+            _explain(what, error)
         except transport_errors() as error:
             if tries + 1 == hub_client.TRIES:
                 raise CheckpointError(
                     f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
                 ) from None
-        except (OSError, ValueError) as error:  # offline mode, a name that no repository can have
+        except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a strange answer
             raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"{what}: the hub answered something that is no listing") from None
         time.sleep(hub_client.PAUSE * 2**tries)
     raise AssertionError("the last try returns or raises")
 
