@@ -101,3 +101,16 @@ def test_files_that_others_write_in_place_are_none_of_ours():
     for path in house.rglob("*.py"):
         if "os.replace(" in path.read_text(encoding="utf-8"):
             assert path.relative_to(house).as_posix() in alone
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = [f".a.csv.{gone.pid}-0.new", f".a.csv.{gone.pid}-1.new", f".a.csv.{os.getpid()}-99.new", ".a.csv.mine.new"]
+    for name in names:
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (0, 0))
+    os.utime(tmp_path / names[1])  # of a machine that shares the folder, for all anyone knows
+    with whole(tmp_path / "a.csv") as unfinished:
+        unfinished.write_text("all")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "a.csv"])

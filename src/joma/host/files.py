@@ -6,13 +6,16 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from itertools import count
 from pathlib import Path
+from time import time
 from typing import Any
 
 from joma.host.errors import BadInput, FileError
 
 _NUMBERS = count()
+_ORPHANED_AFTER = 3600.0  # seconds
 
 
 @contextmanager
@@ -29,6 +32,7 @@ def whole(path: Path) -> Iterator[Path]:
     ...     (Path(folder) / "a.txt").read_text(), len(list(Path(folder).iterdir()))
     ('done', 1)
     """
+    _remove_orphans(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
         yield unfinished
@@ -37,6 +41,28 @@ def whole(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # not there: it was never made, or it has become `path`
             unfinished.unlink()
+
+
+def _remove_orphans(path: Path) -> None:
+    """What writers of this file left that were killed: of processes that are gone, and not of today's last minutes.
+
+    A folder may be shared between machines, whose processes cannot be seen here; an hour is more than any file takes.
+    """
+    for orphan in path.parent.glob(f".{escape(path.name)}.*.new"):
+        with suppress(OSError, ValueError):
+            writer = int(orphan.name.removesuffix(".new").rpartition(".")[2].partition("-")[0])
+            if not _alive(writer) and time() - orphan.stat().st_mtime > _ORPHANED_AFTER:
+                orphan.unlink()
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _to_disk(path: Path) -> None:
