@@ -2,6 +2,8 @@
 
 from theory.calls_of_dynamics import LINEAR, SALIENCE
 from theory.calls_of_isotropic import ISOTROPIC, RADIAL
+from theory.calls_of_reversal import REVERSAL
+from theory.calls_of_scan_snap import SCAN_SNAP
 from theory.calls_of_structure import ATTENTION, CDAG, HIERARCHY, INVARIANT
 
 CALLS = {
@@ -12,6 +14,8 @@ CALLS = {
     "isotropic": ISOTROPIC,
     "linear": LINEAR,
     "radial": RADIAL,
+    "reversal": REVERSAL,
     "salience": SALIENCE,
+    "scan_snap": SCAN_SNAP,
 }
 """By the module that makes the function public."""

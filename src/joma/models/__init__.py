@@ -1,6 +1,7 @@
 """What gets trained."""
 
+from joma.models.bilinear import Bilinear
 from joma.models.block import JomaBlock
 from joma.models.decoder import Decoder, DecoderConfig
 
-__all__ = ["Decoder", "DecoderConfig", "JomaBlock"]
+__all__ = ["Bilinear", "Decoder", "DecoderConfig", "JomaBlock"]

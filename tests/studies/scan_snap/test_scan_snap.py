@@ -1,0 +1,270 @@
+"""The study of Scan and Snap: its verdicts, and that each follows the numbers of its claim and of its controls."""
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, found, verdicts
+
+from joma.studies.scan_snap import _theorem_findings as theorems
+from joma.studies.scan_snap._flows import Config
+from joma.studies.scan_snap._reading import dominant_growth, passes, phases, straight_line
+from joma.studies.scan_snap._sequences import drawn_classes, frequencies, graded_classes, without_common
+from joma.studies.scan_snap.scan_snap import STUDY
+from joma.theory.scan_snap import ScanSnap
+
+SMALL = Config(
+    distinct=5, common=4, draws=2, ratios=(0.003, 0.03, 1.0), late=2e4, equal_rates=(0.5, 4.0), grid=2, seeds=3,
+    transition_classes=(2, 3), transition_vocabularies=(10, 1000), decoder_rates=(4.0, 16.0),
+    sgd_rates=((0.5, 0.05), (1.0, 4.0)), sgd_steps=60, length=24,
+)  # fmt: skip
+HOLDS, FIXED, FAILS, BLIND, SOME = "holds", "holds as corrected", "fails", "not above its control", "only qualitative"
+TOKENS, OWN = 14, 5  # two classes of five distinct tokens, four common ones
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with carried_out(STUDY, SMALL, tmp_path_factory.mktemp("scan-snap") / "run.sqlite") as run:
+        yield run
+
+
+def test_verdicts(run):
+    of = verdicts(STUDY, run)
+    assert {name: verdict for name, verdict in of.items() if not name.startswith("sgd")} == {
+        "common-tokens-lose": FIXED,
+        "distinct-tokens-gain": HOLDS,
+        "frequent-tokens-grow-faster": HOLDS,
+        "relative-gain": HOLDS,
+        "one-gain-for-all": FIXED,
+        "gain-bounds": FIXED,
+        "transition-time": HOLDS,
+        "late-growth": BLIND,
+        "late-slope": SOME,
+        "larger-rates-larger-growth": HOLDS,
+        "faster-decoder-denser-attention": SOME,
+        "attention-sparser": SOME,
+        "attention-frozen": BLIND,
+    }
+
+
+LATE = (slice(None), slice(None), slice(TOKENS, TOKENS + OWN))
+"""B of the recorded flows."""
+
+
+def growth(change):
+    """A change of recorded flows: B of all tokens."""
+
+    def changed(path):
+        path = np.array(path)
+        path[..., TOKENS : TOKENS + OWN] = change(path[..., TOKENS : TOKENS + OWN])
+        return path
+
+    return changed
+
+
+def even_gain(path):
+    """Logits of the distinct tokens as Theorem 3 has them: one clock for all."""
+    path, p = np.array(path), graded_classes(2, 5, 4)[0, :5].numpy()
+    clock = 1 - np.exp(-2 * path[..., 4:5])
+    path[..., :5] = -np.log1p(-clock * (p / p[-1]) ** 2) / 2
+    return path
+
+
+def early(path):
+    """The probability of the right output, past one half at the first moment."""
+    return put((..., -2), 0.9)(path)
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        ("alike/z", put((-1, 0, -1), 0.1), "common-tokens-lose", FAILS),
+        ("alike/z", put((-1, 0, -1), np.nan), "common-tokens-lose", FAILS),
+        ("skewed/z", lambda z: -np.abs(z), "common-tokens-lose", HOLDS),
+        ("alone/z", put((-1, 0, 0), 0.01), "common-tokens-lose", BLIND),
+        ("alike/z", put((-1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
+        ("alone/z", put((-1, 0, 0), 0.01), "distinct-tokens-gain", BLIND),
+        ("alike/z", lambda z: -z, "frequent-tokens-grow-faster", FAILS),
+        ("alone/z", put((-1, 0, 0), 0.01), "frequent-tokens-grow-faster", BLIND),
+        ("premise/gain", put((0, 0), 1.0), "relative-gain", FAILS),
+        ("premise/gain", put((0, -2), np.nan), "relative-gain", FAILS),
+        ("premise/gain", lambda gain: np.concatenate([gain[:, :-1], gain[:, -2:-1]], 1), "relative-gain", BLIND),
+        ("ratio/path", even_gain, "one-gain-for-all", HOLDS),
+        ("ratio/path", growth(lambda b: 0.3 * b), "gain-bounds", HOLDS),
+        ("ratio/path", growth(lambda b: 3 * b), "gain-bounds", FAILS),
+        ("transition/time", lambda t: 3 * t, "transition-time", FAILS),
+        ("transition/time", lambda t: t / 5, "transition-time", FAILS),
+        ("transition/time", lambda t: 0 * t + 4 * 4.5, "transition-time", BLIND),
+        ("transition/time", put(0, np.nan), "transition-time", FAILS),
+        ("ratio/path", growth(lambda b: b[::-1]), "late-slope", FAILS),
+        ("equal/path", lambda path: path[:, ::-1], "larger-rates-larger-growth", FAILS),
+        ("equal/path", early, "larger-rates-larger-growth", FAILS),
+        ("fixed/path", lambda path: path[:, ::-1], "faster-decoder-denser-attention", FAILS),
+        ("ratio/path", lambda path: -path, "attention-sparser", FAILS),
+        ("ratio/path", growth(lambda b: np.arange(len(b))[:, None, None] ** 3.0 + 0 * b), "attention-frozen", BLIND),
+    ],
+)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def printed_growth(run, slope=1.0):
+    """B as the slide has it, with a multiple of its slope."""
+    t, ratios = run.value("ratio/t"), run.value("ratio/ratios")
+    log = np.log(1000 * t / 2) ** 2
+    return np.log(2.0 + 4 * slope * ratios * log[:, None])[..., None]
+
+
+def test_the_printed_law_would_be_recognised(run, tmp_path):
+    law = printed_growth(run)
+    with altered(run, tmp_path / "run", "ratio/path", growth(lambda b: law + 0 * b)) as copy:
+        of = verdicts(STUDY, copy)
+    assert of["late-growth"] == HOLDS
+    assert of["late-slope"] == HOLDS
+
+
+def test_a_growth_that_stops_is_frozen(run, tmp_path):
+    def stops(b):
+        t = run.value("ratio/t")
+        return np.minimum(t, 50.0)[:, None, None] + 0 * b
+
+    with altered(run, tmp_path / "run", "ratio/path", growth(stops)) as copy:
+        assert verdicts(STUDY, copy)["attention-frozen"] == HOLDS
+
+
+def test_a_sharper_attention_is_sparse(run, tmp_path):
+    def sharper(path):
+        path = np.array(path)
+        path[..., :TOKENS] *= 20
+        return path
+
+    with altered(run, tmp_path / "run", "ratio/path", sharper) as copy:
+        assert verdicts(STUDY, copy)["attention-sparser"] == HOLDS
+
+
+def sgd(values):
+    """Logits at the end that have such values on every seed: distinct tokens of both classes, then common ones."""
+
+    def change(z):
+        z = np.array(z)
+        z[-1] = np.concatenate([values[0], values[0], values[1]]) + 1e-6 * np.arange(z.shape[-2])[:, None]
+        return z
+
+    return change
+
+
+RISING, LOW = np.arange(1.0, 6.0), -np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        ("sgd/z", sgd((RISING, LOW)), "sgd-common-tokens-lose", HOLDS),
+        ("sgd/z", sgd((RISING, [-1, -1, -1, 1])), "sgd-common-tokens-lose", SOME),
+        ("sgd/z", sgd((RISING, -LOW)), "sgd-common-tokens-lose", FAILS),
+        ("sgd/z", sgd((RISING, LOW)), "sgd-distinct-tokens-gain", HOLDS),
+        ("sgd/z", sgd((RISING - 1.5, LOW)), "sgd-distinct-tokens-gain", SOME),
+        ("sgd/z", sgd((-RISING, LOW)), "sgd-distinct-tokens-gain", FAILS),
+        ("sgd/z", sgd((RISING, LOW)), "sgd-frequent-tokens-grow-faster", HOLDS),
+        ("sgd/z", sgd((-RISING, LOW)), "sgd-frequent-tokens-grow-faster", FAILS),
+    ],
+)
+def test_what_sgd_does_is_told_by_its_logits(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
+    """Where shuffled labels lead to the same logits, the hardest control is theirs."""
+    good = sgd((RISING, LOW))
+    with (
+        altered(run, tmp_path / "first", "sgd/z", good) as first,
+        altered(first, tmp_path / "both", "sgd shuffled/z", good) as both,
+    ):
+        of = verdicts(STUDY, both)
+    assert {of[name] for name in of if name.startswith("sgd")} == {"undecided"}  # no room below the ceiling
+
+
+def test_rates_are_a_clock(run):
+    assert theorems.same_clock(run) < 1e-7
+    beside = found(STUDY, run, theorems.EQUAL).beside
+    assert beside["rates only set the clock"]["largest difference of B at equal rate × time"] < 1e-7
+
+
+def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
+    """One flow per ratio serves a whole diagonal: compare with a flow of its own."""
+    growth_there = phases(run)["growth"]
+    rates = run.value("phase/rates")
+    assert rates.tolist() == pytest.approx([0.5, 8.0])
+    p = graded_classes(2, 5, 4)
+    for i, j in ((0, 1), (1, 1), (1, 0)):
+        own = ScanSnap(p, vocabulary=1000, rate_y=float(rates[i]), rate_z=float(rates[j]))
+        path = own.solve([1000.0], rtol=1e-8, atol=1e-10)
+        assert growth_there[i, j] == pytest.approx(path.growth[0, 0, 4].item(), rel=1e-4)
+
+
+def test_figures_have_labels(run, tmp_path):
+    draws_labelled_figures(STUDY, run, tmp_path)
+
+
+def test_findings_survive_json(run):
+    findings_survive_json(STUDY, run)
+
+
+def test_an_interrupted_run_ends_the_same(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.25)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"classes": 1}, "classes must be at least 2, or no token is common, got 1"),
+        ({"distinct": 2}, "distinct must be at least 3"),
+        ({"ratios": (0.1, 0.01, 1.0)}, "ratios must be at least three positive numbers in increasing order"),
+        ({"equal_rates": (1.0,)}, "equal_rates must be at least two positive numbers in increasing order"),
+        ({"vocabulary": 1}, "vocabulary must be at least classes, 2, got 1"),
+        ({"grid": 1}, "grid must be at least 2 rates per axis, got 1"),
+        ({"seeds": 2}, "seeds must be at least 3 to know what chance does, got 2"),
+        ({"late": 100.0}, "late must be at least 10000, long after the transition, got 100"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**options)
+
+
+def test_classes_are_probabilities_and_their_tokens_where_they_should_be():
+    p = graded_classes(3, 4, 2)
+    assert p.shape == (3, 14)
+    torch.testing.assert_close(p.sum(-1), torch.ones(3).double())
+    assert ((p > 0).sum(0) == torch.tensor([1] * 12 + [3] * 2)).all()
+    alone = without_common(p, 4)
+    torch.testing.assert_close(alone.sum(-1), torch.ones(3).double())
+    assert ((alone > 0).sum(0) == 1).all()
+    skewed = drawn_classes(2, 3, 4, 2, skew=1.0, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(skewed.sum(-1), torch.ones(2, 3).double())
+    assert skewed[:, 0, -1].ne(skewed[:, 1, -1]).all()
+
+
+def test_drawn_sequences_have_the_frequencies_of_their_class():
+    p = graded_classes(2, 3, 2)
+    x, which = frequencies(p, 400, 2, 50, generator=torch.Generator().manual_seed(0))
+    assert x.shape == (400, 2, 8)
+    torch.testing.assert_close(x.sum(-1), torch.ones(400, 2).double())
+    for n in range(2):
+        np.testing.assert_allclose(x[which == n].mean(0), p[n], atol=0.01)
+
+
+def test_a_straight_line_and_a_crossing():
+    x = np.arange(5.0)
+    assert straight_line(x, 2 + 3 * x) == pytest.approx((2, 3, 0), abs=1e-12)
+    assert straight_line(x, (-1) ** x)[2] > 0.4
+    crossed = passes(np.array([0.0, 1.0, 2.0]), np.array([[0.0, 0.0, 0.9], [0.25, 0.0, 0.9], [0.75, 0.4, 0.9]]))
+    assert crossed[0] == pytest.approx(1.5)
+    assert np.isnan(crossed[1:]).all()
+
+
+def test_growth_is_that_of_the_most_frequent_token(run):
+    path = run.value("ratio/path")
+    np.testing.assert_array_equal(dominant_growth(run, "ratio"), path[..., TOKENS + OWN - 1])

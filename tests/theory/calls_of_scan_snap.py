@@ -1,0 +1,81 @@
+"""Good calls of joma.theory.scan_snap."""
+
+import torch
+from theory.good_call import Call, Shape, draw, fit, listed, need, of_all
+
+from joma.theory import scan_snap
+
+P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64)
+PATH = draw(30, 2, 4, 3, low=0.2, high=0.9)  # systems, steps, tokens
+
+
+def tokens(p: Shape, *others: Shape) -> Shape:
+    need(len(p) >= 1)
+    return fit(p, *others)
+
+
+def some_tokens(p: Shape, z: Shape) -> Shape:
+    shape = tokens(p, z)
+    need(0 not in shape[-1:])
+    return shape
+
+
+def factor(f: Shape, growth: Shape) -> Shape:
+    need(len(f) >= 2 and len(growth) >= 1 and growth[-1] == f[-2])
+    return (*fit(f[:-1], growth), f[-1])
+
+
+def path(*shapes: Shape) -> Shape:
+    shape = fit(*shapes)
+    need(len(shape) >= 2)
+    return shape
+
+
+SCAN_SNAP = [
+    Call(
+        scan_snap.attended,
+        {"p": P, "z": draw(31, 3)},
+        some_tokens,
+        {"norm": "unit"},
+        choices={"norm": ("unit", "softmax", "none")},
+    ),
+    Call(scan_snap.attended, {"p": P, "z": draw(31, 3)}, some_tokens, {"norm": "softmax"}, name="attended by softmax"),
+    Call(
+        scan_snap.attended,
+        {"p": P, "z": draw(31, 3)},
+        some_tokens,
+        {"norm": "none"},
+        name="attended as it is",
+        may_be="inf",
+    ),
+    Call(scan_snap.relative_gain, {"c": P}, lambda c: (*tokens(c), c[-1])),
+    Call(scan_snap.gain_factor, {"f": PATH, "growth": draw(32, 2, 4, low=0)}, factor),
+    Call(scan_snap.recovered_growth, {"z": draw(33, 2, 4, 3), "f": PATH}, of_all(path)),
+    Call(
+        scan_snap.gain_bounds,
+        {"f0": draw(34, 2, 1, low=0), "growth": draw(35, 4, low=0)},
+        lambda f0, growth: listed(*[fit(f0, growth)] * 2),
+    ),
+    Call(scan_snap.clock, {"p": P, "z": draw(36, 3)}, of_all(fit)),
+    Call(
+        scan_snap.transition_time,
+        {
+            "classes": torch.tensor([2.0, 3.0, 5.0]).double(),
+            "vocabulary": torch.tensor([[10.0], [100.0]]).double(),
+            "rate_y": 0.5,
+        },
+        of_all(fit),
+    ),
+    Call(
+        scan_snap.late_growth_as_printed,
+        {
+            "t": torch.tensor([1.0, 10.0, 100.0]).double(),
+            "classes": torch.tensor([[2.0], [5.0]]).double(),
+            "vocabulary": 1000.0,
+            "rate_y": 1.0,
+            "rate_z": draw(37, 3, low=0.1),
+            "constant": 1.5,
+        },
+        of_all(fit),
+    ),
+]
