@@ -16,10 +16,10 @@ import torch
 
 from joma import data, measure, models, probes, runs, scan, theory, training
 from joma.data.latent_sets import Published, Table1Column
-from joma.models import Decoder, DecoderConfig, JomaBlock
+from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock
 from joma.probes import collect_plain
 from joma.scan.made_files import MadeFiles
-from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience
+from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
 from joma.theory.attention import Attention
 from joma.training import Ensemble, Optimizer, SeriesConfig, next_token_loss
 
@@ -103,12 +103,20 @@ SETS = data.LatentSets.draw(20, (10, 20), 2, generator=torch.Generator().manual_
 TREE = data.HBLT(3, 2, 0.9, p0=[0.5, 0.5], p_zero=[1.0, 0.2])
 MANY = torch.linspace(0.1, 1, 60, dtype=torch.float64)
 EXAMPLES = {
+    "data.facts.Chains": lambda folder: importlib.import_module("joma.data.facts").chains(100, entity=2),
+    "data.facts.Reversals": lambda folder: importlib.import_module("joma.data.facts").reversals(200, identity=True),
     "data.hierarchy.HBLT": lambda folder: TREE,
+    "data.hypercube.Hypercube": lambda folder: importlib.import_module("joma.data.hypercube").Hypercube(50, 10),
     "data.latent_sets.LatentSets": lambda folder: SETS,
     "data.latent_sets.Published": lambda folder: Published(0.81, 0.05),
     "data.latent_sets.Table1Column": lambda folder: Table1Column(*data.TABLE1[0]),
     "data.python_source.PythonTokens": lambda folder: data.python_tokens(256, tokens=2000),
     "data.samples.Sample": lambda folder: TREE.sample(500, generator=torch.Generator().manual_seed(0)),
+    "data.statements.Chance": lambda folder: importlib.import_module("joma.data.facts").reversals(200).uniform,
+    "data.statements.Statements": lambda folder: importlib.import_module("joma.data.facts").reversals(200).train,
+    "data.stroke_digits.Images": lambda folder: importlib.import_module("joma.data.stroke_digits").stroke_digits(
+        30, side=28, generator=torch.Generator().manual_seed(0)
+    ),
     "data.text.Corpus": lambda folder: data.python_corpus(300, tokens=50_000),
     "measure.alignment.Alignment": lambda folder: measure.best_neuron_correlation(W[0].mT[:30], LATENTS),
     "measure.alignment.Probe": lambda folder: measure.linear_probe(
@@ -123,6 +131,7 @@ EXAMPLES = {
     "measure.superposition.Superposition": lambda folder: importlib.import_module(
         "joma.measure.superposition"
     ).superposition(W[0], torch.zeros(40, 60, dtype=torch.long), torch.arange(40)[:, None]),
+    "models.bilinear.Bilinear": lambda folder: Bilinear(10_000, 28_782, range(3), queries=50, norm="softmax"),
     "models.block.JomaBlock": lambda folder: JomaBlock(torch.eye(300)[:, :200], torch.eye(300)[:, 200:], nodes=20),
     "models.decoder.Decoder": lambda folder: decoder(),
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
@@ -133,6 +142,9 @@ EXAMPLES = {
     "scan.series.Series": series,
     "scan.sweep.Curve": lambda folder: scan.Curve(("h.0.mlp",) * 30, ("stable rank",), W.numpy()),
     "scan.sweep.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
+    "theory._bilinear_flow.Path": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).solve(MANY),
+    "theory._bilinear_flow.ScanSnap": lambda folder: scan_snap.ScanSnap(torch.eye(60).double(), rate_y=MANY),
+    "theory._bilinear_flow.Weights": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).start(),
     "theory._critical.CriticalPoint": lambda folder: isotropic.decayed_point(MANY, 1.0, 1.0, LAW, 0.1),
     "theory._critical.CriticalRay": lambda folder: isotropic.critical_rays(MANY, radial.StudentT(2, 3.0)),
     "theory._critical.Linearisation": lambda folder: isotropic.printed_linearisation(
@@ -154,7 +166,11 @@ EXAMPLES = {
     "theory.radial.Gaussian": lambda folder: LAW,
     "theory.radial.RadialDensity": lambda folder: radial.RadialDensity(2, lambda r: torch.exp(-r)),
     "theory.radial.StudentT": lambda folder: radial.StudentT(2, 3.0),
+    "theory.reversal.Losses": lambda folder: importlib.import_module("joma.theory.reversal").bilinear_losses(
+        torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]]
+    ),
     "theory.salience.ConvergenceRatio": lambda folder: salience.convergence_ratio(MANY, 2.0, MANY),
+    "theory.scan_snap.GainBounds": lambda folder: scan_snap.gain_bounds(MANY, MANY),
     "training.ensemble.Ensemble": lambda folder: ensemble(),
     "training.optimizers.Optimizer": lambda folder: Optimizer("adam", rate=tuple([1e-3] * 40), clip=0.5),
     "training.series.SeriesConfig": lambda folder: SeriesConfig(layers=12, width=768, heads=12, steps=143_000),

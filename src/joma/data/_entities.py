@@ -1,0 +1,90 @@
+"""Entities of one to three tokens: names that a fact speaks about."""
+
+from __future__ import annotations
+
+from math import perm
+
+import torch
+from torch import Tensor
+
+from joma.theory.arguments import shown, whole
+
+RELATIONS = 2
+"""Every vocabulary of facts ends with two relation tokens."""
+LONGEST = 3
+"""Tokens of an entity, at most."""
+_LARGEST = 2**62
+"""Of so many possible entities nobody misses the rest, and their numbers fit into 64 bits."""
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def as_share(value: float, name: str) -> float:
+    """A number in [0, 1]."""
+    try:
+        good = not isinstance(value, bool | str) and 0 <= float(value) <= 1
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ValueError(f"{name} must be a share between 0 and 1, got {shown(value)}")
+    return float(value)
+
+
+def entity_length(entity: int) -> int:
+    """1, 2 or 3 tokens."""
+    if isinstance(entity, bool) or entity not in range(1, LONGEST + 1):
+        raise ValueError(f"entity must be 1, 2 or 3 tokens, got {shown(entity)}")
+    return int(entity)
+
+
+def entity_words(vocabulary: int | None, default: int) -> int:
+    """How many tokens entities are made of: the vocabulary without its relations."""
+    return default if vocabulary is None else whole(vocabulary, "vocabulary", RELATIONS + 1) - RELATIONS
+
+
+def draw_entities(count: int, spare: int, words: int, entity: int, what: str, generator: torch.Generator) -> Tensor:
+    """(count + as many of the spare ones as there are, entity): all different, each of different tokens out of `words`.
+
+    One token per entity gives each entity a token of its own.
+    """
+    most = min(perm(words, entity), _LARGEST)
+    if count > most:
+        raise ValueError(
+            f"vocabulary must allow {count} different entities for {what}, "
+            f"got {words + RELATIONS}: {words} words without the {RELATIONS} relations, enough for {most}"
+        )
+    return _sequence(_different_ranks(min(count + spare, most), most, generator), words, entity)
+
+
+def _different_ranks(count: int, most: int, generator: torch.Generator) -> Tensor:
+    """Different numbers below `most` in random order."""
+    if most <= 4 * count:
+        return torch.randperm(most, generator=generator)[:count]
+    found: dict[int, None] = {}
+    while len(found) < count:  # at most a quarter of all is taken, so few come up twice
+        found.update(dict.fromkeys(torch.randint(most, (count,), generator=generator).tolist()))
+    return torch.tensor(list(found)[:count])
+
+
+def _sequence(rank: Tensor, words: int, entity: int) -> Tensor:
+    """(..., entity): the rank-th sequence of different tokens."""
+    tokens: list[Tensor] = []
+    for place in range(entity):
+        token = rank % (words - place)  # among the words that are left
+        rank = rank // (words - place)
+        for taken in torch.stack(tokens, -1).sort(-1).values.unbind(-1) if tokens else ():
+            token = token + (token >= taken)
+        tokens.append(token)
+    return torch.stack(tokens, -1)
+
+
+def given_entities(pairs: object, name: str) -> Tensor:
+    """(pairs, 2, entity) of explicit pairs of token tuples."""
+    try:
+        tensor = torch.as_tensor(pairs)
+        good = tensor.ndim == 3 and tensor.shape[1] == 2 and tensor.dtype in _WHOLE and bool((tensor >= 0).all())
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        good = False
+    if not good:
+        raise ValueError(f"{name} must be pairs (A, B) of token tuples, all equally long, got {shown(pairs)}")
+    entity_length(tensor.shape[2])
+    return tensor.long()

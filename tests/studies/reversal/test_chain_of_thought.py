@@ -1,0 +1,115 @@
+"""The study of chain of thought: its verdicts, and that each follows the numbers of its claim and of its controls."""
+
+import numpy as np
+import pytest
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, found, verdicts
+
+from joma.data.facts import chains
+from joma.studies.reversal import _rows_chains, _rows_sgd, chain_of_thought
+from joma.studies.reversal.chain_of_thought import STUDY, Config
+
+SMALL = Config(chains=(17,), rates=(0.5, 1.0), horizon=6.0, moments=5, seeds=2)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+LAST = (-1, 0)
+A, B = "104/0.5/A", "104/0.5/B"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "chain-of-thought")
+
+
+def test_verdicts(run):
+    assert verdicts(STUDY, run) == {
+        "steps-are-learned": FIXED,
+        "composition-is-not-learned": HOLDS,
+        "two-steps-reach-it": HOLDS,
+        "two-relations-of-one-token": FIXED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "claim", "verdict"),
+    [
+        (f"{A}/missing, c of the law", put(LAST, 1.01), "steps-are-learned", FAILS),
+        (f"{A}/missing, c of the law", put(LAST, np.nan), "steps-are-learned", FAILS),
+        (f"{B}/missing untrained", put(LAST, 0.9), "steps-are-learned", BLIND),
+        (f"{A}/largest composition M p", put(LAST, 1.001), "composition-is-not-learned", FAILS),
+        (f"{B}/largest composition M p", put((0, 0), 1.001), "composition-is-not-learned", FAILS),
+        (f"{B}/largest composition M p", put((0, 0), np.nan), "composition-is-not-learned", FAILS),
+        (f"{B}/least trained composition M p", put(LAST, 0.9), "composition-is-not-learned", BLIND),
+        (f"{A}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
+        (f"{B}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
+        (f"{A}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
+        (f"{B}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
+        (f"{B}/fresh reached by two steps", put(LAST, 0.6), "two-steps-reach-it", BLIND),
+        (f"{B}/answered of two", put(LAST, 0.9), "two-relations-of-one-token", FAILS),
+        (f"{A}/answered of two", put(LAST, np.nan), "two-relations-of-one-token", FAILS),
+    ],
+)
+def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def test_what_is_measured(run):
+    """SPEC: in model A a row with two answers gives each about a half; in model B both are learned."""
+    beside = found(STUDY, run, chain_of_thought.TWO_ANSWERS).beside
+    a, b = (beside[f"at the end, model {model}"] for model in "AB")
+    assert sorted(a.values()) == pytest.approx([0.5, 0.5], abs=0.08)
+    assert min(b.values()) > 0.8
+    composed = found(STUDY, run, chain_of_thought.COMPOSED).beside
+    assert all(values["mean M p"] < 0.2 for values in composed.values())
+
+
+def test_a_walk_follows_the_most_likely_token():
+    facts = chains(5, length=4, held_out=0.4)
+    weights = np.zeros((facts.vocabulary, facts.vocabulary))
+    for chain in facts.entities[:, :, 0].numpy():
+        weights[chain[:-1], chain[1:]] = 1.0
+    every = facts.entities[:, :, 0].numpy()
+    assert _rows_chains._walked(weights, every, facts, "A") == 1
+    weights[every[0, 2], every[0, 3]] = -1.0
+    assert _rows_chains._walked(weights, every, facts, "A") == 0.8
+    weights[facts.relations[0], every[1, 0]] = 0.5
+    assert _rows_chains._walked(weights, every[1:], facts, "B") == 1
+    weights[facts.relations[0], every[1, 0]] = 1.5
+    assert _rows_chains._walked(weights, every[1:], facts, "B") == 0
+    assert _rows_chains._walked(weights, every[1:], facts, "A") == 1
+
+
+def test_numbers_of_one_moment_belong_to_the_held_out_chains():
+    facts = chains(17, held_out=0.3, seed=4)
+    (end,) = _rows_sgd.train([facts.train], model="A", tokens=facts.vocabulary, rate=1.0, moments=[3000], seed=0)
+    seen = _rows_chains._seen(end, 0, facts, "A", 1.0)
+    assert seen["first step p"] == pytest.approx(
+        np.exp(-_rows_sgd.losses_of(end.weights[0], facts.steps[0], "A")).mean()
+    )
+    assert seen["reached by two steps"] == 1
+    assert seen["reached at once"] == 0
+    assert seen["answered of two"] == 0.5
+    own = _rows_chains._first_steps_of_trained(facts)
+    assert (own.tokens[:, 0] == facts.compositions.tokens[:, 0]).all()
+    assert not set(own.tokens[:, 0].tolist()) & set(facts.test.tokens[:, 0].tolist())
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"chains": (16,)}, "chains must give at least 100 tokens, so be at least 17, got 16"),
+        ({"held_out": 0.0}, "held_out must leave a chain to test and one to train, got 0.0 of 20"),
+        ({"held_out": 1.0}, "held_out must leave a chain to test and one to train"),
+        ({"rates": (2.0,)}, "rates must lie from"),
+        ({"horizon": 1.5}, "horizon must be at least 2"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Config(**changes)
