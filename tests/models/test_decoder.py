@@ -134,6 +134,20 @@ def test_copies_start_alike_and_frozen_embeddings_do_not_train() -> None:
     torch.testing.assert_close(orthonormal @ orthonormal.T, torch.eye(8), atol=1e-5, rtol=0)
 
 
+def test_tied_embeddings_are_one_tensor_with_one_gradient() -> None:
+    untied, tied = (Decoder(SMALL.with_(tied=tied), seeds=[0, 1]) for tied in (False, True))
+    assert torch.equal(tied.out, untied.embedding)
+    assert len(list(tied.parameters())) == len(list(untied.parameters())) - 1
+    with torch.no_grad():
+        untied.out.copy_(untied.embedding)
+    torch.testing.assert_close(tied(TOKENS), untied(TOKENS))
+    (both,) = torch.autograd.grad(tied(TOKENS).square().sum(), [tied.embedding])
+    parts = torch.autograd.grad(untied(TOKENS).square().sum(), [untied.embedding, untied.out])
+    torch.testing.assert_close(both, parts[0] + parts[1])
+    assert all("out" not in dict(one.named_parameters()) and "out" in one.state_dict()
+               for one in [Decoder(SMALL.with_(tied=True, embeddings="frozen"), seeds=[0])])  # fmt: skip
+
+
 def test_look_sees_every_layer() -> None:
     decoder = Decoder(SMALL, seeds=[0, 1])
     seen: dict[tuple[int, str], Tensor] = {}
@@ -157,6 +171,7 @@ def test_look_sees_every_layer() -> None:
         ({"vocabulary": 1}, "nothing to learn"),
         ({"outputs": 0}, "outputs must be at least 1"),
         ({"width": 9, "heads": 1}, "even width"),
+        ({"tied": True, "outputs": 3}, "tied embeddings give 13 outputs, one per word, got 3"),
     ],
 )
 def test_refusals(changes: dict[str, object], sentence: str) -> None:

@@ -11,7 +11,7 @@ from joma.studies.cdag._latent_mlp import LatentMLP
 from joma.studies.cdag._latent_mlp import loss as latent_loss
 from joma.studies.hierarchy._table1_networks import shared_loss
 from joma.studies.hierarchy._tree_networks import QueryBlocks, SharedBlock, block_loss
-from joma.training import class_loss, next_token_loss
+from joma.training import answer_loss, class_loss, next_token_loss
 from joma.training.engine import room_to_compile
 from joma.training.trainer import products
 
@@ -28,6 +28,7 @@ def decoder(**options):
 CASES = {
     "next token": (next_token_loss, decoder(), (TOKENS[:, :-1], TOKENS[:, 1:]), 3),
     "class": (class_loss, decoder(outputs=3, norm="pre-rms"), (TOKENS, CLASSES), 4),
+    "answer": (answer_loss, decoder(tied=True), (TOKENS[:, :-1], torch.where(TOKENS[:, 1:] > 2, TOKENS[:, 1:], -1)), 3),
     "table 1": (shared_loss, decoder(outputs=3), (TOKENS[None], CLASSES.expand(2, -1), torch.ones(2, 4)), 2),
     "latent tree": (latent_loss, LatentMLP([1, 2], 5, 6, 3), (ON[:, 0], TARGETS[:, 0] % 3), 1),
     "query blocks": (block_loss, QueryBlocks([1, 2], 5, 5, residual=True), (ON, TARGETS), 1),

@@ -59,6 +59,7 @@ class DecoderConfig:
     - copies: whether all blocks start with the same weights
     - embeddings: frozen ones stay where they start; orthonormal ones are frozen too, and need vocabulary <= width
     - positions: how tokens know their place
+    - tied: whether the output matrix is the embedding matrix, as in GPT-2; frozen embeddings then freeze both
 
     >>> DecoderConfig(vocabulary=50, width=16).with_(heads=3)
     Traceback (most recent call last):
@@ -81,6 +82,7 @@ class DecoderConfig:
     copies: bool = False
     embeddings: Embeddings = "learned"
     positions: Positions = "sinusoidal"
+    tied: bool = False
 
     def __repr__(self) -> str:
         return brief(self)
@@ -109,6 +111,8 @@ class DecoderConfig:
             raise ValueError(f"sinusoidal positions need an even width, got {self.width}")
         if self.embeddings == "orthonormal" and self.vocabulary > self.width:
             raise ValueError(f"{self.vocabulary} words cannot have orthonormal embeddings of width {self.width}")
+        if self.tied and self.outputs not in (None, self.vocabulary):
+            raise ValueError(f"tied embeddings give {self.vocabulary} outputs, one per word, got {self.outputs}")
 
     def with_(self, **changes: object) -> DecoderConfig:
         """A copy with some options changed."""
@@ -159,6 +163,10 @@ class Decoder(nn.Module):
                 self.register_buffer(name, values)
             else:
                 self.register_parameter(name, nn.Parameter(values))
+        if config.tied and config.embeddings == "learned":  # one tensor under two names, with one gradient
+            self.out = self.embedding
+        elif config.tied:
+            self.register_buffer("out", self.embedding)
         self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
         self.register_buffer("sinusoids", _sinusoids(config.context, config.width), persistent=False)
 
@@ -385,7 +393,9 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
         torch.empty(config.vocabulary, config.width).normal_(generator=generator)
         uniform(1 / math.sqrt(config.width), outputs, config.width + 1)
     values["embedding"] = uniform(0.1, config.vocabulary, config.width)
-    values["out"] = uniform(0.1, outputs, config.width)
+    out = uniform(0.1, outputs, config.width)
+    if not config.tied:
+        values["out"] = out
     values["out_bias"] = torch.zeros(outputs)
     if config.embeddings == "orthonormal":
         square = torch.randn(config.width, config.width, generator=generator)

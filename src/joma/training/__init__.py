@@ -2,7 +2,7 @@
 
 from joma.training.cross_entropy import cross_entropy
 from joma.training.ensemble import Ensemble
-from joma.training.losses import class_loss, next_token_loss
+from joma.training.losses import answer_loss, class_loss, next_token_loss
 from joma.training.optimizers import Optimizer
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
 from joma.training.trainer import train, train_all
@@ -11,6 +11,7 @@ __all__ = [
     "Ensemble",
     "Optimizer",
     "SeriesConfig",
+    "answer_loss",
     "checkpoint_steps",
     "class_loss",
     "cross_entropy",

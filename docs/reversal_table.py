@@ -1,0 +1,25 @@
+"""The tables of the reversal curse and of chain of thought, as Markdown, from the record of a run of either study.
+
+python docs/reversal_table.py results/reversal-decoder/reversal-decoder.sqlite
+"""
+
+import sys
+
+from joma.runs import Run
+from joma.studies.reversal import chain_of_thought_decoder, reversal_decoder
+
+TABLES = {study.STUDY.name: study for study in (reversal_decoder, chain_of_thought_decoder)}
+
+
+def main() -> None:
+    for path in sys.argv[1:]:
+        with Run.open(path) as run:
+            study = TABLES[run.study]
+            print("| " + " | ".join(study.TITLES) + " |")
+            print("|--:|:--|" + "--:|" * (len(study.TITLES) - 2))
+            for line in study.table(run):
+                print("| " + " | ".join(line) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The reversal curse in decoders: what is taught and asked, and verdicts that follow the record."""
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from records import carried_out, found, verdicts
+
+from joma.claims.execute import plain_config
+from joma.runs import Run
+from joma.studies.reversal import _decoder_conditions as taught
+from joma.studies.reversal import reversal_decoder as study
+from joma.studies.reversal._decoder_networks import grouped
+from joma.studies.reversal._decoder_scores import Scores, asymmetry, blocks, excess
+
+STUDY = study.STUDY
+TINY = taught.Config(
+    seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8
+)  # fmt: skip
+SEEDS = 4
+CONFIG = taught.Config(seeds=SEEDS, entities=(1, 2))
+SIZE = 6
+SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
+"""Of four seeds, nothing in the mean."""
+
+PUBLISHED = {"trained": 1.0, "one way": 0.99, "reverse": 0.002, "shuffled reverse": 0.002, "unseen": 0.002,
+             "added reverse": 0.99, "other end": 0.5}  # fmt: skip
+REVERSES = {"read backwards": 0.99, "any order": 0.99, "identities": 0.6}
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory):
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("tiny") / "run")
+
+
+def record(path, changes=None, *, ranks=None, accuracy=None, spread=1e-3, logits=(10.0, 0.0), attention=None):
+    """A record in which the curse is as published and cures cure.
+
+    changes: (condition, kind) -> probability; ranks: condition -> share of rivals that the reverse beats; accuracy:
+    condition -> of what was taught, by seed.
+    """
+    changes = {(name, "reverse"): value for name, value in REVERSES.items()} | (changes or {})
+    ranks, accuracy = ranks or {}, accuracy or {}
+    run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
+    for group, members in grouped(taught.conditions(vars(CONFIG))).items():
+        parts = _group(members, changes, ranks, accuracy, spread)
+        for point in (0, CONFIG.steps):
+            run.record(point, {f"{group}/{series}": np.concatenate(part) for series, part in parts.items()})
+        if group == "1 layer":
+            for point in (0, CONFIG.steps):
+                shown = logits if point else (0.0, 0.0)
+                run.record(point, {f"{group}/matrix/{name}": value for name, value in
+                                   _matrices(len(members), shown, attention if point else None).items()})  # fmt: skip
+    return run
+
+
+def _group(members, changes, ranks, accuracy, spread):
+    series = ("facts/log", "facts/probability", "facts/accuracy", "rank/beaten", "rank/chosen", "diverged_at")
+    parts = {name: [] for name in series}
+    for one in members:
+        usual = [changes.get((one.name, kind), PUBLISHED[kind]) for kind in taught.KINDS]
+        known = np.broadcast_to(accuracy.get(one.name, 1.0), SEEDS)
+        parts["facts/probability"].append(np.array(usual) + spread * SPREAD[:, None] * np.arange(1, 8))
+        parts["facts/log"].append(np.log(np.maximum(parts["facts/probability"][-1], 1e-9)))
+        parts["facts/accuracy"].append(np.repeat(known[:, None], len(taught.KINDS), 1))
+        for name in ("rank/beaten", "rank/chosen"):
+            parts[name].append(np.stack([np.ones(SEEDS), ranks.get(one.name, 0.5) + spread * SPREAD], -1))
+        parts["diverged_at"].append(np.full(SEEDS, -1))
+    return parts
+
+
+def _matrices(conditions, logits, attention):
+    luck = np.random.default_rng(0)
+    shape = (conditions * SEEDS, 2 * SIZE, 2 * SIZE)
+    said, looks = 0.1 * luck.normal(size=shape), luck.normal(size=shape)
+    own = np.arange(SIZE)
+    said[:, own, own + SIZE] += logits[0]
+    said[:, own + SIZE, own] += logits[1]
+    if attention == "symmetric":
+        looks = looks + looks.swapaxes(-1, -2)
+    if attention == "antisymmetric":
+        looks = looks - looks.swapaxes(-1, -2)
+    if attention == "by fact":
+        looks[:, own, own + SIZE] += 5
+    return {"logits": said, "attention": looks}
+
+
+def verdict(path, claim, **options):
+    return found(STUDY, record(path, **options), claim).verdict
+
+
+def test_the_published_picture_holds(tmp_path):
+    seen = verdicts(STUDY, record(tmp_path / "run", spread=1e-4))
+    assert {name for name, one in seen.items() if one == "holds"} == {
+        "reverse-no-better-than-uniform", "reverse-loss-above-uniform", "curse-at-every-depth",
+        "curse-with-frozen-embeddings",
+        "curse-with-long-entities", "longer-training-does-not-help", "no-trace-of-the-reverse", "reversed-statements",
+        "identity-statements", "text-read-backwards", "any-order-objective", "next-token-logits",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("claim", "condition"),
+    [
+        (study.CURSE, taught.BASE),
+        (study.DEPTHS, taught.BASE),
+        (study.FROZEN, "frozen"),
+        (study.ENTITIES, "2 tokens"),
+        (study.LONGER, taught.LONG),
+    ],
+)
+def test_a_reverse_that_is_known_ends_the_curse(tmp_path, claim, condition):
+    def of(name, **options):
+        return verdict(tmp_path / name, claim, **options)
+
+    assert of("known", changes={(condition, "reverse"): 0.99}) == "not above its control"
+    assert of("some", changes={(condition, "reverse"): 0.3}) == "only qualitative"
+    assert of("noise", changes={(condition, "reverse"): 0.04}, spread=0.01) == "undecided"
+    assert of("backwards", changes={(condition, "one way"): 0.1, (condition, "reverse"): 0.9}) == "fails"
+
+
+def test_the_loss_is_set_beside_a_uniform_guess(tmp_path):
+    for reverse, expected in ((0.01, "holds"), (1 / 48, "not above its control"), (0.1, "fails")):
+        run = {"changes": {(taught.BASE, "reverse"): reverse}, "spread": 1e-5}
+        assert verdict(tmp_path / str(reverse), study.LOSS, **run) == expected
+
+
+def test_a_trace_is_seen_in_the_ranks(tmp_path):
+    def of(name, rank, spread=1e-3):
+        return verdict(tmp_path / name, study.TRACE, ranks={taught.BASE: rank}, spread=spread)
+
+    assert of("none", 0.5) == "holds"
+    assert of("half", 0.7) == "only qualitative"
+    assert of("all", 1.0) == "not above its control"
+    assert of("noise", 0.55, spread=0.1) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("claim", "other"),
+    [(study.OTHERS, "no pair both ways"), (study.SHARED, "untied"), (study.RATE, "rate 0.005")],
+)
+def test_what_leaves_the_trace(tmp_path, claim, other):
+    higher = {taught.BASE: 0.9}
+    known = {(taught.BASE, "reverse"): 0.9}
+    assert verdict(tmp_path / "trace", claim, ranks=higher, changes=known) == "holds"
+    assert verdict(tmp_path / "none", claim) == "not above its control"
+    same = verdict(tmp_path / "same", claim, ranks=higher | {other: 0.9})
+    assert same == ("only qualitative" if claim is study.SHARED else "not above its control")  # frozen still differs
+    assert verdict(tmp_path / "less", claim, ranks={other: 0.9, "frozen": 0.9}) == "fails"
+
+
+def test_ranks_without_probability_are_no_cure(tmp_path):
+    assert verdict(tmp_path / "run", study.OTHERS, ranks={taught.BASE: 0.9}) == "only qualitative"
+
+
+@pytest.mark.parametrize(
+    ("claim", "name", "twin"),
+    [
+        (study.IDENTITY, "identities", "other identities"),
+        (study.ANY, "any order", "fill the end"),
+        (study.BACKWARDS, "read backwards", taught.BASE),
+    ],
+)
+def test_a_cure_must_beat_its_twin(tmp_path, claim, name, twin):
+    assert verdict(tmp_path / "holds", claim) == "holds"
+    assert verdict(tmp_path / "little", claim, changes={(name, "reverse"): 0.2}) == "only qualitative"
+    assert verdict(tmp_path / "none", claim, changes={(name, "reverse"): 0.002}) == "not above its control"
+    same = {(name, "reverse"): 0.6, (twin, "reverse"): 0.6}
+    assert verdict(tmp_path / "twin", claim, changes=same) == "not above its control"
+    worse = {(name, "reverse"): 0.6, (twin, "reverse"): 0.9}
+    assert verdict(tmp_path / "worse", claim, changes=worse) == "fails"
+
+
+def test_reverses_that_are_taught_must_be_known(tmp_path):
+    unknown = {("half the reverses", "added reverse"): 0.002}
+    assert verdict(tmp_path / "run", study.OWN, changes=unknown) == "not above its control"
+
+
+def test_logits_and_attention(tmp_path):
+    assert verdict(tmp_path / "both", study.LOGITS, logits=(10.0, 3.0)) == "only qualitative"
+    assert verdict(tmp_path / "same", study.LOGITS, logits=(3.0, 3.0)) == "not above its control"
+    assert verdict(tmp_path / "turned", study.LOGITS, logits=(0.0, 10.0)) == "fails"
+    assert verdict(tmp_path / "anti", study.SYMMETRY, attention="antisymmetric") == "holds"
+    assert verdict(tmp_path / "even", study.SYMMETRY) == "not above its control"
+    assert verdict(tmp_path / "turn", study.SYMMETRY, attention="symmetric") == "fails"
+    assert verdict(tmp_path / "fact", study.ATTENTION, attention="by fact") == "holds"
+    assert verdict(tmp_path / "none", study.ATTENTION) == "not above its control"
+
+
+def test_networks_that_did_not_learn_do_not_count(tmp_path):
+    spoiled = {(taught.BASE, "reverse"): np.nan}
+    nobody = record(tmp_path / "nobody", accuracy={taught.BASE: 0.9}, changes=spoiled)
+    assert found(STUDY, nobody, study.CURSE).verdict == "not run"
+    one = record(tmp_path / "one", accuracy={taught.BASE: np.array([1.0, 1.0, 1.0, 0.2])})
+    curse = found(STUDY, one, study.CURSE)
+    assert curse.verdict == "holds"
+    assert curse.beside["networks left out"] == {"did not learn": 1.0}
+
+
+def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
+
+
+def test_figures_and_findings(tiny_run, tmp_path):
+    """Nothing is learned in six steps: all is not run, and the figures say so without a number."""
+    assert set(verdicts(STUDY, tiny_run).values()) == {"not run"}
+    draws_labelled_figures(STUDY, tiny_run, tmp_path)
+    learned = record(tmp_path / "run")
+    draws_labelled_figures(STUDY, learned, tmp_path)
+    findings_survive_json(STUDY, learned)
+    assert len(study.table(learned)) == len(Scores(learned).conditions)
+
+
+@pytest.mark.parametrize("condition", taught.conditions(vars(TINY)), ids=lambda one: f"{one.name}, {one.layers}")
+def test_no_tested_reverse_is_trained(condition):
+    """But where it is added. A masked statement shows both entities, so there only its own order counts."""
+    one = taught.Taught(TINY, condition, seed=1)
+    trained = {tuple(row) for row in one.statements().tokens.tolist()}
+    assert not trained & {tuple(row) for row in one.facts.test.tokens.tolist()}
+    assert {tuple(row) for row in one.facts.one_way.tokens.tolist()} <= trained
+    assert {tuple(row) for row in one._added().tokens.tolist()} <= trained
+    entities = {tuple(row) for row in torch.cat([one.facts.first, one.facts.second]).tolist()}
+    assert not entities & {tuple(row[: condition.entity]) for row in one.facts.unseen.tokens.tolist()}
+
+
+def test_conditions_teach_what_their_names_say():
+    def of(name):
+        condition = next(one for one in taught.conditions(vars(TINY)) if one.name == name)
+        return taught.Taught(TINY, condition, seed=0)
+
+    base = of(taught.BASE)
+    count = len(base.statements())
+    assert len(of("no pair both ways").facts.one_way) == TINY.pairs
+    assert len(of("half the reverses").statements()) == count + len(base.facts.test) // 2
+    own, other = (of(name).statements().tokens[count:] for name in ("identities", "other identities"))
+    assert (own[:, 0] == own[:, 2]).all()
+    assert not (other[:, 0] == other[:, 2]).any()
+    assert sorted(own[:, 2].tolist()) == sorted(other[:, 2].tolist())  # as often an answer
+    assert (own[:, 1] == base.relation_is).all()
+    assert len(of("read backwards").statements()) == 2 * count
+    both, end = (of(name).lesson().training for name in ("any order", "fill the end"))
+    assert (len(both), len(end)) == (2 * count, count)
+    assert (end.tokens[:, -1] == base.mask).all()
+
+
+def test_a_batch_depends_on_step_and_member_alone():
+    group = grouped(taught.conditions(vars(TINY)))["1 layer"]
+    members = taught.Networks(TINY, group).members
+    tokens, targets = members.batch(3, range(len(members.lessons)))
+    some, wanted = members.batch(3, [1, 4])
+    assert torch.equal(tokens[[1, 4]], some)
+    assert torch.equal(targets[[1, 4]], wanted)
+    assert not torch.equal(tokens, members.batch(4, range(len(members.lessons)))[0])
+    count = len(members.lessons[0].training)
+    first = members.order[0].flatten()[:count]
+    assert sorted(first.tolist()) == list(range(count))  # an epoch reads everything once
+
+
+def test_the_measures_of_matrices():
+    matrix = np.zeros((1, 4, 4))
+    matrix[0, :2, 2:] = [[5.0, 1.0], [2.0, 6.0]]
+    ahead, back = blocks(matrix)
+    assert (excess(ahead).item(), excess(back).item()) == (4.0, 0.0)
+    luck = np.random.default_rng(0).normal(size=(1, 40, 40))
+    turned = luck.swapaxes(1, 2)
+    found_shares = [asymmetry(one).item() for one in (luck + turned, luck, luck - turned)]
+    np.testing.assert_allclose(found_shares, [0.0, 0.5, 1.0], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"both": 1.0}, r"both must leave at least 4 of 24 pairs with one direction, and some with two, got 1\.0"),
+        ({"entities": (2, 3)}, r"entities must hold 1, and 2 or 3 at most, got \(2, 3\)"),
+        ({"rates": (0.01,)}, r"rates must be one per depth, 2, got \(0\.01,\)"),
+        ({"depths": (2, 2)}, r"depths must differ, got \(2, 2\)"),
+        ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
+        ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
+        ({"long": 10}, "long must be more than 80, the steps of the others, got 10"),
+        ({"seeds": 1}, "seeds must be at least 2 for an interval, got 1"),
+        ({"look_at": (80,)}, r"look_at must lie between 0 and 80, the end, got \(80,\)"),
+        ({"heads": 3}, "width 40 cannot be shared by 3 heads"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        taught.Config(**options)
