@@ -1,0 +1,266 @@
+"""The study of inductive bias: its parts, that its verdicts follow the record, and that bad input gets its sentence."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from every_study import says_what_is_seen
+from records import altered, carried_out, changed, verdicts
+
+from joma.claims.contract import NotRun, silent
+from joma.claims.execute import judge, plain_config
+from joma.claims.finding import Finding
+from joma.figures.style import house_style
+from joma.runs import Run
+from joma.studies.inductive_bias import _hypercube as cube
+from joma.studies.inductive_bias import _random_labels as labels
+from joma.studies.inductive_bias._config import Config
+from joma.studies.inductive_bias._hypercube_findings import Contrast
+from joma.studies.inductive_bias._random_labels_findings import DECAY, DEEP, LINEAR, SHALLOW, Fits
+from joma.studies.inductive_bias.inductive_bias import STUDY
+
+TINY = Config(
+    inputs=8, informative=3, outputs=4, hidden=8, batch=8, contrast_steps=6, tasks=2, samples=400, images=40,
+    test_images=30, side=8, width=8, image_batch=20, epochs=2, points=3,
+)  # fmt: skip
+WITH_DECAY = cube.decayed(TINY.weight_decays[0])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+
+
+LOSS = {cube.LINEAR: 5.134, WITH_DECAY: 5.040, cube.MLP: 5.039}
+ACCURACY = {cube.LINEAR: 0.995, WITH_DECAY: 0.895, cube.MLP: 0.741}
+FITTED = {(DEEP, kind): (1.0, 0.52) for kind in labels.KINDS} | {
+    (DEEP, "random labels"): (1.0, 0.10),
+    (DECAY, "true labels"): (1.0, 0.53),
+    (DECAY, "random labels"): (1.0, 0.10),
+    (SHALLOW, "true labels"): (1.0, 0.50),
+    (SHALLOW, "random labels"): (0.9934, 0.10),
+    (LINEAR, "true labels"): (0.9, 0.4),
+    (LINEAR, "random labels"): (0.5, 0.10),
+}
+"""What is printed, and what a linear classifier might do: training and test accuracy."""
+NOISY = [(DEEP, kind) for kind in labels.KINDS[2:]]
+MEMORISED = {(DEEP, "random labels"): (1.0, 0.52)}
+
+
+def printed(run, path, *, loss=(), accuracy=(), fitted=(), spread=1e-3, **built):
+    """A record that says what the sources print, but for what is given."""
+    loss, accuracy, fitted = LOSS | dict(loss), ACCURACY | dict(accuracy), FITTED | dict(fitted)
+    noise = spread * np.array([-1.0, 0.0, 1.0])
+
+    def change(name, step, value):
+        if name.startswith("built/"):
+            return np.broadcast_to(built.get(name[6:].replace(" ", "_"), value), np.shape(value)).astype(float)
+        if name.endswith("diverged_at") or "/scores/" not in name:
+            return value
+        who, what = name.split("/scores/")
+        if who in loss and what in ("loss", "accuracy"):
+            start, end = {"loss": (6.0, loss[who]), "accuracy": (0.7, accuracy[who])}[what]
+            share = step / TINY.contrast_steps
+            return start + share * (end - start) + noise
+        if who in labels.SHAPES and what in ("train", "test"):
+            ends = [fitted[who, kind][what == "test"] for kind in labels.SHAPES[who].kinds]
+            share = step / (TINY.epochs * TINY.steps_per_epoch)
+            return np.concatenate([0.1 + share**2 * (end - 0.1) + 0.1 * noise * (end < 1) for end in ends])
+        return value
+
+    return changed(run, path, change)
+
+
+EMPIRICAL = [claim.name for claim in STUDY.claims if claim.empirical]
+
+
+def test_where_all_is_as_printed_all_that_is_printed_holds(run, tmp_path):
+    found = verdicts(STUDY, printed(run, tmp_path / "run"))
+    late = {"small-factor-longer", "loss-does-not-decide"}  # nothing is printed of their size or time
+    assert {found[name] for name in EMPIRICAL if name not in late} == {"holds"}
+    assert found["equal-contrastive-loss"] == "holds"
+    assert found["printed-loss"] == "only qualitative"
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled", "verdict"),
+    [
+        ("linear-solves-the-task", {"accuracy": {cube.LINEAR: 0.9}}, "only qualitative"),
+        ("linear-solves-the-task", {"accuracy": {cube.LINEAR: 0.7}}, "not above its control"),
+        ("mlp-has-the-lower-loss", {"loss": {cube.MLP: 5.10}}, "only qualitative"),
+        ("mlp-has-the-lower-loss", {"loss": {cube.MLP: 5.3}}, "fails"),
+        ("linear-has-the-higher-accuracy", {"accuracy": {cube.MLP: 0.95}}, "only qualitative"),
+        ("linear-has-the-higher-accuracy", {"accuracy": {cube.MLP: 0.985}, "spread": 1e-5}, "undecided"),
+        ("linear-has-the-higher-accuracy", {"accuracy": {cube.LINEAR: 0.7}}, "fails"),
+        ("weight-decay-helps", {"accuracy": {WITH_DECAY: 0.6}}, "fails"),
+        ("weight-decay-helps", {"accuracy": {WITH_DECAY: 0.741}}, "not above its control"),
+        ("fits-random-labels", {"fitted": {(SHALLOW, "random labels"): (0.97, 0.1)}}, "only qualitative"),
+        ("fits-random-labels", {"fitted": {(LINEAR, "random labels"): (0.9934, 0.1)}}, "undecided"),  # no room left
+        ("random-labels-do-not-generalise", {"fitted": {(DEEP, "random labels"): (1.0, 0.2)}}, "only qualitative"),
+        ("random-labels-do-not-generalise", {"fitted": MEMORISED}, "not above its control"),
+        ("generalises-without-weight-decay", {"fitted": {(DECAY, "true labels"): (1.0, 0.7)}}, "only qualitative"),
+        ("generalises-without-weight-decay", {"fitted": {(DEEP, "true labels"): (1.0, 0.1)}}, "not above its control"),
+        ("weight-decay-does-not-stop-it", {"fitted": {(DECAY, "random labels"): (0.8, 0.1)}}, "only qualitative"),
+        ("weight-decay-does-not-stop-it", {"fitted": {(DECAY, "random labels"): (0.3, 0.1)}}, "fails"),
+        ("fits-images-of-noise", {"fitted": {(DEEP, "gaussian"): (0.9, 0.1)}}, "only qualitative"),
+        ("fits-images-of-noise", {"fitted": {(DEEP, "gaussian"): (0.1, 0.1)}}, "only qualitative"),
+        ("fits-images-of-noise", {"fitted": dict.fromkeys(NOISY, (0.1, 0.1))}, "not above its control"),
+    ],
+)  # fmt: skip
+def test_verdicts_follow_the_record(run, tmp_path, name, spoiled, verdict):
+    finding = next(one for one in judge(STUDY, printed(run, tmp_path / "run", **spoiled)) if one.claim.name == name)
+    assert finding.verdict == verdict
+    assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled", "verdict"),
+    [
+        ("equal-contrastive-loss", {"swap_residual": 1e-3}, "fails"),
+        ("equal-contrastive-loss", {"exact_loss": np.array([5.0, 5.1, 5.0])}, "fails"),
+        ("equal-contrastive-loss", {"view_residual": np.array([0.0, 0.5, 0.0, 1.0])}, "fails"),
+        ("unequal-accuracy", {"accuracy_": None, "own_plane": 0.9}, "fails"),
+        ("unequal-accuracy", {"shuffled": 0.9}, "not above its control"),
+    ],
+)
+def test_what_is_built_is_judged_by_its_numbers(run, tmp_path, name, spoiled, verdict):
+    assert verdicts(STUDY, printed(run, tmp_path / "run", **spoiled))[name] == verdict
+
+
+def test_a_raw_input_with_the_same_loss_would_make_equal_losses_mean_nothing(run, tmp_path):
+    spoiled = altered(run, tmp_path / "run", "built/loss", lambda value: np.full_like(value, 5.0))
+    assert verdicts(STUDY, spoiled)["equal-contrastive-loss"] == "not above its control"
+
+
+def test_a_printed_loss_within_reach_of_ten_coordinates_would_hold(run, tmp_path):
+    spoiled = altered(run, tmp_path / "run", "printed settings", lambda value: value - [0, 0.002, 0.002])
+    assert verdicts(STUDY, spoiled)["printed-loss"] == "holds"
+    spoiled = altered(run, tmp_path / "far", "printed settings", lambda value: value + 0.1)
+    assert verdicts(STUDY, spoiled)["printed-loss"] == "fails"
+
+
+def test_networks_that_diverged_or_did_not_learn_do_not_count(run, tmp_path):
+    good = printed(run, tmp_path / "good")
+    lost = altered(good, tmp_path / "lost", f"{cube.MLP}/diverged_at", lambda value: np.full_like(value, 3))
+    assert verdicts(STUDY, lost)["linear-has-the-higher-accuracy"] == "not run"
+    assert verdicts(STUDY, lost)["linear-solves-the-task"] == "holds"
+    idle = printed(run, tmp_path / "idle", loss={cube.LINEAR: 6.5})
+    assert verdicts(STUDY, idle)["linear-solves-the-task"] == "not run"
+    deep = altered(good, tmp_path / "deep", f"{DEEP}/diverged_at", lambda value: np.full_like(value, 3))
+    assert verdicts(STUDY, deep)["fits-random-labels"] == "not run"
+
+
+def test_time_to_fit_is_read_between_measuring_points(run, tmp_path):
+    fits = Fits(printed(run, tmp_path / "run", spread=0.0))
+    last, before = fits.epochs[-1], fits.epochs[-2]
+    curve = fits.curve(DEEP, "true labels")[:, 0]
+    share = (0.95 - curve[-2]) / (curve[-1] - curve[-2])
+    assert fits.epochs_to_fit("true labels") == pytest.approx(before + share * (last - before))
+    assert np.isnan(Fits(run).epochs_to_fit("true labels")).all()
+
+
+def test_the_mlp_is_read_where_its_loss_is_that_of_the_linear_map(run, tmp_path):
+    contrast = Contrast(printed(run, tmp_path / "run", spread=0.0))
+    wanted = np.full(3, 5.134)
+    share = (6.0 - 5.134) / (6.0 - 5.039)
+    assert contrast.at_loss(cube.MLP, wanted) == pytest.approx(0.7 + share * (0.741 - 0.7))
+    assert np.isnan(contrast.at_loss(cube.MLP, np.full(3, 1.0))).all()
+
+
+def test_built_codes_have_equal_losses_and_unequal_accuracies(run):
+    contrast = Contrast(run)
+    assert contrast.built("perfect", "own plane") == pytest.approx(1.0)
+    assert contrast.built("raw input") == pytest.approx(1.0, abs=0.02)
+    assert abs(contrast.built("spurious").mean() - 0.5) < 0.05
+    losses = [contrast.built(name, "loss").mean() for name in ("perfect", "spurious", "scrambled")]
+    assert np.ptp(losses) < 0.3
+    assert run.value("built/view residual")[:3].max() == 0 < run.value("built/view residual")[3]
+
+
+def test_a_probe_finds_a_plane_and_nothing_where_nothing_is():
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 600, 5, generator=source)
+    plane = torch.randn(2, 3, 5, generator=source)
+    y = torch.where(torch.einsum("mtd,mpd->mtp", plane, x) > 0, 1.0, -1.0)
+    assert cube.probe_accuracy(x[:, :300], y[..., :300], x[:, 300:], y[..., 300:]).min() > 0.95
+    other = torch.where(torch.rand(2, 3, 600, generator=source) < 0.5, 1.0, -1.0)
+    assert abs(cube.probe_accuracy(x[:, :300], other[..., :300], x[:, 300:], other[..., 300:]).mean() - 0.5) < 0.05
+
+
+def test_a_scrambled_code_is_a_permutation_of_all_patterns():
+    codes = cube.scrambled_codes(4, torch.Generator().manual_seed(0))
+    assert sorted(cube.pattern_of(codes).tolist()) == list(range(16))
+    assert torch.equal(cube.pattern_of(cube.all_codes(4)), torch.arange(16))
+
+
+def test_images_are_replaced_as_said():
+    digits = labels.Digits(replace(TINY, images=400))
+    pixels, true = digits.read(labels.TRAIN, "true labels", 0)
+    same, random = digits.read(labels.TRAIN, "random labels", 0)
+    assert torch.equal(pixels, same)
+    assert 0.03 < (true == random).float().mean() < 0.2
+    assert torch.equal(*(digits.read(labels.TEST, kind, 0)[1] for kind in ("true labels", "random labels")))
+    for kind, kept in (("shuffled pixels", True), ("random pixels", True), ("gaussian", False)):
+        other, still = digits.read(labels.TRAIN, kind, 0)
+        assert torch.equal(still, true)
+        assert not torch.equal(other, pixels)
+        assert torch.equal(other.sort(1).values, pixels.sort(1).values) == kept
+    shuffled = digits.read(labels.TRAIN, "shuffled pixels", 0)[0]
+    orders = [[(pixels[:9, i] == shuffled[:9, j]).all().item() for i in range(64)].index(True) for j in range(64)]
+    assert sorted(orders) == list(range(64))  # one permutation for all images
+    test = digits.read(labels.TEST, "true labels", 0)[0]
+    assert torch.equal(digits.read(labels.TEST, "shuffled pixels", 0)[0], test[:, orders])
+
+
+def test_an_epoch_reads_every_image_once():
+    digits = labels.Digits(TINY)
+    pixels = digits.read(labels.TRAIN, "true labels", 1)[0]
+    read = torch.cat([digits.batch(step, [("true labels", 1)])[0][0] for step in (2, 3)])
+    assert torch.equal(read.sum(1).sort().values, pixels.sum(1).sort().values)
+
+
+def test_a_killed_study_ends_with_the_same_numbers(run, tmp_path):
+    with Run.create(tmp_path / "half", study=STUDY.name, config=plain_config(TINY), version=STUDY.version) as half:
+        for name in run.names():
+            if name.startswith(("built/", "printed", cube.LINEAR)):
+                for step in map(int, run.steps(name)):
+                    half.append(name, step, run.at(name, step))
+        STUDY.run(TINY, half, silent)
+        for name in run.names():
+            np.testing.assert_array_equal(half.array(name), run.array(name))
+
+
+def test_figures_say_what_is_seen(run, tmp_path):
+    with house_style():
+        drawings = STUDY.draw(printed(run, tmp_path / "run"))
+    assert len(drawings) == 3
+    for drawing in drawings:
+        says_what_is_seen(drawing)
+
+
+def test_without_a_gpu_the_paper_preset_says_so(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    with pytest.raises(NotRun, match="inductive-bias --scale paper"):
+        STUDY.run(STUDY.paper, None, silent)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"inputs": 5}, "inputs must be at least 6, twice informative"),
+        ({"informative": 8}, "informative must lie between 1 and 7"),
+        ({"inputs": 60, "informative": 20}, "informative must be at most 16"),
+        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
+        ({"batch": 1}, "batch must be at least 2 for a wrong choice, got 1"),
+        ({"seeds": 1}, "seeds must be at least 2 for an interval, got 1"),
+        ({"image_batch": 41}, "image_batch must be at most 40, the images, got 41"),
+        ({"weight_decays": (1e-3, 1e-3)}, "weight_decays must differ and be positive"),
+        ({"weight_decays": (0.0,)}, "weight_decays must differ and be positive"),
+    ],
+)
+def test_bad_sizes_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        replace(TINY, **options)
