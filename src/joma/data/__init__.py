@@ -1,25 +1,38 @@
-"""What models read: hierarchies with their latents, text, Python source with its syntax, token classes.
+"""What models read: hierarchies with their latents, text, Python source with its syntax, facts, images.
 
 `hierarchy` (HBLT, Section 5), `latent_sets` (the generator of Table 1), `text` (WikiText and any other),
-`python_source` (a corpus that every machine has), `token_classes` (Figures 2 and 3).
+`python_source` (a corpus that every machine has), `token_classes` (Figures 2 and 3), `facts` (the reversal curse and
+chain of thought), `hypercube` and `stroke_digits` (inductive bias).
 """
 
+from joma.data.facts import Chains, Reversals, chains, reversals, reversals_of
 from joma.data.hierarchy import HBLT
+from joma.data.hypercube import Hypercube
 from joma.data.latent_sets import TABLE1, LatentSets
 from joma.data.python_source import python_tokens
 from joma.data.samples import Sample, write_sequences
+from joma.data.statements import Statements
+from joma.data.stroke_digits import stroke_digits
 from joma.data.text import Corpus, download_wikitext, find_corpus, python_corpus, text_file, wikitext
 
 __all__ = [
     "HBLT",
     "TABLE1",
+    "Chains",
     "Corpus",
+    "Hypercube",
     "LatentSets",
+    "Reversals",
     "Sample",
+    "Statements",
+    "chains",
     "download_wikitext",
     "find_corpus",
     "python_corpus",
     "python_tokens",
+    "reversals",
+    "reversals_of",
+    "stroke_digits",
     "text_file",
     "wikitext",
     "write_sequences",
