@@ -160,3 +160,26 @@ def test_what_the_hub_lacks(hub, tmp_path):
     hub.revisions[commit] = {"wikitext-103-v1/README.md": b"no files"}
     with pytest.raises(CorpusError, match="lists no parquet files in wikitext-103-v1"):
         download_wikitext("wikitext-103", tmp_path)
+
+
+FILE = "wikitext-2-v1/train-00000-of-00001.parquet"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"error": "no"},
+        None,
+        [1, 2],
+        [{"path": FILE}],
+        [{"path": FILE, "size": "8", "lfs": {"oid": "a" * 64}}],
+        [{"path": FILE, "size": 8, "lfs": None}],
+        [{"path": FILE, "size": 8, "lfs": {"oid": "../../x"}}],
+        [{"path": 3}],
+    ],
+)
+def test_a_hub_that_lies(hub, tmp_path, monkeypatch, page):
+    monkeypatch.setattr(hub_client, "listing", lambda url, headers: iter([page]))
+    with pytest.raises(CorpusError, match="no listing of Salesforce/wikitext"):
+        download_wikitext("wikitext-2", tmp_path / "target")
+    assert not (tmp_path / "target").exists()

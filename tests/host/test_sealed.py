@@ -65,3 +65,9 @@ def test_a_file_without_a_seal_is_not_believed(tmp_path: Path) -> None:
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_sealed(tmp_path / "a")
+
+
+def test_one_number_that_is_spread(tmp_path):
+    spread = {"x": torch.tensor(3, dtype=torch.int32).expand(1), "y": torch.tensor(2.0)}
+    save_sealed(tmp_path / "a", spread)
+    assert all(torch.equal(load_sealed(tmp_path / "a")[0][name], spread[name]) for name in spread)

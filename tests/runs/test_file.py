@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -291,3 +295,86 @@ def test_writing_where_it_is_forbidden_is_one_sentence(path: Path) -> None:
     said = opened_in_a_read_only_folder(path, "write")
     assert "a.joma cannot be written: a.joma.lock beside it cannot be made" in said
     assert "\n" not in said
+
+
+WAITS = """
+import sys
+from joma.cli.main import main
+print("begins", flush=True)
+sys.exit(main(["export", sys.argv[1], "--to", "csv"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_waits_for_a_lock_can_be_interrupted(tmp_path, number, status):
+    path = tmp_path / "a.sqlite"
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        run.finish()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", WAITS, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert waiting.stdout.readline() == "begins\n"
+            time.sleep(1.0)  # it imports, and then waits
+            assert waiting.poll() is None
+            waiting.send_signal(number)
+            said = waiting.communicate(timeout=8)[1]
+        finally:
+            waiting.kill()
+            waiting.wait()
+    assert waiting.returncode == status
+    assert said.count("\n") == 1
+    assert said.startswith("joma: interrupted")
+
+
+def test_a_lock_that_is_given_back_is_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "a.sqlite"
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        run.finish()
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        ends = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+        ends.start()
+        with Run.open(path) as run:
+            assert run.array("loss").tolist() == [1.0]
+        ends.join()
+        monkeypatch.setattr(file.Connection, "patience", 0.2)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RunError, match="stayed locked by another program"):
+            Run.open(path)
+
+
+def test_where_no_memory_can_be_shared_the_rollback_journal_serves(tmp_path):
+    """A folder in its place keeps SQLite from making the file whose memory is shared."""
+    path = tmp_path / "a.sqlite"
+    (tmp_path / "a.sqlite-shm").mkdir()
+    with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+    (tmp_path / "b.sqlite").rename(path)
+    with Run.open(path, write=True) as run:
+        assert run._connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        run.append("loss", 1, 2.0)
+        with Run.open(path) as reader:
+            assert reader.array("loss").tolist() == [1.0, 2.0]
+        run.finish()
+    with Run.open(path) as run:
+        assert run.array("loss").tolist() == [1.0, 2.0]
+
+
+def test_a_file_in_wal_mode_is_read_and_resumed_where_no_memory_can_be_shared(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = WAL").fetchone()
+    (tmp_path / "a.sqlite-shm").mkdir()
+    with Run.open(path) as run:
+        assert run.array("loss").tolist() == [1.0]
+    with Run.open(path, write=True) as run:
+        run.append("loss", 1, 2.0)
+    with Run.open(path) as run:
+        assert run.array("loss").tolist() == [1.0, 2.0]

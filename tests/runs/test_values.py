@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.runs import Run, RunError, plain_config
-from joma.runs.values import DTYPES, pack, unpack
+from joma.runs.values import DTYPES, Packed, checksum_of, pack, unpack, unpack_all
 
 arrays = st.sampled_from(sorted(DTYPES)).flatmap(
     lambda dtype: hnp.arrays(np.dtype(dtype), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
@@ -125,3 +125,35 @@ class Color(Enum):
 def test_what_json_cannot_carry_is_refused(config: Mapping[str, object], sentence: str) -> None:
     with pytest.raises(RunError, match=sentence):
         plain_config(config)
+
+
+def test_many_rows_at_once_are_as_one_by_one():
+    arrays = [np.arange(6, dtype=np.int16).reshape(2, 3) * step for step in range(4)]
+    rows = [(step, *pack(array, "x", step)) for step, array in enumerate(arrays)]
+    together = unpack_all(rows, "x")
+    assert together.dtype == np.int16
+    assert np.array_equal(together, np.stack([unpack(Packed(*row[1:]), "x", row[0]) for row in rows]))
+    assert unpack_all([*rows, (4, *pack(1.0, "x", 4))], "x") is None  # of another kind
+    assert unpack_all([(0, *pack(2.5, "x", 0))], "x").tolist() == [2.5]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, 9), (3, 1), (4, b"short"), (4, "text"), (4, None), (4, bytes(12)), (3, None)]
+)
+def test_one_damaged_row_among_many_is_named(place, value):
+    rows = [(step, *pack(np.arange(6, dtype=np.int16), "x", step)) for step in range(4)]
+    rows[2] = (*rows[2][:place], value, *rows[2][place + 1 :])
+    with pytest.raises(RunError, match=rf"step {rows[2][0]} of 'x' is damaged"):
+        unpack_all(rows, "x")
+
+
+def test_rows_whose_lengths_only_agree_in_sum_are_damaged():
+    """With right checksums: whoever made the file knew how."""
+    data = [bytes(8), bytes(16), bytes(24)]
+    rows = [(n, "int16", "8", checksum_of("x", n, "int16", "8", data=one), one) for n, one in enumerate(data)]
+    with pytest.raises(RunError, match="step 0 of 'x' is damaged"):
+        unpack_all(rows, "x")
+    for dtype, shape in (("object", ""), ("float64", "-1"), ("float64", ",".join("1" * 100)), ("float64", "9" * 5000)):
+        row = (0, dtype, shape, checksum_of("x", 0, dtype, shape, data=bytes(8)), bytes(8))
+        with pytest.raises(RunError, match="is damaged"):
+            unpack_all([row], "x")

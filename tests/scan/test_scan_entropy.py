@@ -188,7 +188,7 @@ class Eager(io.StringIO):
 
 @pytest.mark.parametrize("kind", ["AutoConfig", "AutoTokenizer", "AutoModel"])
 def test_code_that_comes_with_a_checkpoint_never_runs(with_code, tmp_path, monkeypatch, kind):
-    from joma.scan import measures
+    from joma.scan import loading
 
     if kind == "AutoModel":  # its config is refused first; one that transformers knows leads on to the model
         config = json.loads((with_code / "config.json").read_text())
@@ -201,7 +201,7 @@ def test_code_that_comes_with_a_checkpoint_never_runs(with_code, tmp_path, monke
         (with_code / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(sys, "stdin", Eager())
     with pytest.raises(CheckpointError, match="needs Python code that comes with the checkpoint"):
-        measures._pretrained(kind, with_code, "it")
+        loading._pretrained(kind, with_code, "it")
     assert not sys.stdin.asked
     assert not (tmp_path / "ran").exists()
 

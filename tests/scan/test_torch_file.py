@@ -2,6 +2,9 @@
 
 import os
 import pickle
+import subprocess
+import sys
+import time
 import zipfile
 from collections import OrderedDict
 
@@ -10,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from joma.scan import torch_file
 from joma.scan.errors import CheckpointError
 from joma.scan.torch_file import TorchFile
 
@@ -168,3 +172,112 @@ def test_a_matrix_without_numbers_of_its_own_is_refused(tmp_path):
         file.read("w")
     assert torch.equal(file.read("b"), torch.ones(3))
     file.close()
+
+
+CUT = """
+import os, sys, torch
+from pathlib import Path
+from joma.scan import torch_file
+from joma.scan.errors import CheckpointError
+from joma.scan.torch_file import TorchFile
+path = Path(sys.argv[1])
+torch.save({"w": torch.ones(1000, 1000), "rest": torch.arange(2_000_000.0)[5:1_500_000]}, path)
+file = TorchFile(path)
+kept = file.read("w")
+os.truncate(path, 100_000)
+assert kept.sum() == 1_000_000
+for name in ("w", "rest"):
+    try:
+        file.read(name)
+    except CheckpointError as error:
+        print(error)
+"""
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_a_fault_and_not_the_end_of_the_process(tmp_path):
+    done = subprocess.run([sys.executable, "-c", CUT, tmp_path / "a.pt"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr  # -7 would be SIGBUS
+    assert done.stdout.count("before the data it should hold") == 2
+
+
+def test_part_of_a_large_storage_is_read_alone_and_checked_whole(tmp_path):
+    path = saved(tmp_path, {"part": torch.arange(100.0)[10:20], "rest": torch.ones(3)})
+    assert torch.equal(TorchFile(path).read("part"), torch.arange(10.0, 20.0))
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.tensor([98.0, 99.0]).numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="checksum is wrong"):
+        TorchFile(path).read("part")
+
+
+def test_numbers_in_another_byte_order_are_refused(tmp_path, monkeypatch):
+    path = saved(tmp_path, {"w": torch.ones(3)})
+    monkeypatch.setattr(sys, "byteorder", {"little": "big", "big": "little"}[sys.byteorder])
+    with pytest.raises(CheckpointError, match="another byte order"):
+        TorchFile(path)
+
+
+def test_tensors_without_numbers_and_numbers_turned_round(tmp_path):
+    turned = torch.complex(torch.ones(2), torch.arange(2.0)).conj().imag  # a view that says: with the sign turned
+    file = TorchFile(saved(tmp_path, {"none": torch.empty(3, device="meta"), "turned": turned, "void": torch.empty(0)}))
+    assert list(file.tensors) == ["turned", "void"]
+    assert file.read("turned").tolist() == [0.0, -1.0]
+    assert file.read("void").shape == (0,)
+
+
+class Described:
+    """A tensor of four numbers whose shape is a lie."""
+
+    def __init__(self, *description):
+        self.description = description
+
+    def __reduce__(self):
+        storage = torch.zeros(4)._typed_storage()
+        return torch._utils._rebuild_tensor_v2, (storage, *self.description, False, OrderedDict())
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        (0, (1,) * 100_000, (1,) * 100_000),
+        (10**9, (2,), (1,)),
+        (-3, (2,), (1,)),
+        (3, (2,), (1,)),
+        (0, (100, 100), (100, 1)),
+        (0, (2, 2), (2,)),
+        (0, (2**62, 2**62), (0, 0)),
+        (0, (10**6, 10**6), (0, 0)),
+    ],
+)
+def test_shapes_that_the_file_does_not_hold(tmp_path, description):
+    path = saved(tmp_path, {"w": Described(*description)})
+    with pytest.raises(CheckpointError, match=r"a\.pt"):
+        TorchFile(path).read("w")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_whether_torch_shows_its_insides_or_not(tmp_path, monkeypatch, inside):
+    if not inside:
+        monkeypatch.setattr(torch_file, "_INSIDES", ("_load", "of another version"))
+    path = saved(tmp_path, {"w": torch.eye(2)})
+    assert torch.equal(TorchFile(path).read("w"), torch.eye(2))
+    with pytest.raises(CheckpointError, match="pickled object"):
+        TorchFile(saved(tmp_path, {"x": Bomb(tmp_path / "ran")}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_long_name_is_refused_at_once(tmp_path):
+    """torch.load searches its own message for two words, in a time that grows with the square of the name."""
+    path = saved(tmp_path, {"w": torch.eye(2)})
+    with zipfile.ZipFile(path) as archive:
+        records = {record.filename: archive.read(record) for record in archive.infolist()}
+    description = next(name for name in records if name.endswith("data.pkl"))
+    records[description] = b"\x80\x02c" + b"m" * 300_000 + b"\n" + b"n" * 300_000 + b"\n."
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    start = time.process_time()
+    with pytest.raises(CheckpointError, match="pickled object") as caught:
+        TorchFile(path)
+    assert time.process_time() - start < 2
+    assert len(str(caught.value)) < 500

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import joma
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
+from joma.host import limits
 from joma.host.errors import BadInput
+from joma.host.limits import depth_of
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -37,14 +39,42 @@ def read_findings(path: Path) -> list[Finding]:
     """The findings of a file that `joma verify` wrote, their verdicts worked out anew from their numbers."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read as findings: {error}") from error
+        if depth_of(content, limits.JSON_DEPTH) > limits.JSON_DEPTH:
+            raise ValueError(f"its lists and mappings lie more than {limits.JSON_DEPTH} deep")
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read as findings: {_short(error)}") from error
     if not isinstance(content, dict) or (content.get("schema"), content.get("version")) != (SCHEMA, VERSION):
         raise BadInput(f"{path} does not hold findings of version {VERSION}; `joma report DIR` writes them anew")
     try:
-        return [Finding.from_json(finding) for study in content["studies"] for finding in study["findings"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"{path} is damaged: a finding in it cannot be read ({error})") from error
+        found = [Finding.from_json(finding) for study in content["studies"] for finding in study["findings"]]
+        for finding in found:
+            _must_be_readable(finding)
+        return found
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise BadInput(f"{path} is damaged: a finding in it cannot be read ({_short(error)})") from error
+
+
+def _must_be_readable(finding: Finding) -> None:
+    """Work out now whatever is worked out from it, so that no reader of it finds out later."""
+    claim, origin = finding.claim, finding.provenance
+    said = [
+        claim.name,
+        claim.says,
+        claim.corrected or "",
+        claim.unit,
+        finding.expected,
+        finding.reason,
+        finding.command,
+    ]
+    for word in [*said, *(value for name, value in origin.as_json().items() if name != "study_version")]:
+        if not isinstance(word, str):
+            raise TypeError(f"{str(word)[:40]!r} stands where words are expected")
+    json.dumps(finding.as_json())
+    claim.sha256.encode(), finding.measured, finding.brief, finding.control, finding.tolerance
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
 
 
 def verdicts_named(names: str) -> tuple[Verdict, ...]:

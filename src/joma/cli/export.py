@@ -9,6 +9,7 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
+from joma.host.printing import say
 
 CRATE = "ro-crate"
 
@@ -31,11 +32,11 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
         raise BadInput(f"--out names one file, but there are {len(runs)} runs; without it each goes beside its run")
     for run in runs:
         try:
-            print(_exported(run, options.to, options.out))
+            say(_exported(run, options.to, options.out))
         except RunError as error:  # one that cannot be exported does not stop the others
             failed.append(error)
     for fault in failed[:-1]:
-        print(f"joma: {fault}", file=sys.stderr)
+        say(f"joma: {fault}", sys.stderr)
     if failed:
         raise failed[-1]
     return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 from joma import __version__
 from joma.cli import export, listing, report, scan, show, verify
 from joma.cli.parser import Parser, nearest
+from joma.host import limits
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe
 
@@ -40,13 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"a command must be named: {', '.join(commands)}")
     if options.command != "run":
         commands[options.command].refuse(rest)
-    return answer(partial(options.call, options, rest))
+    return answer(partial(_carried_out, options, rest))
+
+
+def _carried_out(options: argparse.Namespace, rest: list[str]) -> int:
+    limits.check()
+    status: int = options.call(options, rest)
+    return status
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser of all, and those of the commands by name."""
-    import argparse
-
     parser = Parser(
         prog="joma",
         description="The theory of how Transformers learn, executable: every claim with verdict, control and figure.",

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from joma.host.exit_status import BAD_INPUT
+from joma.host.printing import say
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""
         between = "" if message.endswith("?") else ";"
-        print(f"joma: {message}{between} `{self.prog} --help` shows what there is", file=sys.stderr)
+        say(f"joma: {message}{between} `{self.prog} --help` shows what there is", sys.stderr)
         sys.exit(BAD_INPUT)
 
 

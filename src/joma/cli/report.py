@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import usable_folder, write_json
+from joma.host.printing import say
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -50,7 +51,7 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     command = f"joma report {shlex.quote(str(options.folder))}"
     command += f" --out {shlex.quote(str(out))}" if options.out else ""
     page = write_report(results, out, scale="as stored", scans=scans, command=command)
-    print(f"report: {page}")
+    say(f"report: {page}")
     return BROKEN if any(result.error for result in results) else OK
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, refuse_files, usable_file, write_json
+from joma.host.printing import say
 from joma.host.words import counted
 
 if TYPE_CHECKING:
@@ -71,21 +72,22 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     screen = sys.stderr if options.json == "-" else sys.stdout
     series = open_series(options.source, downloads=options.out, budget=options.budget * 1e9)
     series = series.select(options.steps)
-    print(f"{series.source}: {counted(len(series.places), 'checkpoint')}", file=screen, flush=True)
+    say(f"{series.source}: {counted(len(series.places), 'checkpoint')}", screen)
     names = [name.strip() for name in options.measures.split(",") if name.strip()]
     try:
         settled = plan(series, measures=names, patterns=patterns, text=options.text, device=options.device)
     except NoneUsable as error:
         _tell(error.faults, screen)
-        print(f"joma: {error}", file=sys.stderr)
+        say(f"joma: {error}", sys.stderr)
         return NONE_USABLE
     path = _run_path(options, series, patterns)
     with _run(path, settled, fresh=options.fresh) as run:
-        found = sweep(settled, run, jobs=options.jobs, report=lambda line: print(line, file=screen, flush=True))
+        found = sweep(settled, run, jobs=options.jobs, report=lambda line: say(line, screen))
     _write(found, path, options.json)
     _tell(found.faults, screen)
     usable, total = len(found.steps), len(series.places)
-    print(f"{usable} of {total} steps usable\nrun: {path}", file=screen)
+    say(f"{usable} of {total} steps usable", screen)
+    say(f"run: {path}", screen)
     return OK if not found.faults else LEFT_OUT if found.steps else NONE_USABLE
 
 
@@ -127,7 +129,7 @@ def _run(path: Path, settled: Plan, *, fresh: bool) -> Run:
 def _write(found: Scan, run: Path, target: str | None) -> None:
     content = {**found.as_json(), "run": str(run)}
     if target == "-":
-        sys.stdout.write(as_json(content))
+        say(as_json(content), keep="\n", end="")
     elif target is not None:
         write_json(Path(target), content)
 
@@ -139,4 +141,4 @@ def _tell(faults: list[Fault], screen: Any) -> None:
         by_step.setdefault(fault.step, []).append(fault)
     for several in by_step.values():
         more = f" (and {len(several) - 1} more tensors)" if len(several) > 1 else ""
-        print(f"left out: {several[0]}{more}", file=screen)
+        say(f"left out: {several[0]}{more}", screen)

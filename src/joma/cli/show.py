@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json
+from joma.host.printing import clean, say
 
 if TYPE_CHECKING:
     from joma.claims.finding import Finding
@@ -49,7 +50,7 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
     found = [finding for finding in read_findings(file) if finding.id == wanted] if file.is_file() else []
     if not found:
         raise BadInput(f"{options.out} has no finding {wanted}; `joma verify {study.name}` makes it")
-    print(as_json(found[0].as_json()) if options.json else text(found[0]), end="")
+    say(as_json(found[0].as_json()) if options.json else text(found[0]), keep="\n", end="")
     return OK
 
 
@@ -72,7 +73,9 @@ def text(finding: Finding) -> str:
         ("record", ", ".join(part for part in (origin.record, origin.machine, origin.created) if part) or None),
         ("commit", origin.commit or None),
     ]
-    return "".join(f"{name:<10} {said}\n" if name else f"{said}\n" for name, said in lines if said is not None)
+    return "".join(
+        f"{name:<10} {clean(said)}\n" if name else f"{clean(said)}\n" for name, said in lines if said is not None
+    )
 
 
 def _value(value: float | str) -> str:

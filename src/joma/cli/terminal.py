@@ -20,6 +20,7 @@ from rich.text import Text
 
 from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
+from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
 from joma.report.kept import kept_of
 from joma.report.markup import duration
@@ -81,7 +82,7 @@ class Screen:
             return
         if name not in self._bars:
             self._bars[name] = self._progress.add_task(f"{name:<{self._width}}", total=1.0, doing="")
-        self._progress.update(self._bars[name], completed=share, doing=doing)
+        self._progress.update(self._bars[name], completed=share, doing=clean(doing))
 
     def finished(self, result: Result) -> None:
         """One line on a study that is done."""
@@ -114,7 +115,7 @@ class Screen:
                 self._console.print(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
                 says = f"{finding.claim.says} ({finding.claim.source})"
                 for said in (says, finding.brief, _paper(finding)):
-                    self._hanging(" " * 6, Text(said), indent=6)
+                    self._hanging(" " * 6, Text(clean(said)), indent=6)
 
     def summary(self, results: Sequence[Result], report: Path | None) -> None:
         """The last lines: how many claims came out how, and where to look; without a report, that there is none."""
@@ -138,16 +139,18 @@ class Screen:
         stored = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")}
         if stored & set(names()) - shown:
             page = f"joma report {shlex.quote(str(report.parent))}"
-            print(f"runs of other studies are there too; one page of all: {page}", file=self._to)
-        print(f"report: {report}", file=self._to)
+            say(f"runs of other studies are there too; one page of all: {page}", self._to)
+        say(f"report: {report}", self._to)
 
     def _findings(self, findings: Sequence[Finding]) -> None:
         """On one line each where the window is wide, else the numbers below."""
         width = max(len(finding.id) for finding in findings) + 4 if self._console.width >= _WIDE else 6
         for reason, several in _by_reason(findings):
             for finding in several:
-                self._hanging(f"  {finding.id}".ljust(width), Text("" if reason else _numbers(finding)), indent=width)
-            self._hanging(" " * 6, Text(reason), indent=6)
+                self._hanging(
+                    f"  {finding.id}".ljust(width), Text("" if reason else clean(_numbers(finding))), indent=width
+                )
+            self._hanging(" " * 6, Text(clean(reason)), indent=6)
 
     def _hanging(self, head: str, body: Text, *, indent: int) -> None:
         """A head, and beside it, or below where it is too long, what is said: in lines that fit, all indented alike."""
@@ -160,7 +163,7 @@ class Screen:
             self._console.print(line, soft_wrap=True)
 
     def _log(self, line: str) -> None:
-        self._console.print(Text(f"  {line}"), overflow="ellipsis", no_wrap=True)
+        self._console.print(Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True)
 
 
 @contextmanager
@@ -172,12 +175,12 @@ def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> 
         finished = sum(result.run is not None for result in results)
         if finished:
             page = f"joma report {shlex.quote(str(out))}"
-            print(f"joma: {finished} of {studies} studies finished; a page that shows them: {page}", file=sys.stderr)
+            say(f"joma: {finished} of {studies} studies finished; a page that shows them: {page}", sys.stderr)
         raise
 
 
 def _outcome(result: Result) -> Text:
-    return Text(f"broke: {result.error}", style="bold red") if result.error else _counts(result.findings)
+    return Text(f"broke: {clean(result.error)}", style="bold red") if result.error else _counts(result.findings)
 
 
 def _counts(findings: Sequence[Finding]) -> Text:

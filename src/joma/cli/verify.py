@@ -13,6 +13,7 @@ from joma.cli.options import add_output
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, usable_file, usable_folder, write_json
+from joma.host.printing import say
 from joma.host.threads import cores, limited
 
 if TYPE_CHECKING:
@@ -206,5 +207,5 @@ def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
         else:
             screen.attention(results, wish.verdicts or (VERDICTS if len(results) == 1 else ATTENTION))
     if wish.json == "-":
-        print(as_json(ledger), end="")
+        say(as_json(ledger), keep="\n", end="")
     screen.summary(results, page)

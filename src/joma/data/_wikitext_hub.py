@@ -82,18 +82,21 @@ def _complete(folder: Path) -> bool:
 def _listing(folder: str) -> list[_Listed]:
     """The parquet files of one configuration, with the hashes of their content."""
     from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
 
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
+    api, client = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma"), hub_client.client()
     # One question before the client asks with all its patience: without a network that takes half a minute.
-    hub_client.client().get_session().head(api.endpoint, timeout=30)
-    entries = list(api.list_repo_tree(_REPOSITORY, folder, repo_type="dataset", revision=_COMMIT))
+    client.get_session().head(api.endpoint, timeout=30)
+    url = f"{api.endpoint}/api/datasets/{_REPOSITORY}/tree/{_COMMIT}/{folder}"
+    pages = hub_client.listing(url, client.build_hf_headers(library_name="joma"))
     shard = re.compile(re.escape(folder) + r"/(train|validation|test)-\d{5}-of-\d{5}\.parquet")
-    files = [
-        _Listed(entry.path, entry.size, entry.lfs.sha256)
-        for entry in entries
-        if isinstance(entry, RepoFile) and entry.lfs and shard.fullmatch(entry.path)
-    ]
+    try:
+        entries = [entry for page in pages for entry in page if shard.fullmatch(entry["path"])]
+        files = [_Listed(entry["path"], entry["size"], entry["lfs"]["oid"]) for entry in entries]
+        strange = not all(type(file.size) is int and re.fullmatch(r"[0-9a-f]{64}", file.sha256) for file in files)
+    except (KeyError, TypeError, hub_client.StrangeAnswer):
+        strange = True
+    if strange:
+        raise CorpusError(f"the hub answered something that is no listing of {_REPOSITORY}")
     if not files:
         raise CorpusError(f"the hub lists no parquet files in {folder} of {_REPOSITORY}")
     return files

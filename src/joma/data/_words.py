@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from joma.data.errors import CorpusError
+from joma.host import limits
 
 UNKNOWN = "<unk>"
 _BLOCK = 4_000_000  # bytes or so: enough to be fast, little beside the tokens
+_ROWS = 1_000  # of a parquet file at a time: each may be long
 _SPACED = tuple("'.,()!?")
 _SHARD = re.compile(r"(train|validation|test)-(\d{5})-of-(\d{5})\.parquet")
 _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
@@ -69,25 +71,62 @@ def file_hash(path: Path) -> str:
 
 
 def blocks(path: Path) -> Iterator[tuple[str, float]]:
-    """The text of a file in blocks that end between words, each with the share of the file that it completes."""
-    return _parquet_blocks(path) if path.suffix == ".parquet" else _text_blocks(path)
+    """The text of a file in blocks that end between words, each with the share of the file that it completes.
+
+    A line may be as long as it likes; a word that is longer than any word is refused.
+    """
+    at = 0
+    for content, share in _between_words(_parquet(path) if path.suffix == ".parquet" else _plain(path), path):
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"0x{content[error.start]:02x} at byte {at + error.start:,}"
+            raise CorpusError(f"{path} is not UTF-8 ({byte}); convert it to UTF-8") from None
+        if "\0" in text:
+            raise CorpusError(f"{path} holds null characters: it is binary or UTF-16; UTF-8 text is wanted")
+        text = text.removeprefix("\ufeff") if at == 0 else text  # a byte order mark is no letter
+        at += len(content)
+        yield text, share
 
 
-def _text_blocks(path: Path) -> Iterator[tuple[str, float]]:
+def _between_words(chunks: Iterable[tuple[bytes, float]], path: Path) -> Iterator[tuple[bytes, float]]:
+    """The same bytes in pieces of about one size, cut at white space."""
+    held, share = bytearray(), 0.0
+    for chunk, share in chunks:
+        held += chunk
+        while len(held) > _BLOCK and (end := _last_space(held, _BLOCK) + 1 or _first_space(held, _BLOCK) + 1):
+            yield bytes(held[:end]), share
+            del held[:end]
+        if len(held) > limits.WORD_BYTES:
+            raise CorpusError(f"{path} is no text: it holds a word of more than {limits.WORD_BYTES:,} bytes")
+    if held:
+        yield bytes(held), share
+
+
+def _last_space(held: bytearray, stop: int) -> int:
+    """The last white space before `stop` that is not that of a "<br />"; -1 if there is none."""
+    while (end := max(held.rfind(b" ", 0, stop), held.rfind(b"\n", 0, stop))) >= 0 and _in_a_tag(held, end):
+        stop = end
+    return end
+
+
+def _first_space(held: bytearray, start: int) -> int:
+    found = re.compile(rb"[ \n]").search(held, start)
+    while found and _in_a_tag(held, found.start()):
+        found = re.compile(rb"[ \n]").search(held, found.end())
+    return found.start() if found else -1
+
+
+def _in_a_tag(held: bytearray, space: int) -> bool:
+    return held[max(space - 3, 0) : space].lower() == b"<br"
+
+
+def _plain(path: Path) -> Iterator[tuple[bytes, float]]:
     at, size = 0, path.stat().st_size
     with path.open("rb") as stream:
-        while lines := stream.readlines(_BLOCK):
-            content = b"".join(lines)
-            try:
-                text = content.decode("utf-8")
-            except UnicodeDecodeError as error:
-                byte = f"0x{content[error.start]:02x} at byte {at + error.start:,}"
-                raise CorpusError(f"{path} is not UTF-8 ({byte}); convert it to UTF-8") from None
-            if "\0" in text:
-                raise CorpusError(f"{path} holds null characters: it is binary or UTF-16; UTF-8 text is wanted")
-            text = text.removeprefix("\ufeff") if at == 0 else text  # a byte order mark is no letter
-            at += len(content)
-            yield text, at / size
+        while chunk := stream.read(_BLOCK):
+            at += len(chunk)
+            yield chunk, min(at / max(size, 1), 1.0)
 
 
 def need_pyarrow(what: str) -> None:
@@ -96,7 +135,7 @@ def need_pyarrow(what: str) -> None:
         raise CorpusError(f"{what} needs pyarrow: pip install 'joma[export]'")
 
 
-def _parquet_blocks(path: Path) -> Iterator[tuple[str, float]]:
+def _parquet(path: Path) -> Iterator[tuple[bytes, float]]:
     need_pyarrow(f"reading {path}")
     import pyarrow
     import pyarrow.parquet
@@ -104,16 +143,19 @@ def _parquet_blocks(path: Path) -> Iterator[tuple[str, float]]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-            if "text" not in schema.names:
-                raise CorpusError(f"{path} has no text column; its columns are {', '.join(schema.names) or 'none'}")
+            if schema.names.count("text") != 1:
+                names = ", ".join(schema.names)[:200]
+                raise CorpusError(f"{path} has no text column; its columns are {names or 'none'}")
             kind = schema.field("text").type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
                 raise CorpusError(f"the text column of {path} holds {kind}, not strings")
-            done = 0
-            for batch in file.iter_batches(batch_size=10_000, columns=["text"]):
+            done, rows = 0, max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(batch_size=_ROWS, columns=["text"]):
                 done += batch.num_rows
-                yield "\n".join(filter(None, batch.column(0).to_pylist())), done / file.metadata.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
+                # As bytes: what says that it is text need not be UTF-8.
+                found = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
+                yield b"".join(row + b"\n" for row in found if row), min(done / rows, 1.0)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:  # names may be no UTF-8, too
         raise CorpusError(f"{path} is no parquet file that can be read: {_first_line(error)}") from None
 
 

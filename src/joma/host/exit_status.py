@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from joma.host.errors import JomaError
 from joma.host.interrupts import Terminated, sigterm_raised
+from joma.host.printing import say
 
 OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 """The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
@@ -31,19 +32,19 @@ def _answer(call: Callable[[], int]) -> int:
     try:
         return call()
     except KeyboardInterrupt as interrupt:
-        print(f"joma: interrupted; {_goes_on(interrupt.__cause__)}", file=sys.stderr)
+        say(f"joma: interrupted; {_goes_on(interrupt.__cause__)}", sys.stderr)
         return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     except BrokenPipeError:  # the reader of our output left (`joma list | head`)
         sys.stderr.close()
         return OK
     except (JomaError, OSError) as error:
         _trace_if_wanted()
-        print(f"joma: {error}", file=sys.stderr)
+        say(f"joma: {error}", sys.stderr)
         return BROKEN if _of_the_disk(error) else BAD_INPUT
     except Exception as error:  # no input should get here: say plainly whose fault it is
         if not _trace_if_wanted():
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"joma: a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where", file=sys.stderr)
+            say(f"joma: a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where", sys.stderr)
         return BROKEN
 
 

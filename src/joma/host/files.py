@@ -12,9 +12,11 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from joma.host import limits
 from joma.host.errors import BadInput, FileError
 
 _NUMBERS = count()
+_NAME_OF_A_RUN = 100  # bytes at most, with its folder
 _ORPHANED_AFTER = 3600.0  # seconds
 
 
@@ -81,6 +83,9 @@ def refuse_files(out: Path) -> None:
     """Refuse what cannot be --out, and make nothing yet."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out must be a folder, but {out} is a file")
+    deep, most = len(os.fsencode(os.path.realpath(out))), limits.RUN_PATH_BYTES - _NAME_OF_A_RUN
+    if deep > most:
+        raise BadInput(f"--out has a path of {deep:,} bytes, and runs below it need one of at most {most}: {out}")
 
 
 def usable_file(path: Path, option: str = "--json") -> None:
@@ -117,7 +122,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all: a reader never meets half a file."""
     with _writing(path), whole(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+        # The name of a file need not be UTF-8. Half a character becomes \udce9, which JSON reads back.
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager

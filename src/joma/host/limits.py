@@ -1,11 +1,15 @@
-"""How much is believed of files that come from outside. Whoever needs more sets the constant before the call.
+"""How much is believed of files that come from outside.
 
-A limit is far above what honest files have and far below what hurts a machine.
+A limit is far above what honest files have and far below what hurts a machine. Whoever needs more sets the constant
+before the call, or names it in the environment: JOMA_LIMITS="LAYERS=5000 WORD_BYTES=1e9".
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from joma.host.errors import BadInput
 
 JSON_DEPTH = 100
 """Lists and mappings inside one another."""
@@ -15,6 +19,20 @@ TENSORS = 500_000
 """In one checkpoint, with all else that its dictionaries hold."""
 PICKLE_BYTES = 256 * 2**20
 """Of what describes the tensors of a torch file, names and shapes; the numbers lie beside it."""
+CONFIG_BYTES = 100 * 10**6
+"""Of a config.json, or of the index of a checkpoint in parts."""
+LAYERS = 2_000
+"""Of a model, and its experts: what a config says before anything is built."""
+MODULES = 1_000_000
+"""Of a model: its layers and the parts that they are made of."""
+MODEL_NUMBERS = 10**8
+"""That a model may have though its files hold fewer: tables of positions and masks are in no file."""
+TOKENIZER_SECONDS = 60.0
+"""That a checkpoint's tokenizer may take for a text, and one more for every 100,000 letters."""
+WORD_BYTES = 2**24
+"""Of one word of a text. Languages without spaces have sentences for words; no language has this."""
+RUN_PATH_BYTES = 480
+"""Of the full name of a run. SQLite opens none beyond 512, those of its helper files included."""
 LISTING_BYTES = 64 * 2**20
 """Of one page of what a hub lists."""
 LISTING_PAGES = 1_000
@@ -23,6 +41,34 @@ LISTING_SECONDS = 60.0
 """Until one page has come; a hub that lets its bytes drip is given up."""
 REVISIONS = 50_000
 """Of one model."""
+
+
+def check(given: str | None = None) -> None:
+    """Take what the environment, or `given`, says of limits; a `BadInput` where it names none or no number.
+
+    >>> check("LAYERS=many")
+    Traceback (most recent call last):
+        ...
+    joma.host.errors.BadInput: JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got 'LAYERS=many'
+    """
+    for word in (os.environ.get("JOMA_LIMITS", "") if given is None else given).replace(",", " ").split():
+        name, _, number = word.partition("=")
+        if name not in names():
+            raise BadInput(f"JOMA_LIMITS names {name!r}; there are {', '.join(names())}")
+        try:
+            value = type(globals()[name])(float(number))
+        except (ValueError, OverflowError):
+            raise BadInput(f"JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got {word!r}") from None
+        globals()[name] = value
+
+
+def names() -> list[str]:
+    """All limits.
+
+    >>> names()[:2]
+    ['JSON_DEPTH', 'DIMENSIONS']
+    """
+    return [name for name in globals() if name.isupper()]
 
 
 def depth_of(value: Any, most: int) -> int:

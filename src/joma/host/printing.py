@@ -1,4 +1,7 @@
-"""What is printed reaches every terminal and file: what an encoding lacks is written in letters that it has."""
+"""What is printed reaches every terminal and file, and does nothing there.
+
+What an encoding lacks is written in letters that it has; control characters are written out.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ _PLAIN = {
     "∞": "inf", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "...", "°": " degrees", "±": "+-", "∈": "in",
     "✓": "+", "✗": "x", "†": "+", "∂": "d", "∫": "integral", "⟨": "<", "⟩": ">", "‖": "|", "∝": "~", "⊥": "perp",
 }  # fmt: skip
+# Control characters of both sets, and those that turn the direction of writing round.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LETTER = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (FINAL )?(\w+)")
 _RAISED = re.compile(r"(SUPERSCRIPT|SUBSCRIPT|MODIFIER LETTER SMALL|LATIN SUBSCRIPT SMALL LETTER) (.+)")
 
@@ -32,6 +37,27 @@ def plain(character: str) -> str:
     if found := _RAISED.match(name):
         return ("_" if "SUBSCRIPT" in found[1] else "^") + (base or found[2].lower())
     return base or "?"
+
+
+def clean(text: object, *, keep: str = "") -> str:
+    r"""Words without what moves a cursor, colours a terminal, or turns the order of letters; `keep` is left alone.
+
+    Names come from files and servers, and may hold anything. It stands there as JSON would write it, so that cleaned
+    JSON still says the same.
+
+    >>> print(clean("step1\x1b[2J\rall well"))
+    step1\u001b[2J\u000dall well
+    """
+    return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", str(text))
+
+
+def say(text: object, to: Any = None, *, keep: str = "", end: str = "\n") -> None:
+    """Print words that may be a stranger's, at once, to standard output or where told.
+
+    >>> say("layers.0.weight")
+    layers.0.weight
+    """
+    print(clean(text, keep=keep), file=to, end=end, flush=True)
 
 
 def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:

@@ -62,5 +62,8 @@ def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> int:
     found = zlib.crc32(repr(sorted(about.items())).encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, found)
+        flat = tensor.detach().cpu().reshape(-1)
+        if flat.stride(0) != 1:  # one number that is spread with stride 0 counts as contiguous
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        found = zlib.crc32(flat.view(torch.uint8).numpy().data, found)
     return found

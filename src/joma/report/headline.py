@@ -49,6 +49,8 @@ def tell(said: Said, claims: Iterable[Entry]) -> str | None:
     entry = next((one for one in claims if one.finding.id == said.claim), None)
     if entry is None or entry.verdict not in said.verdicts:
         return None
+    if "{printed}" in said.sentence and entry.finding.printed is None:  # what is kept at paper scale lacks this number
+        return None
     return said.sentence.format(**_numbers(entry), scale=" at paper scale" if entry.at_paper_scale else "")
 
 

@@ -53,4 +53,5 @@ def _sentence(error: sqlite3.Error) -> str:
     code = primary_code(error)
     if code in _SENTENCES:
         return _SENTENCES[code]
-    return f"is damaged: it has the mark of a joma run, but {error}"  # our queries are fixed, so the file is wrong
+    # Our queries are fixed, so the file is wrong. SQLite may quote pages of it.
+    return f"is damaged: it has the mark of a joma run, but {' '.join(str(error).split())[:100]}"

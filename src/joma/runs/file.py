@@ -9,7 +9,10 @@ from contextlib import suppress
 from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
 
+from joma.host import limits
 from joma.host.files import whole
 from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 
@@ -39,7 +42,26 @@ _BEGINNING = (
 
 _NETWORK_DRIVES = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "gpfs", "beegfs", "ceph"}
 _NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
+# What SQLite says where it cannot make the files that it needs beside a run, or cannot share their memory.
+_NO_HELPER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 _PATIENCE = 20.0  # seconds to wait for another connection's short lock
+_NAP = 0.05  # seconds at a time: SQLite itself waits without hearing Ctrl-C
+
+
+class Connection(sqlite3.Connection):
+    """A connection that waits for the locks of others, and can be interrupted while it does."""
+
+    patience = _PATIENCE
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        until = monotonic() + self.patience
+        while True:
+            try:
+                return super().execute(sql, parameters)
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
+                    raise
+            sleep(_NAP)
 
 
 def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
@@ -65,8 +87,15 @@ def remove_leftovers(path: Path) -> None:
         path.with_name(path.name + leftover).unlink(missing_ok=True)
 
 
+def must_be_short(path: Path) -> None:
+    """Refuse a path that SQLite cannot open; it would say no more than that."""
+    if (length := len(os.fsencode(path))) > limits.RUN_PATH_BYTES:
+        raise RunError(f"{path} has a path of {length:,} bytes, and a run's has at most {limits.RUN_PATH_BYTES}")
+
+
 def must_be_a_file(path: Path) -> None:
     """Refuse what cannot be a run before SQLite looks at it."""
+    must_be_short(path)
     # Only stat: opening and closing the file ourselves would drop the locks SQLite holds on it in this process.
     try:
         found = path.stat()
@@ -97,7 +126,7 @@ def _instead(path: Path) -> str:
     return f"its folder has {listed}" if runs else "its folder has no run"
 
 
-def open_to_write(path: Path) -> sqlite3.Connection:
+def open_to_write(path: Path) -> Connection:
     """A connection that may write. Call it with the lock held.
 
     WAL with synchronous=NORMAL: a commit survives the death of the process, costs no fsync, and readers are never
@@ -106,21 +135,41 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     """
     must_be_a_file(path)
     with sqlite_errors_explained(path):
-        connection = _connect(path, "mode=rw")
         try:
-            _must_be_a_run(connection, path)
-            if not on_network_drive(path):
-                with suppress(sqlite3.OperationalError):  # impossible here: the rollback journal stays
-                    connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            connection.execute("PRAGMA synchronous = NORMAL")
-            _must_accept_writing(connection)
-        except BaseException:
-            connection.close()
-            raise
+            return _opened_to_write(path, wal=not on_network_drive(path))
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in _NO_HELPER:
+                raise
+        _leave_wal(path)
+        return _opened_to_write(path, wal=False)
+
+
+def _opened_to_write(path: Path, *, wal: bool) -> Connection:
+    connection = _connect(path, "mode=rw")
+    try:
+        _must_be_a_run(connection, path)
+        if wal:
+            with suppress(sqlite3.OperationalError):  # impossible here: the rollback journal stays
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _must_accept_writing(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def _leave_wal(path: Path) -> None:
+    """Back to the rollback journal where no memory can be shared: alone with the file, SQLite needs none for WAL."""
+    connection = _connect(path, "mode=rw")
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    finally:
+        connection.close()
+
+
+def open_to_read(path: Path) -> Connection:
     """A connection that cannot write; it sees what is committed, also while another process writes."""
     must_be_a_file(path)
     with sqlite_errors_explained(path):
@@ -130,7 +179,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             return connection
         except sqlite3.OperationalError as error:
             connection.close()
-            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if primary_code(error) not in _NO_HELPER:
                 raise
         except BaseException:
             connection.close()
@@ -140,17 +189,17 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         return _open_where_nothing_can_be_made(path)
 
 
-def leave_single_file(connection: sqlite3.Connection) -> None:
+def leave_single_file(connection: Connection) -> None:
     """Move everything into the one file and leave WAL mode, so that a read-only folder can serve it later.
 
     A reader that is open prevents this; then the next writer, or SQLite itself, does it.
     """
-    connection.execute("PRAGMA busy_timeout = 0")
+    connection.patience = 0.0
     with suppress(sqlite3.OperationalError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     with suppress(sqlite3.OperationalError):
         connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE * 1000)}")
+    connection.patience = _PATIENCE
 
 
 def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
@@ -171,21 +220,22 @@ def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bo
     return kind in _NETWORK_DRIVES
 
 
-def _connect(path: Path, options: str) -> sqlite3.Connection:
+def _connect(path: Path, options: str) -> Connection:
     # Threads may share a run: `Run` itself lets one at a time through.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{options}",
         uri=True,
         isolation_level=None,
-        timeout=_PATIENCE,
+        timeout=0.0,  # `Connection` waits
         check_same_thread=False,
+        factory=Connection,
     )
     connection.execute("PRAGMA trusted_schema = OFF")  # what a file defines calls no function of ours
     connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is noticed when it is read
     return connection
 
 
-def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
+def _must_be_a_run(connection: Connection, path: Path) -> None:
     def pragma(name: str) -> int:
         return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
@@ -205,14 +255,14 @@ def _must_be_a_run(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
 
 
-def _must_have_our_tables(connection: sqlite3.Connection, path: Path) -> None:
+def _must_have_our_tables(connection: Connection, path: Path) -> None:
     """A view in place of a table runs a query of its maker's; a trigger does so when something is written."""
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
         if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
             raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
 
 
-def _must_accept_writing(connection: sqlite3.Connection) -> None:
+def _must_accept_writing(connection: Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
 
@@ -225,7 +275,7 @@ def _beside(path: Path, ending: str) -> bool:
         return False
 
 
-def _open_after_rolling_back(path: Path) -> sqlite3.Connection:
+def _open_after_rolling_back(path: Path) -> Connection:
     """A writer died amid a commit and the file may hold half of it; the first to open it must have that taken back."""
     try:
         connection = _connect(path, "mode=rw")
@@ -234,7 +284,7 @@ def _open_after_rolling_back(path: Path) -> sqlite3.Connection:
         finally:
             connection.close()
     except sqlite3.OperationalError as error:
-        if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        if primary_code(error) not in _NO_HELPER:
             raise
         raise _interrupted(path, "-journal") from error
     return _connect(path, "mode=ro")
@@ -245,7 +295,7 @@ def _interrupted(path: Path, ending: str) -> RunError:
     return RunError(f"{path} was interrupted and its folder is read-only; copy it with {beside} and open the copy")
 
 
-def _open_where_nothing_can_be_made(path: Path) -> sqlite3.Connection:
+def _open_where_nothing_can_be_made(path: Path) -> Connection:
     """A file in WAL mode needs helper files; where none can be made, it is read as something that never changes."""
     if _beside(path, "-wal"):
         raise _interrupted(path, "-wal")

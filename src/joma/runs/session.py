@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,10 +21,10 @@ from joma.runs.values import checksum_of
 class Session:
     """What `Run` reads and writes through."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+    def __init__(self, path: Path, connection: file.Connection, lock: WriterLock | None) -> None:
         """path: the file. connection: to it. lock: held by the one process that writes; None for a reader."""
         self.path = path
-        self._connection: sqlite3.Connection | None = connection
+        self._connection: file.Connection | None = connection
         self._lock = lock
         self._process = os.getpid()
         self._one_at_a_time = threading.RLock()
@@ -48,7 +47,7 @@ class Session:
         raise RunError(f"{self.path} is damaged: its {key} cannot be read")
 
     @contextmanager
-    def _usable(self) -> Iterator[sqlite3.Connection]:
+    def _usable(self) -> Iterator[file.Connection]:
         """The connection, for one thread at a time, with SQLite's errors explained."""
         with self._one_at_a_time, sqlite_errors_explained(self.path):
             if self._connection is None:
@@ -58,7 +57,7 @@ class Session:
             yield self._connection
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[file.Connection]:
         with self._usable() as connection:
             self._must_be_writable()
             connection.execute("BEGIN IMMEDIATE")

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
 from glob import escape
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +16,13 @@ import numpy as np
 
 from joma.host.words import counted, short
 from joma.runs import file
+from joma.runs.checked import Checked
 from joma.runs.dims import Dims, Named, must_fit, named, unnamed
 from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
-from joma.runs.session import Session, meta_row
-from joma.runs.values import Packed, pack, plain_config, shape_of, unpack, valid_name, valid_step, whole
+from joma.runs.session import meta_row
+from joma.runs.values import Packed, pack, plain_config, shape_of, unpack_all, valid_name, valid_step, whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Status = Literal["running", "finished", "failed"]
 
 
-class Run(Session):
+class Run(Checked):
     """The record of what happened. Made by `Run.create`, read and resumed by `Run.open`.
 
     When `append`, `record` or `keep` returns, killing the process loses nothing. One process writes; any number
@@ -48,7 +48,7 @@ class Run(Session):
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+    def __init__(self, path: Path, connection: file.Connection, lock: WriterLock | None) -> None:
         """Not for callers: `Run.create` and `Run.open` make runs.
 
         path: the file. connection: to it. lock: held by the one process that writes; None for a reader.
@@ -83,6 +83,7 @@ class Run(Session):
         config: what JSON can carry (see `plain_config`). version: the study's, raised when what it runs changes.
         """
         place = Path(os.path.realpath(path))
+        file.must_be_short(place)
         meta: dict[str, Any] = {
             "study": valid_name(study, "a study"),
             "config": plain_config(config),
@@ -199,10 +200,13 @@ class Run(Session):
 
     def dims(self, name: str) -> Named:
         """The dimensions of a series: names to labels, None for those counted from 0; dim_0, dim_1, ... if unnamed."""
-        shapes = self._rows(f"SELECT DISTINCT shape {_OF_SERIES}", name)
+        rows = self._rows(f"SELECT DISTINCT shape {_OF_SERIES}", name)
+        shapes = [self._readable(f"shape of {name!r}", shape_of, shape) for (shape,) in rows]
         known = self._dims_of(name)
         if known is None:
-            return unnamed(max(len(shape_of(shape)) for (shape,) in shapes or self._no_series(name)))
+            return unnamed(max(map(len, shapes or self._no_series(name))))
+        for shape in shapes:
+            must_fit(known, shape, name)  # else the file was tampered with
         return known
 
     def frame(self, name: str | None = None) -> DataFrame:
@@ -256,17 +260,21 @@ class Run(Session):
         """The recorded steps of a series, ascending: (steps,) int64."""
         rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
-        return np.array([step for (step,) in rows], dtype=np.int64)
+        return np.array(self._whole([step for (step,) in rows], name), dtype=np.int64)
 
     def last_step(self, name: str) -> int | None:
         """The largest recorded step, or None if the series does not exist: where to resume."""
         ((step,),) = self._rows(f"SELECT max(step) {_OF_SERIES}", name)
-        return None if step is None else int(step)
+        return None if step is None else self._whole([step], name)[0]
 
     def array(self, name: str) -> np.ndarray:
         """A series as one array (steps, ...), ordered by step. Mixed dtypes are promoted as numpy does."""
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
+        with self._told_apart():
+            array = unpack_all(rows, name)
+        if array is not None:
+            return array
         arrays = [self._unpacked(name, *row) for row in rows]
         shapes = sorted({array.shape for array in arrays})
         if len(shapes) > 1:
@@ -331,35 +339,13 @@ class Run(Session):
             state = "closed" if self._connection is None else "unreadable"
         return f"Run({short(self.path.name)}, study={short(self.study)}, {state})"
 
-    def _told(self, key: str, *kinds: type) -> Any:
-        """What the run knows about itself; a file that was tampered with may hold anything there."""
-        value = self._meta(key)
-        if type(value) not in kinds:
-            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
-        return value
-
-    def _meta_or_none(self, key: str) -> Any:
-        return self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
-
-    @cached_property
-    def _sealed(self) -> dict[str, int]:
-        """How many steps each series of a finished run has; empty before, and in files of earlier versions."""
-        told: dict[str, int] | None = self._meta_or_none("sealed") if self._lock is None else None
-        return told or {}
-
-    def _must_be_all(self, name: str, steps: int) -> None:
-        """Every row has its checksum, so a changed one is noticed; this notices one that is gone."""
-        if name in self._sealed and steps != self._sealed[name]:
-            raise RunError(
-                f"{self.path} is damaged: series {name!r} has {steps} of the {self._sealed[name]} steps recorded"
-            )
-
     def _dims_of(self, name: str) -> Named | None:
         """The names that were given to the dimensions of a series, if there are any."""
         if self._lock is not None and name in self._described:
             return self._described[name]
         given = self._meta_or_none(f"dims/{name}")
-        self._described[name] = None if given is None else named(dict(given), name)
+        what = f"dimensions of {name!r}"
+        self._described[name] = None if given is None else self._readable(what, lambda it: named(dict(it), name), given)
         return self._described[name]
 
     def _describe(self, connection: sqlite3.Connection, name: str, given: Named) -> Named:
@@ -394,12 +380,6 @@ class Run(Session):
             connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (series, step, *row))
         except sqlite3.IntegrityError:
             raise RunError(f"step {step} of {name!r} is recorded already in {self.path}; a step is final") from None
-
-    def _unpacked(self, name: str, step: int, *packed: Any) -> np.ndarray:
-        try:
-            return unpack(Packed(*packed), name, step)
-        except RunError as error:
-            raise RunError(f"{self.path}: {error}") from None
 
     def _no_series(self, name: str) -> Any:
         names = self.names()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Mapping, Sequence
+from math import isfinite, prod
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -42,7 +42,34 @@ def unpack(packed: Packed, name: str, step: int) -> np.ndarray:
             raise ValueError
         return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape_of(shape)).astype(dtype)
     except (AttributeError, TypeError, ValueError):  # whatever damage has made of the columns
-        raise RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded") from None
+        raise _damaged(name, step) from None
+
+
+def unpack_all(rows: Sequence[tuple[Any, ...]], name: str) -> np.ndarray | None:
+    """Rows of (step, dtype, shape, checksum, data) as one array (rows, ...); None where they are not all of one kind.
+
+    The same as `unpack` for each of them, several times as fast: a long run has a million.
+    """
+    if len({row[1:3] for row in rows}) != 1:
+        return None
+    dtype, shape = rows[0][1:3]
+    start, kind = zlib.crc32(f"{name}|".encode()), f"|{dtype}|{shape}"
+    step = rows[0][0]
+    try:
+        sizes, form = shape_of(shape), np.dtype(dtype).newbyteorder("<")
+        length = prod(sizes) * form.itemsize
+        for step, _, _, checksum, data in rows:
+            if checksum != zlib.crc32(data, zlib.crc32(f"{step}{kind}".encode(), start)) or len(data) != length:
+                raise ValueError
+        if dtype not in DTYPES:
+            raise ValueError
+        return np.frombuffer(b"".join(row[4] for row in rows), form).reshape(len(rows), *sizes).astype(dtype)
+    except (AttributeError, TypeError, ValueError):
+        raise _damaged(name, step) from None
+
+
+def _damaged(name: str, step: int) -> RunError:
+    return RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded")
 
 
 def checksum_of(*words: object, data: bytes = b"") -> int:

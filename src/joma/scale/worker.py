@@ -17,8 +17,10 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO, Any
 
+from joma.host import limits
 from joma.host.exit_status import OK, TERMINATED
 from joma.host.interrupts import sigterm_raised
+from joma.host.printing import say
 from joma.host.progress import Progress
 
 EVERY = 0.1
@@ -42,12 +44,13 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         with sigterm_raised():
+            limits.check()
             function = getattr(import_module(module), name)
             _collect_rarely()
             _work(function, to)
     except KeyboardInterrupt as interrupt:
         if interrupt.__cause__ is not None:  # no checkpoint could be written; that it was interrupted the parent says
-            print(f"joma: {interrupt.__cause__}", file=sys.stderr)
+            say(f"joma: {interrupt.__cause__}", sys.stderr)
         return TERMINATED
     except BrokenPipeError:
         os.close(to.fileno())  # else Python would try to write to it once more

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from joma.host import limits
+from joma.host.limits import depth_of
 from joma.scan.errors import CheckpointError
 from joma.scan.tensor_file import Stored, TensorFile
 
@@ -202,4 +204,6 @@ def parsed_json(text: bytes, name: str) -> dict[str, Any]:
         raise CheckpointError(f"{name} is no JSON: it is damaged or cut off", file=name) from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{name} is no JSON object", file=name)
+    if depth_of(value, limits.JSON_DEPTH) > limits.JSON_DEPTH:
+        raise CheckpointError(f"{name} holds lists and mappings more than {limits.JSON_DEPTH} deep", file=name)
     return value

@@ -13,12 +13,11 @@ from typing import Any, NoReturn
 from joma.scan.checkpoint import ENDINGS, Checkpoint, Place, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
 from joma.scan.safetensors_file import SafetensorsFile
-from joma.scan.tensor_file import LocalBytes, TensorFile
+from joma.scan.tensor_file import LocalBytes, TensorFile, small_file
 from joma.scan.torch_file import TorchFile
 
 # "checkpoint-500", "step1000-tokens4B", "global_step20", "epoch=3-step=700", but not "step1k".
 _STEP = re.compile(r"(?:checkpoint|ckpt|global_?step|steps?|iter(?:ation)?)[-_=]?(\d{1,15})(?![0-9A-Za-z])", re.I)
-_LARGEST_JSON = 100_000_000
 
 
 def step_in(name: str) -> int | None:
@@ -109,15 +108,7 @@ class LocalFolder:
         return parsed_json(self._bytes("config.json"), f"{self.path}/config.json") if present else None
 
     def _bytes(self, file: str) -> bytes:
-        source = LocalBytes(self.path / file)
-        try:
-            if source.size > _LARGEST_JSON:
-                raise CheckpointError(f"{source.name} has {source.size:,} bytes, too many for JSON", file=file)
-            buffer = bytearray(source.size)
-            source.read_into(0, memoryview(buffer))
-            return bytes(buffer)
-        finally:
-            source.close()
+        return small_file(self.path / file)
 
 
 @dataclass(frozen=True)

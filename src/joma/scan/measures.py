@@ -18,12 +18,12 @@ from joma.scan.architecture import EMBEDDING, MLP
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
 from joma.scan.integrity import FLOATS, check_finite
+from joma.scan.loading import loaded_config, loaded_model, token_ids
 
 Between = Callable[[str], None]
 """Called between two pieces of work with how far it is; it may raise, to stop the work there."""
 TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
 _CONTEXT = 512  # tokens at a time for attention entropy, or fewer if the model reads fewer
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -87,7 +87,7 @@ def _entropy(folder: Path, tokens: Tensor, device: torch.device, between: Betwee
 
     with _one_model:
         between("about to load the model")
-        model = loaded(folder, device)
+        model = loaded_model(folder, device)
         for name, w in model.named_parameters():
             if w.dtype in FLOATS:
                 check_finite(w.detach(), name, None)
@@ -117,41 +117,13 @@ def _watch(model: Any, total: int, between: Between) -> None:
     model.base_model.register_forward_hook(after, with_kwargs=True)
 
 
-def loaded(folder: Path, device: torch.device) -> Any:
-    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing."""
-    _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
-    dtype = "auto" if device.type == "cuda" else torch.float32
-    # The config may name attention code on the hub; the probe brings its own attention anyway.
-    options = {"dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
-    model, info = _pretrained("AutoModel", folder, f"{folder}", **options)
-    # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
-    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
-    if missing:
-        more = f" and {counted(len(missing) - 1, 'more tensor')}" if missing[1:] else ""
-        raise CheckpointError(f"its weights lack {missing[0]}{more}", file=missing[0])
-    return model.eval()
-
-
 def _tokens(place: Place, text: Path) -> Tensor:
     """The token ids of a text, or of a .npy file that holds them already."""
-    if text.suffix == ".npy":
-        try:
-            ids = np.load(text, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise BadInput(f"text {text} cannot be read: {error}") from None
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise BadInput(f"text {text} must hold one row of token ids, got {ids.dtype} {ids.shape}")
-        tokens = torch.from_numpy(ids.astype(np.int64))
-    else:
-        try:
-            content = text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"text {text} cannot be read: {error}") from None
-        tokens = torch.tensor(_tokenizer(place)(content)["input_ids"], dtype=torch.int64)
     with place.folder() as folder:
-        config = _pretrained("AutoConfig", folder, f"the config of {place.name}")
+        tokens = torch.from_numpy(_stored_ids(text)) if text.suffix == ".npy" else _ids_of(folder, text, place.name)
+        config = loaded_config(folder, f"the config of {place.name}")
     context, words = _context(config), getattr(config, "vocab_size", None)
-    if len(tokens) < context:
+    if len(tokens) < max(context, 1):
         raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, fewer than the context of {context}")
     if not isinstance(words, int):
         raise BadInput(f"entropy reads a text, and {place.name} ({config.model_type}) is no language model")
@@ -161,40 +133,30 @@ def _tokens(place: Place, text: Path) -> Tensor:
     return tokens
 
 
-def _tokenizer(place: Place) -> Any:
-    with place.folder() as folder:
-        # transformers makes up an empty tokenizer where there is none.
-        if any((folder / name).is_file() for name in _TOKENIZERS):
-            return _pretrained("AutoTokenizer", folder, f"the tokenizer of {place.name}")
-    raise CheckpointError(f"{place.name} has no tokenizer; give the token ids of the text as a .npy file")
-
-
-def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
-    """What transformers makes of a folder. It never runs code that comes with it, and never asks whether it may."""
-    loader = getattr(_transformers(), kind)
+def _stored_ids(text: Path) -> np.ndarray:
+    """One row of token ids in a .npy file. Mapped first: so its header cannot ask for more than the file holds."""
     try:
-        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
-    except Exception as error:  # what breaks depends on what the folder holds
-        said = " ".join(str(error).split())
-        if "trust_remote_code" in said:
-            raise CheckpointError(
-                f"{what} needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
-            ) from None
-        raise CheckpointError(f"{what} cannot be loaded by transformers: {said[:160]}") from None
+        ids = np.lib.format.open_memmap(text, mode="r")
+    except Exception as error:  # numpy raises many kinds on damaged headers
+        raise BadInput(f"text {text} cannot be read: {' '.join(str(error).split())[:160]}") from None
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise BadInput(f"text {text} must hold one row of token ids, got {ids.dtype} {str(ids.shape)[:60]}")
+    return ids.astype(np.int64)
+
+
+def _ids_of(folder: Path, text: Path, name: str) -> Tensor:
+    try:
+        if not text.is_file():
+            raise OSError("it is missing, or no plain file")
+        content = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"text {text} cannot be read: {error}") from None
+    return torch.tensor(token_ids(folder, content, name), dtype=torch.int64)
 
 
 def _context(config: Any) -> int:
     longest = getattr(config, "max_position_embeddings", None)
     return min(_CONTEXT, longest) if isinstance(longest, int) else _CONTEXT
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise BadInput("entropy needs transformers: pip install 'joma[hf]'") from None
-    transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
-    return transformers
 
 
 MEASURES: Mapping[str, WeightMeasure | ModelMeasure] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -290,7 +291,7 @@ def _recorded(plan: Plan, run: Run) -> dict[int, set[str]]:
 
 def _identity(place: Place) -> int:
     """The place's identity as a number that a run can hold."""
-    return int.from_bytes(hashlib.sha256(place.identity().encode()).digest()[:8], "little", signed=True)
+    return int.from_bytes(hashlib.sha256(os.fsencode(place.identity())).digest()[:8], "little", signed=True)
 
 
 def _generator(tensor: str, device: torch.device) -> torch.Generator:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from joma.host import limits
 from joma.scan.errors import CheckpointError
 
 
@@ -90,6 +91,19 @@ class LocalBytes:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def small_file(path: Path) -> bytes:
+    """All of a local file that describes something and is therefore small."""
+    source = LocalBytes(path)
+    try:
+        if source.size > limits.CONFIG_BYTES:
+            raise CheckpointError(f"{path} has {source.size:,} bytes, too many for JSON", file=path.name)
+        buffer = bytearray(source.size)
+        source.read_into(0, memoryview(buffer))
+        return bytes(buffer)
+    finally:
+        source.close()
 
 
 def _opened(path: Path) -> int:

@@ -15,8 +15,10 @@ from pathlib import Path
 from joma import studies
 from joma.claims.contract import SCALES
 from joma.claims.execute import attempt
+from joma.host import limits
 from joma.host.exit_status import BROKEN, OK, answer
 from joma.host.files import usable_folder, write_json
+from joma.host.printing import say
 from joma.host.progress import ProgressLines
 
 
@@ -31,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _carry_out(options: argparse.Namespace) -> int:
+    limits.check()
     chosen = [studies.load(name) for name in dict.fromkeys(options.study)]
     usable_folder(options.out)
     results = []
@@ -41,15 +44,15 @@ def _carry_out(options: argparse.Namespace) -> int:
             options.out,
             alone=len(chosen) == 1,
             fresh=options.fresh,
-            progress=ProgressLines(study.name, partial(print, flush=True), every=2.0),
+            progress=ProgressLines(study.name, say, every=2.0),
             pictures=False,
         )
         results.append(result)
         if result.error:
-            print(f"{study.name}: broke: {result.error}")
+            say(f"{study.name}: broke: {result.error}")
         for finding in result.findings:
             claim = f"{finding.claim.name} ({finding.claim.source})"
-            print(f"{study.name}: {finding.verdict} | {claim} | {finding.measured}")
+            say(f"{study.name}: {finding.verdict} | {claim} | {finding.measured}")
     broken = [result.error for result in results if result.error]
     if len(broken) < len(results):  # else the file of an earlier command is worth more
         write_json(options.out / "findings.json", {"studies": [result.as_json() for result in results]})

@@ -201,10 +201,10 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
 
     The model is loaded as the scan loads it: in float32, without running its code, refused if weights are missing.
     """
-    from joma.scan.measures import loaded
+    from joma.scan.loading import loaded_model
 
     with place.folder() as folder:
-        model = loaded(folder, torch.device("cpu")).to(config.device)
+        model = loaded_model(folder, torch.device("cpu")).to(config.device)
     length = min(int(getattr(model.config, "max_position_embeddings", 512)), 512)
     windows = tokens[: len(tokens) // length * length].view(-1, length)[:16].to(config.device)
     with torch.inference_mode():

@@ -1,0 +1,181 @@
+"""What transformers makes of a checkpoint's folder, held to what the folder can be believed.
+
+Its config and its tokenizer are a stranger's. Code that comes with them is never run. A model is refused while it is
+being built, once it has more parts or more numbers than its files could fill: a config of a few bytes can describe one
+that takes all memory and all day.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from joma.host import limits
+from joma.host.errors import BadInput
+from joma.host.words import counted
+from joma.scan.checkpoint import ENDINGS, parsed_json
+from joma.scan.errors import CheckpointError
+from joma.scan.tensor_file import small_file
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_HOW_MANY = re.compile(r"(.*_)?(layers?|depths?|experts?|blocks?)")
+_SLOWEST = 100_000  # bytes a second that a tokenizer is allowed to take its time for
+
+
+def loaded_config(folder: Path, what: str) -> Any:
+    """The config in a folder. what: how messages call it."""
+    _must_be_believable(folder / "config.json")
+    return _pretrained("AutoConfig", folder, what)
+
+
+def loaded_model(folder: Path, device: torch.device) -> Any:
+    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing."""
+    _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
+    _must_be_believable(folder / "config.json")
+    dtype = "auto" if device.type == "cuda" else torch.float32
+    # The config may name attention code on the hub; the probe brings its own attention anyway.
+    options = {"dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
+    with _as_large_as_its_files(folder):
+        model, info = _pretrained("AutoModel", folder, f"{folder}", **options)
+    # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
+    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
+    if missing:
+        more = f" and {counted(len(missing) - 1, 'more tensor')}" if missing[1:] else ""
+        raise CheckpointError(f"its weights lack {missing[0]}{more}", file=missing[0])
+    return model.eval()
+
+
+def token_ids(folder: Path, text: str, what: str) -> list[int]:
+    """The tokens that the tokenizer in a folder makes of a text. what: how messages call the checkpoint.
+
+    In a process of its own: a tokenizer's expressions may go on for ever, and its library ends the process where it
+    meets words that it does not expect.
+    """
+    # transformers makes up an empty tokenizer where there is none.
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise CheckpointError(f"{what} has no tokenizer; give the token ids of the text as a .npy file")
+    _transformers()
+    patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
+    command = [sys.executable, "-m", "joma.scan.tokenizing", str(folder), what]
+    try:
+        done = subprocess.run(
+            command, input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=patience
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(
+            f"the tokenizer of {what} took more than {patience:.0f} s for the text and was given up"
+        ) from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise CheckpointError(f"the tokenizer of {what} broke down over the text (status {done.returncode})") from None
+    if "error" in answer:
+        raise CheckpointError(answer["error"])
+    found: list[int] = answer["ids"]
+    return found
+
+
+def tokenized(folder: Path, text: str, what: str) -> list[int]:
+    """The same in this process, which may not survive it."""
+    tokenizer = _pretrained("AutoTokenizer", folder, f"the tokenizer of {what}")
+    try:
+        return [int(number) for number in tokenizer(text)["input_ids"]]
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _panic(error):
+            raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise CheckpointError(f"the tokenizer of {what} cannot read the text: {said}") from None
+
+
+def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
+    """What transformers makes of a folder. It never runs code that comes with it, and never asks whether it may."""
+    loader = getattr(_transformers(), kind)
+    try:
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except CheckpointError:
+        raise
+    except BaseException as error:  # what breaks depends on what the folder holds
+        if not isinstance(error, Exception) and not _panic(error):
+            raise
+        said = " ".join(str(error).split())
+        if "trust_remote_code" in said:
+            raise CheckpointError(
+                f"{what} needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
+            ) from None
+        raise CheckpointError(f"{what} cannot be loaded by transformers: {said[:160]}") from None
+
+
+def _panic(error: BaseException) -> bool:
+    """Whether a library in Rust broke: what it raises then is no Exception, and cannot be imported by its name."""
+    return type(error).__name__ == "PanicException"
+
+
+def _must_be_believable(path: Path) -> None:
+    """Refuse a config that nobody could build, before transformers makes lists as long as it says."""
+    for name, value in _entries(parsed_json(small_file(path), str(path))):
+        numbers = value if isinstance(value, list) else [value]
+        if _HOW_MANY.fullmatch(name) and any(isinstance(n, int | float) and n > limits.LAYERS for n in numbers):
+            raise CheckpointError(
+                f"{path} says {name} = {json.dumps(value)[:40]}, and more than {limits.LAYERS:,} is not believed",
+                file=path.name,
+            )
+
+
+def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every name with its value, those of configs inside included."""
+    for name, value in config.items():
+        yield str(name), value
+        if isinstance(value, dict):
+            yield from _entries(value)
+
+
+@contextmanager
+def _as_large_as_its_files(folder: Path) -> Iterator[None]:
+    """A model that is built inside this block, by this thread, is refused once it is larger than its files allow."""
+    files = sum(path.stat().st_size for path in folder.iterdir() if path.name.endswith(ENDINGS) and path.is_file())
+    most = max(limits.MODEL_NUMBERS, 8 * files)  # numbers of 4 bits, counted up to four times while they are loaded
+    parts, numbers, builder = 0, 0, threading.get_ident()
+
+    def part(*_: Any) -> None:
+        nonlocal parts
+        parts += threading.get_ident() == builder
+        if parts > limits.MODULES:
+            raise CheckpointError(f"its config describes a model of more than {limits.MODULES:,} parts")
+
+    def number(_: Any, name: str, value: Any) -> None:
+        nonlocal numbers
+        numbers += value.numel() if value is not None and threading.get_ident() == builder else 0
+        if numbers > most:
+            raise CheckpointError(
+                f"its config describes a model of more than {most:,} numbers, and its files have {files:,} bytes"
+            )
+
+    hooks = [
+        torch_module.register_module_module_registration_hook(part),
+        torch_module.register_module_parameter_registration_hook(number),
+        torch_module.register_module_buffer_registration_hook(number),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise BadInput("entropy needs transformers: pip install 'joma[hf]'") from None
+    transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
+    return transformers

@@ -1,0 +1,38 @@
+"""A short form of what `python tests/fuzz/fuzz.py 10000` does: every kind, a few hundred spoiled inputs."""
+
+import pytest
+from fuzz import fuzz
+from targets import TARGETS
+
+_SLOW = {"config": 80, "tokenizer": 60}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_spoiled_inputs_are_read_or_refused_in_one_sentence(kind, tmp_path):
+    count = _SLOW.get(kind, 300)
+    outcome = fuzz(kind, count, tmp_path)
+    assert outcome.surprises == []
+    assert outcome.inputs == outcome.refused + outcome.accepted == count
+    assert outcome.outcomes > 3  # the inputs differ in more than that they are damaged
+
+
+def test_a_reader_that_breaks_is_noticed(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    def breaks(content, folder):
+        raise KeyError("shape")
+
+    monkeypatch.setitem(TARGETS, "text", replace(TARGETS["text"], read=breaks, seeds=lambda folder: [b"a"]))
+    with pytest.raises(AssertionError):
+        fuzz("text", 5, tmp_path)  # not even what is honest
+    honest = [True]
+
+    def breaks_later(content, folder):
+        if not honest:
+            raise KeyError("shape")
+        honest.clear()
+
+    monkeypatch.setitem(TARGETS, "text", replace(TARGETS["text"], read=breaks_later, seeds=lambda folder: [b"a"]))
+    outcome = fuzz("text", 5, tmp_path)
+    assert len(outcome.surprises) == 5
+    assert "KeyError" in outcome.surprises[0]

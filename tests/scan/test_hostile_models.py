@@ -1,0 +1,161 @@
+"""Configs, tokenizers and token files that are made to hurt: one sentence each, soon, and never a traceback."""
+
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_series import WORDS, make_series, scan
+
+from joma.cli.main import main
+from joma.host import limits
+from joma.scan import CheckpointError
+from joma.scan.loading import loaded_model, tokenized
+
+
+@pytest.fixture
+def checkpoint(neox, tmp_path):
+    return make_series(neox, tmp_path / "series", (1,)) / "step1"
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.arange(64) % WORDS)
+    return tmp_path / "tokens.npy"
+
+
+def configured(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return folder
+
+
+def said(folder, text, out, capsys):
+    """What `joma scan --measures entropy` prints, all in all; it must end soon."""
+    start = time.monotonic()
+    main(["scan", str(folder), "--measures", "entropy", "--text", str(text), "--out", str(out)])
+    assert time.monotonic() - start < 20
+    shown = capsys.readouterr()
+    printed = shown.out + shown.err
+    assert "Traceback" not in printed
+    assert "a fault of joma" not in printed
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers = 10000000, and more than 2,000 is not believed"),
+        ({"num_hidden_layers": 1e300}, "not believed"),
+        ({"vision_config": {"depths": [2, 10**9]}}, "depths = [2, 1000000000]"),
+        ({"dtype": "nothing"}, "no attribute 'nothing'"),
+        ({"dtype": "load"}, "cannot be loaded by transformers"),
+        ({"max_position_embeddings": "sixteen"}, "max_position_embeddings"),
+        ({"max_position_embeddings": -3}, "must be at least 1"),
+        ({"hidden_size": 10**9}, "describes a model of more than 100,000,000 numbers"),
+        ({"intermediate_size": 10**8}, "its config describes a model of more than 100,000,000 numbers"),
+        ({"x": json.loads("[" * 500 + "]" * 500)}, "more than 100 deep"),
+    ],
+)
+def test_configs_that_describe_what_nobody_could_build(checkpoint, tokens, tmp_path, capsys, changes, sentence):
+    assert sentence in said(configured(checkpoint, **changes), tokens, tmp_path / "out", capsys)
+
+
+def test_a_model_of_too_many_parts_is_given_up_while_it_is_built(checkpoint, monkeypatch):
+    monkeypatch.setattr(limits, "MODULES", 20)
+    with pytest.raises(CheckpointError, match="more than 20 parts"):
+        loaded_model(checkpoint, torch.device("cpu"))
+    torch.nn.Sequential(*(torch.nn.Identity() for _ in range(30)))  # what others build is not counted
+
+
+BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+def with_tokenizer(folder, **changes):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pre_tokenizer": BACKTRACKS}, "cannot read the text: PanicException"),
+        ({"pre_tokenizer": {**BACKTRACKS, "pattern": {"Regex": "((((("}}}, "cannot be loaded by transformers"),
+        ({"model": {"type": "WordLevel", "vocab": {"q": 0}, "unk_token": "no"}}, "cannot read the text: Exception"),
+        ({"model": {"type": "WordLevel", "vocab": {"q": 2**40}, "unk_token": "q"}}, "cannot be loaded"),
+        ({"model": None}, "cannot be loaded"),
+    ],
+)
+def test_tokenizers_that_panic(checkpoint, changes, sentence):
+    with pytest.raises(CheckpointError) as caught:
+        tokenized(with_tokenizer(checkpoint, **changes), "a" * 5000 + "!", "step1")
+    assert str(caught.value).startswith(f"the tokenizer of step1 {sentence}")
+    assert "\n" not in str(caught.value)
+
+
+ABORTS = {"type": "BPE", "vocab": {"a": 0, "é": 1, "aé": 2}, "merges": [["a", "é"]], "continuing_subword_prefix": "x"}
+
+
+def test_a_tokenizer_that_ends_its_process(checkpoint, tmp_path, capfd):
+    (tmp_path / "text.txt").write_text("a" * 100)
+    printed = said(with_tokenizer(checkpoint, model=ABORTS), tmp_path / "text.txt", tmp_path / "out", capfd)
+    assert "the tokenizer of step1 broke down over the text" in printed
+    assert "panicked" not in printed
+
+
+def test_a_tokenizer_without_end_is_given_up(checkpoint, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(limits, "TOKENIZER_SECONDS", 0.5)
+    slow = {**BACKTRACKS, "pattern": {"Regex": "(?:a{1,40}){1,3}b"}}
+    (tmp_path / "text.txt").write_text("a" * 20_000)
+    printed = said(with_tokenizer(checkpoint, pre_tokenizer=slow), tmp_path / "text.txt", tmp_path / "out", capsys)
+    assert "the tokenizer of step1 took more than 1 s for the text and was given up" in printed
+
+
+def npy(shape, kind="<i8", data=b""):
+    header = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+def zipped():
+    stream = io.BytesIO()
+    np.savez(stream, a=np.arange(100))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy((10**15,)),
+        npy((10**10,)),
+        npy((2**70,)),
+        npy((-5,), data=bytes(80)),
+        npy((1,) * 10_000),
+        npy((5,), "|O", b"cos\nsystem\n"),
+        npy((5,), "<M8[ns]", bytes(40)),
+        npy((2, 50), data=bytes(800)),
+        zipped(),
+        b"",
+        b"\x93NUMPY",
+        bytes(1000),
+    ],
+)
+def test_files_of_tokens_that_are_none(checkpoint, tmp_path, capsys, content):
+    (tmp_path / "t.npy").write_bytes(content)
+    printed = said(checkpoint, tmp_path / "t.npy", tmp_path / "out", capsys)
+    assert f"joma: text {tmp_path / 't.npy'} " in printed
+    assert printed.count("\n") == 2  # what is scanned, and the sentence
+
+
+def test_a_text_that_is_no_plain_file(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="no plain file"):
+        scan(checkpoint, "--measures", "entropy", "--text", "/dev/zero", out=tmp_path / "out")
