@@ -57,6 +57,7 @@ def said(folder, text, out, capsys):
         ({"hidden_size": 10**9}, "describes a model of more than 100,000,000 numbers"),
         ({"intermediate_size": 10**8}, "its config describes a model of more than 100,000,000 numbers"),
         ({"x": json.loads("[" * 500 + "]" * 500)}, "more than 100 deep"),
+        ({"x": json.loads("[" * 25 + "]" * 25)}, "nested more than 20 deep"),
     ],
 )
 def test_configs_that_describe_what_nobody_could_build(checkpoint, tokens, tmp_path, capsys, changes, sentence):

@@ -21,6 +21,8 @@ PICKLE_BYTES = 256 * 2**20
 """Of what describes the tensors of a torch file, names and shapes; the numbers lie beside it."""
 CONFIG_BYTES = 100 * 10**6
 """Of a config.json, or of the index of a checkpoint in parts."""
+CONFIG_DEPTH = 20
+"""Lists and mappings inside one another in a config.json: transformers copies the whole of it at every level."""
 LAYERS = 2_000
 """Of a model, and its experts: what a config says before anything is built."""
 MODULES = 1_000_000

@@ -122,7 +122,10 @@ def _panic(error: BaseException) -> bool:
 
 def _must_be_believable(path: Path) -> None:
     """Refuse a config that nobody could build, before transformers makes lists as long as it says."""
-    for name, value in _entries(parsed_json(small_file(path), str(path))):
+    config = parsed_json(small_file(path), str(path))
+    if limits.depth_of(config, limits.CONFIG_DEPTH) > limits.CONFIG_DEPTH:
+        raise CheckpointError(f"{path} is nested more than {limits.CONFIG_DEPTH} deep, and that is not believed")
+    for name, value in _entries(config):
         numbers = value if isinstance(value, list) else [value]
         if _HOW_MANY.fullmatch(name) and any(isinstance(n, int | float) and n > limits.LAYERS for n in numbers):
             raise CheckpointError(
