@@ -28,6 +28,8 @@ if __name__ == "__main__":
 
 from targets import TARGETS, Target
 
+from joma.runs.machine import machine, versions
+
 SECONDS, MEGABYTES, STUCK = 2.0, 500.0, 30
 _MOST_SEEDS = 400
 
@@ -161,6 +163,8 @@ def _add(path: Path, outcome: Outcome) -> None:
         new = {**new, **summed, **most}
     content["kinds"][outcome.kind] = {**new, "slowest": round(new["slowest"], 3), "grown": round(new["grown"], 1)}
     content["inputs"] = sum(kind["inputs"] for kind in content["kinds"].values())
+    content["limits"] = {"seconds": SECONDS, "megabytes": MEGABYTES}
+    content |= {"machine": machine(), "versions": versions()}
     content["surprises"] = sum(len(kind["surprises"]) for kind in content["kinds"].values())
     path.write_text(json.dumps(content, indent=1) + "\n")
 
