@@ -219,6 +219,18 @@ def test_whatever_one_record_holds_the_others_are_judged(two_records, tmp_path, 
     assert "thm2" in page.read_text()
 
 
+@pytest.mark.parametrize("since", ["removed", "begun anew"])
+def test_a_run_that_is_gone_by_now_is_no_broken_one(two_records, tmp_path, since):
+    shutil.copytree(two_records, tmp_path, dirs_exist_ok=True)
+    found = dict(stored_runs(tmp_path))
+    Run.delete(found["thm5"])
+    if since == "begun anew":
+        Run.create(found["thm5"], study="thm5", config={}, version=load("thm5").version).close()
+    result = stored_result("thm5", found["thm5"], tmp_path)
+    assert result.error is None
+    assert {finding.verdict for finding in result.findings} == {"not run"}
+
+
 def test_where_no_run_is_finished_nothing_is_stored(tmp_path):
     study = load("thm5")
     with Run.create(run_path(study, {}, tmp_path), study="thm5", config={}, version=study.version) as run:

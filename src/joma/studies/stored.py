@@ -40,16 +40,20 @@ def stored_runs(folder: Path) -> list[tuple[str, Path | None]]:
 
 
 def stored_result(name: str, path: Path | None, folder: Path) -> Result:
-    """Judge and draw what `stored_runs` found of one study."""
+    """Judge and draw what `stored_runs` found of one study. A run that was removed or begun anew since is none."""
     study = load(name)
     if path is None:
-        command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
-        return not_run_at_all(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
+        return _none_stored(study, folder)
     try:
         with Run.open(path) as run:
-            return _judged(study, run)
+            return _judged(study, run) if run.status == "finished" else _none_stored(study, folder)
     except Exception as error:  # whatever one record holds, the others are judged
-        return broken(study, study.quick, error)
+        return broken(study, study.quick, error) if path.exists() else _none_stored(study, folder)
+
+
+def _none_stored(study: Study, folder: Path) -> Result:
+    command = command_line(study, plain_config(study.quick)) + f" --out {shlex.quote(str(folder))}"
+    return not_run_at_all(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
 
 
 def result_of(path: Path) -> Result:
