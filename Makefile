@@ -7,7 +7,7 @@ BIN       := $(VENV)/bin
 OUT       ?= joma-out
 JOBS      ?= 2
 
-.PHONY: setup run test lint types unit docs smoke bench dist lock clean
+.PHONY: setup run test lint types unit docs smoke bench chaos dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -50,6 +50,10 @@ smoke: setup
 
 bench: setup
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script --record || exit 1; done
+
+# Kills, full disks, two at once, a clock that jumps, little memory: about ten minutes on two cores. Not part of `test`.
+chaos: setup
+	$(BIN)/python tests/chaos/run.py
 
 dist: setup
 	rm -rf dist

@@ -231,6 +231,14 @@ def test_a_run_that_is_gone_by_now_is_no_broken_one(two_records, tmp_path, since
     assert {finding.verdict for finding in result.findings} == {"not run"}
 
 
+def test_a_page_of_one_stored_study_needs_no_other(two_records, tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.studies.stored.draw", lambda study, run: [])
+    shutil.copytree(two_records, tmp_path, dirs_exist_ok=True)
+    Run.delete(dict(stored_runs(tmp_path))["thm2"])
+    results = [stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)]
+    assert "thm5" in write_report(results, tmp_path, scale="quick").read_text()
+
+
 def test_where_no_run_is_finished_nothing_is_stored(tmp_path):
     study = load("thm5")
     with Run.create(run_path(study, {}, tmp_path), study="thm5", config={}, version=study.version) as run:

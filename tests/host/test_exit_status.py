@@ -86,3 +86,14 @@ def test_an_interrupt_says_what_could_not_be_written(capsys, kind, status):
 
     assert answer(command) == status
     assert capsys.readouterr().err == "joma: interrupted; no checkpoint could be written\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("libtorch.so: failed to map segment from shared object")], ids=["make", "load"]
+)
+def test_a_lack_of_memory_is_no_fault_of_joma(capsys, error):
+    def command():
+        raise error
+
+    assert answer(command) == 1
+    assert capsys.readouterr().err == "joma: there is not enough memory; what was recorded is safe\n"

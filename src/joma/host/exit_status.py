@@ -18,6 +18,10 @@ TRACEBACK = "JOMA_TRACEBACK"
 """Set in the environment, it shows where an error comes from."""
 
 
+_NO_MEMORY = ("failed to map segment", "can't allocate memory")
+"""What a library says that could not be loaded, or could not make something, for lack of memory."""
+
+
 def answer(call: Callable[[], int]) -> int:
     """The exit status of a command; what goes wrong in it is said in one sentence.
 
@@ -43,8 +47,7 @@ def _answer(call: Callable[[], int]) -> int:
         return BROKEN if _of_the_disk(error) else BAD_INPUT
     except Exception as error:  # no input should get here: say plainly whose fault it is
         if not _trace_if_wanted():
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            say(f"joma: a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where", sys.stderr)
+            say(f"joma: {_whose_fault(error)}", sys.stderr)
         return BROKEN
 
 
@@ -63,6 +66,13 @@ def _goes_on(error: BaseException | None) -> str:
     if isinstance(error, JomaError):  # no checkpoint could be written; it says where
         return str(error)
     return f"on the way out {type(error).__name__}: {error}; the same command goes on from the last checkpoint"
+
+
+def _whose_fault(error: Exception) -> str:
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+        return "there is not enough memory; what was recorded is safe"
+    return f"a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where"
 
 
 def _of_the_disk(error: BaseException) -> bool:

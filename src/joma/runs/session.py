@@ -21,13 +21,16 @@ from joma.runs.values import checksum_of
 class Session:
     """What `Run` reads and writes through."""
 
+    _process = -1
+    """Who opened the file; nobody, until all that `close` needs is there."""
+
     def __init__(self, path: Path, connection: file.Connection, lock: WriterLock | None) -> None:
         """path: the file. connection: to it. lock: held by the one process that writes; None for a reader."""
         self.path = path
         self._connection: file.Connection | None = connection
         self._lock = lock
-        self._process = os.getpid()
         self._one_at_a_time = threading.RLock()
+        self._process = os.getpid()
 
     def close(self) -> None:
         """Let go of the file; the status stays what it is. Closing twice is fine."""
