@@ -131,7 +131,7 @@ EXAMPLES = {
     "measure.superposition.Superposition": lambda folder: importlib.import_module(
         "joma.measure.superposition"
     ).superposition(W[0], torch.zeros(40, 60, dtype=torch.long), torch.arange(40)[:, None]),
-    "models.bilinear.Bilinear": lambda folder: Bilinear(10_000, 28_782, range(3), queries=50, norm="softmax"),
+    "models.bilinear.Bilinear": lambda folder: Bilinear(1_000, 2_000, range(3), queries=50, norm="softmax"),
     "models.block.JomaBlock": lambda folder: JomaBlock(torch.eye(300)[:, :200], torch.eye(300)[:, 200:], nodes=20),
     "models.decoder.Decoder": lambda folder: decoder(),
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
