@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     from joma.claims.execute import Picture, Result
 
 
+_WIDE = 480.0
+"""Points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own."""
+
+
 def figure(picture: Picture, anchor: str) -> str:
     """A figure with its caption. It has no number: that would be taken for the number of a figure in the paper."""
+    width = natural_width(picture.svg)
+    wide = ' class="wide"' if width.endswith("pt") and float(width.removesuffix("pt")) > _WIDE else ""
     return (
-        f'<figure id="{anchor}">{_picture(picture, anchor)}\n'
+        f'<figure id="{anchor}"{wide}>{_picture(picture, anchor)}\n'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 
