@@ -40,6 +40,7 @@ ROOMS = {
     "reversal": "The reversal curse and chain of thought",
     "inductive_bias": "Inductive bias: what the loss does not decide",
     "cdag": "CDAG: backpropagated gradients",
+    "galore": "GaLore: gradients of low rank",
 }
 HEAD = """# Gallery
 

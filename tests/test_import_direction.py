@@ -13,7 +13,7 @@ FLOORS = (
     ("host",),
     ("theory",),
     ("data", "measure", "runs", "scale"),
-    ("models", "figures"),
+    ("models", "figures", "optim"),
     ("probes",),
     ("training", "scan"),
     ("claims",),

@@ -25,7 +25,19 @@ from theory.spoiled import (
     with_last,
 )
 
-from joma.theory import attention, cdag, hierarchy, invariant, isotropic, linear, radial, reversal, salience, scan_snap
+from joma.theory import (
+    attention,
+    cdag,
+    galore,
+    hierarchy,
+    invariant,
+    isotropic,
+    linear,
+    radial,
+    reversal,
+    salience,
+    scan_snap,
+)
 
 EVERY = {f"{room}.{call}": call for room, calls in CALLS.items() for call in calls}
 WITH_ARRAYS = [pytest.param(call, id=title) for title, call in EVERY.items() if call.arrays]
@@ -93,7 +105,7 @@ def test_the_good_call_has_its_shape(call):
 
 
 def test_every_public_function_is_here():
-    rooms = (attention, cdag, hierarchy, invariant, isotropic, linear, radial, reversal, salience, scan_snap)
+    rooms = (attention, cdag, galore, hierarchy, invariant, isotropic, linear, radial, reversal, salience, scan_snap)
     for room in rooms:
         called = {call.function.__name__ for call in CALLS[room.__name__.split(".")[-1]]}
         assert public_functions(room) - SPECIAL <= called, room.__name__

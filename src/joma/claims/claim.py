@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _SOURCE = re.compile(
     r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG|Saunshi et al\.|Zhang et al\.|MobileLLM) "
-    r"((Thm|Lemma|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
+    r"((Thm|Lemma|Cor\.|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
 )
 _ID = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 

@@ -47,6 +47,7 @@ _ROOMS = (
     "reversal",
     "inductive_bias",
     "cdag",
+    "galore",
 )
 """In the order of the report: the paper first, then its companions; a room that is not named here comes after these."""
 

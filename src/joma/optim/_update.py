@@ -1,0 +1,95 @@
+"""The arithmetic of a step on batches of alike matrices: into the subspace, through the inner optimizer, and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.optim._matrix import Matrix, into, out_of, stacked
+from joma.optim._places import local, whole
+
+TOGETHER = 1 << 22
+"""Matrices are worked on together up to this many entries: 16 MiB of float32 beside the gradients themselves."""
+
+
+def gradients(batch: list[Matrix]) -> list[Tensor]:
+    """Of the matrices themselves."""
+    return [matrix.parameter.grad for matrix in batch if matrix.parameter.grad is not None]
+
+
+def whole_gradients(batch: list[Matrix]) -> Tensor:
+    """(count, rows, columns) in the precision of the compact parameters, gathered from all processes."""
+    return stacked([whole(gradient) for gradient in gradients(batch)], batch[0].dtype)
+
+
+def _inside(batch: list[Matrix], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Tensors of the matrices' shapes, each in the subspace of its matrix."""
+    if batch[0].sharded:
+        return [matrix.projected(one) for matrix, one in zip(batch, tensors, strict=True)]
+    return into(batch, stacked(tensors, batch[0].dtype)).unbind()
+
+
+def project(batch: list[Matrix], tensors: Sequence[Tensor]) -> None:
+    """Give each compact parameter the projected gradient, added to what it has."""
+    for matrix, grad in zip(batch, _inside(batch, tensors), strict=True):
+        matrix.compact.grad = grad if matrix.compact.grad is None else matrix.compact.grad + grad
+
+
+def add_decay(batch: list[Matrix], factor: float | Tensor) -> None:
+    """Coupled decay: add factor * W to the gradient, inside the subspace."""
+    weights = [matrix.parameter.detach() for matrix in batch]
+    for matrix, part in zip(batch, _inside(batch, weights), strict=True):
+        if matrix.compact.grad is not None:
+            matrix.compact.grad.add_(part * factor)
+
+
+def unfold(batch: list[Matrix]) -> Tensor:
+    """Give the compact parameters memory of their own, zero, for the time of a step."""
+    memory = torch.zeros(len(batch), *batch[0].part_shape, dtype=batch[0].dtype, device=batch[0].parameter.device)
+    for matrix, part in zip(batch, memory.unbind(), strict=True):
+        matrix.hold(part)
+    return memory
+
+
+def fold(batch: list[Matrix], moved: Tensor, scale: float) -> None:
+    """Add what the inner optimizer did to the matrices themselves."""
+    if batch[0].sharded or (len(batch) == 1 and batch[0].parameter.dtype == batch[0].dtype):
+        for matrix in batch:
+            matrix.add(scale)
+    else:
+        weights = [matrix.parameter.data for matrix in batch]
+        torch._foreach_add_(weights, list(out_of(batch, moved.mul_(scale)).unbind()))
+
+
+def entries(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter that is not projected; of a sparse one the values, each place once."""
+    assert parameter.grad is not None
+    if parameter.grad.layout == torch.sparse_coo:
+        parameter.grad = parameter.grad.coalesce()
+        return parameter.grad.values()
+    return parameter.grad
+
+
+def shrink(parameters: list[Tensor], by: Any) -> None:
+    """Decoupled decay: W -= by * W."""
+    torch._foreach_mul_([local(one) for one in parameters], 1 - by)
+
+
+def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
+    """The largest magnitude in each tensor; NaN where there is one. On the device of the first."""
+    norms = torch._foreach_norm([local(one) for one in tensors], float("inf"))
+    if any(norm.dtype != norms[0].dtype or norm.device != norms[0].device for norm in norms):
+        norms = tuple(norm.to(norms[0].device, torch.float32) for norm in norms)
+    return torch.stack(norms)
+
+
+def whole_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all entries together."""
+    norms = [whole(norm) for norm in torch._foreach_norm(list(tensors))]
+    together: Tensor = torch.linalg.vector_norm(
+        torch.stack([norm.to(norms[0].device, torch.float32) for norm in norms])
+    )
+    return together

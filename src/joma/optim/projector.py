@@ -1,0 +1,180 @@
+"""The subspace of a gradient in which GaLore trains: a few orthonormal directions of its shorter side.
+
+`find_projector` finds them in one of three ways. `randomized` multiplies a random block (or the last subspace) with
+the Gram matrix of the gradient a few times and rotates what it finds to singular vectors. `exact` is a full SVD.
+`random` does not look at the gradient. The first two report the captured energy, |P^T G|^2 / |G|^2.
+
+The randomised way checks itself. One more round of products must not gain more than `tolerance` of the captured
+energy; otherwise it takes more products, and in the end the exact SVD. An SVD that fails is tried again in
+float64, and after that through the eigenvectors of the Gram matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from joma.host.words import brief
+from joma.optim._orthonormal import accurate, orthonormal
+from joma.optim._subspace import gram_product, search
+
+Kind = Literal["randomized", "exact", "random"]
+Side = Literal["left", "right"]
+SPARE = 16
+"""Directions beyond the rank that the randomised way carries along: they make it converge faster."""
+SMALLEST = 1e-12
+"""Gradients with a largest entry below this, or above its inverse, are scaled first."""
+TOLERANCE = 5e-3
+"""Share of the captured energy that the last round of products may have gained."""
+
+
+class Projector(NamedTuple):
+    """Directions of the shorter side, and what of the gradient lies in them.
+
+    >>> gradient = torch.outer(torch.arange(4.0), torch.ones(6))
+    >>> found = find_projector(gradient, 1)
+    >>> found.basis.shape, round(float(found.captured), 4)
+    (torch.Size([4, 1]), 1.0)
+    """
+
+    basis: Tensor
+    """(..., shorter side, rank) orthonormal columns, the direction with the largest energy first."""
+    energies: Tensor
+    """(..., rank) share of the gradient's squared norm along each direction."""
+    exact: bool
+    """True if an SVD of the whole gradient was needed or asked for."""
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    def captured(self) -> Tensor:
+        """The share of the squared norm of the gradient that the subspace holds, (...)."""
+        return self.energies.sum(-1).clamp(max=1)
+
+
+def side_of(rows: int, columns: int) -> Side:
+    """Which side of a matrix is projected: the shorter one; of a square matrix the right one, as galore-torch does."""
+    return "right" if rows >= columns else "left"
+
+
+def find_projector(
+    gradient: Tensor,
+    rank: int,
+    kind: Kind = "randomized",
+    *,
+    start: Tensor | None = None,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> Projector:
+    """Directions of the shorter side of a gradient, (..., rows, columns) -> basis (..., shorter side, rank).
+
+    - gradient: finite; float16 and bfloat16 are computed in float32
+    - rank: at least 1 and at most the shorter side
+    - kind: randomized, exact or random
+    - start: a basis to begin with, for instance that of the last refresh; only used by randomized
+    - seed: of what is random; the same seed on the same kind of device gives the same basis
+    - tolerance: the search stops when one more round of products gains no more than this share of the captured energy
+
+    >>> gradient = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    >>> find_projector(gradient, 2, "exact").energies
+    tensor([0.6429, 0.2857])
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"projector must be one of {', '.join(get_args(Kind))}, got {kind!r}")
+    if gradient.ndim < 2 or gradient.is_complex():
+        raise ValueError(f"gradient must be a real matrix, got shape {tuple(gradient.shape)} of {gradient.dtype}")
+    shorter = min(gradient.shape[-2:])
+    if not 1 <= rank <= shorter:
+        raise ValueError(f"rank must be between 1 and the shorter side {shorter} of the gradient, got {rank}")
+    gradient = _in_range(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
+    wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
+    if kind == "random":
+        return _random(wide, rank, seed)
+    found = None if kind == "exact" or rank + SPARE >= shorter else _randomized(wide, rank, start, seed, tolerance)
+    return found or _exact(gradient, wide, rank)
+
+
+def _in_range(gradient: Tensor) -> Tensor:
+    """The gradient, divided by its largest entry if squares could overflow or vanish; directions stay the same."""
+    size: Tensor = torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True)
+    if bool(((size == 0) | ((size > SMALLEST) & (size < 1 / SMALLEST))).all()):
+        return gradient
+    if not bool(size.isfinite().all()):
+        raise ValueError("gradient must be finite, got NaN or infinity in it")
+    return gradient / torch.where(size > 0, size, torch.ones_like(size))
+
+
+def _draw(rows: int, columns: int, like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator(like.device).manual_seed(seed)
+    return torch.randn(rows, columns, device=like.device, dtype=like.dtype, generator=generator)
+
+
+def _shares(wide: Tensor, energies: Tensor) -> Tensor:
+    """Energies as shares of the whole; of a gradient that is zero, zeros."""
+    whole: Tensor = torch.linalg.vector_norm(wide, dim=-1).square().sum(-1)  # in two steps: more accurate on a CPU
+    return (energies / whole.clamp_min(torch.finfo(whole.dtype).tiny)[..., None]).clamp(0, 1)
+
+
+def _random(wide: Tensor, rank: int, seed: int) -> Projector:
+    basis = orthonormal(_draw(wide.shape[-2], rank, wide, seed)).expand(*wide.shape[:-1], rank).contiguous()
+    energies = torch.linalg.vector_norm(basis.mT @ wide, dim=-1).square()
+    return Projector(basis, _shares(wide, energies), exact=False)
+
+
+def _exact(gradient: Tensor, wide: Tensor, rank: int) -> Projector:
+    vectors, values = _singular(gradient)
+    return Projector(vectors[..., :rank].contiguous(), _shares(wide, values[..., :rank].square()), exact=True)
+
+
+def _singular(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular vectors of the shorter side, and values; in float64 or from the Gram matrix where the SVD fails."""
+    side = side_of(*gradient.shape[-2:])
+    for dtype in dict.fromkeys((gradient.dtype, torch.float64)):
+        try:
+            left, values, right = torch.linalg.svd(gradient.to(dtype), full_matrices=False)
+        except RuntimeError:  # LinAlgError is one
+            continue
+        vectors = right.mT if side == "right" else left
+        if bool(vectors.isfinite().all()):
+            return vectors.to(gradient.dtype), values.to(gradient.dtype)
+    wide = gradient.double().mT if side == "right" else gradient.double()
+    energies, vectors = torch.linalg.eigh(wide @ wide.mT)
+    return vectors.flip(-1).to(gradient.dtype), energies.flip(-1).clamp_min(0).sqrt().to(gradient.dtype)
+
+
+def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolerance: float) -> Projector | None:
+    basis = orthonormal(_begin(wide, rank, start, seed), rounds=1)
+    stack = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
+    settled = search(
+        gram_product(stack, basis.shape[-1]), basis.reshape(len(stack), *basis.shape[-2:]), rank, tolerance
+    )
+    if settled is None:
+        return None
+    found = settled.reshape(*wide.shape[:-2], *settled.shape[-2:])
+    inner = accurate(found.mT @ wide)
+    energies, turn = torch.linalg.eigh((inner @ inner.mT).to(wide.dtype))
+    directions = (accurate(found) @ accurate(turn.flip(-1)[..., :rank])).to(wide.dtype)
+    if start is not None:
+        directions = _same_signs(directions, start)
+    return Projector(directions.contiguous(), _shares(wide, energies.flip(-1)[..., :rank]), exact=False)
+
+
+def _same_signs(directions: Tensor, start: Tensor) -> Tensor:
+    """A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited."""
+    known = min(start.shape[-1], directions.shape[-1])
+    overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
+    signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
+    return torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1)
+
+
+def _begin(wide: Tensor, rank: int, start: Tensor | None, seed: int) -> Tensor:
+    """Random directions; the first of them are those of the start, where there is one."""
+    rows, block = wide.shape[-2], rank + SPARE
+    drawn = _draw(rows, block, wide, seed).expand(*wide.shape[:-2], rows, block)
+    if start is None:
+        return drawn
+    known = min(start.shape[-1], rank)
+    return torch.cat([start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known), drawn[..., known:]], dim=-1)

@@ -1,0 +1,319 @@
+"""GaLore against a slow float64 version of itself and the inner optimizer alone, and with every inner optimizer."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import SlowGaLore, SlowPublished
+from torch import nn
+from training import loss_of, near, network, same, train
+
+from joma.optim import Energy, GaLore
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
+
+INNER = {
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01}),
+    "Adam": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
+    "SGD": (torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "nesterov": True}),
+    "Adafactor": (torch.optim.Adafactor, {"lr": 3.0}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.5, "centered": True}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+}
+MOVES = ("keep", "rotate", "reset")
+
+
+def weights_and_gradients(shape, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(steps + 1, *shape, generator=generator, dtype=torch.float64)
+    return drawn[0], drawn[1:]
+
+
+def against_oracle(shape, *, steps=7, decay=0.0, coupled=False, momentum=None, **options):
+    start, gradients = weights_and_gradients(shape, steps)
+    weight = nn.Parameter(start.clone())
+    inner = (torch.optim.Adam, {}) if momentum is None else (torch.optim.SGD, {"momentum": momentum})
+    optimizer = GaLore(
+        [{"params": [weight], "rank": options["rank"]}], inner[0], projector="exact", lr=0.1, weight_decay=decay,
+        decay="coupled" if coupled else "decoupled", refresh=options["refresh"], scale=options["scale"],
+        on_move=options["on_move"], **inner[1],
+    )  # fmt: skip
+    slow = SlowGaLore(start.numpy(), lr=0.1, decay=decay, coupled=coupled, momentum=momentum, **options)
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+        slow.step(gradient.numpy(), optimizer.matrices[0].basis.numpy())
+        torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("on_move", MOVES)
+@pytest.mark.parametrize("shape", [(9, 5), (5, 9), (6, 6)], ids=["tall", "wide", "square"])
+def test_equal_to_the_slow_version(shape, on_move):
+    against_oracle(shape, rank=3, refresh=3, scale=0.25, on_move=on_move)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_decay_acts_on_the_matrix_itself(coupled):
+    against_oracle((5, 9), rank=2, refresh=2, scale=0.5, on_move="keep", decay=0.1, coupled=coupled)
+    against_oracle((9, 5), rank=2, refresh=4, scale=1.0, on_move="rotate", decay=0.1, coupled=coupled, momentum=None)
+
+
+@pytest.mark.parametrize("shape", [(9, 5), (5, 9), (6, 6)], ids=["tall", "wide", "square"])
+def test_plain_adam_can_follow_the_conventions_of_the_published_package(shape):
+    start, gradients = weights_and_gradients(shape, 12)
+    weight = nn.Parameter(start.clone())
+    group = {"params": [weight], "rank": 3, "refresh": 5, "scale": 0.25}
+    optimizer = GaLore([group], torch.optim.Adam, projector="exact", lr=0.1, weight_decay=0.0)
+    slow = SlowPublished(start.numpy(), rank=3, refresh=5, scale=0.25, lr=0.1, decay=0.2)
+    for update, gradient in enumerate(1e-5 * gradients, start=1):  # so small that epsilon counts
+        optimizer.param_groups[0]["eps"] = 1e-6 / (1 - 0.999**update) ** 0.5
+        weight.grad = gradient.clone()
+        optimizer.step()
+        weight.data.mul_(1 - 0.1 * 0.2)
+        slow.step(gradient.numpy(), optimizer.matrices[0].basis.numpy())
+        torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 8), st.data())
+def test_any_shape_and_rank(rows, columns, data):
+    rank = data.draw(st.integers(1, min(rows, columns)))
+    refresh = data.draw(st.integers(1, 4))
+    against_oracle((rows, columns), steps=4, rank=rank, refresh=refresh, scale=0.3, on_move="reset")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(["randomized", "exact", "random"]))
+def test_a_whole_subspace_is_the_inner_optimizer_alone(rows, columns, projector):
+    """SGD with momentum does not care for a rotation; Adam does, so for Adam this is not so."""
+    start, gradients = weights_and_gradients((rows, columns), 5)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    group = {"params": [ours], "rank": min(rows, columns)}
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    galore = GaLore([group], torch.optim.SGD, scale=1.0, projector=projector, decay="coupled", **options)
+    alone = torch.optim.SGD([theirs], **options)
+    for gradient in gradients:
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        galore.step()
+        alone.step()
+    torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_rotation_leaves_sgd_as_if_the_subspace_had_always_been_the_new_one():
+    start, gradients = weights_and_gradients((6, 6), 6)
+    weight, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    options = {"lr": 0.1, "momentum": 0.9}
+    galore = GaLore(
+        [{"params": [weight], "rank": 6}], torch.optim.SGD, scale=1.0, refresh=2, on_move="rotate", **options
+    )
+    alone = torch.optim.SGD([plain], **options)
+    for gradient in gradients:
+        weight.grad, plain.grad = gradient.clone(), gradient.clone()
+        galore.step()
+        alone.step()
+    torch.testing.assert_close(weight.detach(), plain.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("on_move", MOVES)
+@pytest.mark.parametrize("name", INNER)
+def test_every_inner_optimizer_learns(name, on_move):
+    inner, options = INNER[name]
+    model = network()
+    before = loss_of(model).item()
+    optimizer = GaLore(model, inner, rank=4, refresh=4, scale=1.0, on_move=on_move, **options)
+    train(model, optimizer, 12)
+    assert loss_of(model).item() < before - 0.3
+    state = optimizer.inner.state[optimizer.matrices[0].compact]
+    assert all(each.numel() <= 4 * 40 for each in state.values() if torch.is_tensor(each))
+
+
+def test_muon_on_matrices_alone():
+    model = network()
+    matrices = [(name, each) for name, each in model.named_parameters() if each.ndim == 2]
+    before = loss_of(model).item()
+    optimizer = GaLore(matrices, torch.optim.Muon, rank=4, refresh=4, scale=1.0, lr=0.05)
+    train(model, optimizer, 12)
+    assert loss_of(model).item() < before - 0.3
+
+
+def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
+    model, alone = network(), network()
+    optimizer = GaLore(model, rank=4, lr=0.01)
+    passing = [name for name, _ in optimizer._unprojected]
+    assert [matrix.name for matrix in optimizer.matrices] == ["layers.0.weight", "layers.2.weight"]
+    assert passing == [
+        "embed_tokens.weight", "layers.0.bias", "layers.2.bias", "layers.3.weight", "layers.3.bias", "lm_head.weight",
+    ]  # fmt: skip
+    for one, maker in ((model, optimizer), (alone, torch.optim.AdamW(alone.parameters(), lr=0.01))):
+        train(one, maker, 1)
+    for name in passing:
+        assert torch.equal(model.get_parameter(name), alone.get_parameter(name)), name
+
+
+def test_parameters_that_are_not_named_are_projected_by_shape():
+    model = network()
+    assert len(GaLore(model.parameters(), rank=4).matrices) == 4
+    assert len(GaLore(model.named_parameters(), rank=4, skip=["layers"]).matrices) == 2
+    assert len(GaLore([*model.parameters(), nn.Parameter(torch.zeros(30, 30))], rank=4, smallest=25).matrices) == 1
+    assert [m.name for m in GaLore(model, rank=4, skip=()).matrices] == [
+        "layers.0.weight", "layers.2.weight", "lm_head.weight",
+    ]  # fmt: skip
+
+
+def test_groups_have_their_own_rank_and_scale_and_rate():
+    model = network()
+    up, down = model.layers[0].weight, model.layers[2].weight
+    groups = [{"params": [up], "rank": 2, "scale": 1.0, "lr": 0.0}, {"params": [("down", down)], "refresh": 3}]
+    before = up.detach().clone()
+    optimizer = GaLore(groups, rank=5, lr=0.1)
+    train(model, optimizer, 2)
+    assert [matrix.rank for matrix in optimizer.matrices] == [2, 5]
+    assert [group["refresh"] for group in optimizer.param_groups] == [200, 3]
+    assert torch.equal(up, before)
+    assert list(optimizer.captured()) == ["group 0, parameter 0", "down"]
+
+
+def test_a_group_added_later_trains():
+    model = network()
+    optimizer = GaLore([("up", model.layers[0].weight)], rank=4, lr=0.1)
+    train(model, optimizer, 1)
+    before = model.layers[2].weight.detach().clone()
+    optimizer.add_param_group({"params": [model.layers[2].weight, model.layers[2].bias], "lr": 0.2})
+    train(model, optimizer, 1)
+    assert not torch.equal(model.layers[2].weight, before)
+    assert [group["lr"] for group in optimizer.inner.param_groups] == [0.1, 0.2, 0.2]
+    with pytest.raises(ValueError, match="another group has already"):
+        optimizer.add_param_group({"params": [model.layers[2].bias]})
+
+
+def test_rank_by_energy():
+    weight = nn.Parameter(torch.zeros(6, 8))
+    optimizer = GaLore([weight], torch.optim.Adagrad, rank=Energy(0.9, most=5), projector="exact", lr=0.1)
+    weight.grad = torch.zeros(6, 8)
+    weight.grad[range(6), range(6)] = torch.tensor([3.0, 1.0, 0.5, 0.1, 0.0, 0.0])
+    optimizer.step()
+    assert optimizer.matrices[0].rank == 2  # 9 of 10.26 is 0.877, 10 of 10.26 is 0.975
+    assert optimizer.inner.state[optimizer.matrices[0].compact]["sum"].shape == (2, 8)
+    assert optimizer.captured()["group 0, parameter 0"] == pytest.approx(10 / 10.26)
+
+
+def test_schedulers_reach_the_inner_optimizer():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    train(model, optimizer, 4, after=scheduler.step)
+    train(model, optimizer, 1)
+    assert {group["lr"] for group in optimizer.inner.param_groups} == {optimizer.param_groups[0]["lr"]}
+    assert {group["betas"] for group in optimizer.inner.param_groups} == {optimizer.param_groups[0]["betas"]}
+    assert optimizer.param_groups[0]["lr"] != 0.1
+
+
+def test_a_parameter_without_gradient_is_left_alone():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.1)
+    optimizer.step()
+    loss_of(model).backward()
+    before = model.layers[0].weight.detach().clone()
+    model.layers[0].weight.grad = None
+    optimizer.step()
+    assert torch.equal(model.layers[0].weight, before)
+    assert [matrix.count for matrix in optimizer.matrices] == [0, 1]
+
+
+def test_a_closure_is_evaluated_once():
+    model = network()
+    optimizer, calls = GaLore(model, rank=4, lr=0.1), []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        calls.append(loss.item())
+        return loss
+
+    assert optimizer.step(closure).item() == calls[0]
+    assert len(calls) == 1
+    assert optimizer.matrices[0].count == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_have_a_state_in_float32(dtype):
+    model, wide = network(dtype), network()
+    optimizer = GaLore(model, rank=4, lr=0.01, eps=1e-4)  # 1e-8, added in float16 to what passes, is nothing
+    train(model, optimizer, 3)
+    assert model.layers[0].weight.dtype == dtype
+    assert {matrix.basis.dtype for matrix in optimizer.matrices} == {torch.float32}
+    assert optimizer.inner.state[optimizer.matrices[0].compact]["exp_avg"].dtype == torch.float32
+    train(wide, GaLore(wide, rank=4, lr=0.01, eps=1e-4), 3)
+    difference = (model.layers[0].weight.float() - wide.layers[0].weight).detach().abs().max()
+    assert float(difference) < 0.02
+
+
+def test_backward_inside_autocast_does_not_round_the_projection():
+    model, other = network(), network()
+    ours, plain = (GaLore(one, rank=4, lr=0.01, per_layer=one is model) for one in (model, other))
+    for one, optimizer in ((model, ours), (other, plain)):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss_of(one).backward()
+            optimizer.step()
+    assert same(model, other)
+
+
+def test_clipping_by_the_norm_that_the_inner_optimizer_sees():
+    model, other = network(), network()
+    options = {"inner": torch.optim.SGD, "rank": 4, "lr": 0.1, "weight_decay": 0}
+    train(model, GaLore(model, clip=1e-3, **options), 1)
+    optimizer = GaLore(other, **options)
+    loss_of(other).backward()
+    optimizer._project(optimizer.matrices)
+    seen = [m.compact.grad for m in optimizer.matrices] + [each for _, each in optimizer._passing()]
+    norm = torch.cat([each.flatten() for each in seen]).norm()
+    optimizer.zero_grad()
+    (loss_of(other) * (1e-3 / norm)).backward()
+    optimizer.step()
+    assert near(model, other, 1e-7)
+    assert not same(model, network())
+
+
+def test_a_sparse_gradient_that_passes_goes_to_the_inner_optimizer():
+    table, matrix = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 8, bias=False)
+    model = nn.Sequential(table, matrix)
+    before = table.weight.detach().clone()
+    optimizer = GaLore(model, torch.optim.SGD, rank=2, lr=0.1, clip=1.0)
+    model(torch.tensor([1, 2, 2])).sum().backward()
+    optimizer.step()
+    assert (table.weight != before).any(1).nonzero().flatten().tolist() == [1, 2]
+
+
+def test_reset_gives_adagrad_the_state_it_began_with():
+    weight = nn.Parameter(torch.zeros(6, 9))
+    options = {"lr": 0.1, "initial_accumulator_value": 0.5}
+    optimizer = GaLore([weight], torch.optim.Adagrad, rank=2, refresh=2, on_move="reset", **options)
+    for _ in range(3):
+        weight.grad = torch.zeros(6, 9)
+        optimizer.step()
+    state = optimizer.inner.state[optimizer.matrices[0].compact]
+    assert state["step"] == 1
+    assert (state["sum"] == 0.5).all()
+
+
+def test_compact_parameters_take_no_memory_between_steps():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.1)
+    train(model, optimizer, 1)
+    for matrix in optimizer.matrices:
+        assert matrix.compact.untyped_storage().nbytes() == 4
+        assert matrix.compact.grad is None
+        assert not matrix.compact.any()
+
+
+def test_the_same_seed_gives_the_same_weights():
+    first, second, other = network(), network(), network()
+    for one, seed in ((first, 0), (second, 0), (other, 1)):
+        train(one, GaLore(one, rank=4, refresh=3, projector="random", lr=0.1, seed=seed), 4)
+    assert same(first, second)
+    assert not same(first, other)
+
+
+def test_repr_is_one_line():
+    assert repr(GaLore(network(), rank=4)) == "GaLore(AdamW, 2 matrices projected, rank=4, refresh=200)"

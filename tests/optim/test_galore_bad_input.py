@@ -1,0 +1,141 @@
+"""One clear sentence for each thing that cannot be done."""
+
+import pytest
+import torch
+from torch import nn
+from training import loss_of, network, same
+
+from joma.optim import Energy, GaLore, find_projector
+
+WEIGHT = nn.Parameter(torch.zeros(8, 12))
+
+
+def matrix(shape=(8, 12)):
+    return nn.Parameter(torch.zeros(shape))
+
+
+REFUSED = {
+    "rank 0": (lambda: GaLore([matrix()], rank=0), "rank must be a whole number of at least 1, or an Energy, got 0"),
+    "rank True": (lambda: GaLore([matrix()], rank=True), "rank must be a whole number .* got True"),
+    "rank 2.5": (lambda: GaLore([matrix()], rank=2.5), "rank must be a whole number .* got 2.5"),
+    "rank above": (
+        lambda: GaLore([{"params": [("w", matrix())], "rank": 9}]),
+        "rank must be at most the shorter side of w, which is 8, got 9",
+    ),
+    "rank that no matrix has": (
+        lambda: GaLore([matrix()], rank=128),
+        "no matrix is projected: rank 128 must be below a shorter side, the largest of 1 matrix is 8",
+    ),
+    "no matrix": (lambda: GaLore([matrix((5,))], rank=2), "params holds no matrix"),
+    "refresh": (lambda: GaLore([matrix()], rank=2, refresh=0), "refresh must be .* at least 1, got 0"),
+    "scale": (lambda: GaLore([matrix()], rank=2, scale=0.0), "scale must be a positive finite number, got 0.0"),
+    "scale nan": (lambda: GaLore([matrix()], rank=2, scale=float("nan")), "scale must be .* got nan"),
+    "projector": (
+        lambda: GaLore([matrix()], rank=2, projector="svd"),
+        "projector must be one of randomized, exact, random, got 'svd'",
+    ),
+    "on_move": (lambda: GaLore([matrix()], rank=2, on_move="turn"), "on_move must be one of keep, rotate, reset"),
+    "decay": (lambda: GaLore([matrix()], rank=2, decay="l2"), "decay must be one of decoupled, coupled, got 'l2'"),
+    "nonfinite": (lambda: GaLore([matrix()], rank=2, nonfinite="no"), "nonfinite must be one of raise, skip"),
+    "clip": (lambda: GaLore([matrix()], rank=2, clip=0), "clip must be positive, or None for no clipping, got 0"),
+    "smallest": (lambda: GaLore([matrix()], rank=2, smallest=0), "smallest must be at least 1, or None, got 0"),
+    "empty": (lambda: GaLore([]), "params is empty"),
+    "empty group": (lambda: GaLore([{"params": []}]), "params is empty: no group has a parameter"),
+    "a tensor": (lambda: GaLore(matrix()), "params must be a module or an iterable .* got Parameter"),
+    "a number": (lambda: GaLore([3.0]), "params must hold parameters, got float"),
+    "complex": (
+        lambda: GaLore([("w", nn.Parameter(torch.zeros(8, 12, dtype=torch.complex64)))], rank=2),
+        "w is complex: GaLore projects real parameters only",
+    ),
+    "no leaf": (lambda: GaLore([("w", matrix() * 2)], rank=2), "w is not a leaf"),
+    "twice": (
+        lambda: GaLore([("a", WEIGHT), ("b", WEIGHT)], rank=2),
+        "params holds one parameter twice, as a and as b",
+    ),
+    "twice in groups": (
+        lambda: GaLore([{"params": [WEIGHT]}, {"params": [WEIGHT]}], rank=2),
+        "twice, as group 0, parameter 0 and as group 1, parameter 0",
+    ),
+    "LBFGS": (lambda: GaLore([matrix()], torch.optim.LBFGS, rank=2), "LBFGS .*one group|LBFGS needs a closure"),
+    "share": (lambda: Energy(0.0, most=3), "share must be above 0 and at most 1, got 0.0"),
+    "most": (lambda: Energy(0.5, most=2, least=3), "1 <= least <= most, got 3 and 2"),
+    "projector's rank": (
+        lambda: find_projector(torch.zeros(3, 5), 4),
+        "rank must be between 1 and the shorter side 3 of the gradient, got 4",
+    ),
+    "projector's NaN": (
+        lambda: find_projector(torch.full((3, 5), torch.nan), 2),
+        "gradient must be finite, got NaN or infinity in it",
+    ),
+    "projector's kind": (lambda: find_projector(torch.zeros(3, 5), 2, "best"), "projector must be one of"),
+    "projector's gradient": (
+        lambda: find_projector(torch.zeros(3), 1),
+        r"gradient must be a real matrix, .*\(3,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", REFUSED)
+def test_refused_in_one_sentence(title):
+    make, sentence = REFUSED[title]
+    with pytest.raises(ValueError, match=sentence) as refused:
+        make()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_sparse_gradients(per_layer):
+    table = nn.Embedding(20, 8, sparse=True)
+    optimizer = GaLore([("table", table.weight)], rank=2, per_layer=per_layer)
+
+    def train():
+        table(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(ValueError, match="the gradient of table is sparse and cannot be projected"):
+        train()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["layers.2.weight", "lm_head.weight", "layers.0.bias"])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_gradients_that_are_not_finite(name, value, steps_before):
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.01)
+    for _ in range(steps_before):
+        loss_of(model).backward()
+        optimizer.step()
+    before = network()
+    before.load_state_dict(model.state_dict())
+    loss_of(model).backward()
+    model.get_parameter(name).grad.view(-1)[-1] = value
+    with pytest.raises(ValueError, match=f"the gradient of {name} is not finite: nothing was updated"):
+        optimizer.step()
+    assert same(model, before)
+    optimizer.nonfinite = "skip"
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert same(model, before)
+    assert {matrix.count for matrix in optimizer.matrices} == {steps_before}
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert not same(model, before)
+
+
+def test_large_gradients_are_finite():
+    weight = matrix()
+    optimizer = GaLore([weight], rank=2)
+    weight.grad = torch.full((8, 12), 1e25)
+    optimizer.step()
+    assert torch.isfinite(weight).all()
+
+
+def test_a_gradient_of_zeros_leaves_the_matrix_where_it_is():
+    weight = matrix()
+    optimizer = GaLore([weight], rank=2, weight_decay=0.0)
+    weight.grad = torch.zeros(8, 12)
+    optimizer.step()
+    assert not weight.any()
+    assert list(optimizer.captured().values()) == [0.0]

@@ -1,0 +1,228 @@
+"""Saving GaLore: plain tensors, resumed bit for bit, on any device, and refused where it does not fit."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from training import loss_of, network, same, train
+
+from joma.optim import Energy, GaLore
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
+
+INNER = {
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "SGD": (torch.optim.SGD, {"lr": 0.5, "momentum": 0.9}),
+    "Adafactor": (torch.optim.Adafactor, {"lr": 1.0}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.01}),
+}
+
+
+def stored(state):
+    """As a file would give it back, without unpickling anything."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def resumed(make, model_of=network):
+    """Seven steps, saved; a fresh model and optimizer; seven more."""
+    model = model_of()
+    optimizer = make(model)
+    train(model, optimizer, 7)
+    weights, state = stored(model.state_dict()), stored(optimizer.state_dict())
+    fresh = model_of()
+    fresh.load_state_dict(weights)
+    again = make(fresh)
+    again.load_state_dict(state)
+    return train(fresh, again, 7)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize("on_move", ["keep", "rotate", "reset"])
+@pytest.mark.parametrize("name", INNER)
+def test_seven_and_seven_steps_are_fourteen(name, on_move, per_layer):
+    inner, options = INNER[name]
+
+    def make(model):
+        return GaLore(model, inner, rank=4, refresh=5, on_move=on_move, per_layer=per_layer, **options)
+
+    whole = network()
+    train(whole, make(whole), 14)
+    assert same(resumed(make), whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projector": "random"},
+        {"projector": "exact"},
+        {"rank": Energy(0.6, most=6)},
+        {"refresh": 7},
+        {"refresh": 1},
+        {"decay": "coupled", "weight_decay": 0.3},
+    ],
+    ids=str,
+)
+def test_seven_and_seven_with_other_options(options):
+    def make(model):
+        return GaLore(model, **({"rank": 4, "refresh": 5, "lr": 0.01} | options))
+
+    whole = network()
+    train(whole, make(whole), 14)
+    assert same(resumed(make), whole)
+
+
+def test_bfloat16_keeps_its_float32_state():
+    def make(model):
+        return GaLore(model, rank=4, refresh=5, lr=0.01)
+
+    whole = network(torch.bfloat16)
+    train(whole, make(whole), 14)
+    assert same(resumed(make, lambda: network(torch.bfloat16)), whole)
+
+
+def test_what_a_scheduler_changed_comes_back():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.1)
+    optimizer.param_groups[0]["lr"] = 0.03
+    optimizer._skipped = 5
+    again = GaLore(network(), rank=4, lr=0.1)
+    again.load_state_dict(stored(optimizer.state_dict()))
+    assert again.param_groups[0]["lr"] == 0.03
+    assert again.inner.param_groups[0]["lr"] == 0.03
+    assert again.skipped == 5
+
+
+def test_a_state_of_plain_steps_goes_on_per_layer():
+    whole, model = network(), network()
+    train(whole, GaLore(whole, rank=4, refresh=5, lr=0.01), 9)
+    optimizer = GaLore(model, rank=4, refresh=5, lr=0.01)
+    train(model, optimizer, 4)
+    again = GaLore(model, rank=4, refresh=5, lr=0.01, per_layer=True)
+    again.load_state_dict(stored(optimizer.state_dict()))
+    assert same(train(model, again, 5), whole)
+
+
+def test_the_state_is_plain_and_follows_its_parameter():
+    model = network()
+    optimizer = GaLore(model, rank=Energy(0.9, most=4), lr=0.1)
+    train(model, optimizer, 1)
+    state = optimizer.state_dict()
+    flat = [value for entry in state["state"].values() for value in entry.values()]
+    assert {type(value) for value in flat} <= {torch.Tensor, int}
+    assert state["param_groups"][0]["rank"] == {"share": 0.9, "most": 4, "least": 1}
+    moved = copy.deepcopy(state)
+    for entry in moved["state"].values():
+        for key, value in entry.items():
+            entry[key] = value.double() if key == "basis" else value
+    again = GaLore(network(), rank=Energy(0.9, most=4), lr=0.1)
+    again.load_state_dict(moved)
+    assert {matrix.basis.dtype for matrix in again.matrices} == {torch.float32}
+    assert {matrix.basis.device for matrix in again.matrices} == {torch.device("cpu")}
+
+
+def test_loading_moves_the_state_to_the_device_of_the_parameter():
+    """The device `meta` has no numbers, but every machine has it."""
+    optimizer = GaLore(train_once := network(), rank=4, lr=0.1)
+    train(train_once, optimizer, 1)
+    elsewhere = GaLore(network().to("meta"), rank=4, lr=0.1)
+    elsewhere.load_state_dict(optimizer.state_dict())
+    compact = elsewhere.matrices[0].compact
+    assert {elsewhere.matrices[0].basis.device.type, compact.device.type} == {"meta"}
+    assert elsewhere.inner.state[compact]["exp_avg"].device.type == "meta"
+
+
+def state_of(model=None, **options):
+    model = model or network()
+    optimizer = GaLore(model, **({"rank": 4, "lr": 0.1} | options))
+    train(model, optimizer, 1)
+    return optimizer.state_dict()
+
+
+REFUSED = {
+    "another rank": (lambda: state_of(rank=3), "saved with rank 3, this optimizer has rank 4"),
+    "another inner": (
+        lambda: state_of(inner=torch.optim.Adam),
+        "inner Adam, this optimizer has inner AdamW",
+    ),
+    "not GaLore's": (lambda: torch.optim.AdamW(network().parameters()).state_dict(), "no entry 'galore_inner'"),
+    "other groups": (
+        lambda: state_of(nn.Sequential(nn.Embedding(30, 24), nn.Linear(24, 30))),
+        r"groups of \[3\] parameters, this optimizer has groups of \[8\]",
+    ),
+    "projected elsewhere": (
+        lambda: state_of(skip=()),
+        "parameter 7 is that of a projected matrix, here .* not",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", REFUSED)
+def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(title):
+    make, sentence = REFUSED[title]
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.2)
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.load_state_dict(make())
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    assert optimizer.matrices[0].basis is None
+
+
+def test_a_subspace_of_another_shape_is_refused():
+    state = copy.deepcopy(state_of())
+    state["state"][1]["basis"] = torch.zeros(7, 4)
+    optimizer = GaLore(network(), rank=4, lr=0.1)
+    with pytest.raises(ValueError, match=r"layers.0.weight has shape \(7, 4\), its shorter side is 24"):
+        optimizer.load_state_dict(state)
+    state = copy.deepcopy(state_of())
+    state["state"][1]["basis"] = torch.zeros(24, 3)
+    with pytest.raises(ValueError, match=r"layers\.0\.weight has rank 3, this optimizer has rank 4"):
+        optimizer.load_state_dict(state)
+    state = copy.deepcopy(state_of())
+    state["state"][1]["inner.exp_avg"] = torch.zeros(4, 39)
+    with pytest.raises(ValueError, match=r"inner.exp_avg of layers.0.weight has shape \(4, 39\), expected \(40, 4\)"):
+        optimizer.load_state_dict(state)
+
+
+def test_loading_does_not_share_memory_with_what_was_loaded():
+    model = network()
+    optimizer = GaLore(model, rank=4, refresh=1, lr=0.1)
+    train(model, optimizer, 1)
+    state = optimizer.state_dict()
+    kept = copy.deepcopy(state)
+    again = GaLore(network(), rank=4, refresh=1, lr=0.1)
+    again.load_state_dict(kept)
+    before = kept["state"][1]["basis"].clone()
+    loss_of(model).backward()
+    optimizer.step()
+    assert torch.equal(kept["state"][1]["basis"], before)
+    assert torch.equal(again.matrices[0].basis, before)
+
+
+def test_torchs_checkpoints_keep_it():
+    """They keep `state` and `param_groups` alone, and step an optimizer without state to make it some."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    def make(model):
+        return GaLore(model, rank=4, refresh=5, lr=0.01)
+
+    whole, model, fresh = network(), network(), network()
+    train(whole, make(whole), 14)
+    optimizer = make(model)
+    train(model, optimizer, 7)
+    optimizer.zero_grad()
+    state = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+    fresh.load_state_dict(model.state_dict())
+    again = make(fresh)
+    set_optimizer_state_dict(fresh, again, state)
+    assert same(train(fresh, again, 7), whole)
+
+
+def test_it_is_not_pickled():
+    with pytest.raises(TypeError, match=r"keep optimizer.state_dict\(\)"):
+        copy.deepcopy(GaLore(network(), rank=4))

@@ -1,0 +1,81 @@
+"""A fused inner optimizer decides on the device whether a step happens; here a CPU stands for the device."""
+
+import pytest
+import torch
+from test_galore_state import stored
+from training import loss_of, network, same, train
+
+from joma.optim import GaLore
+from joma.optim._guard import Guard
+
+OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
+
+
+@pytest.fixture(autouse=True)
+def _on_this_machine(monkeypatch):
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+
+
+def bad_step(model, optimizer):
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    model.layers[2].bias.grad[3] = float("nan")
+    optimizer.step()
+
+
+def test_a_step_that_is_fine_is_the_same_step(monkeypatch):
+    guarded, waited = network(), network()
+    optimizer = GaLore(guarded, **OPTIONS)
+    assert optimizer._guard.serves(optimizer.matrices)
+    train(guarded, optimizer, 7)
+    assert optimizer.skipped == 0
+    monkeypatch.setattr(Guard, "devices", ())
+    assert same(guarded, train(waited, GaLore(waited, **OPTIONS), 7))
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_step_that_is_not_does_not_happen_and_is_counted(at):
+    model, other = network(), network()
+    optimizer = GaLore(model, nonfinite="skip", **OPTIONS)
+    train(model, optimizer, at)
+    before = network()
+    before.load_state_dict(model.state_dict())
+    bad_step(model, optimizer)
+    assert same(model, before)
+    assert optimizer.skipped == 1
+    train(model, optimizer, 7 - at)
+    assert same(model, train(other, GaLore(other, **OPTIONS), 7))
+    assert {matrix.count for matrix in optimizer.matrices} == {7}
+
+
+def test_the_next_step_says_which_gradient_it_was():
+    model = network()
+    optimizer = GaLore(model, **OPTIONS)
+    train(model, optimizer, 1)
+    bad_step(model, optimizer)
+    with pytest.raises(ValueError, match=r"the gradient of layers\.2\.bias is not finite: nothing was updated"):
+        optimizer.step()
+    bad_step(model, optimizer)
+    with pytest.raises(ValueError, match=r"the gradient of layers\.2\.bias is not finite"):
+        optimizer.state_dict()
+
+
+def test_a_state_saved_after_a_skipped_step_knows_of_it():
+    model, other = network(), network()
+    optimizer = GaLore(model, nonfinite="skip", **OPTIONS)
+    train(model, optimizer, 2)
+    bad_step(model, optimizer)
+    state = stored(optimizer.state_dict())
+    assert state["param_groups"][0]["galore_skipped"] == 1
+    again = GaLore(model, nonfinite="skip", **OPTIONS)
+    again.load_state_dict(state)
+    train(model, again, 3)
+    assert same(model, train(other, GaLore(other, **OPTIONS), 5))
+
+
+def test_other_inner_optimizers_are_waited_for():
+    options = {key: value for key, value in OPTIONS.items() if key != "fused"}
+    optimizer = GaLore(network(), **options)
+    assert not optimizer._guard.serves(optimizer.matrices)
+    adafactor = GaLore(network(), torch.optim.Adafactor, rank=4)
+    assert not adafactor._guard.serves(adafactor.matrices)

@@ -1,0 +1,110 @@
+"""Bytes of training, measured and by formula."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from training import loss_of, network, train
+
+from joma.optim import Energy, GaLore, memory
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
+
+OPTIMIZERS = {
+    "AdamW": (torch.optim.AdamW, {}),
+    "AMSGrad": (torch.optim.Adam, {"amsgrad": True}),
+    "SGD": (torch.optim.SGD, {}),
+    "SGD with momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "RMSprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+    "Adafactor": (torch.optim.Adafactor, {}),
+}
+
+
+def trained(make, model=None):
+    model = model or network()
+    optimizer = make(model)
+    train(model, optimizer, 1)
+    loss_of(model).backward()
+    return memory(model, optimizer)
+
+
+def is_near(row, tolerance=0.03):
+    """Step counts, four bytes each, and the energies of the directions are not in the formula."""
+    for part in ("weights", "gradients", "states", "projections"):
+        there, expected = getattr(row.measured, part), getattr(row.formula, part)
+        assert there == pytest.approx(expected, rel=tolerance, abs=40), part
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_formula_is_what_is_measured(name):
+    inner, options = OPTIMIZERS[name]
+    for row in trained(lambda model: inner(model.parameters(), **options)).rows:
+        is_near(row)
+    for row in trained(lambda model: GaLore(model, inner, rank=4, **options)).rows:
+        is_near(row)
+
+
+def test_galore_in_numbers():
+    model = nn.Linear(300, 200, bias=False)
+    optimizer = GaLore(model, rank=10)
+    model(torch.ones(2, 300)).sum().backward()
+    optimizer.step()
+    (row,) = memory(model, optimizer).rows
+    assert row.name == "group 0, projected"
+    assert (row.tensors, row.entries) == (1, 60_000)
+    assert row.formula.weights == row.formula.gradients == row.measured.gradients == 4 * 200 * 300
+    assert row.formula.projections == 4 * 200 * 10
+    assert row.formula.states == 4 * 2 * 300 * 10
+    assert row.measured.states == row.formula.states + 4  # the step count
+    assert row.measured.projections == row.formula.projections + 4 * 10  # the energies
+
+
+def test_per_layer_keeps_compact_gradients_alone():
+    table = trained(lambda model: GaLore(model, rank=4, per_layer=True))
+    assert table.rows[0].measured.gradients == table.rows[0].formula.gradients == 2 * 4 * 40 * 4
+    is_near(table.rows[0])
+
+
+def test_half_precision():
+    model = network(torch.bfloat16)
+    table = trained(lambda model: GaLore(model, rank=4), model)
+    assert table.rows[0].formula.weights == 2 * 2 * 24 * 40
+    for row in table.rows:
+        is_near(row, 0.05)
+
+
+def test_rank_by_energy_is_counted_as_it_was_chosen():
+    is_near(trained(lambda model: GaLore(model, rank=Energy(0.5, most=20))).rows[0], 0.1)
+
+
+def test_what_the_optimizer_does_not_have_is_a_row():
+    model = network()
+    rows = trained(lambda model: GaLore([("up", model.layers[0].weight)], rank=4), model).rows
+    assert [row.name for row in rows] == ["group 0, projected", "not in the optimizer"]
+    assert rows[1].measured.states == 0
+    assert rows[1].tensors == 7
+
+
+def test_an_optimizer_that_is_not_known_is_measured():
+    table = trained(lambda model: torch.optim.Rprop(model.parameters()))
+    assert table.total.formula is None
+    assert table.total.measured.states > 0
+    assert "not known" in str(table)
+    is_unknown = trained(lambda model: GaLore(model, torch.optim.Rprop, rank=4))
+    assert is_unknown.rows[0].formula is None
+
+
+def test_the_table_prints_and_adds_up():
+    table = trained(lambda model: GaLore(model, rank=4))
+    lines = str(table).splitlines()
+    assert len(lines) == 1 + 2 * 3
+    assert lines[0].split() == ["group", "tensors", "by", "weights", "gradients", "states", "projections", "total"]
+    assert len({len(line) for line in lines}) == 1
+    listed = json.loads(table.json())
+    assert [row["name"] for row in listed] == ["group 0, projected", "group 0, passing", "total"]
+    for part in ("weights", "gradients", "states", "projections"):
+        assert listed[2]["measured"][part] == listed[0]["measured"][part] + listed[1]["measured"][part]
+    assert table.total.entries == sum(each.numel() for each in network().parameters())
+    assert repr(table).startswith("Memory(2 groups, ")

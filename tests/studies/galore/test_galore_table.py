@@ -1,0 +1,383 @@
+"""`galore-table`: the methods, the protocol (rates first, then seeds), what can be resumed, and verdicts that turn."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, findings_survive_json
+from records import carried_out, changed, found, verdicts
+
+from joma.claims.contract import NotRun, silent
+from joma.claims.execute import plain_config
+from joma.data.errors import CorpusError
+from joma.figures.style import house_style
+from joma.runs import Run
+from joma.studies.galore import _table_config as names
+from joma.studies.galore import galore_table
+from joma.studies.galore._table_costs import operations_per_token
+from joma.studies.galore._table_layers import Adapted, Factored, merge_and_restart, start
+from joma.studies.galore._table_methods import (
+    OF,
+    network_of,
+    rate_share,
+    restarts_at,
+    rewarmed,
+    set_rates,
+    trained,
+)
+from joma.studies.galore._table_muon import orthogonal
+from joma.studies.galore._table_record import LONG, SWEEP, Table, place
+from joma.studies.galore._table_text import Reading, Text, read_text, remember
+from joma.studies.galore._table_training import Trainer, Trial
+
+METHODS = names.METHODS
+TINY = galore_table.Config(
+    methods=METHODS,
+    source=30_000,
+    vocabulary=64,
+    width=16,
+    mlp=24,
+    heads=2,
+    context=16,
+    batch=4,
+    at_once=2,
+    rank=4,
+    refresh=3,
+    rates=(0.03, 0.01),
+    sweep_steps=2,
+    steps=6,
+    looks=2,
+    held_out=16,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(galore_table.STUDY, TINY, tmp_path_factory.mktemp("table") / "run.sqlite")
+
+
+@pytest.fixture
+def reading():
+    return Reading(TINY, read_text(TINY, silent))
+
+
+def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):
+    table = Table(run)
+    for method in METHODS:
+        assert np.isfinite(table.sweep(method)).all()
+        assert len(table.long_trials(method)) == 3
+        assert run.value(f"{table.long_trials(method)[0]}/losses").shape == (6,)
+        assert table.losses(LONG, method, table.rate(method), 0).shape == (2, 1)
+    assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.sweep(names.GALORE).argmin())]
+
+
+def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_path):
+    longs = {name.split("/")[2] for name in run.names() if name.startswith(f"{LONG}/{names.FULL}/")}
+    best = Table(run).best_of(SWEEP, names.FULL)
+    assert longs == ({"0.03", "0.01"} if best == 0.03 else {"0.01"})
+
+    def worse_above(name, step, value):
+        return value + 1 if name.endswith("/held out") and "/0.03/" in name else value
+
+    assert Table(changed(run, tmp_path / "lower", worse_above)).rate(names.FULL) in (0.01, None)
+
+
+def test_figures_and_verdicts_come_from_the_record(run, tmp_path):
+    of = verdicts(galore_table.STUDY, run)
+    assert set(of) == {claim.name for claim in galore_table.STUDY.claims}
+    assert of["memory-of-states"] == "holds"
+    assert {name for name, verdict in of.items() if verdict == "not run"} >= {"little-overhead", "printed-perplexities"}
+    findings_survive_json(galore_table.STUDY, run)
+    draws_labelled_figures(galore_table.STUDY, run, tmp_path)
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monkeypatch):
+    some = dataclasses.replace(TINY, methods=(names.FULL, names.GALORE, names.RELORA))
+    whole, done = Trainer.carry_out, []
+
+    def killed(self, trial):
+        if len(done) == 9:
+            raise KeyboardInterrupt
+        done.append(trial)
+        return whole(self, trial)
+
+    monkeypatch.setattr(Trainer, "carry_out", killed)
+    again = Run.create(tmp_path / "again", study="galore-table", config=plain_config(some), version=1)
+    with pytest.raises(KeyboardInterrupt):
+        galore_table.run(some, again, silent)
+    monkeypatch.setattr(Trainer, "carry_out", whole)
+    galore_table.run(some, again, silent)
+    compared = [name for name in again.names() if name.endswith(("/losses", "/held out"))]
+    assert len(compared) == 2 * (3 * 2 + 1 + 3 * 3)
+    for name in compared:
+        np.testing.assert_array_equal(again.value(name), run.value(name))
+
+
+def made(path, ends, *, spread=0.001, config=galore_table.STUDY.quick, seconds=None, states=None, rates=(0.02, 0.005)):
+    """A record in which methods end with such losses; the seeds differ by `spread`, each method in its own way."""
+    record = Run.create(path, study="galore-table", config=plain_config(config), version=1)
+    record.keep("text/by frequency", lambda: np.array([5.0]), dims={"source": ["Python"]})
+    noise = np.random.default_rng(0)
+    for method in config.methods:
+        for seed in range(config.seeds):
+            loss = ends[method] + spread * noise.standard_normal()
+            for horizon, rate in ((SWEEP, rates[0]), (SWEEP, rates[1]), (LONG, rates[0])):
+                if horizon == LONG or seed == 0:
+                    low_rank = method in (names.GALORE, names.RANDOM)
+                    kept = galore_table.states_by_formula(record.config, names.GALORE if low_rank else names.FULL)
+                    at = place(horizon, method, rate, seed)
+                    record.record(
+                        0,
+                        {
+                            f"{at}/held out": np.array([[loss + (rate != rates[0])]]),
+                            f"{at}/losses": np.linspace(6, loss, config.steps),
+                            f"{at}/seconds per step": (seconds or {}).get(method, 1.0) + 1e-4 * noise.standard_normal(),
+                            f"{at}/bytes": np.array([100, 100, (states or {}).get(method, kept), 0]),
+                        },
+                    )
+    return record
+
+
+AS_PRINTED = {
+    names.FULL: 3.50,
+    names.SCALED: 3.51,
+    names.GALORE: 3.52,
+    names.RANDOM: 3.60,
+    names.LORA: 3.60,
+    names.RELORA: 3.65,
+    names.LOW: 4.30,
+}
+
+
+def test_the_figures_name_the_best_method_and_the_gap(tmp_path):
+    with house_style():
+        rates, ends, loss = galore_table.draw(made(tmp_path / "run", AS_PRINTED))
+    assert "0.02 is best for full rank, scaled full rank, GaLore" in rates.caption
+    assert (
+        "Full rank ends with the lowest perplexity, 33.1. GaLore has 33.8, tuned full rank (full rank) 33.1: +0.0"
+        in ends.caption
+    )
+    assert "low rank 73" in ends.alt
+    assert loss.caption.startswith("Full rank ends with the lowest training loss, low rank with the highest.")
+
+
+def of(record, claim):
+    return found(galore_table.STUDY, record, claim).verdict
+
+
+def test_the_printed_order_holds(tmp_path):
+    record = made(tmp_path / "run", AS_PRINTED)
+    said = verdicts(galore_table.STUDY, record)
+    kept = ("close-to-full-rank", "full-rank-is-best", "better-than-adapters", "factors-are-worst")
+    assert [said[name] for name in (*kept, "subspace-of-the-gradient", "memory-of-states")] == ["holds"] * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "claim", "verdict"),
+    [
+        ({names.GALORE: 3.60}, galore_table.CLOSE, "only qualitative"),  # 0.1 nats behind full rank
+        ({names.GALORE: 4.40}, galore_table.CLOSE, "fails"),
+        ({names.GALORE: 3.51}, galore_table.FIRST, "only qualitative"),  # behind by less than matters
+        ({names.FULL: 4.40}, galore_table.FIRST, "only qualitative"),  # GaLore behind the scaled kind by too little
+        ({names.FULL: 4.40, names.SCALED: 3.45}, galore_table.FIRST, "holds as corrected"),
+        ({names.FULL: 4.40, names.SCALED: 4.40}, galore_table.FIRST, "fails"),
+        ({names.RELORA: 3.40}, galore_table.ADAPTERS, "only qualitative"),  # LoRA is worse, ReLoRA is not
+        ({names.LORA: 3.40, names.RELORA: 3.40}, galore_table.ADAPTERS, "fails"),
+        ({names.LOW: 3.0}, galore_table.FACTORS, "fails"),
+        ({names.LORA: 4.50}, galore_table.FACTORS, "only qualitative"),
+        ({names.RANDOM: 3.52}, galore_table.SUBSPACE, "not above its control"),
+        ({names.RANDOM: 3.40}, galore_table.SUBSPACE, "fails"),
+    ],
+)
+def test_a_changed_order_turns_the_verdict(tmp_path, changes, claim, verdict):
+    assert of(made(tmp_path / "run", AS_PRINTED | changes), claim) == verdict
+
+
+def test_seeds_that_differ_decide_nothing(tmp_path):
+    record = made(tmp_path / "run", AS_PRINTED, spread=0.3)
+    assert of(record, galore_table.ADAPTERS) == of(record, galore_table.SUBSPACE) == "undecided"
+
+
+def test_a_gap_that_seeds_do_not_place_is_undecided(tmp_path):
+    record = made(tmp_path / "run", AS_PRINTED | {names.GALORE: 3.525}, spread=0.02)
+    assert of(record, galore_table.CLOSE) == "undecided"
+
+
+def test_one_seed_is_undecided_at_most(tmp_path):
+    config = dataclasses.replace(galore_table.STUDY.quick, seeds=1)
+    record = made(tmp_path / "run", AS_PRINTED, config=config)
+    assert of(record, galore_table.FACTORS) == "undecided"
+
+
+def test_who_learned_nothing_does_not_count(tmp_path):
+    for loss in (5.1, np.nan):
+        record = made(tmp_path / f"{loss}", AS_PRINTED | {names.LORA: loss})
+        finding = found(galore_table.STUDY, record, galore_table.ADAPTERS)
+        assert finding.verdict == "not run"
+        assert "how frequent tokens are" in finding.reason
+        assert of(record, galore_table.SUBSPACE) == "holds"
+        assert len(galore_table.draw(record)) == 3
+
+
+def test_memory_must_be_that_of_the_formula(tmp_path):
+    assert of(made(tmp_path / "run", AS_PRINTED, states={names.GALORE: 10.0}), galore_table.MEMORY) == "fails"
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.05, "holds"), (1.095, "only qualitative"), (1.25, "fails")])
+def test_time_is_judged_on_a_gpu_alone(tmp_path, seconds, verdict):
+    config = dataclasses.replace(galore_table.STUDY.quick, device="cuda")
+    record = made(tmp_path / "run", AS_PRINTED, config=config, seconds={names.GALORE: seconds})
+    assert of(record, galore_table.TIME) == verdict
+
+
+def test_the_formula_counts_what_is_kept(run):
+    """Adam keeps two numbers per weight and a count of steps per tensor; GaLore's bases come with their energies."""
+    table = Table(run)
+    for method in (names.FULL, names.GALORE):
+        formula = galore_table.states_by_formula(run.config, method)
+        assert 0 <= table.bytes(method)["states"] / formula - 1 < 0.03
+    assert table.bytes(names.GALORE)["states"] < table.bytes(names.FULL)["states"]
+
+
+def test_operations_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, tokens = network_of("plain", TINY), torch.zeros(2, TINY.context, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        network(tokens).sum().backward()
+    attention = 6 * TINY.layers * TINY.context * TINY.width  # half of each square product is masked
+    products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    assert products / tokens.numel() == operations_per_token(plain_config(TINY)) - attention
+
+
+def test_the_rate_warms_up_and_falls_to_a_tenth():
+    shares = [rate_share(step, 100) for step in range(100)]
+    assert max(shares) == shares[9] == 1
+    assert shares[-1] == pytest.approx(0.1)
+    assert np.diff(shares[9:]).max() < 0
+    again = [rewarmed(step, 100, 4) for step in range(100)]
+    assert restarts_at(100, 4) == {25, 50, 75}
+    assert again[25] == shares[25] / 2
+    assert again[:25] == shares[:25]
+    assert again[40] == shares[40]
+
+
+def test_blocks_of_the_scaled_kind_have_a_smaller_rate():
+    network = network_of("plain", TINY)
+    (optimizer,) = OF[names.SCALED].optimizers(network, TINY, 0.01, 0)
+    set_rates([optimizer], 0.02)
+    blocks, others = optimizer.param_groups
+    assert (blocks["lr"], others["lr"]) == (0.02 * TINY.scale, 0.02)
+    assert len(blocks["params"]) == 7 * TINY.layers
+    assert sum(len(group["params"]) for group in (blocks, others)) == len(trained(network))
+
+
+def test_factors_have_the_spread_of_the_matrix_and_adapters_begin_at_nothing():
+    plain = torch.nn.Linear(300, 200, bias=False)
+    source = torch.Generator().manual_seed(0)
+    factored, adapted = Factored(plain, 50), Adapted(plain, 50, 25.0)
+    factored.restart(source)
+    adapted.restart(source)
+    assert (factored.up @ factored.down).std().item() == pytest.approx(0.02, rel=0.1)
+    x = torch.randn(4, 300)
+    torch.testing.assert_close(adapted(x), plain(x))
+    adapted.up.data.normal_()
+    torch.testing.assert_close(adapted(x), x @ (plain.weight + 0.5 * adapted.up @ adapted.down).T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_restart_keeps_the_function_and_begins_new_factors():
+    network = network_of("adapted", TINY)
+    start(network, 3)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if name.endswith("up"):
+                weight.normal_()
+    tokens = torch.zeros(1, 5, dtype=torch.long)
+    before, factor = network(tokens).detach(), network.blocks[0].query.down.clone()
+    merge_and_restart(network, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(network(tokens), before, rtol=1e-4, atol=1e-4)
+    assert not network.blocks[0].query.up.any()
+    assert not torch.equal(factor, network.blocks[0].query.down)
+
+
+def test_only_factors_and_the_rest_are_trained():
+    trained_names = {name for name, weight in network_of("adapted", TINY).named_parameters() if weight.requires_grad}
+    assert "blocks.0.query.down" in trained_names
+    assert "embedding.weight" in trained_names
+    assert "blocks.0.query.weight" not in trained_names
+
+
+def test_muon_makes_updates_orthogonal():
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in ((8, 20), (20, 8)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(3, rows, columns, generator=generator)))
+        assert 0.5 < values.min() < values.max() < 1.3
+
+
+def test_every_window_is_read_once_per_epoch(reading):
+    per_epoch = reading.windows // TINY.batch
+    first = torch.cat([reading.batch(1, step) for step in range(per_epoch)])
+    assert len(torch.unique(first[:, :-1], dim=0)) > 0.95 * len(first)  # some windows of code are alike
+    assert not torch.equal(reading.batch(1, 0), reading.batch(1, per_epoch))
+    assert not torch.equal(reading.batch(1, 0), reading.batch(2, 0))
+    assert torch.equal(reading.batch(1, 0), reading.batch(1, 0))
+
+
+def test_a_network_that_diverges_is_recorded_as_lost(reading, monkeypatch):
+    monkeypatch.setattr(Trainer, "held_out", lambda self, network, tokens: float("nan"))
+    kept = Trainer(TINY, reading).carry_out(Trial(names.FULL, 0.01, 0, TINY.steps))
+    assert np.isnan(kept["held out"]).all()
+    assert kept["held out"].shape == (2, 1)
+    assert np.isnan(kept["losses"][3:]).all()
+    assert np.isfinite(kept["losses"][:3]).all()
+
+
+def test_another_text_is_refused(run, reading):
+    other = Reading(TINY, reading.text._replace(sha256="00" * 32))
+    with pytest.raises(CorpusError, match="another text"):
+        remember(other, run)
+    galore_table.STUDY.check(TINY, run)
+    with pytest.raises(CorpusError, match="another text"):
+        galore_table.STUDY.check(dataclasses.replace(TINY, source=20_000), run)
+
+
+def test_texts_that_are_too_short(reading):
+    with pytest.raises(CorpusError, match="a batch of 4 sequences needs a longer text"):
+        Reading(TINY, Text(reading.text.train[:40], reading.text.held_out, (0, 0), ""))
+    with pytest.raises(CorpusError, match="16 held-out sequences of 16 tokens are wanted, there are 1"):
+        Reading(TINY, Text(reading.text.train, {"Python": reading.text.train[:20]}, (0, 0), ""))
+
+
+def test_wikitext_is_asked_for(monkeypatch, tmp_path):
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+    config = dataclasses.replace(TINY, text=names.INSTALLED)
+    with pytest.raises(NotRun, match="neither --data nor JOMA_DATA"):
+        read_text(config, silent)
+    with pytest.raises(CorpusError, match="--data must be the folder that holds wikitext-2"):
+        read_text(dataclasses.replace(config, data=str(tmp_path)), silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"text": "c4"}, "text must be one of"),
+        ({"methods": ("full rank", "SGD")}, "methods must be methods .* got 'SGD'"),
+        ({"at_once": 3}, "at_once must divide the batch of 4 sequences, got 3"),
+        ({"held_out": 3}, "held_out must be a multiple of at_once"),
+        ({"rank": 17}, "rank must be at most 16, the shorter side, got 17"),
+        ({"rates": (0.1, 0.1)}, "rates must be positive and differ"),
+        ({"restarts": 5}, "restarts must lie between 1 and 2"),
+        ({"looks": 7}, "looks must be at most 6"),
+        ({"width": 18, "rank": 4}, "width 18 cannot be shared by 2 heads"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(TINY, **changes)
+
+
+def test_the_paper_preset_is_the_configuration_of_the_paper():
+    paper = galore_table.STUDY.paper
+    assert (paper.width, paper.mlp, paper.heads, paper.layers, paper.vocabulary) == (512, 1376, 8, 8, 32_000)
+    assert (paper.rank, paper.refresh, paper.scale, paper.methods) == (128, 200, 0.25, METHODS)

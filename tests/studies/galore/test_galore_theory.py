@@ -1,0 +1,125 @@
+"""GaLore's theory: the verdicts, that each follows its record, and the cases that break what is printed."""
+
+import numpy as np
+import pytest
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from records import altered, carried_out, found, verdicts
+
+from joma.studies.galore import _theory_findings as findings
+from joma.studies.galore import _theory_tables as tables
+from joma.studies.galore.galore_theory import STUDY, Config
+
+SMALL = Config(draws=2, steps=12, inputs=6, networks=2, classes=(10, 1000), searches=20, settled=2, tokens=3, nodes=2)
+HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "galore-theory")
+
+
+def test_verdicts(run):
+    seen = verdicts(STUDY, run)
+    assert {name for name, verdict in seen.items() if verdict == HOLDS} == {"reversible-gradient", "softmax-remainder"}
+    assert set(seen.values()) == {HOLDS, FIXED}
+    assert len(seen) == len(STUDY.claims)
+
+
+nothing = np.zeros_like
+SPOILED = [
+    ("network/ReLU", lambda x: x + 1e-9, "reversible-gradient", FAILS),
+    ("network/ReLU", put((0, 1), np.nan), "reversible-gradient", FAILS),
+    ("network/tanh", nothing, "reversible-gradient", BLIND),
+    ("network/cube", lambda x: x + 1e-9, "polynomial-activations", FAILS),
+    ("softmax/10/small", lambda x: np.sqrt(x), "softmax-remainder", FAILS),
+    ("softmax/1000/corrected", lambda x: x + 0.1, "softmax-small-logits", FAILS),
+    ("softmax/1000/printed", nothing, "softmax-small-logits", HOLDS),
+    ("lemma/one pair/corrected", lambda x: 0.3 * x, "stable-rank-bound", FAILS),
+    ("lemma/late start/corrected", put((0, 3), np.nan), "stable-rank-bound", FAILS),
+    ("half/generic inputs/rank", lambda x: x + 1, "half-rank", FAILS),
+    ("half/generic inputs/end", lambda x: 2 * x, "half-rank", FAILS),
+    ("half/orthonormal inputs/share in V_1", lambda x: x + 0.1, "half-rank", FAILS),
+    ("half/orthonormal inputs/exact rank", lambda x: x + 1, "half-rank", FAILS),
+    ("half/orthonormal inputs/rank", lambda x: x / 2, "half-rank", HOLDS),
+    ("rank one/late", lambda x: x + 0.1, "rank-one", FAILS),
+    ("rank one/late, high rate", lambda x: 1 + 0 * x, "rank-one", HOLDS),
+    ("rank one/late, no product", lambda x: 1 + 0 * x, "rank-one", BLIND),
+    ("rank one/rank at the start", lambda x: 1 + 0 * x, "rank-one", BLIND),
+    ("projection/any B and C/corrected", nothing, "projection-contracts", FAILS),
+    ("projection/high rate/corrected", lambda x: x - 0.1, "projection-contracts", FAILS),
+    ("projection/peak/proof", lambda x: x - 0.1, "projection-constant", FAILS),
+    ("projection/peak/factor", lambda x: 1 + 0 * x, "projection-constant", HOLDS),
+    ("projection/settle/left", lambda x: x + 1, "projection-converges", FAILS),
+    ("projection/settle/worst factor", lambda x: x + 1, "projection-converges", BLIND),
+    ("projection/cycle/kappa", lambda x: -x, "projection-converges", BLIND),
+    ("projection/peak/kappa over its condition", lambda x: 2 * x, "projection-converges", FAILS),
+    ("projection/cycle/size", lambda x: x * (np.arange(len(x)) < 9), "projection-converges", HOLDS),
+    ("rows/off/corrected", lambda x: x + 1e-9, "project-up-dynamics", FAILS),
+    ("rows/off/eq. 44", nothing, "project-up-dynamics", BLIND),
+    ("rows/off/eq. 43", nothing, "project-up-dynamics", HOLDS),
+    ("rows/growth/closed", lambda x: x + 1e-9, "row-growth", FAILS),
+    ("rows/growth/low", nothing, "row-growth", HOLDS),
+    ("memory/printed lora", lambda x: x + 0.02, "memory-states", BLIND),
+    ("memory/lora", lambda x: 1.1 * x, "memory-states", FAILS),
+    ("memory/printed states", lambda x: x + 0.02, "memory-states", FAILS),
+    ("memory/printed total", lambda x: x + 0.02, "memory-total", FAILS),
+]
+
+
+@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
+def test_a_spoiled_series_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
+    with altered(run, tmp_path / "run", series, change) as copy:
+        assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):
+    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, findings.BOUND).printed.tests}
+    assert tests["one pair"] < 1e-12
+    assert tests["several pairs"] > 0.4  # the 2 x 2 case: 2 against 25/18
+    assert tests["high rate"] > 0.4
+    assert tests["late start"] > 0.8  # 1 + 0.9² against 1
+
+
+def test_the_counterexample_stays_at_the_rank_of_its_inputs(run):
+    np.testing.assert_allclose(run.value("half/orthonormal inputs/rank"), SMALL.inputs - 1, rtol=1e-9)
+
+
+def test_the_peak_needs_twice_what_is_printed(run):
+    peak = {name: run.value(f"projection/peak/{name}") for name in ("factor", "printed", "proof", "rate")}
+    np.testing.assert_allclose((peak["factor"] - 1) / peak["rate"], 1.0, rtol=1e-2)
+    assert (peak["factor"] > peak["printed"]).all()
+    assert (peak["factor"] <= peak["proof"]).all()
+
+
+def test_memory_by_hand(run):
+    """60M: 8 layers of four 512 x 512 and three 512 x 1376, two tables of 32000 x 512, rank 128, 2 bytes."""
+    square, wide = 128 * (512 + 2 * 512), 128 * (512 + 2 * 1376)
+    assert run.value("memory/galore matrices")[0] == 2 * 8 * (4 * square + 3 * wide)
+    weights = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 2 * 32000 * 512 + 17 * 512
+    assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
+    formula = found(STUDY, run, tables.STATES).beside["by the formula, G"]
+    assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
+
+
+def test_every_study(run, tmp_path):
+    findings_survive_json(STUDY, run)
+    draws_labelled_figures(STUDY, run, tmp_path)
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"height": 1}, "height and width must be at least 2"),
+        ({"inputs": 4}, "inputs must be at least 5"),
+        ({"nodes": 1}, "nodes must be at least 2"),
+        ({"classes": ()}, "classes must hold numbers of at least 2"),
+    ],
+)
+def test_a_config_that_says_nothing_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        Config(**given)
+
+
+def test_presets_differ():
+    assert STUDY.quick != STUDY.paper
