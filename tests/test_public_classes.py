@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from joma import data, measure, models, probes, runs, scan, theory, training
+from joma import data, measure, models, optim, probes, runs, scan, theory, training
 from joma.data.latent_sets import Published, Table1Column
-from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock
+from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
 from joma.probes import collect_plain
 from joma.scan.made_files import MadeFiles
 from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
@@ -26,7 +26,7 @@ from joma.training import Ensemble, Optimizer, SeriesConfig, next_token_loss
 LONGEST = 120
 BY_MODULE = (theory, measure, models, data)
 """Rooms whose modules are public; of the others only what the room itself hands out is."""
-BY_NAME = (probes, training, runs, scan)
+BY_NAME = (probes, optim, training, runs, scan)
 PRIVATE = {MadeFiles}
 
 
@@ -135,13 +135,19 @@ EXAMPLES = {
     "models.block.JomaBlock": lambda folder: JomaBlock(torch.eye(300)[:, :200], torch.eye(300)[:, 200:], nodes=20),
     "models.decoder.Decoder": lambda folder: decoder(),
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
+    "models.llama.Llama": lambda folder: Llama(LlamaConfig(vocabulary=500, width=64, mlp=172, heads=4, layers=2)),
+    "models.llama.LlamaConfig": lambda folder: LlamaConfig(layers=12),
+    "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
+    "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
+    "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),
+    "optim.ranks.Energy": lambda folder: optim.Energy(0.9, most=256),
     "probes._record.Probe": lambda folder: probe(),
     "runs.store.Run": run,
+    "scan.curves.Curve": lambda folder: scan.Curve("stable_rank", "mlp", ("h.0",) * 30, ("stable rank",), W.numpy()),
+    "scan.curves.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
     "scan.errors.Fault": lambda folder: scan.Fault(10, "step10", "model.safetensors", None, "is cut off " * 30),
     "scan.plan.Plan": lambda folder: scan.plan(series(folder)),
     "scan.series.Series": series,
-    "scan.sweep.Curve": lambda folder: scan.Curve(("h.0.mlp",) * 30, ("stable rank",), W.numpy()),
-    "scan.sweep.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
     "theory._bilinear_flow.Path": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).solve(MANY),
     "theory._bilinear_flow.ScanSnap": lambda folder: scan_snap.ScanSnap(torch.eye(60).double(), rate_y=MANY),
     "theory._bilinear_flow.Weights": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).start(),
@@ -159,6 +165,10 @@ EXAMPLES = {
     "theory.cdag.Signals": lambda folder: cdag.counter_example(),
     "theory.flow.Block": lambda folder: block(),
     "theory.flow.State": lambda folder: flow.State(W, W),
+    "theory._galore_memory.Bytes": lambda folder: importlib.import_module("joma.theory.galore").adam_bytes(512, 1376),
+    "theory.galore.Parts": lambda folder: importlib.import_module("joma.theory.galore").split(
+        torch.ones(9, 9), [torch.eye(9)], [torch.eye(9)]
+    ),
     "theory.hierarchy.Enumeration": lambda folder: hierarchy.enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3]),
     "theory.linear.Motion": lambda folder: linear.linear_attention_trajectory(MANY, MANY, z0=1.0),
     "theory.radial.Ball": lambda folder: radial.Ball(3, 2.0),
