@@ -100,6 +100,23 @@ def one_size(length, width, rate, special):
     }
 
 
+def packed(length, width):
+    """All tokens in one row of documents, against the same documents as a batch."""
+    shape = (TOKENS // length, HEADS, length, width)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    row = [x.transpose(0, 1).reshape(1, HEADS, TOKENS, width).contiguous() for x in (q, k, v)]
+    ends = torch.arange(0, TOKENS + 1, length, device="cuda")
+    found = {"what": f"packed, documents of {length}, width {width}"}
+    found["batched_ms"] = milliseconds(lambda: attention_stats(q, k))
+    found["packed_ms"] = milliseconds(lambda: attention_stats(*row[:2], cu_seqlens=ends))
+    found["batched_output_ms"] = milliseconds(lambda: attention_with_stats(q, k, v))
+    found["packed_output_ms"] = milliseconds(lambda: attention_with_stats(*row, cu_seqlens=ends))
+    same = attention_stats(*row[:2], cu_seqlens=ends).entropy[0].unflatten(1, (-1, length)).transpose(0, 1)
+    found["largest difference, nats"] = (same - attention_stats(q, k).entropy).abs().max().item()
+    print(found)
+    return found
+
+
 def main():
     if not torch.cuda.is_available():
         print("bench_attention: skipped, it needs a CUDA GPU and torch finds none here")
@@ -116,6 +133,7 @@ def main():
             print(" ".join(f"{name:>16}" for name in row))
         print(" ".join(f"{'-' if value is None else round(value, 3)!s:>16}" for value in row.values()))
         rows.append(row)
+    rows += [packed(2048, 64), packed(2048, 128)]
     record("attention", [{"what": "bf16 matrix rate", "tflops": rate / 1e12}, *rows])
 
 

@@ -111,7 +111,7 @@ def read_needed(series: Path) -> None:
 def scan(series: Path, out: Path, options: argparse.Namespace, jobs: int) -> None:
     parser = argparse.ArgumentParser()
     scan_command.add_parser(parser.add_subparsers())
-    words = ["scan", str(series), "--out", str(out), "--device", options.device, "--jobs", str(jobs)]
+    words = ["scan", str(series), "--out", str(out), "--device", options.device, "--jobs", str(jobs), "--no-page"]
     chosen = parser.parse_args(words)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         status = chosen.call(chosen)

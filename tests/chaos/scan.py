@@ -29,7 +29,7 @@ def disturb(setting: Setting) -> Score:
 
 
 def started(setting: Setting, source: Path, out: Path, jobs: int = 1) -> Child:
-    return setting.warm.joma("scan", source, "--out", out, "--json", out / "curves.json", "--jobs", jobs)
+    return setting.warm.joma("scan", source, "--out", out, "--json", out / "curves.json", "--jobs", jobs, "--no-page")
 
 
 def ends_right(setting: Setting, source: Path, out: Path, expected: object, score: Score) -> None:

@@ -399,7 +399,8 @@ def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence,
 
 def test_report_of_a_file_says_it_is_no_folder(capsys):
     assert main(["report", __file__]) == 2
-    assert capsys.readouterr().err == f"joma: {__file__} is no folder; name one that `joma verify --out DIR` wrote\n"
+    said = f"joma: {__file__} is no folder and no run; name a folder that `joma verify --out DIR` wrote, or runs\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

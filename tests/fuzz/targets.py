@@ -56,7 +56,7 @@ def _safetensors_seeds(_: Path) -> list[bytes]:
     return [save(plain), save({"x": torch.zeros(0), "y": torch.ones(1, dtype=torch.int64)}, {"format": "pt"}), save({})]
 
 
-def _spoiled_header(content: bytes, random: Random, pool: list[bytes]) -> bytes:
+def spoiled_header(content: bytes, random: Random, pool: list[bytes]) -> bytes:
     """Mostly the JSON of the header, with a length that fits: what lies behind it is only reached so."""
     length = int.from_bytes(content[:8], "little")
     if random.random() < 0.3 or length > len(content):
@@ -99,7 +99,7 @@ def _torch_seeds(_: Path) -> list[bytes]:
     return found
 
 
-def _spoiled_archive(content: bytes, random: Random, pool: list[bytes]) -> bytes:
+def spoiled_archive(content: bytes, random: Random, pool: list[bytes]) -> bytes:
     """Mostly one record, in an archive that is whole again: what lies behind the checksums is only reached so."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -269,12 +269,12 @@ def _config_seeds(folder: Path) -> list[bytes]:
 def _read_config(content: bytes, folder: Path) -> None:
     from joma.scan.folder import LocalFolder
     from joma.scan.loading import loaded_config, loaded_model
-    from joma.scan.measures import _context
+    from joma.scan.text import context_of
 
     place = _model_folder(folder)
     (place / "config.json").write_bytes(content)
     LocalFolder(place, 0).model_type()
-    _context(loaded_config(place, "it"))
+    context_of(loaded_config(place, "it"), 100)
     loaded_model(place, torch.device("cpu"))
 
 
@@ -321,7 +321,7 @@ def _index_seeds(_: Path) -> list[bytes]:
 
 
 def _read_index(content: bytes, folder: Path) -> None:
-    from joma.scan.folder import local_places
+    from joma.scan.places import local_places
 
     place = folder / "sharded"
     if not place.exists():
@@ -414,7 +414,7 @@ def _npy_seeds(_: Path) -> list[bytes]:
 
 
 def _read_npy(content: bytes, folder: Path) -> None:
-    from joma.scan.measures import _stored_ids
+    from joma.scan.text import _stored_ids
 
     _stored_ids(_written(content, folder, "a.npy"))
 
@@ -432,8 +432,8 @@ def _read_sealed(content: bytes, folder: Path) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    "safetensors": Target(_safetensors_seeds, _spoiled_header, _read_safetensors, (CheckpointError,)),
-    "torch": Target(_torch_seeds, _spoiled_archive, _read_torch, (CheckpointError,)),
+    "safetensors": Target(_safetensors_seeds, spoiled_header, _read_safetensors, (CheckpointError,)),
+    "torch": Target(_torch_seeds, spoiled_archive, _read_torch, (CheckpointError,)),
     "run": Target(_run_seeds, _spoiled_run, _read_run, (RunError,)),
     "findings": Target(_finding_seeds, spoiled_json, _read_findings, (BadInput,)),
     "config": Target(_config_seeds, spoiled_json, _read_config, (CheckpointError,)),
@@ -450,4 +450,8 @@ TARGETS: dict[str, Target] = {
     "npy": Target(_npy_seeds, spoiled, _read_npy, (BadInput,)),
     "sealed": Target(_sealed_seeds, spoiled, _read_sealed, (DamagedError,)),
 }
+
+from format_targets import FORMATS  # noqa: E402 (it needs what stands above)
+
+TARGETS |= FORMATS
 assert all(issubclass(kind, JomaError | DamagedError) for target in TARGETS.values() for kind in target.may_raise)

@@ -4,7 +4,7 @@ import pytest
 from fuzz import fuzz
 from targets import TARGETS
 
-_SLOW = {"config": 80, "tokenizer": 60}
+_SLOW = {"config": 80, "tokenizer": 60, **dict.fromkeys(("zero", "layers", "factors", "adapter", "dcp", "distcp"), 120)}
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -23,6 +23,7 @@ SEEN = {
     "bias": torch.randn(1, 2, 1, 5, generator=GENERATOR),
     "sinks": torch.tensor([0.5, 1.0]),
     "key_padding": torch.tensor([[True, True, True, False, True]]),
+    "cu_seqlens": torch.tensor([0, 2, 5]),
 }
 CONTEXTS = {
     "height": HEIGHT,
@@ -45,6 +46,7 @@ CALLS = {
     attention.attention_stats: ({"q": Q, "k": K, **SEEN}, {}),
     attention.attention_with_stats: ({"q": Q, "k": K, "v": V, **SEEN}, {}),
     attention.attention_stats_reference: ({"q": Q, "k": K, **SEEN}, {}),
+    attention.logit_stats: ({"logits": Q, "first": torch.arange(5), "own": torch.arange(5) - 1}, {}),
     correlation.pearson: ({"x": ACTIVITY.T.contiguous(), "y": FRESH.T.contiguous()}, {}),
     correlation.spearman: ({"x": ACTIVITY, "y": FRESH}, {}),
     embedding.coherence: ({"vectors": W, "quantiles": torch.tensor([0.5, 0.9])}, {}),

@@ -1,4 +1,4 @@
-"""Attention statistics: chunks and kernel against the float64 matrix, on every kind of mask.
+"""Attention statistics: blocks and kernel against the float64 matrix, on every kind of mask.
 
 On a CPU the kernel runs under Triton's interpreter, in float32 (its bf16 product is wrong there). With
 JOMA_TEST_DEVICE=cuda the same tests run compiled, in bf16 too.
@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from joma.measure import _attention_blocks as blocks
 from joma.measure import _attention_chunks as chunks
 from joma.measure._attention_problem import Problem
+from joma.measure._attention_sinks import Sink
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
@@ -32,6 +34,16 @@ MASKS = {
     "padding": {"key_padding": True},
     "everything": {"window": 9, "softcap": 6.0, "bias": (1, 4, 1, 37), "sinks": True, "key_padding": True},
     "own scale": {"scale": 0.3},
+    "packed": {"cu_seqlens": [0, 5, 6, 29, 37]},
+    "packed, all keys": {"cu_seqlens": [[0, 5, 29, 37], [0, 1, 37, 37]], "causal": False},
+    "packed, everything": {
+        "cu_seqlens": [0, 20, 37],
+        "window": 9,
+        "softcap": 6.0,
+        "bias": (2, 4, 37, 37),
+        "sinks": True,
+        "key_padding": True,
+    },
 }
 
 
@@ -69,20 +81,30 @@ def close(got: AttentionStats, want: AttentionStats, tolerance):
 def kernel(q, k, v=None, **given):
     from joma.measure._attention_triton import covers, launch
 
-    order = ("causal", "scale", "window", "bias", "softcap", "sinks", "key_padding")
-    problem = Problem.of(q, k, v, *({"causal": True, **given}.get(name) for name in order))
+    sinks = given.pop("sinks", None)
+    problem = Problem.of(q, k, v, **given)
     assert covers(problem)
-    return launch(problem, (16, 16, 4, 2) if DEVICE == "cpu" else None)
+    found = launch(problem, (16, 16, 4, 2) if DEVICE == "cpu" else None)
+    return found if sinks is None else Sink.of(problem, sinks, None, None, counted=False).applied(found)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_chunks_agree_with_the_matrix(mask, dtype, monkeypatch):
-    monkeypatch.setattr(chunks, "_ELEMENTS", 2 * 4 * 37 * 5)  # five queries at a time
+@pytest.mark.parametrize("elements", [2 * 37 * 5, 1 << 20])
+def test_blocks_agree_with_the_matrix(mask, dtype, elements, monkeypatch):
+    monkeypatch.setattr(blocks, "LEAST", 8)
+    monkeypatch.setattr(blocks, "ELEMENTS", elements)  # four queries of one key head at a time, or all
     q, k, _ = draw(0, dtype=dtype)
     given = options(MASKS[mask])
-    problem_stats = attention_stats(q, k, **given)
-    close(problem_stats, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+    found = AttentionStats(*_solved(q, k, **given))
+    close(found, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+
+
+def _solved(q, k, sinks=None, **given):
+    """By the path that runs anywhere, also where there is a GPU."""
+    problem = Problem.of(q, k, None, **given)
+    found = blocks.forward(problem)
+    return found if sinks is None else Sink.of(problem, sinks, None, None, counted=False).applied(found)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -110,9 +132,14 @@ def test_kernel_reads_nothing_beyond_the_bias():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.integers(0, 10**6), st.integers(1, 40), st.integers(0, 30), st.booleans(), st.none() | st.integers(1, 45),
-    st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1.0, 16.0]),
-)  # fmt: skip
+    st.integers(0, 10**6),
+    st.integers(1, 40),
+    st.integers(0, 30),
+    st.booleans(),
+    st.none() | st.integers(1, 45),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.sampled_from([1.0, 16.0]),
+)
 def test_kernel_on_any_shape(seed, queries, more, causal, window, heads, spread):
     pytest.importorskip("triton", reason="Triton is not installed here")
     q, k, _ = draw(seed, *heads, queries, queries + more, spread=spread)
@@ -199,7 +226,10 @@ def test_memory_is_linear_in_the_length(gradients):
         if gradients:
             entropy.sum().backward()
     assert entropy.shape == (1, 1, length)
-    assert largest.numbers <= chunks._ELEMENTS < length * length / 4
+    assert largest.numbers <= max(chunks._ELEMENTS if gradients else blocks.ELEMENTS, 64 * length) < length * length / 4
+
+
+SAME = {"q": torch.zeros(1, 2, 5, 8)}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +243,16 @@ def test_memory_is_linear_in_the_length(gradients):
         ({"window": 0}, "window must be at least 1"),
         ({"softcap": -1.0}, "softcap must be positive"),
         ({"scale": float("nan")}, "scale is NaN"),
-        ({"sinks": torch.zeros(3)}, "sinks must have shape"),
+        ({"sinks": torch.zeros(3)}, "sinks must be one number or have shape"),
+        ({"sinks": 0.0, "sink_key": torch.zeros(2, 8)}, "two kinds of learned sink"),
+        ({"sink_key": torch.zeros(2, 7)}, r"sink_key must have shape \(2, 8\)"),
+        ({"cu_seqlens": [0, 5]}, "cu_seqlens needs as many queries as keys, got 4 queries and 5 keys"),
+        ({"cu_seqlens": [0, 3, 2, 5], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 3, 2, 5"),
+        ({"cu_seqlens": [0, 4], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 4"),
+        ({"cu_seqlens": [1, 5], **SAME}, "cu_seqlens must rise from 0"),
+        ({"cu_seqlens": [0.0, 5.0], **SAME}, r"cu_seqlens must be whole numbers, .* got torch.float64"),
+        ({"cu_seqlens": [5], **SAME}, "cu_seqlens must be whole numbers"),
+        ({"cu_seqlens": [[0, 5], [0, 5], [0, 5]], **SAME}, "cu_seqlens has 3 rows and q has 1"),
         ({"key_padding": torch.zeros(1, 5)}, "key_padding must be bool"),
         ({"bias": torch.zeros(1, 2, 3, 5)}, "bias must broadcast to"),
     ],

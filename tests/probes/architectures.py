@@ -56,9 +56,7 @@ def _config(kind):
             patch_size=4,
         ),
         "mamba": lambda: hf.MambaConfig(vocab_size=TOKENS, hidden_size=16, num_hidden_layers=1, state_size=4),
-        "falcon": lambda: hf.FalconConfig(
-            vocab_size=TOKENS, hidden_size=32, num_hidden_layers=1, num_attention_heads=4
-        ),
+        "squeezebert": lambda: hf.SqueezeBertConfig(**_text(embedding_size=32)),
     }
     return made[kind]()
 
@@ -73,7 +71,13 @@ def build(kind, seed=0, attention="eager", spread=12.0):
     import transformers as hf
 
     config = _config(kind)
-    auto = {"bert": hf.AutoModel, "modernbert": hf.AutoModel, "vit": hf.AutoModel, "t5": hf.AutoModel}
+    auto = {
+        "squeezebert": hf.AutoModelForMaskedLM,
+        "bert": hf.AutoModel,
+        "modernbert": hf.AutoModel,
+        "vit": hf.AutoModel,
+        "t5": hf.AutoModel,
+    }
     torch.manual_seed(seed)
     model = auto.get(kind, hf.AutoModelForCausalLM).from_config(config, attn_implementation=attention)
     with torch.no_grad():

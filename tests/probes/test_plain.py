@@ -196,11 +196,22 @@ def test_attention_written_out_by_hand_is_refused_by_name():
         m(torch.randn(1, 3, 4))
 
 
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
-def test_keys_that_are_no_tokens_are_refused(option):
-    layer = nn.MultiheadAttention(8, 2, **{option: True})
+def test_keys_that_are_no_tokens_are_sinks(option, mask):
+    layer = uneven(nn.MultiheadAttention(16, 4, batch_first=True, **{option: True}))
+    x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), collect_plain(layer) as probe:
+        _, weights = layer(x, x, x, average_attn_weights=False, **MASKS[mask])
+    stats = probe.stats["MultiheadAttention"][0]
+    torch.testing.assert_close(stats.entropy.double(), entropy(weights), **CLOSE)
+    torch.testing.assert_close(stats.sink_mass, weights[..., 0], **CLOSE)
+
+
+def test_two_kinds_of_sink_at_once_are_refused():
+    layer = nn.MultiheadAttention(8, 2, add_bias_kv=True, add_zero_attn=True)
     x = torch.randn(3, 1, 8)
-    sentence = "MultiheadAttention uses (bias_k|add_zero_attn): it cannot be measured"
+    sentence = "MultiheadAttention uses bias_k with add_zero_attn: it cannot be measured"
     with pytest.raises(ProbeError, match=sentence), collect_plain(layer):
         layer(x, x, x)
     assert not layer._forward_hooks

@@ -1,5 +1,6 @@
 """Statistics collected inside transformers models, against the weights that eager attention returns."""
 
+import itertools
 import re
 
 import pytest
@@ -123,19 +124,104 @@ def test_generate_is_measured_and_counts_every_token():
     assert [call.entropy.shape for call in probe.stats[probe.layers[0]]] == [(2, 4, 12), *[(2, 4, 1)] * 3]
 
 
-def test_packed_texts_and_own_masks_go_through_a_bias():
+def test_own_masks_go_through_a_bias():
     model, given = build("llama"), inputs("llama")
-    packed = {"position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]] * 2), "use_cache": False}
     mask = torch.ones(12, 12, dtype=torch.bool).tril()
     mask[9:, 2] = False
     own = {"attention_mask": torch.where(mask, 0.0, torch.finfo(torch.float32).min).expand(2, 1, 12, 12)}
-    for more in (packed, own):
-        with torch.no_grad():
-            eager = model(**given, **more, output_attentions=True)
-            with collect(model) as probe:
-                model(**given, **more)
+    with torch.no_grad():
+        eager = model(**given, **own, output_attentions=True)
+        with collect(model) as probe:
+            model(**given, **own)
+    for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
+        torch.testing.assert_close(probe.stats[name][0].entropy.double(), want, **CLOSE)
+
+
+PACKED = [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6], [0, 1, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2]]
+BORDERS = [[0, 5, 12], [0, 2, 9, 12]]
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt_neox"])
+def test_packed_texts_are_documents_and_no_bias(kind, single_pass, monkeypatch):
+    monkeypatch.setattr(_masks, "as_bias", lambda mask: pytest.fail("the documents were not recognised"))
+    model, given = build(kind), inputs(kind)
+    packed = {"position_ids": torch.tensor(PACKED), "use_cache": False}
+    with torch.no_grad():
+        eager = model(**given, **packed, output_attentions=True)
+        with collect(model, single_pass=single_pass) as probe:
+            logits = model(**given, **packed).logits
+        torch.testing.assert_close(logits, eager.logits, **CLOSE)
         for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
             torch.testing.assert_close(probe.stats[name][0].entropy.double(), want, **CLOSE)
+        for row, borders in enumerate(BORDERS):
+            for start, stop in itertools.pairwise(borders):
+                with collect(model, single_pass=single_pass) as alone:
+                    model(given["input_ids"][row : row + 1, start:stop])
+                for name in probe.layers:
+                    for a, b in zip(probe.stats[name][0], alone.stats[name][0], strict=True):
+                        torch.testing.assert_close(a[row : row + 1, :, start:stop], b, rtol=1e-3, atol=1e-4)
+
+
+def test_documents_of_a_model_that_does_not_look_at_positions():
+    """gpt-oss builds its masks without them, so that only cu_seq_lens_q can tell; with windows and sinks besides."""
+    model, ids = build("gpt_oss"), inputs("gpt_oss")["input_ids"][:1]
+    ends = torch.tensor(BORDERS[0], dtype=torch.int32)
+    with torch.no_grad(), collect(model) as probe:
+        model(ids, position_ids=torch.tensor(PACKED[:1]), cu_seq_lens_q=ends, cu_seq_lens_k=ends, use_cache=False)
+    for start, stop in itertools.pairwise(BORDERS[0]):
+        with torch.no_grad(), collect(model) as alone:
+            model(ids[:, start:stop])
+        for name in probe.layers:
+            for a, b in zip(probe.stats[name][0], alone.stats[name][0], strict=True):
+                torch.testing.assert_close(a[..., start:stop], b, rtol=1e-3, atol=1e-4)
+
+
+def test_documents_given_as_flash_attention_wants_them():
+    """Without position_ids that restart sdpa would not see them; flash attention does, and so does the probe."""
+    model, ids = build("llama"), inputs("llama")["input_ids"][:1]
+    ends = torch.tensor(BORDERS[0], dtype=torch.int32)
+    flash = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7, "use_cache": False}
+    places = {"position_ids": torch.tensor(PACKED[:1])}
+    with torch.no_grad():
+        with collect(model) as want:
+            logits = model(ids, **places, use_cache=False).logits
+        with collect(model) as same:
+            torch.testing.assert_close(model(ids, **places, **flash).logits, logits, **CLOSE)
+    for name in want.layers:
+        for a, b in zip(want.stats[name][0], same.stats[name][0], strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+    # Positions that do not restart leave the documents to cu_seq_lens_q alone; the first layer's keys are then turned.
+    with torch.no_grad(), collect(model) as seen:
+        model(ids, **flash)
+    first = seen.stats[seen.layers[0]][0]
+    assert (first.effective_keys[..., 5] <= 1 + 1e-6).all()
+    torch.testing.assert_close(first.self_mass[..., 5], torch.ones(1, 4))
+    with pytest.raises(ProbeError, match="is given cu_seq_lens_q, which needs one row"), collect(model):
+        model(ids.repeat(2, 1), **flash)
+
+
+def test_the_largest_logit_is_a_maximum_and_the_mean_of_maxima_another():
+    model = build("llama")
+    with torch.no_grad(), collect(model) as probe:
+        for seed in range(3):
+            model(**inputs("llama", seed=seed))
+    for row, name in enumerate(probe.layers):
+        every = torch.cat([call.max_logit for call in probe.stats[name]])
+        assert torch.equal(probe.largest_logit()[row], every.amax((0, 2)).double())
+        torch.testing.assert_close(probe.mean("max_logit")[row], every.double().mean((0, 2)))
+    assert (probe.largest_logit() > probe.mean("max_logit")).all()
+    with collect(model) as unused:
+        pass
+    with pytest.raises(ProbeError, match="LlamaForCausalLM was not called"):
+        unused.largest_logit()
+
+
+def test_padded_queries_have_no_part_in_the_largest_logit():
+    probe = Probe(nn.Sequential(nn.Identity()), keep=False)
+    logits = torch.tensor([[[1.0, 5.0, 9.0]]])
+    probe.record("0", AttentionStats(*[logits] * 6), torch.tensor([[True, True, False]]))
+    assert probe.largest_logit().tolist() == [[5.0]]
 
 
 def test_encoder_decoder_with_position_bias_and_cross_attention():
@@ -255,7 +341,7 @@ def test_the_setting_comes_back_after_an_error():
     ("kind", "sentence"),
     [
         ("mamba", "MambaForCausalLM made no attention call"),
-        ("falcon", "FalconForCausalLM does not send its attention through transformers' AttentionInterface"),
+        ("squeezebert", "SqueezeBertForMaskedLM models do not send attention through transformers' AttentionInterface"),
     ],
 )
 def test_models_that_bypass_the_interface_are_refused_by_name(kind, sentence):

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from joma.claims.execute import Result, execute
-from joma.report import write_report
+from joma.report import read_scan, write_comparison, write_report, write_scan_page
 from joma.runs import Run
+from joma.scan import Fault
+from joma.scan.record import remember, stored_scan
 from joma.studies import load
 from joma.studies.stored import result_of
 
@@ -298,17 +300,65 @@ def real(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> str
     return write_report(shown, folder, scale="quick", scans=[scan, damaged]).as_uri()
 
 
+@pytest.fixture(scope="module")
+def scan_pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The page of a scan with everything on it, and one of two scans."""
+    folder = tmp_path_factory.mktemp("scans")
+    groups = {"mlp": ["h.0.w", "h.1.w"], "attention_q": ["h.0.q", "h.1.q"]}
+    config = {"source": "owner/a-model-with-a-long-name-that-goes-on-and-on", "groups": groups}
+    faults = [
+        Fault(7, "step7", "a.bin", "h.0.w", "is_a_long_word_" * 12),
+        Fault(100, "step100", None, None, "x", "entropy"),
+    ]
+    with Run.create(folder / "a.sqlite", study="scan", config=config) as run:
+        for step in (0, 100):
+            values = {f"stable_rank/{group}": np.array([4.0, 3.0 + step]) for group in groups}
+            run.record(step, {**values, "entropy": np.array([[1.0, 2.0], [0.5, step]])})
+        found = dataclasses.replace(stored_scan(run), faults=faults, notes=("a note",), coverage={"mlp": (2, 3)})
+        remember(run, found, (0, 7, 100))
+    shown = dataclasses.replace(read_scan(folder / "a.sqlite"), violations=("stable_rank<5: step 0",))
+    pages = (
+        write_scan_page(shown, folder / "a.html"),
+        write_comparison((shown, shown), folder / "b.html", made_by="joma"),
+    )
+    return [page.as_uri() for page in pages]
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize("which", [0, 1])
+def test_axe_finds_nothing_on_the_page_of_a_scan(
+    browser: Any, scan_pages: list[str], theme: str, width: int, which: int
+) -> None:
+    assert violations_on(browser, scan_pages[which], theme, width, "open") == []
+
+
+def test_the_page_of_a_scan_never_scrolls_sideways(browser: Any, scan_pages: list[str]) -> None:
+    page = browser.new_page()
+    for address in scan_pages:
+        page.goto(address)
+        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        for width in (320, 390, 700, 1280):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
+
+
 @pytest.mark.parametrize(
     ("theme", "width", "folds"),
     [("light", 1280, "open"), ("light", 390, "closed"), ("dark", 1280, "closed"), ("dark", 390, "open")],
 )
 def test_axe_finds_nothing(browser: Any, real: str, theme: str, width: int, folds: str) -> None:
+    assert violations_on(browser, real, theme, width, folds) == []
+
+
+def violations_on(browser: Any, address: str, theme: str, width: int, folds: str) -> list[tuple[str, str]]:
+    """What axe finds wrong with a page."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     context = browser.new_context(
         viewport={"width": width, "height": 844}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
     )
     page = context.new_page()
-    page.goto(real)
+    page.goto(address)
     if folds == "open":
         page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
     page.evaluate(axe)
@@ -316,5 +366,5 @@ def test_axe_finds_nothing(browser: Any, real: str, theme: str, width: int, fold
     page.locator("svg").evaluate_all("all => all.forEach(svg => svg.replaceChildren())")
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     context.close()
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
     assert found["testEngine"]["name"] == "axe-core"
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]]

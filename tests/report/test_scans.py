@@ -1,27 +1,29 @@
-"""Scans on the page, from runs as `joma scan` writes them."""
+"""Scans on a page, from runs as `joma scan` writes them."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from joma.claims.execute import Result
-from joma.report import read_scan, scan_runs, write_report
+from joma.report import read_scan, scan_runs, show_scan, write_comparison, write_report, write_scan_page
 from joma.runs import Run
+from joma.scan import Fault
+from joma.scan.record import remember, stored_scan
 
 STEPS = (0, 100, 200)
+GROUPS = {"mlp": ["h.0.w", "h.1.w"], "embedding": ["wte"]}
 
 
-@pytest.fixture
-def scanned(tmp_path: Path) -> Path:
+def record(path: Path, version: int = 1, **more: np.ndarray) -> Path:
     """A scan of three checkpoints with two layers."""
-    path = tmp_path / "runs" / "scan-tiny-0123456789.sqlite"
-    path.parent.mkdir()
-    groups = {"mlp": ["h.0.w", "h.1.w"], "embedding": ["wte"]}
-    config = {"source": "owner/<tiny>", "model_type": "gpt2", "groups": groups}
-    with Run.create(path, study="scan", config=config, version=1) as run:
+    path.parent.mkdir(exist_ok=True)
+    config = {"source": "owner/<tiny>", "model_type": "gpt2", "groups": GROUPS}
+    with Run.create(path, study="scan", config=config, version=version) as run:
         for step in STEPS:
             run.record(
                 step,
@@ -32,29 +34,142 @@ def scanned(tmp_path: Path) -> Path:
                     "sketch/mlp": np.zeros((2, 8)),
                     "checksum/mlp": np.zeros(2),
                     "identity": 7,
+                    **more,
                 },
             )
     return path
 
 
+@pytest.fixture
+def scanned(tmp_path: Path) -> Path:
+    return record(tmp_path / "runs" / "scan-tiny-0123456789.sqlite")
+
+
+@pytest.fixture
+def told(scanned: Path) -> Path:
+    """The same, with what was left out."""
+    with Run.open(scanned, write=True) as run:
+        found = stored_scan(run)
+        faults = [
+            Fault(100, "step100", "a.bin", "h.0.w", "is <cut> off"),
+            Fault(200, "step200", None, None, "NaN", "entropy"),
+        ]
+        more = {"refused": {"alpha": "needs more"}, "notes": ("EMA left aside",), "coverage": {"mlp": (2, 3)}}
+        remember(run, dataclasses.replace(found, faults=faults, **more), STEPS)
+    return scanned
+
+
 def test_a_scan_is_read_from_its_run(scanned: Path) -> None:
     assert scan_runs(scanned.parents[1]) == [scanned]
-    scan = read_scan(scanned)
-    assert scan.error is None
-    assert scan.steps == list(STEPS)
-    curves = {curve.name: curve for curve in scan.curves}
+    shown = read_scan(scanned)
+    assert shown.error is None
+    assert shown.found is not None
+    assert shown.found.steps == list(STEPS)
+    curves = shown.found.curves
     assert set(curves) == {"stable_rank/mlp", "coherence/embedding", "entropy"}
-    assert curves["stable_rank/mlp"].rows == ["layer 1", "layer 2"]
-    assert curves["stable_rank/mlp"].values[:, 0].tolist() == [4, 5, 6]
-    assert curves["entropy"].values[0].tolist() == [2, 2]  # mean over the heads that a layer has
-    assert curves["coherence/embedding"].values[0].tolist() == [0.25]
-    assert scan.command == "joma scan 'owner/<tiny>' --measures stable_rank,coherence,entropy"
+    assert [row.label for row in curves["stable_rank/mlp"].rows] == ["layer 0", "layer 1"]
+    assert curves["stable_rank/mlp"].by_row[:, 0].tolist() == [4, 5, 6]
+    assert curves["entropy"].by_row[0].tolist() == [2, 2]  # mean over the heads that a layer has
+    assert curves["coherence/embedding"].by_row[0].tolist() == [0.25]
+    assert shown.command == "joma scan 'owner/<tiny>' --measures stable_rank,coherence,entropy"
 
 
-def test_the_figure_says_what_is_seen(scanned: Path) -> None:
-    (picture,) = read_scan(scanned).pictures
-    assert "stable rank, mlp: layer 1 goes from 4 at step 0 to 6 at step 200; layer 2 goes from 9" in picture.alt
-    assert 'aria-label="One panel per measure.' in picture.svg
+def test_what_was_left_out_is_read_back(told: Path) -> None:
+    found = read_scan(told).found
+    assert found is not None
+    assert found.steps == [0, 200]
+    assert [fault.measure for fault in found.faults] == [None, "entropy"]
+    assert (found.refused, found.notes, found.coverage) == (
+        {"alpha": "needs more"}, ("EMA left aside",), {"mlp": (2, 3)})  # fmt: skip
+
+
+def test_a_later_sweep_forgets_only_what_it_looked_at(told: Path) -> None:
+    with Run.open(told, write=True) as run:
+        found = dataclasses.replace(stored_scan(run), faults=[], refused={})
+        remember(run, found, [100])
+        assert [fault.step for fault in stored_scan(run).faults] == [200]
+        before = run.last_step("about")
+        remember(run, dataclasses.replace(stored_scan(run), faults=[]), [100])
+        assert run.last_step("about") == before  # nothing new, nothing written
+
+
+def test_the_figures_say_what_is_seen(scanned: Path) -> None:
+    pictures = read_scan(scanned).pictures
+    assert [one.name for one in pictures["stable_rank"]] == ["stable_rank-curves", "stable_rank-heat"]
+    assert [one.name for one in pictures["entropy"]] == ["entropy-curves", "entropy-heat", "entropy-heads"]
+    assert [one.name for one in pictures["coherence"]] == ["coherence-curves"]
+    curves, heat = pictures["stable_rank"]
+    assert "stable rank, mlp: layer 0 rises from 4 to 6; layer 1 falls from 9 to 7." in curves.alt
+    assert "Mean over layers: mlp stays at 6.5." in curves.caption
+    assert "mlp: lowest 4 in layer 0 at step 0, highest 9 in layer 1 at step 0" in heat.alt
+    assert "the lowest is 1 in layer 0, head 0" in pictures["entropy"][-1].alt
+    for one in [one for several in pictures.values() for one in several]:
+        assert len(one.alt) > 40
+        assert f'aria-label="{one.alt[:20]}' in one.svg
+
+
+def test_the_page_of_a_scan(told: Path, tmp_path: Path) -> None:
+    with Run.open(told) as run:
+        shown = show_scan(stored_scan(run), run, command="joma scan <here>", violations=("stable_rank<5: step 0",))
+    html = write_scan_page(shown, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h1>owner/&lt;tiny&gt;</h1>" in html
+    assert "2 checkpoints, from step 0 to 200." in html
+    assert html.count("<figure") == 6
+    for words in ("is &lt;cut&gt; off", "the whole step", "needs more", "EMA left aside", "2 of 3 layers",
+                  "1 number beyond a threshold", "joma scan &lt;here&gt;", "Numbers by layer"):  # fmt: skip
+        assert words in html
+    assert "matplotlib is not installed" not in html
+    assert "<cut>" not in html
+
+
+def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
+    scanned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joma.report.scans.find_spec", lambda name: None)
+    monkeypatch.setattr("joma.report.scan_page.find_spec", lambda name: None)
+    shown = read_scan(scanned)
+    assert shown.pictures == {}
+    html = write_scan_page(shown, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'pip install "joma[viz]"' in html
+    assert "<details open><summary>Numbers by layer" in html
+    assert "<figure" not in html
+    both = write_comparison((shown, shown), tmp_path / "both.html", made_by="joma").read_text(encoding="utf-8")
+    assert both.count('pip install "joma[viz]"') == 1
+    assert "Where they end" in both
+
+
+def test_two_scans_on_one_axis(scanned: Path, tmp_path: Path) -> None:
+    other = record(tmp_path / "runs" / "scan-other-1.sqlite", **{"spectral_norm/mlp": np.ones(2)})
+    shown = read_scan(scanned), read_scan(other)
+    html = write_comparison(shown, tmp_path / "both.html", made_by="joma scan --compare").read_text(encoding="utf-8")
+    assert html.count("<figure") == 1
+    assert "&lt;tiny&gt; (1) and &lt;tiny&gt; (2)" in html
+    assert "Only &lt;tiny&gt; (2) has spectral_norm/mlp." in html
+    assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>6.5</td><td>0</td>' in html
+
+
+def test_one_checkpoint_is_drawn_by_layer(tmp_path: Path) -> None:
+    path = tmp_path / "one.sqlite"
+    groups = {"mlp": ["h.0.w", "h.1.w"], "up": ["h.0.e", "h.1.e"]}
+    with Run.create(path, study="scan", config={"source": "one", "groups": groups}) as run:
+        run.record(1000, {"stable_rank/mlp": np.array([4.0, 5.0]), "stable_rank/up": np.array([1.0, 2.0])})
+    (picture,) = read_scan(path).pictures["stable_rank"]
+    assert picture.name == "stable_rank-layers"
+    assert "mlp from 4 to 5; up from 1 to 2" in picture.caption
+    html = write_report([], tmp_path, scale="quick", scans=[path]).read_text(encoding="utf-8")
+    assert "1 checkpoint, at step 1,000." in html
+
+
+def test_experts_are_a_mean_in_curves_and_a_table_of_colours(tmp_path: Path) -> None:
+    path = tmp_path / "moe.sqlite"
+    names = [f"layers.{layer}.mlp.experts.{expert}.up_proj.weight" for layer in (0, 1) for expert in (0, 1, 2)]
+    with Run.create(path, study="scan", config={"source": "moe", "groups": {"mlp_experts": names}}) as run:
+        for step in (0, 10):
+            run.record(step, {"stable_rank/mlp_experts": np.arange(6.0) + step})
+    curves, heat, experts = read_scan(path).pictures["stable_rank"]
+    assert "layer 0 rises from 1 to 11; layer 1 rises from 4 to 14" in curves.alt
+    assert heat.name == "stable_rank-heat"
+    assert "mlp_experts, step 10: from 10 to 15" in experts.caption
 
 
 def test_the_page_shows_scans_beside_studies(results: list[Result], scanned: Path, tmp_path: Path) -> None:
@@ -62,7 +177,7 @@ def test_the_page_shows_scans_beside_studies(results: list[Result], scanned: Pat
     section = html[html.index('<section id="scans"') : html.index('<section id="claims"')]
     assert "<h3>owner/&lt;tiny&gt;</h3>" in section
     assert "3 checkpoints, from step 0 to 200." in section
-    assert section.count("<svg") == 1
+    assert section.count("<svg") == 6
     assert scanned.name in section
     assert '<a href="#scans">Scans</a>' in html
     assert (
@@ -75,15 +190,7 @@ def test_scans_alone_make_a_page(scanned: Path, tmp_path: Path) -> None:
     assert "1 series of checkpoints was measured" in html
 
 
-def test_one_checkpoint_is_one(scanned: Path, tmp_path: Path) -> None:
-    path = tmp_path / "one.sqlite"
-    with Run.create(path, study="scan", config={"source": "one", "groups": {"mlp": ["w"]}}) as run:
-        run.record(1000, {"stable_rank/mlp": np.array([4.0])})
-    html = write_report([], tmp_path, scale="quick", scans=[path]).read_text(encoding="utf-8")
-    assert "1 checkpoint, at step 1,000." in html
-
-
-@pytest.mark.parametrize("damage", ["cut", "text", "gone", "other", "empty", "groups"])
+@pytest.mark.parametrize("damage", ["cut", "text", "gone", "other", "empty", "groups", "about", "shape"])
 def test_a_damaged_scan_costs_one_sentence(damage: str, results: list[Result], scanned: Path, tmp_path: Path) -> None:
     if damage == "cut":
         scanned.write_bytes(scanned.read_bytes()[:3000])
@@ -95,18 +202,19 @@ def test_a_damaged_scan_costs_one_sentence(damage: str, results: list[Result], s
         "other": {"study": "thm2", "config": {}},
         "empty": {"study": "scan", "config": {"source": "a", "groups": {}}},
         "groups": {"study": "scan", "config": {"source": "a"}},
+        "about": {"study": "scan", "config": {"source": "a", "groups": {}}},
+        "shape": {"study": "scan", "config": {"source": "a", "groups": {}}},
     }
     if damage in made:
         with Run.create(scanned, **made[damage]) as run:  # type: ignore[arg-type]
-            if damage == "groups":
+            if damage in ("groups", "about"):
                 run.record(0, {"stable_rank/mlp": np.array([1.0])})
+            if damage == "about":
+                run.append("about", 0, np.frombuffer(json.dumps({"faults": 3}).encode(), dtype=np.uint8))
+            if damage == "shape":
+                run.record(0, {"stable_rank/mlp": np.ones((2, 2, 2))})
     html = write_report(results, tmp_path, scale="quick", scans=[scanned]).read_text(encoding="utf-8")
     assert html.count("This scan cannot be shown: ") == 1
     assert "Ten comes after two." in html
     if damage == "groups":
         assert f"{scanned.name} is not a run as joma scan writes it" in html
-
-
-def test_without_matplotlib_a_scan_has_no_figure(scanned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.report.scans.find_spec", lambda name: None)
-    assert read_scan(scanned).pictures == ()

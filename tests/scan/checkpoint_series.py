@@ -56,7 +56,7 @@ def change(folder, edit):
 
 
 def scan(source, *arguments, out):
-    """`joma scan` in this process: (exit status, curves or None)."""
+    """`joma scan` in this process, without its page: (exit status, curves or None)."""
     import argparse
 
     from joma.cli.main import scan as scan_command
@@ -66,6 +66,7 @@ def scan(source, *arguments, out):
     target = Path(out) / "curves.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    options = parser.parse_args(["scan", str(source), "--out", str(out), "--json", str(target), *map(str, arguments)])
+    words = ["scan", str(source), "--out", str(out), "--json", str(target), "--no-page", *map(str, arguments)]
+    options = parser.parse_args(words)
     status = options.call(options)
     return status, json.loads(target.read_text()) if target.exists() else None

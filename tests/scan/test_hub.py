@@ -43,10 +43,10 @@ def as_torch_file(repository, revision):
 
 
 def test_step_revisions_are_read_by_ranges(served, series, tmp_path):
-    status, found = scan(NAME, out=tmp_path / "out")
+    status, found = scan(NAME, "--groups", "mlp", out=tmp_path / "out")
     assert status == 0
     assert found["steps"] == [0, 1, 2, 10, 100]
-    local = scan(series, out=tmp_path / "local")[1]
+    local = scan(series, "--groups", "mlp", out=tmp_path / "local")[1]
     assert found["curves"] == local["curves"]
     needed = sum(4 * 32 * 128 for _ in range(LAYERS)) * 5
     whole = sum(len(files["model.safetensors"]) for name, files in served.revisions.items() if name != "main")

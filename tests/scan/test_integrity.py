@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.scan.errors import CheckpointError
-from joma.scan.integrity import SAMPLES, check_finite, checksum, sketch, suspicions
+from joma.scan.integrity import SAMPLES, check_finite, checksum, not_yet_trained, sketch, suspicions
 
 
 def training(steps, generator, noise=0.02, size=SAMPLES):
@@ -93,6 +93,74 @@ def test_a_frozen_tensor_says_nothing_but_a_stale_shard_does():
     assert suspicions(range(6), sketches, sums) == [(2, "other", "identical to step 5, the last one")]
 
 
+def found_in(series):
+    """(step, tensor, what) for several tensors, and how long each stays untrained."""
+    points = {name: np.asarray(values, dtype=np.float32) for name, values in series.items()}
+    sums = {name: np.array([hash(row.tobytes()) for row in values]) for name, values in points.items()}
+    steps = range(len(next(iter(points.values()))))
+    return suspicions(steps, points, sums), not_yet_trained(steps, points, sums)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(6, 40), st.integers(0, 2**32), st.data())
+def test_layers_that_are_unfrozen_one_after_the_other_are_no_fault(steps, seed, data):
+    generator = np.random.default_rng(seed)
+    series = {"head": training(steps, generator)}
+    begins = {}
+    for layer in range(3):
+        begin = data.draw(st.integers(1, steps - 3))
+        path = training(steps - begin, generator)
+        series[f"layer {layer}"] = np.concatenate([np.repeat(path[:1], begin, 0), path])
+        begins[f"layer {layer}"] = begin  # path[0] is the same value once more
+    found, untrained = found_in(series)
+    assert found == []
+    assert untrained == begins
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(8, 40), st.integers(0, 2**32))
+def test_a_step_at_which_nothing_differs_from_the_first_is_a_copy(steps, seed):
+    generator = np.random.default_rng(seed)
+    series = {name: training(steps, generator) for name in "ab"}
+    for values in series.values():
+        values[1] = values[0]
+    assert found_in(series)[0] == [(1, "a", "identical to step 0"), (1, "b", "identical to step 0")]
+    series["c"] = training(steps, generator)  # now something has moved at step 1: the two others wait
+    found, untrained = found_in(series)
+    assert found == []
+    assert untrained == {"a": 1, "b": 1}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 40), st.integers(0, 2**32), st.data())
+def test_damage_is_still_found_in_a_layer_that_was_unfrozen_late(steps, seed, data):
+    """A shard of another step, a shard that is stuck from some step on, one that falls back to the start."""
+    generator = np.random.default_rng(seed)
+    begin = data.draw(st.integers(1, steps // 3))
+    moving, path = training(steps, generator), training(steps - begin, generator)
+    late = np.concatenate([np.repeat(path[:1], begin, 0), path])
+    first, at = begin + 1, data.draw(st.integers(steps // 3 + 2, steps - 3))
+    copied = late.copy()
+    copied[at] = late[first]
+    assert (at, "late", f"identical to step {first}") in found_in({"moving": moving, "late": copied})[0]
+    fallen = late.copy()
+    fallen[at] = late[0]
+    assert found_in({"moving": moving, "late": fallen})[0] == [(at, "late", "identical to step 0")]
+    stuck = late.copy()
+    stuck[at:] = late[at]
+    last = f"identical to step {steps - 1}, the last one"
+    assert found_in({"moving": moving, "late": stuck})[0] == [(step, "late", last) for step in range(at, steps - 1)]
+
+
+def test_a_tensor_that_is_at_its_start_again_at_the_end_is_no_untrained_one():
+    generator = np.random.default_rng(0)
+    moving, back = training(6, generator), training(6, generator)
+    back[1] = back[-1] = back[0]
+    found, untrained = found_in({"moving": moving, "back": back})
+    assert [(step, name) for step, name, _ in found] == [(0, "back"), (1, "back")]
+    assert untrained == {}
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=2),
@@ -130,3 +198,35 @@ def test_nan_and_infinity_are_named(dtype, bad):
     with pytest.raises(CheckpointError, match="w has 1 of 900 values") as caught:
         check_finite(w, "w", "f")
     assert (caught.value.tensor, caught.value.file) == ("w", "f")
+
+
+def test_a_scan_keeps_steps_with_layers_that_wait_and_leaves_out_a_copied_shard(series, tmp_path):
+    from checkpoint_series import change
+    from safetensors.torch import load_file
+
+    from joma.runs import Run
+    from joma.scan import open_series, plan, sweep
+
+    def copied(layer, source, target):
+        held = load_file(series / f"step{source}" / "model.safetensors")
+        mine = {name: value for name, value in held.items() if f".layers.{layer}." in name}
+        change(series / f"step{target}", lambda tensors: tensors.update(mine))
+
+    def scanned(name, **options):
+        settled = plan(open_series(series, downloads=tmp_path))
+        with Run.create(tmp_path / f"{name}.sqlite", study="scan", config=settled.config()) as run:
+            return sweep(settled, run, **options)
+
+    copied(0, 0, 1)
+    copied(0, 0, 2)
+    found = scanned("waiting")
+    assert (found.steps, found.faults) == ([0, 1, 2, 10, 100], [])
+    copied(1, 2, 10)
+    found = scanned("copied")
+    assert found.steps == [0, 1, 2, 100]
+    assert {fault.step for fault in found.faults} == {10}
+    assert {(fault.tensor, fault.what) for fault in found.faults} >= {
+        ("gpt_neox.layers.1.mlp.dense_h_to_4h.weight", "identical to step 2")
+    }
+    assert all(".layers.1." in fault.tensor for fault in found.faults)  # the others of that step are not accused
+    assert scanned("kept", keep_suspicious=True).steps == [0, 1, 2, 10, 100]

@@ -28,16 +28,20 @@ def test_curves_in_the_order_of_steps(series, tmp_path, capsys):
     assert status == 0
     assert found["steps"] == [0, 1, 2, 10, 100]
     curve = found["curves"]["stable_rank/mlp"]
-    assert curve["tensors"] == [LOWER.format(i) for i in range(LAYERS)]
-    torch.testing.assert_close(
-        torch.tensor(curve["values"]), torch.tensor(reference(series, found["steps"])), rtol=1e-3, atol=0
-    )
+    names = [LOWER.format(i) for i in range(LAYERS)]
+    assert curve["rows"] == [{"layer": i, "expert": None, "name": name} for i, name in enumerate(names)]
+    assert (curve["columns"], curve["columns_are"]) == (["stable rank"], "quantities")
+    values = torch.tensor(curve["values"]).squeeze(2)
+    torch.testing.assert_close(values, torch.tensor(reference(series, found["steps"])), rtol=1e-3, atol=0)
+    assert {"stable_rank/mlp_down", "stable_rank/attention_qkv", "stable_rank/attention_o"} < set(found["curves"])
+    assert found["coverage"]["mlp"] == {"layers": LAYERS, "of": LAYERS}
+    assert (found["schema"], found["schema_version"]) == ("joma-scan", 2)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.split()[2] for line in lines] == ["0", "1", "2", "10", "100"]
     with Run.open(found["run"]) as run:
         assert run.study == "scan"
-        assert run.array("stable_rank/mlp").tolist() == curve["values"]
-        assert run.dims("stable_rank/mlp") == {"tensor": tuple(curve["tensors"])}
+        assert run.array("stable_rank/mlp").tolist() == values.tolist()
+        assert run.dims("stable_rank/mlp") == {"tensor": tuple(names)}
         assert list(run.dims("sketch/mlp")) == ["tensor", "entry"]
         assert run.dims("identity") == {}
 
@@ -49,11 +53,12 @@ def test_nothing_is_measured_twice_and_more_can_be_added(series, tmp_path, capsy
     shown = capsys.readouterr().out
     assert shown.count("recorded already") == 2
     assert again["curves"]["stable_rank/mlp"]["values"][:2] == first["curves"]["stable_rank/mlp"]["values"]
-    status, more = scan(series, "--measures", "stable_rank,spectral_norm", out=tmp_path / "out")
+    wanted = ("--measures", "stable_rank,spectral_norm", "--groups", "mlp")
+    status, more = scan(series, *wanted, out=tmp_path / "out")
     assert status == 0
     assert set(more["curves"]) == {"stable_rank/mlp", "spectral_norm/mlp"}
     assert more["run"] == first["run"]
-    fresh = scan(series, "--fresh", "--measures", "stable_rank,spectral_norm", out=tmp_path / "out")[1]
+    fresh = scan(series, "--fresh", *wanted, out=tmp_path / "out")[1]
     assert "recorded already" not in capsys.readouterr().out
     assert fresh["curves"] == more["curves"]
 
@@ -125,10 +130,13 @@ def test_a_trainer_folder_with_its_final_model(series, tmp_path):
 
 
 def test_patterns_and_coherence(series, tmp_path):
-    pattern = r"attention=.*attention\.dense\.weight"
-    status, found = scan(series, "--pattern", pattern, "--measures", "stable_rank,coherence", out=tmp_path / "out")
+    wanted = ("--pattern", r"mine=.*attention\.dense\.weight", "--measures", "stable_rank,coherence")
+    status, found = scan(series, *wanted, out=tmp_path / "out")
     assert status == 0
-    assert set(found["curves"]) == {"stable_rank/mlp", "stable_rank/attention", "coherence/embedding"}
+    assert {"stable_rank/mlp", "stable_rank/mine", "coherence/embedding"} < set(found["curves"])
+    assert found["curves"]["stable_rank/mine"]["values"] == found["curves"]["stable_rank/attention_o"]["values"]
+    few = scan(series, *wanted, "--groups", "mlp,mine", out=tmp_path / "out")[1]
+    assert set(few["curves"]) == {"stable_rank/mlp", "stable_rank/mine", "coherence/embedding"}
     assert len(found["curves"]["coherence/embedding"]["values"][0][0]) == len(
         found["curves"]["coherence/embedding"]["columns"]
     )
@@ -224,6 +232,10 @@ def test_options_that_make_no_sense(series, tmp_path):
         (("--budget", "nan"), "--budget"),
         (("--device", "tpu"), "device must be"),
         (("--pattern", "x=y"), "fits no tensor"),
+        (("--groups", "mpl"), "none of the groups found here: mlp, mlp_down, attention_o, attention_qkv, embedding"),
+        (("--tokenizer", "x"), "tokenizer is for a text"),
+        (("--root", "ema"), "ema"),
+        (("--compare",), "--compare takes two sources, got 1 source"),
     ):
         assert word in refused(series, *arguments, out=out)
     if not torch.cuda.is_available():
@@ -278,7 +290,7 @@ def test_memory_stays_near_one_tensor(tmp_path):
 
 def test_the_same_from_python(series, tmp_path):
     chosen = open_series(series, downloads=tmp_path / "downloads").select("0:10")
-    settled = plan(chosen, measures=["stable_rank"])
+    settled = plan(chosen, measures=["stable_rank"], groups=["mlp"])
     lines = []
     with Run.create(tmp_path / "run.sqlite", study="mine", config={"any": 1}) as run:
         found = sweep(settled, run, report=lines.append)
@@ -292,7 +304,8 @@ def test_the_same_from_python(series, tmp_path):
 def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, monkeypatch):
     module = sys.modules[sweep.__module__]
     here, free, read = threading.local(), threading.Event(), []
-    identity_of, read_one = module._identity, module._read
+    reading = sys.modules["joma.scan.reading"]
+    identity_of, read_one = module._identity, reading._read
 
     def identity(place):
         here.step = place.step
@@ -309,8 +322,8 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "_identity", identity)
-    monkeypatch.setattr(module, "_read", slow)
-    settled = plan(open_series(series, downloads=tmp_path))
+    monkeypatch.setattr(reading, "_read", slow)
+    settled = plan(open_series(series, downloads=tmp_path), groups=["mlp"])
     with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
         with pytest.raises(KeyboardInterrupt):
             sweep(settled, run, jobs=2, report=interrupted)
@@ -324,6 +337,6 @@ def test_a_long_step_says_how_far_it_is(series, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[sweep.__module__], "_SILENCE", -1.0)
     lines = []
     with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
-        sweep(plan(open_series(series / "step10", downloads=tmp_path)), run, report=lines.append)
+        sweep(plan(open_series(series / "step10", downloads=tmp_path), groups=["mlp"]), run, report=lines.append)
     assert lines[:-1] == [f"step 10  about to read {LOWER.format(i)}" for i in range(LAYERS)]
     assert lines[-1].startswith("[1/1] step 10")

@@ -52,10 +52,16 @@ def test_nan_in_any_weight_of_the_model_is_left_out(series, tokens, tmp_path, na
     change(series / "step2", lambda t: t[name].view(-1)[5:6].fill_(float("nan")))
     status, found = scan(series, "--measures", "stable_rank,entropy", "--text", tokens, out=tmp_path / "out")
     assert status == 3
-    assert found["steps"] == [0, 1, 10, 100]
-    (fault,) = found["left_out"]
-    assert fault["step"] == 2
-    assert f"{name.removeprefix('gpt_neox.')} has 1 of" in fault["what"]
+    assert found["steps"] == [0, 1, 2, 10, 100]  # the stable ranks of other matrices stay
+    faults = {fault["measure"]: fault for fault in found["left_out"]}
+    spoilt = {"entropy", "stable_rank/attention_qkv"} if name == QUERIES else {"entropy"}
+    assert faults.keys() == spoilt
+    assert {fault["step"] for fault in faults.values()} == {2}
+    assert f"{name.removeprefix('gpt_neox.')} has 1 of" in faults["entropy"]["what"]
+    for curve in found["curves"]:
+        numbers = np.array(found["curves"][curve]["values"], dtype=float)
+        assert np.isnan(numbers[2]).all() == (curve in spoilt)
+        assert np.isfinite(np.delete(numbers, 2, axis=0)).all()
 
 
 def test_numbers_that_overflow_are_left_out(series, tokens, tmp_path):
@@ -133,14 +139,9 @@ def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tm
 
 
 def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     folder = make_series(neox, tmp_path / "series", (0, 1))
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     for step in folder.iterdir():
-        PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(step)
+        words_of(step)
     ids = np.random.default_rng(0).integers(0, WORDS, 50)
     np.save(tmp_path / "ids.npy", ids)
     (tmp_path / "text.txt").write_text(" ".join(f"w{i}" for i in ids))
@@ -149,6 +150,91 @@ def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
         for name in ("ids.npy", "text.txt")
     )
     assert one["curves"]["entropy"] == other["curves"]["entropy"]
+
+
+def words_of(folder):
+    """A tokenizer of words w0, w1, ... in a folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+
+
+def test_the_tokenizer_of_the_run_or_the_one_that_is_named(series, tmp_path, monkeypatch):
+    from joma.scan.loading import tokenized
+
+    monkeypatch.setattr("joma.scan.text.token_ids", tokenized)  # in this process, to save the time of another
+    (tmp_path / "text.txt").write_text(" ".join(f"w{i % 7}" for i in range(20)))
+    arguments = ("--steps", "0", "--measures", "entropy", "--text", tmp_path / "text.txt")
+    with pytest.raises(ValueError, match="no tokenizer; name one with --tokenizer"):
+        scan(series, *arguments, out=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"--tokenizer .* has none of tokenizer\.json"):
+        scan(series, *arguments, "--tokenizer", tmp_path, out=tmp_path / "out")
+    words_of(tmp_path / "words")
+    named = scan(series, *arguments, "--tokenizer", tmp_path / "words" / "tokenizer.json", out=tmp_path / "one")[1]
+    words_of(series)  # beside the folders of the steps, as trainers write it
+    assert scan(series, *arguments, out=tmp_path / "two")[1]["curves"] == named["curves"]
+
+
+def test_stable_ranks_stay_where_entropy_is_refused(series, tokens, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("joma.probes.can_probe", lambda config: f"{config.model_type} models cannot be measured")
+    status, found = scan(series, "--measures", "entropy,stable_rank", "--text", tokens, out=tmp_path / "out")
+    assert status == 3
+    assert found["steps"] == [0, 1, 2, 10, 100]
+    assert found["refused"] == {"entropy": "step0: gpt_neox models cannot be measured"}
+    assert "entropy" not in found["curves"]
+    assert found["left_out"] == []
+    assert "refused: entropy: step0: gpt_neox models cannot be measured" in capsys.readouterr().out
+    with pytest.raises(CheckpointError, match="cannot be measured"):
+        scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+
+
+def test_what_an_architecture_cannot_give_is_refused_before_anything_is_downloaded(tokens, tmp_path, monkeypatch):
+    config = {"model_type": "t5", "vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    asked = []
+    files = {
+        "config.json": json.dumps({**config, "is_encoder_decoder": True}).encode(),
+        "pytorch_model.bin": b"x" * 999,
+    }
+    with serving(Repository("a/b", {"step0": files})) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setattr("joma.scan.hub.HubRevision.open", lambda self: asked.append(self))
+        with pytest.raises(CheckpointError, match="step0: t5 models read two texts"):
+            scan("a/b", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert asked == []
+    assert not (tmp_path / "out" / "joma-downloads").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("llama", None),
+        ("gpt2", None),
+        ("xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
+        ("mamba", "mamba models have no attention"),
+        ("vit", "is no language model"),
+        ("t5", "read two texts"),
+    ],
+)
+def test_a_config_alone_says_whether_a_model_attends(kind, sentence):
+    from transformers import AutoConfig
+
+    from joma.scan.running import must_attend
+
+    if sentence is None:
+        must_attend(AutoConfig.for_model(kind), "it")
+    else:
+        with pytest.raises(CheckpointError, match=sentence):
+            must_attend(AutoConfig.for_model(kind), "it")
+
+
+def test_entropy_does_not_ask_for_names_of_matrices(series, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.scan.looks.find_groups", lambda *_, **__: {})
+    status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
+    assert (status, list(found["curves"]), found["steps"]) == (0, ["entropy"], [0, 1, 2, 10, 100])
+    assert any("were not compared with each other" in note for note in found["notes"])
 
 
 CODE = """
@@ -233,7 +319,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
     np.save(tmp_path / "large.npy", np.arange(WORDS + 1))
     (tmp_path / "text.txt").write_text("hello")
     for name, word in (
-        ("short.npy", "10 tokens, fewer than the context of 16"),
+        ("short.npy", "10 tokens, entropy needs at least 16: give 6 more tokens"),
         ("floats.npy", "one row of token ids"),
         ("objects.npy", "cannot be read"),
         ("missing.txt", "cannot be read"),

@@ -12,6 +12,7 @@ from joma.host.exit_status import OK
 from joma.host.printing import say
 
 CRATE = "ro-crate"
+TABLES = ("csv", "parquet")
 
 
 def add_parser(commands: Any) -> None:
@@ -43,6 +44,8 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _exported(run: Path, to: str, out: Path | None) -> Path:
+    if to in TABLES and _is_scan(run):
+        return _tidy(run, to, out)
     if to != CRATE:
         from joma.runs import export
 
@@ -51,3 +54,30 @@ def _exported(run: Path, to: str, out: Path | None) -> Path:
     from joma.studies.stored import result_of
 
     return write_crate(result_of(run), out)
+
+
+def _is_scan(path: Path) -> bool:
+    from joma.runs import Run
+
+    with Run.open(path) as run:
+        return run.study == "scan"
+
+
+def _tidy(path: Path, to: str, out: Path | None) -> Path:
+    """A scan: its measures alone, with step, epoch, layer and head in columns of their own."""
+    from joma.runs import Run, RunError
+    from joma.scan.record import stored_scan
+    from joma.scan.tidy import write_table
+
+    place = out or path.with_suffix(f".{to}")
+    if place.exists() and not place.is_file():
+        raise RunError(f"{place} is no plain file; name a file of your own")
+    if place.resolve() == path.resolve():
+        raise RunError(f"{place} is the run itself; export it to another file")
+    try:
+        with Run.open(path) as run:
+            return write_table([stored_scan(run)], to, place.resolve())
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise RunError(f"{path.name} is not a run as joma scan writes it") from None
+    except OSError as error:
+        raise RunError(f"{place} cannot be written: {error.strerror or error}") from error

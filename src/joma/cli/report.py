@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,36 +23,82 @@ def add_parser(commands: Any) -> None:
     words = "judge and draw stored runs again and rewrite their report and findings"
     report = commands.add_parser("report", help=words, description=f"{words.capitalize()}.")
     report.add_argument(
-        "folder", type=Path, metavar="DIR", help="a folder that `joma verify --out DIR` wrote, or one of kept records"
+        "stored",
+        type=Path,
+        nargs="+",
+        metavar="DIR|RUN",
+        help="a folder that `joma verify` or `joma scan` wrote with --out, one of kept records, or .sqlite runs",
     )
-    report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: into DIR)")
+    report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: beside the runs)")
     report.set_defaults(call=_report)
 
 
 def _report(options: argparse.Namespace, _: list[str]) -> int:
-    from joma.claims.ledger import findings_json
-    from joma.cli.terminal import Screen
-    from joma.report import scan_runs, write_report
-    from joma.studies.stored import stored_result
-
-    if options.folder.exists() and not options.folder.is_dir():
-        raise BadInput(f"{options.folder} is no folder; name one that `joma verify --out DIR` wrote")
+    stored: list[Path] = options.stored
     if options.out:
         usable_folder(options.out)
-    scans = scan_runs(options.folder)
-    found = _found(options.folder, scans)
+    folders = [path for path in stored if path.is_dir()]
+    files = [path for path in stored if path.is_file()]
+    for path in files:
+        if path.suffix != ".sqlite":
+            raise BadInput(f"{path} is no folder and no run; name a folder that `joma verify --out DIR` wrote, or runs")
+    if len(files) == len(stored):
+        return _of_files(files, options.out)
+    if len(stored) > 1:
+        raise BadInput(f"joma report takes one folder or several runs, got {len(folders)} folders of {len(stored)}")
+    return _of_folder(stored[0], options.out)
+
+
+def _of_folder(folder: Path, out: Path | None) -> int:
+    from joma.report import scan_runs
+    from joma.studies.stored import stored_result
+
+    scans = scan_runs(folder)
+    found = [(name, partial(stored_result, name, path, folder)) for name, path in _found(folder, scans)]
+    return _written(found, scans, out or folder, _command([folder], out))
+
+
+def _of_files(files: Sequence[Path], out: Path | None) -> int:
+    """Runs by name. One scan alone gets the page that ended it."""
+    from joma.report import read_scan, write_scan_page
+    from joma.runs import Run, RunError
+    from joma.studies.stored import result_of
+
+    kinds: dict[Path, str] = {}
+    for path in files:
+        with Run.open(path) as run:
+            kinds[path] = run.study
+    scans = [path for path, study in kinds.items() if study == "scan"]
+    if len(files) == 1 and scans:
+        shown = read_scan(files[0])
+        if shown.error:
+            raise RunError(shown.error)
+        beside = files[0].parent.parent if files[0].parent.name == "runs" else files[0].parent
+        say(f"page: {write_scan_page(shown, (out or beside) / f'{files[0].stem}.html')}")
+        return OK
+    found = [(study, partial(result_of, path)) for path, study in kinds.items() if study != "scan"]
+    return _written(found, scans, out or files[0].parent, _command(files, out))
+
+
+def _command(stored: Sequence[Path], out: Path | None) -> str:
+    return shlex.join(["joma", "report", *map(str, stored), *(["--out", str(out)] if out else [])])
+
+
+def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path], place: Path, command: str) -> int:
+    """Judge and draw, and write the page and the findings into a folder."""
+    from joma.claims.ledger import findings_json
+    from joma.cli.terminal import Screen
+    from joma.report import write_report
+
     results: list[Result] = []
     with Screen([name for name, _ in found]) as screen:
-        for name, path in found:
+        for name, judged in found:
             screen.said(name, 0.0, "judging and drawing")
-            results.append(stored_result(name, path, options.folder))
+            results.append(judged())
             screen.finished(results[-1])
-    out = options.out or options.folder
     if results:
-        write_json(out / "findings.json", findings_json(results))
-    command = f"joma report {shlex.quote(str(options.folder))}"
-    command += f" --out {shlex.quote(str(out))}" if options.out else ""
-    page = write_report(results, out, scale="as stored", scans=scans, command=command)
+        write_json(place / "findings.json", findings_json(results))
+    page = write_report(results, place, scale="as stored", scans=scans, command=command)
     say(f"report: {page}")
     return BROKEN if any(result.error for result in results) else OK
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.scan_run import opened_run, run_path
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, refuse_files, usable_file, write_json
@@ -16,15 +18,18 @@ from joma.host.printing import say
 from joma.host.words import counted
 
 if TYPE_CHECKING:
-    from joma.runs import Run
-    from joma.scan import Fault, Plan, Scan, Series
+    from joma.report import ShownScan
+    from joma.scan import Fault, Scan
+    from joma.scan.thresholds import Threshold
 
-NONE_USABLE, LEFT_OUT = 1, 3
+NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
+_MOST = 100  # violations that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
-dict in .pt, .bin or .ckpt). Exit status: 0 all well, 3 steps were left out, 1 no step was usable, 2 bad input,
-130 and 143 after Ctrl-C and SIGTERM."""
+dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
+or measures were left out, 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C
+and SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
@@ -35,60 +40,90 @@ def add_parser(commands: Any) -> None:
         description="Measure every checkpoint of a training run, reading only the tensors that are needed.",
         epilog=_EPILOG,
     )
-    parser.add_argument("source", metavar="SOURCE", help="a hub model, a folder of checkpoints, or one checkpoint")
-    parser.add_argument("--steps", metavar="STEPS", help="0,1,2 or A:B:C, from A to B in strides of C (default: all)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("source", nargs="+", metavar="SOURCE", help="a hub model, a folder of checkpoints, or one checkpoint")
+    add("--compare", action="store_true", help="two sources, or earlier scans (.sqlite), on one axis")
+    add("--list", action="store_true", help="list the tensors and what they are taken for, and measure nothing")
+    add("--steps", metavar="STEPS", help="0,1,2 or A:B:C, from A to B in strides of C (default: all)")
+    add(
         "--measures",
         default="stable_rank",
         metavar="NAMES",
-        help="of stable_rank, spectral_norm, coherence, entropy; separated by commas (default: stable_rank)",
+        help="of stable_rank, spectral_norm, alpha, coherence, entropy; separated by commas (default: stable_rank)",
     )
-    parser.add_argument("--text", type=Path, metavar="FILE", help="text for entropy, or its token ids as .npy")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")
-    parser.add_argument("--json", metavar="FILE", help="the curves as JSON; - for standard output")
-    parser.add_argument("--out", type=Path, default=Path("joma-out"), metavar="DIR", help="for the run and downloads")
-    parser.add_argument(
+    add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
+    add("--root", metavar="NAME", help="which model of a checkpoint that holds several, as ema")
+    add("--text", type=Path, metavar="FILE", help="text for entropy, or its token ids as .npy")
+    add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
+    add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    add("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")
+    add("--json", metavar="FILE", help="the curves as JSON; - for standard output")
+    add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
+    add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
+    add(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="end with status 4 where MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; repeatable",
+    )
+    add("--no-page", action="store_true", help="write no page: the run, and what else is asked for, alone")
+    add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
+    add("--out", type=Path, default=Path("joma-out"), metavar="DIR", help="for page, run and downloads")
+    add(
         "--pattern",
         action="append",
         default=[],
         metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
     )
-    parser.add_argument(
-        "--budget", type=float, default=20.0, metavar="GB", help="disk for downloads that cannot be read in part"
-    )
-    parser.add_argument("--fresh", action="store_true", help="measure again what is already recorded")
+    add("--budget", type=float, default=20.0, metavar="GB", help="disk for downloads that cannot be read in part")
+    add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A scan that is over: what it found, where it is recorded, what is beyond a threshold."""
+
+    found: Scan
+    run: Path
+    looked_at: int
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int:
+        if not self.found.steps:
+            return NONE_USABLE
+        return BEYOND if self.beyond else OK if self.found.complete else LEFT_OUT
 
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma scan` out; returns the exit status. Bad input raises ValueError with one sentence."""
-    from joma.scan import NoneUsable, open_series, plan, sweep
-    from joma.scan.architecture import read_patterns
+    from joma.scan import NoneUsable
 
     _check(options)
-    patterns = read_patterns(options.pattern)
     screen = sys.stderr if options.json == "-" else sys.stdout
-    series = open_series(options.source, downloads=options.out, budget=options.budget * 1e9)
-    series = series.select(options.steps)
-    say(f"{series.source}: {counted(len(series.places), 'checkpoint')}", screen)
-    names = [name.strip() for name in options.measures.split(",") if name.strip()]
+    if options.list:
+        return _list(options, screen)
+    rules = _thresholds(options)
     try:
-        settled = plan(series, measures=names, patterns=patterns, text=options.text, device=options.device)
+        done = [_one(source, options, rules, screen) for source in options.source]
     except NoneUsable as error:
         _tell(error.faults, screen)
         say(f"joma: {error}", sys.stderr)
         return NONE_USABLE
-    path = _run_path(options, series, patterns)
-    with _run(path, settled, fresh=options.fresh) as run:
-        found = sweep(settled, run, jobs=options.jobs, report=lambda line: say(line, screen))
-    _write(found, path, options.json)
-    _tell(found.faults, screen)
-    usable, total = len(found.steps), len(series.places)
-    say(f"{usable} of {total} steps usable", screen)
-    say(f"run: {path}", screen)
-    return OK if not found.faults else LEFT_OUT if found.steps else NONE_USABLE
+    _write(done, options)
+    page = None if options.no_page else _page(done, options)
+    for one in done:
+        _summarise(one, screen)
+    if page:
+        say(f"page: {page}", screen)
+    return max((one.status for one in done), key=_RANK.index)
+
+
+_RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)
+"""Exit statuses, the worse the later."""
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -96,49 +131,192 @@ def _check(options: argparse.Namespace) -> None:
         raise BadInput(f"--jobs must be at least 1, got {options.jobs}")
     if not 0 < options.budget < 1e9:
         raise BadInput(f"--budget must be a positive number of gigabytes, got {options.budget}")
+    if len(options.source) != (2 if options.compare else 1):
+        given = counted(len(options.source), "source")
+        raise BadInput(f"--compare takes two sources, got {given}" if options.compare else
+                       f"joma scan takes one source, got {given}; --compare takes two")  # fmt: skip
     refuse_files(options.out)
-    if options.json not in (None, "-"):
-        usable_file(Path(options.json))
+    for option in ("json", "csv", "parquet"):
+        given = getattr(options, option)
+        if given not in (None, "-"):
+            usable_file(Path(given), f"--{option}")
+    if options.parquet:
+        from joma.scan.tidy import must_be_writable
+
+        must_be_writable("parquet")
 
 
-def _run_path(options: argparse.Namespace, series: Series, patterns: dict[str, str]) -> Path:
-    """One run for each source, set of patterns and text: more steps and more measures are added to it."""
-    text = None if options.text is None else hashlib.sha256(options.text.read_bytes()).hexdigest()
-    identity = json.dumps([series.source, sorted(patterns.items()), text])
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
-    return Path(options.out / "runs" / f"scan-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}.sqlite")
+def _list(options: argparse.Namespace, screen: Any) -> int:
+    """The tensors of the last checkpoint that the steps name."""
+    from joma.scan import open_series
+    from joma.scan.architecture import read_patterns
+    from joma.scan.listing import list_tensors
+
+    series = open_series(options.source[0], downloads=options.out, budget=options.budget * 1e9).select(options.steps)
+    listing = list_tensors(series.places[-1], patterns=read_patterns(options.pattern), root=options.root)
+    say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
+    say(listing.text(), screen, keep="\n")
+    if options.json == "-":
+        say(as_json(listing.as_json()), keep="\n", end="")
+    elif options.json is not None:
+        write_json(Path(options.json), listing.as_json())
+    return OK
 
 
-def _run(path: Path, settled: Plan, *, fresh: bool) -> Run:
-    """The run to add to. It is never finished: a training run that goes on brings further steps."""
-    from joma.runs import Run, plain_config
-    from joma.scan.sweep import VERSION
+def _thresholds(options: argparse.Namespace) -> list[Threshold]:
+    if not options.fail_if:
+        return []
+    from joma.scan.thresholds import Threshold, must_be_measured
 
-    config = plain_config(settled.config())
-    if fresh:
-        Run.delete(path)
-    if not path.exists():
-        return Run.create(path, study="scan", config=config, version=VERSION)
-    run = Run.open(path, write=True)
-    if run.config != config or run.version != VERSION:
-        run.close()
-        raise BadInput(f"{path} was measured from other tensors or by another version; use --fresh to start over")
-    return run
+    found = [Threshold.read(text) for text in options.fail_if]
+    must_be_measured(found, _names(options.measures), options.measures)
+    return found
 
 
-def _write(found: Scan, run: Path, target: str | None) -> None:
-    content = {**found.as_json(), "run": str(run)}
-    if target == "-":
+def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
+    """Scan one source, or read an earlier scan where its run is named."""
+    if source.endswith(".sqlite") and Path(source).is_file():
+        return _earlier(Path(source), options, rules)
+    from joma.scan import open_series, plan, sweep
+    from joma.scan.architecture import read_patterns
+    from joma.scan.record import remember
+
+    patterns = read_patterns(options.pattern)
+    series = open_series(source, downloads=options.out, budget=options.budget * 1e9).select(options.steps)
+    say(f"{series.source}: {counted(len(series.places), 'checkpoint')}", screen)
+    settled = plan(
+        series,
+        measures=_names(options.measures),
+        patterns=patterns,
+        groups=None if options.groups is None else _names(options.groups),
+        root=options.root,
+        text=options.text,
+        tokenizer=options.tokenizer,
+        device=options.device,
+    )
+    for (covered, layers), groups in _alike(settled.coverage).items():
+        say(f"{', '.join(groups)}: {covered} of {counted(layers, 'layer')} covered", screen)
+    for name, why in settled.refused.items():
+        say(f"refused: {name}: {why}", screen)
+    path = run_path(options, series, patterns)
+    with opened_run(path, settled, fresh=options.fresh) as run:
+        found = sweep(
+            settled,
+            run,
+            jobs=options.jobs,
+            keep_suspicious=options.keep_suspicious,
+            report=lambda line: say(line, screen),
+        )
+        remember(run, found, series.steps)
+    return _Done(found, path, len(series.places), _broken(rules, found))
+
+
+def _alike(coverage: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
+    """Groups that cover as many layers, together."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for group, pair in coverage.items():
+        found.setdefault(pair, []).append(group)
+    return found
+
+
+def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> _Done:
+    from joma.runs import Run
+    from joma.scan.record import stored_scan
+
+    if not options.compare:
+        raise BadInput(f"{path} is the run of an earlier scan; joma report {path} shows it, --compare takes it as well")
+    with Run.open(path) as run:
+        found = stored_scan(run)
+    if not found.steps:
+        raise BadInput(f"{path} holds no measured step")
+    return _Done(found, path, len({*found.steps, *(fault.step for fault in found.faults)}), _broken(rules, found))
+
+
+def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[str, ...]:
+    if not rules or not found.steps:
+        return ()
+    from joma.scan.thresholds import violations
+
+    return tuple(map(str, violations(rules, found)))
+
+
+def _page(done: Sequence[_Done], options: argparse.Namespace) -> Path:
+    """Write the page of one scan, or of two compared; returns its path."""
+    from joma.report import write_comparison, write_scan_page
+
+    shown = [_shown(one, options) for one in done]
+    if len(shown) == 1:
+        return write_scan_page(shown[0], options.out / f"{done[0].run.stem}.html")
+    stems = [one.run.stem.removeprefix("scan-") for one in done]
+    path = options.out / f"compare-{stems[0]}-{stems[1]}.html"
+    return write_comparison((shown[0], shown[1]), path, made_by=_command(options, options.source))
+
+
+def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
+    from joma.report import show_scan
+    from joma.runs import Run
+
+    with Run.open(one.run) as run:
+        return show_scan(
+            one.found,
+            run,
+            command=_command(options, [one.found.source]),
+            violations=one.beyond,
+            draw=not options.compare,
+        )
+
+
+def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
+    """The command that would do it again."""
+    words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
+    for name in ("steps", "measures", "groups", "root", "text", "tokenizer"):
+        given = getattr(options, name)
+        words += [f"--{name}", str(given)] if given is not None else []
+    for name in ("pattern", "fail_if"):
+        words += [word for given in getattr(options, name) for word in (f"--{name.replace('_', '-')}", given)]
+    words += ["--keep-suspicious"] if options.keep_suspicious else []
+    return shlex.join([*words, "--out", str(options.out)])
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _write(done: Sequence[_Done], options: argparse.Namespace) -> None:
+    each = [{**one.found.as_json(), "run": str(one.run)} for one in done]
+    content = each[0] if len(each) == 1 else {**_head(each[0]), "scans": each}
+    if options.json == "-":
         say(as_json(content), keep="\n", end="")
-    elif target is not None:
-        write_json(Path(target), content)
+    elif options.json is not None:
+        write_json(Path(options.json), content)
+    from joma.scan.tidy import write_table
+
+    for to in ("csv", "parquet"):
+        if path := getattr(options, to):
+            write_table([one.found for one in done], to, path)
+
+
+def _head(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in ("schema", "schema_version", "joma")}
+
+
+def _summarise(one: _Done, screen: Any) -> None:
+    _tell(one.found.faults, screen)
+    for note in one.found.notes:
+        say(f"note: {note}", screen)
+    for line in one.beyond[:_MOST]:
+        say(f"beyond: {line}", screen)
+    if len(one.beyond) > _MOST:
+        say(f"beyond: {len(one.beyond) - _MOST} more", screen)
+    say(f"{len(one.found.steps)} of {one.looked_at} {one.found.axis}s usable", screen)
+    say(f"run: {one.run}", screen)
 
 
 def _tell(faults: list[Fault], screen: Any) -> None:
-    """One line per step: its first fault, and how many more tensors it has."""
-    by_step: dict[int, list[Fault]] = {}
+    """One line per step and measure: its first fault, and how many more tensors it has."""
+    together: dict[tuple[int, str | None], list[Fault]] = {}
     for fault in faults:
-        by_step.setdefault(fault.step, []).append(fault)
-    for several in by_step.values():
+        together.setdefault((fault.step, fault.measure), []).append(fault)
+    for several in together.values():
         more = f" (and {len(several) - 1} more tensors)" if len(several) > 1 else ""
         say(f"left out: {several[0]}{more}", screen)

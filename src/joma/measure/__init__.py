@@ -6,7 +6,7 @@ and latents), `intervals` (of a mean over seeds).
 """
 
 from joma.measure.alignment import best_neuron_correlation, held_out_correlation, linear_probe
-from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats
+from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats, logit_stats
 from joma.measure.embedding import coherence
 from joma.measure.intervals import mean_interval
 from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, stable_rank
@@ -21,6 +21,7 @@ __all__ = [
     "held_out_correlation",
     "leading_singular_values",
     "linear_probe",
+    "logit_stats",
     "mean_interval",
     "spectral_norm",
     "stable_rank",

@@ -1,4 +1,4 @@
-"""The path that runs anywhere: a few queries at a time, recomputed in the backward pass instead of kept."""
+"""Gradients: a few queries at a time, recomputed in the backward pass instead of kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from torch import Tensor
 from joma.measure._attention_problem import Problem
 
 _ELEMENTS = 1 << 22  # logits at a time: 16 MiB in float32
-_TENSORS = ("q", "k", "v", "bias", "sinks")
+_TENSORS = ("q", "k", "v", "bias")
 
 Path = Callable[[Problem], tuple[Tensor, ...]]
-
-
-def chunked(problem: Problem) -> tuple[Tensor, ...]:
-    """All rows of `problem`, chunk by chunk, with gradients if any input wants them."""
-    return recomputed(_forward, problem) if problem.differentiable else _forward(problem)
 
 
 def recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
@@ -27,11 +22,6 @@ def recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
     tensors = (getattr(problem, name) for name in _TENSORS)
     outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
     return outputs
-
-
-def _forward(problem: Problem) -> tuple[Tensor, ...]:
-    parts = [problem.rows(start, stop) for start, stop in _chunks(problem)]
-    return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
 
 
 def _chunks(problem: Problem) -> Iterator[tuple[int, int]]:
@@ -54,9 +44,10 @@ class _Recomputed(torch.autograd.Function):
         wanted = [n for n in _TENSORS if (t := getattr(problem, n)) is not None and t.requires_grad]
         leaves: dict[str, Any] = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
         total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+        tracked = replace(problem, **leaves)
         with torch.enable_grad():
             for start, stop in _chunks(problem):
-                rows = replace(problem, **leaves).rows(start, stop)
+                rows = tracked.rows(start, stop)
                 # Some numbers of some chunks are constants: the first key's mass where the window hides it.
                 pairs = [(r, g[:, :, start:stop]) for r, g in zip(rows, upstream, strict=True) if r.requires_grad]
                 outputs, weights = zip(*pairs, strict=True)

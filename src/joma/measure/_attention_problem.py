@@ -1,19 +1,28 @@
-"""One attention, checked, and the exact statistics of a slice of its queries."""
+"""One attention, checked, and the exact statistics of a slice of its queries.
+
+Every mask by position (causal, window, documents) leaves each query one interval of keys. So a problem keeps the two
+ends of that interval per query, and nothing of the size queries x keys.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 
 import torch
 from torch import Tensor
 
+from joma.measure._attention_documents import documents
 from joma.theory.arguments import Number, as_numbers, as_tensor
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Arguments of `attention_stats` after checking; `v` is None where no output is wanted."""
+    """Arguments of `attention_stats` after checking; `v` is None where no output is wanted.
+
+    `document` holds the first key and the key after the last of every token's document, each (batch or 1, keys).
+    """
 
     q: Tensor
     k: Tensor
@@ -23,8 +32,8 @@ class Problem:
     window: int | None
     bias: Tensor | None
     softcap: float | None
-    sinks: Tensor | None
     key_padding: Tensor | None
+    document: tuple[Tensor, Tensor] | None
 
     @classmethod
     def of(
@@ -32,33 +41,22 @@ class Problem:
         q: Number,
         k: Number,
         v: Number | None,
-        causal: bool,
-        scale: float | None,
-        window: int | None,
-        bias: Number | None,
-        softcap: float | None,
-        sinks: Number | None,
-        key_padding: Number | None,
+        *,
+        causal: bool = True,
+        scale: float | None = None,
+        window: int | None = None,
+        bias: Number | None = None,
+        softcap: float | None = None,
+        key_padding: Number | None = None,
+        cu_seqlens: Number | None = None,
     ) -> Problem:
         """Check shapes and values; a wrong one gets one sentence."""
         q, k = as_numbers(q, "q"), as_numbers(k, "k")
         v = None if v is None else as_numbers(v, "v")
         bias = None if bias is None else as_numbers(bias, "bias")
-        sinks = None if sinks is None else as_numbers(sinks, "sinks")
         key_padding = None if key_padding is None else as_tensor(key_padding, "key_padding")
-        if q.ndim != 4 or k.ndim != 4:
-            raise ValueError(
-                f"q and k must be (batch, heads, length, width), got {tuple(q.shape)} and {tuple(k.shape)}"
-            )
+        _check_shapes(q, k, v)
         batch, heads, queries, width = q.shape
-        if k.shape[0] != batch or k.shape[3] != width:
-            raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} disagree on batch or width")
-        if min(q.shape) < 1 or min(k.shape) < 1:
-            raise ValueError(f"q and k must not be empty, got {tuple(q.shape)} and {tuple(k.shape)}")
-        if heads % k.shape[1]:
-            raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {k.shape[1]}")
-        if v is not None and (v.ndim != 4 or v.shape[:3] != k.shape[:3]):
-            raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")
         keys = k.shape[2]
         if causal and queries > keys:
             raise ValueError(
@@ -70,8 +68,6 @@ class Problem:
             raise ValueError(f"softcap must be positive, got {softcap}")
         if scale is not None and not scale == scale:
             raise ValueError("scale is NaN")
-        if sinks is not None and sinks.shape != (heads,):
-            raise ValueError(f"sinks must have shape ({heads},), one per head, got {tuple(sinks.shape)}")
         if key_padding is not None and (key_padding.shape != (batch, keys) or key_padding.dtype != torch.bool):
             raise ValueError(
                 f"key_padding must be bool ({batch}, {keys}), got {key_padding.dtype} {tuple(key_padding.shape)}"
@@ -82,8 +78,9 @@ class Problem:
             except RuntimeError:
                 shape = (batch, heads, queries, keys)
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
+        document = None if cu_seqlens is None else documents(cu_seqlens, batch, queries, keys, q.device)
         factor = 1 / sqrt(width) if scale is None else float(scale)
-        return cls(q, k, v, causal, factor, window, bias, softcap, sinks, key_padding)
+        return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, document)
 
     @property
     def queries(self) -> int:
@@ -101,18 +98,49 @@ class Problem:
     @property
     def differentiable(self) -> bool:
         """Whether anybody will ask for a gradient."""
-        given = (self.q, self.k, self.v, self.bias, self.sinks)
+        given = (self.q, self.k, self.v, self.bias)
         return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
+
+    @cached_property
+    def own(self) -> Tensor:
+        """(1, queries): the key that is each query's own; not every index need be a key."""
+        return torch.arange(self.queries, device=self.q.device)[None] + self.offset
+
+    @cached_property
+    def first_key(self) -> Tensor:
+        """(batch or 1, queries): the first key of every query's document."""
+        return torch.zeros_like(self.own) if self.document is None else self.document[0]
+
+    @cached_property
+    def interval(self) -> tuple[Tensor, Tensor]:
+        """(batch or 1, queries) twice: each query sees the keys from the one up to, not including, the other."""
+        low = self.first_key
+        high = torch.full_like(self.own, self.keys) if self.document is None else self.document[1]
+        if self.causal:
+            high = torch.minimum(high, self.own + 1)
+        if self.window is not None:
+            low = torch.maximum(low, self.own - self.window + 1)
+            high = torch.minimum(high, self.own + self.window)
+        return low, torch.maximum(low, high)
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """On the host, over the batch: least and greatest first key of every query, least and greatest end."""
+        low, high = self.interval
+        if len(low) == len(high) == 1:
+            return (first := low[0].tolist()), first, (end := high[0].tolist()), end
+        return low.amin(0).tolist(), low.amax(0).tolist(), high.amin(0).tolist(), high.amax(0).tolist()
 
     def visible(self, start: int, stop: int) -> tuple[int, int]:
         """The range of keys that queries start..stop can see at all."""
-        first, last = 0, self.keys
-        if self.causal:
-            last = min(last, stop + self.offset)
-        if self.window is not None:
-            first = max(0, start + self.offset - self.window + 1)
-            last = min(last, stop + self.offset + (0 if self.causal else self.window - 1))
+        first, last = min(self.ends[0][start:stop]), max(self.ends[3][start:stop])
         return first, max(first, last)
+
+    def hidden(self, start: int, stop: int, first: int, last: int) -> Tensor:
+        """(batch or 1, 1, queries, keys): which of the keys first..last the queries start..stop do not see."""
+        low, high = (end[:, None, start:stop, None] for end in self.interval)
+        key = torch.arange(first, last, device=self.q.device)
+        return (key < low) | (key >= high)
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, ...]:
         """Statistics (and, if v was given, output) of queries start..stop; only this slice of the matrix is made."""
@@ -123,21 +151,15 @@ class Problem:
         m = torch.where(empty, 0.0, top).detach()  # the shift cancels, also in the gradient
         t = s - m[..., None]
         e = t.exp()
-        real = e.sum(-1)
-        total = real if self.sinks is None else real + (self.sinks.to(s)[:, None] - m).exp()
-        safe = torch.where(total == 0, 1.0, total)
-        lse = torch.where(total == 0, -torch.inf, m + safe.log())
+        total = e.sum(-1)
+        safe = torch.where(empty, 1.0, total)
+        lse = torch.where(empty, -torch.inf, m + safe.log())
         p = e / safe[..., None]
-        # entropy = sum p (ln total - t): ln total and -t are never negative where there is no sink
+        # entropy = sum p (ln total - t): ln total and -t are never negative
         weighted = torch.where(e > 0, t, 0.0) * p
-        entropy = torch.where(empty, 0.0, p.sum(-1) * safe.log() - weighted.sum(-1))
-        sink_mass = p[..., 0] if first == 0 and last > 0 else torch.zeros_like(lse)
-        own = torch.arange(start, stop, device=s.device) + self.offset - first
-        inside = (own >= 0) & (own < last - first)
-        self_mass = torch.zeros_like(lse)
-        if last > first:
-            column = own.clamp(0, last - first - 1).expand(s.shape[:-1])[..., None]
-            self_mass = torch.where(inside, p.gather(-1, column)[..., 0], 0.0)
+        entropy = torch.where(empty, 0.0, safe.log() - weighted.sum(-1))
+        sink_mass = _column(p, self.first_key[:, start:stop] - first)
+        self_mass = _column(p, self.own[:, start:stop] - first)
         stats = (entropy, lse, top, sink_mass, self_mass, torch.where(empty, 0.0, entropy.exp()))
         if self.v is None:
             return stats
@@ -158,14 +180,30 @@ class Problem:
             s = self.softcap * torch.tanh(s / self.softcap)
         if self.bias is not None:
             s = s + self.bias[:, :, start:stop, first:last].to(exact)
-        own = (torch.arange(start, stop, device=s.device) + self.offset)[:, None]
-        key = torch.arange(first, last, device=s.device)
-        masked = torch.zeros(stop - start, last - first, dtype=torch.bool, device=s.device)
-        if self.causal:
-            masked |= key > own
-        if self.window is not None:
-            masked |= (own - key >= self.window) | (key - own >= self.window)
-        s = s.masked_fill(masked, -torch.inf)
+        s = s.masked_fill(self.hidden(start, stop, first, last), -torch.inf)
         if self.key_padding is not None:
             s = s.masked_fill(~self.key_padding[:, None, None, first:last], -torch.inf)
         return s
+
+
+def _column(p: Tensor, at: Tensor) -> Tensor:
+    """p (batch, heads, queries, keys) of one key per query, `at` (batch or 1, queries); 0 where there is none."""
+    keys = p.shape[-1]
+    if keys == 0:
+        return p.sum(-1)
+    inside = ((at >= 0) & (at < keys))[:, None]
+    column = at.clamp(0, keys - 1)[:, None].expand(p.shape[:-1])
+    return torch.where(inside, p.gather(-1, column[..., None])[..., 0], 0.0)
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    if q.ndim != 4 or k.ndim != 4:
+        raise ValueError(f"q and k must be (batch, heads, length, width), got {tuple(q.shape)} and {tuple(k.shape)}")
+    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} disagree on batch or width")
+    if min(q.shape) < 1 or min(k.shape) < 1:
+        raise ValueError(f"q and k must not be empty, got {tuple(q.shape)} and {tuple(k.shape)}")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"heads must be a multiple of kv_heads, got {q.shape[1]} and {k.shape[1]}")
+    if v is not None and (v.ndim != 4 or v.shape[:3] != k.shape[:3]):
+        raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")

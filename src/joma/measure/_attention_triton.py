@@ -7,6 +7,9 @@ Per block of queries, for each block of keys, with t = s log2(e) - m and p = 2^t
 and at the end entropy = ln 2 (log2 l - a/l), the sum of two numbers that are never negative. Masked logits are a
 large finite number: a row that meets its first real key scales what it gathered before by alpha = 0, so no branch
 is needed. The first key's and the own key's logits are two dot products per query, outside the loop.
+
+Packed text gives every query the ends of its document. Documents follow one another, so a block's first query has the
+least first key and its last query the greatest: blocks of keys that nobody sees are skipped, as with a window.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ def _capped(s, scale2, softcap2, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def _walk(
-    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, low, high, keys,
+    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, low, high, keys,
     stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
-    PAD: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PAD: tl.constexpr, PACKED: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """Take in the keys low..high; MASK says whether any of them may be masked by position or range."""
     d = tl.arange(0, WIDTH)
@@ -67,6 +70,8 @@ def _walk(
                     keep = keep & (n[None, :] <= own[:, None])
                 if WINDOW:
                     keep = keep & (own[:, None] - n[None, :] < window) & (n[None, :] - own[:, None] < window)
+                if PACKED:
+                    keep = keep & (n[None, :] >= begin[:, None]) & (n[None, :] < end[:, None])
                 s = tl.where(keep, s, _MASKED)
             if PAD:
                 real = tl.load(pad_base + n * stride_pn, mask=n < keys, other=0)
@@ -104,13 +109,13 @@ def _one_logit(
 
 @triton.jit
 def _attention(
-    Q, K, V, Bias, Sinks, Pad, Entropy, Lse, Max, SinkMass, SelfMass, Out,
+    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Out,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_bb, stride_bh, stride_bm, stride_bn, stride_pb, stride_pn,
-    stride_ob, stride_oh, stride_om, stride_od,
+    stride_ob, stride_oh, stride_om, stride_od, stride_db, stride_dm,
     heads, group, queries, keys, offset, window, scale2, softcap2,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr,
-    PAD: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
+    PAD: tl.constexpr, PACKED: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the longest rows start first
@@ -139,6 +144,15 @@ def _attention(
         high = tl.minimum(high, last_own + window)
         full_low = tl.maximum(0, last_own - window + 1)
         full_high = tl.minimum(full_high, first_own + window)
+    begin, end = own, own
+    if PACKED:  # as many queries as keys, so that a row is its own key
+        begin_base, end_base = Begin + batch * stride_db, End + batch * stride_db
+        begin = tl.load(begin_base + rows * stride_dm, mask=alive, other=0)
+        end = tl.load(end_base + rows * stride_dm, mask=alive, other=0)
+        low = tl.maximum(low, tl.load(begin_base + first_own * stride_dm) // BN * BN)
+        high = tl.minimum(high, tl.load(end_base + last_own * stride_dm))
+        full_low = tl.maximum(full_low, tl.load(begin_base + last_own * stride_dm))
+        full_high = tl.minimum(full_high, tl.load(end_base + first_own * stride_dm))
     full_low = tl.minimum((full_low + BN - 1) // BN * BN, (high + BN - 1) // BN * BN)
     full_high = tl.maximum(full_high // BN * BN, full_low)
 
@@ -146,45 +160,46 @@ def _attention(
     l = tl.zeros([BM], tl.float32)
     a = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, VWIDTH], tl.float32)
-    if WINDOW:
+    if WINDOW or PACKED:
         m, l, a, acc = _walk(
-            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, low, tl.minimum(full_low, high),
-            keys, stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-            True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, low,
+            tl.minimum(full_low, high), keys,
+            stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
+            True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
         )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, full_low, full_high, keys,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, full_low, full_high, keys,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-        False, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+        False, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, full_high, high, keys,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, full_high, high, keys,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-        True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+        True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
 
     empty = m <= _EMPTY
     m = tl.where(empty, 0.0, m)
-    l = tl.where(empty, 0.0, l)
-    total = l
-    if SINKS:
-        total += tl.exp2(tl.load(Sinks + head).to(tl.float32) * _LOG2E - m)
-    safe = tl.where(total == 0, 1.0, total)
-    log_total = tl.log2(safe)
-    entropy = tl.where(empty, 0.0, tl.maximum((l * log_total - a) / safe * _LN2, 0.0))  # rounding may leave -1e-7
-    lse2 = m + log_total
+    safe = tl.where(empty, 1.0, l)
+    log_l = tl.log2(safe)
+    entropy = tl.where(empty, 0.0, tl.maximum((log_l - a / safe) * _LN2, 0.0))  # rounding may leave -1e-7
+    lse2 = m + log_l
     nowhere = float("-inf")
     out = (batch * heads + head).to(tl.int64) * queries + rows
     tl.store(Entropy + out, entropy, mask=alive)
-    tl.store(Lse + out, tl.where(total == 0, nowhere, lse2 * _LN2), mask=alive)
+    tl.store(Lse + out, tl.where(empty, nowhere, lse2 * _LN2), mask=alive)
     tl.store(Max + out, tl.where(empty, nowhere, m * _LN2), mask=alive)
 
+    one = rows * 0  # the first key
+    if PACKED:
+        one = begin
     seen = alive
     if WINDOW:
-        seen = seen & (own < window) & (-own < window)
+        seen = seen & (own - one < window) & (one - own < window)
     s = _one_logit(
-        q, k_base + rows[:, None] * 0 + d[None, :] * stride_kd, seen, bias_base + rows * stride_bm,
-        pad_base + rows * 0, scale2, softcap2, SOFTCAP, BIAS, PAD,
+        q, k_base + one[:, None] * stride_kn + d[None, :] * stride_kd, seen,
+        bias_base + rows * stride_bm + one * stride_bn, pad_base + one * stride_pn,
+        scale2, softcap2, SOFTCAP, BIAS, PAD,
     )
     tl.store(SinkMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0)), mask=alive)
     seen = alive & (own >= 0) & (own < keys)
@@ -207,7 +222,7 @@ _WIDTHS = (16, 32, 64, 128, 256)
 
 
 def covers(problem: Problem) -> bool:
-    """Whether the kernel can take this problem; `chunked` takes all of them."""
+    """Whether the kernel can take this problem; `joma.measure._attention_blocks` takes all of them."""
     widths = [problem.q.shape[3]] + ([] if problem.v is None else [problem.v.shape[3]])
     kinds = {t.dtype for t in (problem.q, problem.k, problem.v) if t is not None}
     exact = kinds <= {torch.float32} or kinds <= {torch.bfloat16} or kinds <= {torch.float16}
@@ -225,17 +240,18 @@ def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) ->
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
     padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
-    sinks = problem.sinks if problem.sinks is not None else entropy
+    begin, end = (entropy[0], entropy[0]) if problem.document is None else (each.int() for each in problem.document)
     rows, columns, warps, stages = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
-        *(q, k, v, bias, sinks, padding, entropy, lse, top, first, own, out),
+        *(q, k, v, bias, padding, begin, end, entropy, lse, top, first, own, out),
         *q.stride(),
         *k.stride(),
         *v.stride(),
         *bias.stride(),
         *padding.stride(),
         *out.stride(),
+        *(begin.stride(0) if len(begin) > 1 else 0, begin.stride(1)),
         *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
         problem.scale * _LOG2E.value,
         (problem.softcap or 1.0) * _LOG2E.value,
@@ -243,8 +259,8 @@ def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) ->
         WINDOW=problem.window is not None,
         SOFTCAP=problem.softcap is not None,
         BIAS=problem.bias is not None,
-        SINKS=problem.sinks is not None,
         PAD=problem.key_padding is not None,
+        PACKED=problem.document is not None,
         OUTPUT=output,
         WIDTH=width,
         VWIDTH=v.shape[3] if output else 16,

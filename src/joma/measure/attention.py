@@ -8,8 +8,8 @@ For each query with logits s_j (scaled, soft-capped, biased, masked) and p = sof
 Entropy is computed as ln l - a/l with l = sum e^{s-m}, a = sum (s-m) e^{s-m}, m the running maximum: both terms are
 never negative, so neither is their sum, and no digits cancel on sharp rows.
 
-Three paths give the same numbers: a Triton kernel (CUDA), chunks of queries (anywhere, differentiable in q, k, bias
-and sinks), and a float64 oracle that forms the matrix (`attention_stats_reference`, for tests).
+Three paths give the same numbers: a Triton kernel (CUDA), blocks of queries (anywhere), and a float64 oracle that forms
+the matrix (`attention_stats_reference`, for tests). Gradients flow through q, k, v, the bias and the sinks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.measure._attention_chunks import chunked, recomputed
+from joma.measure import _attention_blocks
+from joma.measure._attention_chunks import Path, recomputed
+from joma.measure._attention_logits import of_logits
 from joma.measure._attention_problem import Problem
-from joma.theory.arguments import Number, as_numbers
+from joma.measure._attention_sinks import Sink
+from joma.theory.arguments import Number, as_numbers, as_tensor
 
 
 class AttentionStats(NamedTuple):
@@ -60,7 +64,10 @@ def attention_stats(
     bias: Number | None = None,
     softcap: float | None = None,
     sinks: Number | None = None,
+    sink_key: Number | None = None,
+    sink_in_entropy: bool = False,
     key_padding: Number | None = None,
+    cu_seqlens: Number | None = None,
 ) -> AttentionStats:
     """Entropy, log-sum-exp, largest logit and masses of every query's attention. Never a queries x keys tensor.
 
@@ -68,17 +75,30 @@ def attention_stats(
     the last query with the last key, so that queries may be fewer than keys (decoding). `scale` is 1/sqrt(width).
     `window=n` keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it).
     `softcap=c` replaces logits by c tanh(s/c), before the bias. `bias` broadcasts to (batch, heads, queries, keys);
-    ALiBi is (1, heads, 1, keys). `sinks` (heads,) are learned logits that join the denominator and nothing else:
-    masses and entropy then count the real keys only, and the masses sum to less than 1. `key_padding` (batch, keys)
-    is True for real keys.
+    ALiBi is (1, heads, 1, keys). `key_padding` (batch, keys) is True for real keys.
+
+    `cu_seqlens` says that each row holds several documents, none of which sees another: where they begin, and at the
+    end the number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone;
+    sink_mass is the attention on the first key of the query's own document.
+
+    A learned sink joins the denominator of every query: `sinks`, one logit or one per head (heads,), which takes mass
+    and has no value (gpt-oss; sinks=0.0 is "softmax plus one"), or `sink_key` (kv_heads, width), a learned key that
+    every query sees. The masses on the real keys then sum to less than 1; the sink has e^(its logit - lse). `entropy`
+    is -sum p ln p over the real keys, and sink_in_entropy=True adds the sink's own -p ln p. max_logit is always that
+    of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)
     >>> attention_stats(q, q).effective_keys
     tensor([[[1., 2., 3.]]])
+    >>> attention_stats(q, q, cu_seqlens=[0, 2, 3]).effective_keys
+    tensor([[[1., 2., 1.]]])
     """
-    problem = Problem.of(q, k, None, causal, scale, window, bias, softcap, sinks, key_padding)
-    return AttentionStats(*_solve(problem)[:6])
+    problem = Problem.of(
+        q, k, None, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap, key_padding=key_padding,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    return AttentionStats(*_solve(problem, Sink.of(problem, sinks, sink_key, None, sink_in_entropy)))
 
 
 def attention_with_stats(
@@ -92,11 +112,16 @@ def attention_with_stats(
     bias: Number | None = None,
     softcap: float | None = None,
     sinks: Number | None = None,
+    sink_key: Number | None = None,
+    sink_value: Number | None = None,
+    sink_in_entropy: bool = False,
     key_padding: Number | None = None,
+    cu_seqlens: Number | None = None,
 ) -> tuple[Tensor, AttentionStats]:
     """The attention output (batch, heads, queries, value width, dtype of v) and its statistics, from one pass.
 
-    v (batch, kv_heads, keys, value width); everything else as in `attention_stats`. Fully masked rows output 0.
+    v (batch, kv_heads, keys, value width); `sink_value` (kv_heads, value width) is what the sink key adds to the
+    output, nothing unless given; everything else as in `attention_stats`. Rows that see no key output 0.
 
     >>> import torch
     >>> q, v = torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 2.0, 4.0]).view(1, 1, 3, 1)
@@ -104,9 +129,37 @@ def attention_with_stats(
     >>> output.flatten(), stats.effective_keys.flatten()
     (tensor([0., 1., 2.]), tensor([1., 2., 3.]))
     """
-    problem = Problem.of(q, k, v, causal, scale, window, bias, softcap, sinks, key_padding)
-    *stats, output = _solve(problem)
+    problem = Problem.of(
+        q, k, v, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap, key_padding=key_padding,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    *stats, output = _solve(problem, Sink.of(problem, sinks, sink_key, sink_value, sink_in_entropy))
     return output, AttentionStats(*stats)
+
+
+def logit_stats(logits: Number, *, first: Number | None = None, own: Number | None = None) -> AttentionStats:
+    """The same of logits that exist already, (batch, heads, queries, keys): scaled, biased and masked.
+
+    Masked is -inf, or the lowest number of the logits' type, as models add it. `first` and `own` (queries,) say which
+    columns hold the first key and the query's own: unless given, column 0, and the columns that align the last query
+    with the last key. A column that is not there (-1) has mass 0. A few rows are worked at a time.
+
+    >>> import torch
+    >>> logit_stats(torch.zeros(1, 1, 2, 4)).effective_keys
+    tensor([[[4., 4.]]])
+    """
+    s = as_numbers(logits, "logits").detach()
+    if s.ndim != 4 or min(s.shape) < 1:
+        raise ValueError(f"logits must be (batch, heads, queries, keys), none of them 0, got {tuple(s.shape)}")
+    queries, keys = s.shape[2:]
+    column = torch.arange(queries, device=s.device)
+    start = torch.zeros_like(column) if first is None else as_tensor(first, "first").to(s.device)
+    mine = column + keys - queries if own is None else as_tensor(own, "own").to(s.device)
+    for name, given in (("first", start), ("own", mine)):
+        if given.shape != (queries,) or given.is_floating_point():
+            wanted = f"whole numbers of shape ({queries},), one per query"
+            raise ValueError(f"{name} must be {wanted}, got {given.dtype} {tuple(given.shape)}")
+    return AttentionStats(*of_logits(s, start.long(), mine.long()))
 
 
 def attention_stats_reference(
@@ -119,7 +172,10 @@ def attention_stats_reference(
     bias: Number | None = None,
     softcap: float | None = None,
     sinks: Number | None = None,
+    sink_key: Number | None = None,
+    sink_in_entropy: bool = False,
     key_padding: Number | None = None,
+    cu_seqlens: Number | None = None,
 ) -> AttentionStats:
     """The same in float64 with the whole matrix: slow, large, and what the other paths are measured against.
 
@@ -130,14 +186,27 @@ def attention_stats_reference(
     """
     doubled = None if bias is None else as_numbers(bias, "bias").double()
     q, k = as_numbers(q, "q").double(), as_numbers(k, "k").double()
-    problem = Problem.of(q, k, None, causal, scale, window, doubled, softcap, sinks, key_padding)
-    return AttentionStats(*problem.rows(0, problem.queries)[:6])
+    problem = Problem.of(
+        q, k, None, causal=causal, scale=scale, window=window, bias=doubled, softcap=softcap, key_padding=key_padding,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    sink = Sink.of(problem, sinks, sink_key, None, sink_in_entropy)
+    found = problem.rows(0, problem.queries)
+    return AttentionStats(*(found if sink is None else sink.applied(found)))
 
 
-def _solve(problem: Problem) -> tuple[Tensor, ...]:
+def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
+    forward = _path(problem)
+    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
+        found = recomputed(forward, problem) if problem.differentiable else forward(problem)
+        return found if sink is None else sink.applied(found)
+
+
+def _path(problem: Problem) -> Path:
+    """The fastest path that covers the problem here."""
     if problem.q.is_cuda and find_spec("triton") is not None:
         from joma.measure._attention_triton import covers, launch
 
         if covers(problem):
-            return recomputed(launch, problem) if problem.differentiable else launch(problem)
-    return chunked(problem)
+            return launch
+    return _attention_blocks.forward

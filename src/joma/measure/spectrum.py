@@ -8,8 +8,6 @@ done exactly, through their Gram matrix in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import ceil, prod, sqrt
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from joma.host.words import brief
 from joma.measure import _factor, _lanczos
+from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
 from joma.theory.arguments import Number, as_numbers
 
 GRAM_SIDE = 256
@@ -111,7 +110,7 @@ def spectrum(
     >>> s.values, s.stable_rank, s.probability
     (tensor([3., 2.]), tensor(1.5556), 1.0)
     """
-    w = _checked(w)
+    w = checked(w)
     side = min(w.shape[-2:])
     if not (isinstance(count, int) and 1 <= count <= side):
         raise ValueError(f"count must be a whole number from 1 to {side}, the smaller side of w, got {count!r}")
@@ -119,11 +118,11 @@ def spectrum(
         raise ValueError(f"tolerance and failure must lie between 0 and 1, got {tolerance!r} and {failure!r}")
     known = None if start is None else _checked_start(start, w, side)
     warm = 0 if known is None else known.shape[-1]
-    with torch.no_grad(), _full_precision(w.device):
+    with torch.no_grad(), full_precision(w.device):
         stack = w.detach().reshape(-1, *w.shape[-2:])
         stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
         width = -(-(count + warm + SPARE) // WIDTH) * WIDTH
-        eps = torch.finfo(_compute_dtype(w)).eps
+        eps = torch.finfo(compute_dtype(w)).eps
         exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
         factor = side <= (FACTOR_SIDE_CPU if _factor.on_cpu(w) else FACTOR_SIDE) and count <= FACTOR_COUNT
         if generator is None:
@@ -135,7 +134,7 @@ def spectrum(
         parts = []
         step = max(1, TOGETHER // prod(w.shape[-2:]))
         for i in range(0, len(stack), step):
-            some, before, part = stack[i : i + step], earlier[i : i + step].to(_compute_dtype(w)), None
+            some, before, part = stack[i : i + step], earlier[i : i + step].to(compute_dtype(w)), None
             if not exact and factor:
                 part = _by_factor(some, before, count, tolerance, each, generator)
             if not exact and part is None:
@@ -159,7 +158,7 @@ def stable_rank(w: Number, *, tolerance: float = 1e-3, generator: torch.Generato
     found = spectrum(w, tolerance=tolerance, generator=generator)
     if not (torch.is_grad_enabled() and w.requires_grad):
         return found.stable_rank
-    wide = w.to(_compute_dtype(w))
+    wide = w.to(compute_dtype(w))
     size = wide.detach().abs().amax((-2, -1), keepdim=True)
     wide = wide / torch.where(size > 0, size, 1.0)
     u = found.vectors
@@ -199,11 +198,11 @@ def effective_rank(w: Number) -> Tensor:
     >>> effective_rank(torch.eye(4)).item()
     4.0
     """
-    w = _checked(w)
+    w = checked(w)
     stack = w.reshape(-1, *w.shape[-2:])
     stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
-    with _full_precision(w.device):
-        parts = [torch.linalg.eigvalsh(_gram(one, _scale(one)[1])) for one in stack.split(1)]
+    with full_precision(w.device):
+        parts = [torch.linalg.eigvalsh(gram(one, scaling(one)[1])) for one in stack.split(1)]
     squares = torch.cat(parts) if parts else stack.new_zeros(0, stack.shape[-2], dtype=torch.float64)
     present = squares > 1e-14 * squares.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     sigma = torch.where(present, torch.where(present, squares, 1.0).sqrt(), 0.0)
@@ -211,7 +210,7 @@ def effective_rank(w: Number) -> Tensor:
     share = sigma / torch.where(total > 0, total, 1.0)
     entropy = torch.special.entr(torch.where(present, share, 1.0)).sum(-1)
     rank = torch.where(total[:, 0] > 0, entropy.exp(), 0.0)
-    return rank.to(_compute_dtype(w)).reshape(w.shape[:-2])
+    return rank.to(compute_dtype(w)).reshape(w.shape[:-2])
 
 
 class _Part(NamedTuple):
@@ -229,8 +228,8 @@ def _by_factor(
     a: Tensor, earlier: Tensor, count: int, tolerance: float, failure: float, generator: torch.Generator
 ) -> _Part | None:
     """The Gram matrix and Cholesky factors; None if they do not settle it."""
-    frobenius, scale = _scale(a)
-    a = a.to(_compute_dtype(a))
+    frobenius, scale = scaling(a)
+    a = a.to(compute_dtype(a))
     drawn = _gaussians(a, STARTS + (PROBES_CPU if _factor.on_cpu(a) else PROBES), generator).to(a.device)
     first, probes = drawn[..., :STARTS] / sqrt(STARTS * a.shape[-2]), drawn[..., STARTS:].contiguous()
     # Earlier vectors are a good place to begin: nothing is concluded from this start.
@@ -253,8 +252,8 @@ def _by_lanczos(
     generator: torch.Generator,
 ) -> _Part | None:
     """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
-    frobenius, scale = _scale(a)
-    a = a.to(_compute_dtype(a))
+    frobenius, scale = scaling(a)
+    a = a.to(compute_dtype(a))
     # Gaussian columns first, so that QR leaves them a basis of their own. On the CPU, which is faster at that.
     block = torch.cat([_gaussians(a, gaussians, generator).cpu(), earlier.cpu()], dim=-1)
     start, r = torch.linalg.qr(block)
@@ -296,50 +295,18 @@ def _next_look(before: tuple[int, float] | None, now: tuple[int, float]) -> int:
 
 
 def _by_gram(a: Tensor, count: int) -> _Part:
-    frobenius, scale = _scale(a)
-    squares, vectors = torch.linalg.eigh(_gram(a, scale))
+    frobenius, scale = scaling(a)
+    squares, vectors = torch.linalg.eigh(gram(a, scale))
     squares, vectors = squares[..., -count:].flip(-1), vectors[..., -count:].flip(-1)
     # In float64, and then of the numbers that are handed back.
-    rounding = a.shape[-1] * torch.finfo(torch.float64).eps + 2 * torch.finfo(_compute_dtype(a)).eps
+    rounding = a.shape[-1] * torch.finfo(torch.float64).eps + 2 * torch.finfo(compute_dtype(a)).eps
     error = torch.where(frobenius > 0, rounding, 0.0)[:, None].expand(-1, count)
     return _Part(squares.clamp_min(0.0).cpu(), frobenius, scale, error, torch.zeros(len(a), dtype=torch.int64), vectors)
 
 
-def _gram(a: Tensor, scale: Tensor) -> Tensor:
-    """(scale a)(scale a)^T in float64, converted a few columns at a time so that no copy of the matrix is held."""
-    columns = max(64, (1 << 22) // (a.shape[0] * a.shape[1] or 1))
-    gram = torch.zeros(a.shape[0], a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
-    for piece in a.split(columns, dim=-1):
-        wide = piece.double() * scale.to(a.device)[:, None, None]
-        gram = gram + wide @ wide.mT
-    return gram
-
-
-def _scale(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU.
-
-    Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
-    Since every path begins here, this is also where NaN and infinity are refused, without another pass.
-    """
-    with torch.no_grad():
-        lines = a if a.stride(-1) == 1 else a.mT
-        norms = torch.linalg.vector_norm(lines, dim=-1, dtype=_compute_dtype(a)).cpu().double()
-        frobenius = torch.linalg.vector_norm(norms, dim=-1)
-        tiny, huge = torch.finfo(_compute_dtype(a)).tiny, torch.finfo(_compute_dtype(a)).max
-        unsafe = ~((frobenius > sqrt(tiny) * 1e6) & (frobenius < sqrt(huge) * 1e-6))
-        for i in unsafe.nonzero()[:, 0].tolist():  # squares would leave the range: rare, so a second pass is no loss
-            largest = a[i].abs().amax().cpu().double()
-            if not largest.isfinite():
-                raise ValueError("w must be finite, got NaN or infinity")
-            if largest > 0:
-                pieces = (row.double() / largest.to(a.device) for row in lines[i].split(64))
-                frobenius[i] = largest * sqrt(sum(float(piece.square().sum()) for piece in pieces))
-        return frobenius, torch.where(frobenius > 0, 1 / frobenius, 1.0)
-
-
 def _gaussians(a: Tensor, columns: int, generator: torch.Generator) -> Tensor:
     """(matrices, side, columns), where the generator is."""
-    return torch.randn(*a.shape[:-1], columns, generator=generator, device=generator.device, dtype=_compute_dtype(a))
+    return torch.randn(*a.shape[:-1], columns, generator=generator, device=generator.device, dtype=compute_dtype(a))
 
 
 def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> Spectrum:
@@ -347,7 +314,7 @@ def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> 
 
     def joined(pieces: list[Tensor], *tail: int, dtype: torch.dtype | None = None) -> Tensor:
         whole = torch.cat(pieces) if pieces else torch.zeros(0)
-        return whole.to(device=w.device, dtype=dtype or _compute_dtype(w)).reshape((*lead, *tail))
+        return whole.to(device=w.device, dtype=dtype or compute_dtype(w)).reshape((*lead, *tail))
 
     return Spectrum(
         values=joined([part.squares.sqrt() / part.scale[:, None] for part in parts], count),
@@ -359,31 +326,6 @@ def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> 
         iterations=joined([part.iterations for part in parts], dtype=torch.int64),
         vectors=joined([part.vectors for part in parts], side, count),
     )
-
-
-def _compute_dtype(w: Tensor) -> torch.dtype:
-    return torch.promote_types(w.dtype, torch.float32)
-
-
-@contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """Products in real float32, whatever the training loop around us has chosen (TF32, autocast)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _checked(given: Number) -> Tensor:
-    w = as_numbers(given, "w")
-    if not w.is_floating_point():
-        raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
-    if w.ndim < 2 or 0 in w.shape[-2:]:
-        raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
-    return w
 
 
 def _checked_start(given: Number, w: Tensor, side: int) -> Tensor:

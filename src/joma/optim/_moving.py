@@ -21,7 +21,7 @@ from joma.optim._matrix import Matrix
 from joma.optim._places import is_sharded, local
 
 OnMove = Literal["keep", "rotate", "reset"]
-SECOND = ("sq", "square", "sum", "var", "inf", "max", "step_size")
+SECOND = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
 """Parts of the names that torch's optimizers give to what is not linear in the gradient."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -78,18 +79,19 @@ def shrink(parameters: list[Tensor], by: Any) -> None:
     torch._foreach_mul_([local(one) for one in parameters], 1 - by)
 
 
-def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
-    """The largest magnitude in each tensor; NaN where there is one. On the device of the first."""
-    norms = torch._foreach_norm([local(one) for one in tensors], float("inf"))
+def are_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """For each tensor whether all of it that is here is finite. On the device of the first."""
+    here = [local(one) for one in tensors]
+    zero = here[0].new_zeros(1)  # a process that has no row of a tensor has nothing to object to
+    norms = torch._foreach_norm([one if one.numel() else zero for one in here], float("inf"))
     if any(norm.dtype != norms[0].dtype or norm.device != norms[0].device for norm in norms):
-        norms = tuple(norm.to(norms[0].device, torch.float32) for norm in norms)
-    return torch.stack(norms)
+        return torch.stack([norm.isfinite().to(norms[0].device) for norm in norms])
+    return torch.stack(norms).isfinite()
 
 
 def whole_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of all entries together."""
-    norms = [whole(norm) for norm in torch._foreach_norm(list(tensors))]
-    together: Tensor = torch.linalg.vector_norm(
-        torch.stack([norm.to(norms[0].device, torch.float32) for norm in norms])
-    )
+    """The norm of all entries together; squares of half precision would overflow where their root does not."""
+    precise = reduce(torch.promote_types, (one.dtype for one in tensors), torch.float32)
+    norms = [whole(norm) for norm in torch._foreach_norm(list(tensors), 2, precise)]
+    together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return together

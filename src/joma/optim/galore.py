@@ -272,7 +272,7 @@ class GaLore(torch.optim.Optimizer):
         if not gradients:
             return [], torch.ones(0, dtype=torch.bool)
         tensors = [gradient for _, gradient in gradients]
-        return [name for name, _ in gradients], on_all(_update.largest_entries(tensors).isfinite(), tensors)
+        return [name for name, _ in gradients], on_all(_update.are_finite(tensors), tensors)
 
     def _is_fine(self, names: list[str], fine: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
@@ -310,10 +310,10 @@ class GaLore(torch.optim.Optimizer):
             acts = self._guard.hold(names, fine, ready)
         elif not self._is_fine(names, fine):
             return False
-        for batch in batches:
-            self._decay(batch, acts)
         if self.clip is not None:
             self._clip(ready, self.clip)
+        for batch in batches:
+            self._decay(batch, acts)
         self.inner.step()
         for batch, moved in zip(batches, unfolded, strict=True):
             _update.fold(batch, moved, self._option(batch[0], "scale"))

@@ -2,7 +2,8 @@
 
 from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError
+from joma.probes._support import can_probe
 from joma.probes._text import attention_entropy
 from joma.probes._transformers import collect
 
-__all__ = ["Probe", "ProbeError", "attention_entropy", "collect", "collect_plain"]
+__all__ = ["Probe", "ProbeError", "attention_entropy", "can_probe", "collect", "collect_plain"]

@@ -1,4 +1,4 @@
-"""What a query sees, in the words of `attention_stats`: causal, a window, padded keys, or failing that a bias.
+"""What a query sees, in the words of `attention_stats`: causal, a window, padded keys, documents, or else a bias.
 
 A mask is as large as the attention matrix. Where it is one of the usual ones it need not be read a second time, and a
 window lets the kernel skip what is outside it; so masks are recognised once, when the model builds them.
@@ -53,11 +53,13 @@ def structure(
         real = padding[:, last - q_length : last]
     note = Seen(kv_length, {}, real)
     if aligned:
+        documents = _documents(mask) if padding is None and q_length == last == kv_length else None
         for options in _guesses(local_size):
             keys = last if options["causal"] else kv_length
-            if (options["causal"] or keys == last) and _explains(options, mask, padding, keys):
+            if (options["causal"] or keys == last) and _explains(options, mask, padding, keys, documents):
                 cut = None if padding is None else padding[:, :keys]
-                note = Seen(keys, {**options, "key_padding": cut}, real)
+                starts = None if documents is None else cu_seqlens(documents)
+                note = Seen(keys, {**options, "key_padding": cut, "cu_seqlens": starts}, real)
                 break
     setattr(mask, _NOTE, note)
     return mask
@@ -104,8 +106,27 @@ def _guesses(local_size: int | None) -> list[dict[str, Any]]:
     return [{"causal": c, "window": w} for c, w in [*windows, (True, None), (False, None)]]
 
 
-def _explains(options: dict[str, Any], mask: Tensor, padding: Tensor | None, keys: int) -> bool:
-    """Whether `options` and `padding` give exactly `mask`, compared a few queries at a time."""
+def _documents(mask: Tensor) -> Tensor | None:
+    """(batch, tokens): the number of every token's document, a new one wherever a token does not see the one before.
+
+    None where every token sees the one before it, so that there is one document.
+    """
+    new = ~torch.nn.functional.pad(mask[:, 0].diagonal(-1, 1, 2).bool(), (1, 0), value=True)
+    return new.long().cumsum(1) if bool(new.any()) else None
+
+
+def cu_seqlens(documents: Tensor) -> Tensor:
+    """(batch, most documents + 1): where the documents of every row begin, and then the length, repeated."""
+    rows, length = documents.shape
+    ends = torch.full((rows, int(documents[:, -1].max()) + 2), length, device=documents.device)
+    token = torch.arange(length, device=documents.device).expand(rows, length)
+    return ends.scatter_reduce_(1, documents, token, "amin")
+
+
+def _explains(
+    options: dict[str, Any], mask: Tensor, padding: Tensor | None, keys: int, documents: Tensor | None
+) -> bool:
+    """Whether `options`, `padding` and `documents` give exactly `mask`, compared a few queries at a time."""
     batch, heads, queries, width = mask.shape
     if heads != 1:
         return False
@@ -120,6 +141,9 @@ def _explains(options: dict[str, Any], mask: Tensor, padding: Tensor | None, key
         if options["window"] is not None:
             expected &= (key - own).abs() < options["window"]
         part = mask[:, 0, start : start + rows]
-        if not torch.equal((expected & inside).expand_as(part), part):
+        seen = expected & inside
+        if documents is not None:
+            seen = seen & (documents[:, start : start + rows, None] == documents[:, None])
+        if not torch.equal(seen.expand_as(part), part):
             return False
     return True

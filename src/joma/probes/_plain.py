@@ -28,6 +28,9 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     nothing can look into it; outputs agree within rounding. A model that writes its attention out by hand cannot be
     seen: a forward pass without any attention call is refused with a `ProbeError` that names the model.
 
+    The learned key of add_bias_kv and the zero key of add_zero_attn are sinks: no mass of the real keys, but one more
+    term of the entropy, as in the weights that nn.MultiheadAttention returns.
+
     Queries and keys of three dimensions (batch, length, width) count as one head. What torch.compile has compiled runs
     uncompiled inside the block.
 
@@ -39,6 +42,18 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     """
     model = inner(model)
     probe = Probe(model, keep=keep)
+    hooks = probe.watch(model)
+    try:
+        with uncompiled(), following(probe) as caller, Watching(probe, caller):
+            yield probe
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def following(probe: Probe) -> Iterator[list[nn.Module]]:
+    """The modules of the probe's model that are at work, the innermost last."""
     caller: list[nn.Module] = []
 
     def enter(module: nn.Module, inputs: Any) -> None:
@@ -47,19 +62,16 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         caller.pop()
 
-    hooks = probe.watch(model)
-    for module in probe.names:
-        hooks.append(module.register_forward_pre_hook(enter))
-        hooks.append(module.register_forward_hook(leave, always_call=True))
+    hooks = [module.register_forward_pre_hook(enter) for module in probe.names]
+    hooks += [module.register_forward_hook(leave, always_call=True) for module in probe.names]
     try:
-        with uncompiled(), _Watching(probe, caller):
-            yield probe
+        yield caller
     finally:
         for hook in hooks:
             hook.remove()
 
 
-class _Watching(TorchFunctionMode):
+class Watching(TorchFunctionMode):
     """Sees the calls of torch functions made while it is active, and lets them through unchanged."""
 
     def __init__(self, probe: Probe, caller: list[nn.Module]) -> None:
@@ -71,17 +83,25 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         options = kwargs or {}
         if self.caller and self.probe.running:
-            name = self.probe.names[self.caller[-1]]
-            if func is F.scaled_dot_product_attention:
-                _dot_product(self.probe, name, *args, **options)
-            elif func is F.multi_head_attention_forward:
-                _multihead(self.probe, name, _MULTIHEAD.bind(*args, **options))
+            self.see(func, self.probe.names[self.caller[-1]], args, options)
         return func(*args, **options)
+
+    def see(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Measure one call of `func` by the module `name`, if it attends."""
+        if func is F.scaled_dot_product_attention:
+            _dot_product(self.probe, name, self.real, *args, **options)
+        elif func is F.multi_head_attention_forward:
+            _multihead(self.probe, name, _MULTIHEAD.bind(*args, **options))
+
+    def real(self, queries: int) -> Tensor | None:
+        """(batch, queries): which queries are no padding, where that is known."""
+        return None
 
 
 def _dot_product(
     probe: Probe,
     name: str,
+    known: Callable[[int], Tensor | None],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -96,7 +116,7 @@ def _dot_product(
     q, k = _four(query), _four(key)
     queries, keys = q.shape[2], k.shape[2]
     options: dict[str, Any] = {"causal": False, "scale": scale}
-    real = None
+    real = known(queries)
     if is_causal and queries > keys:
         seen = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
         options["bias"] = as_bias(seen)
@@ -105,7 +125,7 @@ def _dot_product(
     elif attn_mask is not None:
         mask = _mask_for(query, attn_mask)
         options["bias"] = as_bias(mask)
-        if mask.dtype == torch.bool and mask.shape[1:3] == (1, 1) and queries == keys:
+        if real is None and mask.dtype == torch.bool and mask.shape[1:3] == (1, 1) and queries == keys:
             real = mask[:, 0, 0]  # one row for all queries: padded keys, whose queries are padded too
     _measure(probe, name, q, k, real, options)
 
@@ -133,11 +153,10 @@ def _multihead(probe: Probe, name: str, bound: Any) -> None:
     """One call of nn.MultiheadAttention: project queries and keys as it does, and measure them."""
     bound.apply_defaults()
     call: dict[str, Any] = bound.arguments
-    for strange in ("bias_k", "static_k"):
+    for strange in ("static_k", "bias_k") if call["add_zero_attn"] else ("static_k",):
         if call[strange] is not None:
-            raise ProbeError(f"{probe.model_name}: {name} uses {strange}: it cannot be measured")
-    if call["add_zero_attn"]:
-        raise ProbeError(f"{probe.model_name}: {name} uses add_zero_attn: it cannot be measured")
+            also = " with add_zero_attn" if strange == "bias_k" else ""
+            raise ProbeError(f"{probe.model_name}: {name} uses {strange}{also}: it cannot be measured")
     query, key, heads = call["query"], call["key"], call["num_heads"]
     if call["use_separate_proj_weight"]:
         weights = call["q_proj_weight"], call["k_proj_weight"]
@@ -148,8 +167,12 @@ def _multihead(probe: Probe, name: str, bound: Any) -> None:
         _heads_first(F.linear(x, weight, bias), heads)
         for x, weight, bias in zip((query, key), weights, biases, strict=True)
     )
-    options: dict[str, Any] = {"causal": False, "bias": None}
+    options: dict[str, Any] = {"causal": False, "bias": None, "sink_in_entropy": True}
     real = None
+    if call["add_zero_attn"]:
+        options["sinks"] = 0.0  # a key of zeros
+    elif call["bias_k"] is not None:
+        options["sink_key"] = call["bias_k"].detach().view(heads, -1)
     if (mask := call["attn_mask"]) is not None:
         bias = as_bias(~mask if mask.dtype == torch.bool else mask)  # True means masked here
         options["bias"] = bias.unflatten(0, (q.shape[0], -1)) if bias.ndim == 3 else bias

@@ -63,6 +63,7 @@ class Probe:
         self._calls_before = 0  # the forward pass under way
         self._keep = keep
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
+        self._largest: dict[str, Tensor] = {}  # logits, (heads,)
 
     def __repr__(self) -> str:
         seen = f"{counted(len(self.layers), 'layer')}, {counted(self.calls, 'attention call')}"
@@ -81,16 +82,28 @@ class Probe:
         """
         if measure not in AttentionStats._fields:
             raise ValueError(f"measure must be one of {', '.join(AttentionStats._fields)}, got {measure!r}")
-        if not self._sums:
-            raise ProbeError(f"{self.model_name} was not called while the probe was attached")
         at = AttentionStats._fields.index(measure)
-        means = [(total[at] / count).double().cpu() for total, count in map(self._sums.__getitem__, self.layers)]
-        heads = max(len(row) for row in means)
-        return torch.stack([torch.cat([row, row.new_full((heads - len(row),), torch.nan)]) for row in means])
+        return self._rows({name: total[at] / count for name, (total, count) in self._sums.items()})
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
         return self.mean("entropy")
+
+    def largest_logit(self) -> Tensor:
+        """(layers, heads), float64, on the CPU: the largest logit of all queries and calls.
+
+        `mean("max_logit")` is the mean over queries of each query's largest. Training that is about to diverge shows
+        here first: one query is enough.
+        """
+        return self._rows(self._largest)
+
+    def _rows(self, by_layer: dict[str, Tensor]) -> Tensor:
+        """(layers, heads) in the order of `layers`, NaN where a layer has fewer heads."""
+        if not by_layer:
+            raise ProbeError(f"{self.model_name} was not called while the probe was attached")
+        rows = [by_layer[name].double().cpu() for name in self.layers]
+        heads = max(len(row) for row in rows)
+        return torch.stack([torch.cat([row, row.new_full((heads - len(row),), torch.nan)]) for row in rows])
 
     def record(self, name: str, stats: AttentionStats, real: Tensor | None) -> None:
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
@@ -105,10 +118,12 @@ class Probe:
             counted = counted & real[:, None]
         every = torch.stack([torch.where(counted, each, 0.0).sum((0, 2), dtype=wide) for each in stats])
         count = counted.sum((0, 2)).to(wide)
+        largest = torch.where(counted, stats.max_logit, -torch.inf).amax((0, 2))
         if name in self._sums:
+            largest = torch.maximum(largest, self._largest[name].to(largest.device))
             total, seen = self._sums[name]
             every, count = total + every.to(total.device), seen + count.to(seen.device)
-        self._sums[name] = every, count
+        self._sums[name], self._largest[name] = (every, count), largest
 
     def watch(self, model: nn.Module) -> list[Any]:
         """Hooks on the whole model. Calls count only inside its forward pass: gradient checkpointing calls attention

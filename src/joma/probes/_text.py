@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import signature
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from joma.host.devices import lacking
 from joma.host.words import counted
 from joma.models.decoder import Decoder
+from joma.probes._own import ATTENDING
 from joma.probes._record import ProbeError, inner
 from joma.probes._transformers import collect
 from joma.probes.decoder import ensemble_entropy
@@ -18,6 +20,9 @@ from joma.theory.arguments import Number, as_tensor
 
 CONTEXT = 512
 """Tokens per window unless given: fewer where texts are shorter or the model reads fewer."""
+LOGITS = 1 << 26
+"""Logits at a time, of all heads of one layer, where a model forms them itself: 256 MiB in float32."""
+_HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
 
 
 def attention_entropy(
@@ -27,7 +32,7 @@ def attention_entropy(
     context: int | None = None,
     batch: int = 8,
     device: torch.device | str | None = None,
-    single_pass: bool = False,
+    single_pass: bool | None = None,
 ) -> Tensor:
     """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
@@ -38,8 +43,9 @@ def attention_entropy(
     at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model
     reads fewer tokens at a time. The mean runs over all queries, also the first ones of a window, which can only see a
     few keys: compare values of the same context. `device` moves the model there and leaves it there; by default it
-    stays where it is. single_pass: as in `collect`. Runs in evaluation mode without gradients; the mode comes back
-    afterwards.
+    stays where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
+    compute attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation
+    mode without gradients; the mode comes back afterwards.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -61,7 +67,15 @@ def attention_entropy(
         with torch.inference_mode():
             parts = [ensemble_entropy(model, some) * len(some) for some in windows_here.split(batch)]
         return torch.stack(parts).sum(0).cpu() / len(windows)
-    return _of_transformers(model, windows_here.split(batch), single_pass)
+    some = min(batch, _most_windows(model, windows.shape[1]))
+    return _of_transformers(model, windows_here.split(some), single_pass is not False)
+
+
+def _most_windows(model: nn.Module, length: int) -> int:
+    """How many windows may be read at a time by a model whose own attention forms the queries x keys matrix."""
+    config: Any = getattr(model, "config", None)
+    heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
+    return max(1, LOGITS // (heads * length**2)) if getattr(config, "model_type", None) in ATTENDING else sys.maxsize
 
 
 def _of_transformers(model: nn.Module, batches: tuple[Tensor, ...], single_pass: bool) -> Tensor:
@@ -106,5 +120,5 @@ def _limits(model: nn.Module) -> tuple[int | None, int | None]:
     if isinstance(model, Decoder):
         return model.config.context, model.config.vocabulary
     found = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
-    longest, vocabulary = (limit if isinstance(limit, int) else None for limit in found)
+    longest, vocabulary = (limit if isinstance(limit, int) and limit > 0 else None for limit in found)
     return longest, vocabulary

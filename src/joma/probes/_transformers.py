@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import seen_by, structure
+from joma.probes._own import ON_SDPA, watching
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
+from joma.probes._support import INTERFACE, OWN, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 _ACTIVE: list[_TransformersProbe] = []
@@ -37,13 +39,18 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
 
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
     setting comes back afterwards. The statistics take a second pass, or, with single_pass=True, come out of the pass
-    that computes the output (for CUDA; logits then agree within rounding). Soft-capped logits and learned sinks,
-    which sdpa cannot do, always take the single pass. Dropout in training mode acts on the output as usual, and not
-    on the statistics; together with soft caps or sinks it is refused.
+    that computes the output (faster; logits then agree within rounding). Soft-capped logits, learned sinks and
+    documents given as cu_seq_lens_q, which sdpa cannot do, always take the single pass. Dropout in training mode acts
+    on the output as usual, and not on the statistics; together with one of those three it is refused.
+
+    Packed text (position_ids that restart, or cu_seq_lens_q) gives the statistics of every document alone. Entropy
+    leaves learned sinks out, as transformers' own attention weights do.
 
     keep=False keeps the running means alone: memory does not grow with the number of calls. What torch.compile has
-    compiled runs uncompiled inside the block. A model that does not send its attention through transformers'
-    AttentionInterface is refused by name with a `ProbeError`.
+    compiled runs uncompiled inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM,
+    Falcon, MPT, CodeGen, XLNet, DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one
+    layer at a time are reduced as they appear. What remains is refused by name with a `ProbeError`; `can_probe` says
+    beforehand.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -61,6 +68,14 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
     probe = _TransformersProbe(model, keep=keep, single_pass=single_pass)
     hooks: list[Any] = []
     try:
+        if own := _own_way(model):
+            if own in ON_SDPA:
+                for config in configs:
+                    config._attn_implementation_internal = "sdpa"
+            hooks = probe.watch(model)
+            with uncompiled(), watching(model, own, probe):
+                yield probe
+            return
         _switch(model)
         _ACTIVE.append(probe)
         hooks = probe.watch(model)
@@ -99,20 +114,28 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+def _own_way(model: nn.Module) -> str | None:
+    """The model type, if all of `model` computes attention by itself in a way that is known; refuse what is not."""
+    models = _pretrained(model)
+    ways = {way(each) for each in models}
+    if ways == {INTERFACE}:
+        return None
+    kinds = {each.config.model_type for each in models}
+    if ways != {OWN} or len(kinds) > 1:
+        strange = next(each for each in models if way(each) != INTERFACE)
+        raise ProbeError(unseen(type(strange).__name__))
+    kind: str = kinds.pop()
+    return kind
+
+
 def _switch(model: nn.Module) -> None:
     """Make every attention of `model` call `_attention`, or refuse."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
-    models = _pretrained(model)
-    for each in models:
-        refusal = ProbeError(
-            f"{type(each).__name__} does not send its attention through transformers' AttentionInterface: "
-            "it cannot be measured"
-        )
-        if not each._can_set_attn_implementation():
-            raise refusal
+    for each in _pretrained(model):
+        refusal = ProbeError(unseen(type(each).__name__))
         try:
             each.set_attn_implementation(NAME)
         except (ValueError, NotImplementedError, AttributeError) as error:
@@ -148,11 +171,16 @@ def _attention(
             raise ProbeError(f"{model}: {name} passes {unknown!r} to its attention: it cannot be measured")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     seen = seen_by(name, query, key, attention_mask, bool(causal), kwargs.get("position_bias"))
-    softcap, sinks = kwargs.get("softcap"), kwargs.get("s_aux")
+    softcap, sinks, documents = kwargs.get("softcap"), kwargs.get("s_aux"), kwargs.get("cu_seq_lens_q")
     options = {**seen.options, "softcap": softcap, "sinks": sinks if sinks is None else sinks.flatten()}
     beyond_sdpa = softcap is not None or sinks is not None
+    if documents is not None and options.get("cu_seqlens") is None:  # flash attention reads these, and sdpa does not
+        if len(query) > 1 or query.shape[2] != key.shape[2]:
+            raise ProbeError(f"{model}: {name} is given cu_seq_lens_q, which needs one row and no cache")
+        options["cu_seqlens"], beyond_sdpa = documents, True
     if beyond_sdpa and dropout > 0:
-        raise ProbeError(f"{model}: {name} uses dropout with soft caps or sinks: call model.eval() before measuring")
+        what = "soft caps, sinks or cu_seq_lens_q"
+        raise ProbeError(f"{model}: {name} uses dropout with {what}: call model.eval() before measuring")
     listening = [probe for probe in probes if probe.running]
     k = key[:, :, : seen.keys]
     if beyond_sdpa or (dropout == 0 and any(probe.single_pass for probe in probes)):

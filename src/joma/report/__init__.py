@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from joma.claims.ledger import findings_json
 from joma.report.page import write_report
-from joma.report.scans import Scan, read_scan, scan_runs
+from joma.report.scan_page import write_comparison, write_scan_page
+from joma.report.scans import ShownScan, read_scan, scan_runs, show_scan
 
-__all__ = ["Scan", "findings_json", "read_scan", "scan_runs", "write_report"]
+__all__ = [
+    "ShownScan",
+    "findings_json",
+    "read_scan",
+    "scan_runs",
+    "show_scan",
+    "write_comparison",
+    "write_report",
+    "write_scan_page",
+]

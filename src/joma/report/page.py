@@ -28,7 +28,7 @@ from joma.report.figures import missing_figures
 from joma.report.layout import Section, entries, lay_out
 from joma.report.markup import Anchors, command
 from joma.report.scan_section import scan_sections
-from joma.report.scans import Scan, read_scan
+from joma.report.scans import ShownScan, read_scan
 from joma.report.strip import strip
 from joma.report.study_section import study_section
 from joma.report.verdict_words import WORDS, claims_counted, css, legend
@@ -73,7 +73,7 @@ def write_report(
     return path
 
 
-def _page(results: Sequence[Result], scale: str, scans: Sequence[Scan], made: datetime, line: str | None) -> str:
+def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], made: datetime, line: str | None) -> str:
     anchors = Anchors(*_ANCHORS)
     sections = lay_out(results, anchors)
     whole, line = _whole(scale, line)

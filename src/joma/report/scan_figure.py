@@ -1,4 +1,4 @@
-"""The figure of a scan: one panel per measure, one line per layer over the steps of training."""
+"""The figures of scans: for every measure its curves and heat maps, and two scans on one axis."""
 
 from __future__ import annotations
 
@@ -8,79 +8,191 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joma.claims.execute import Picture
-from joma.claims.words import show
-from joma.figures.style import depth_colours, house_style, panels, step_axis, to_svg
+from joma.figures import scans as drawn
+from joma.figures.reading import course, listing, number
+from joma.figures.style import house_style, to_svg
+from joma.report.scan_words import UNITS, axis_name, layers_of, measure_title
+from joma.scan.curves import Curve, Scan, mean_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from joma.report.scans import ScanCurve
-
-_COLUMNS = 3
-_UNITS = {"stable_rank": "stable rank", "spectral_norm": "spectral norm", "entropy": "attention entropy (nats)"}
+_MOMENTS = 3  # first, middle and last step
+_TOLD = 6  # groups whose course is told in a caption
 
 
-def scan_picture(source: str, curves: Sequence[ScanCurve]) -> Picture:
-    """Draw the curves of a scan."""
-    columns = min(len(curves), _COLUMNS)
-    rows = -(-len(curves) // columns)
+def pictures_of(scan: Scan, measure: str) -> tuple[Picture, ...]:
+    """All figures of one measure: curves, or layers where there is one checkpoint; heat maps; heads and experts."""
+    curves = [curve for curve in scan.curves.values() if curve.measure == measure]
+    found = [_over_steps(scan, curves) if len(scan.steps) > 1 else _over_layers(scan, curves)]
+    if len(scan.steps) > 1 and any(len(layers_of(curve)[0]) > 1 for curve in curves):
+        found.append(_heat(scan, curves))
+    found += [_heads(scan, curve) for curve in curves if curve.by_head and len(curve.columns) > 1]
+    found += [_experts(scan, curve) for curve in curves if len({row.expert for row in curve.rows}) > 1]
+    return tuple(found)
+
+
+def compared_pictures(scans: tuple[Scan, Scan], names: tuple[str, str]) -> tuple[Picture, ...]:
+    """Curves that both scans have, on one axis: over steps if both have several, else the last one by layer."""
+    both = [name for name in scans[0].curves if name in scans[1].curves]
+    if not both:
+        return ()
+    means = [_told(name, scans, names) for name in both]
+    if all(len(scan.steps) > 1 for scan in scans):
+        pairs = [_pair(scans, name) for name in both]
+        with house_style():
+            svg = _svg(drawn.compared(pairs, names), alt := f"One panel per curve. {' '.join(means)}")
+        caption = f"{names[0]} (blue) and {names[1]} (ochre): the mean over layers thick, every layer thin. {means[0]}"
+        return (Picture("compared", caption, svg, alt),)
+    shown = [(_title(scans[0].curves[name]), [_last(scan, name, who) for scan, who in zip(scans, names, strict=True)])
+             for name in both]  # fmt: skip
     with house_style():
-        figure, axes = panels(columns, rows, width=max(3.4, 5.0 / columns), height=2.6)
-        for axis, curve in zip(axes, curves, strict=False):
-            _panel(axis, curve)
-        for axis in axes[len(curves) :]:
-            axis.set_axis_off()
-        alt = " ".join(["One panel per measure.", *(_seen(curve) for curve in curves)])
-        svg = to_svg(figure, title=alt)
-    return Picture("curves", f"Checkpoints of {source}, one line per layer, from the first to the last.", svg, alt)
+        svg = _svg(drawn.by_layer(shown), alt := f"One panel per curve, layers to the right. {' '.join(means)}")
+    return (Picture("compared", f"The last checkpoints of {names[0]} and {names[1]}, layer by layer.", svg, alt),)
 
 
-def title(name: str) -> str:
-    """A series as people call it.
-
-    >>> title("stable_rank/mlp"), title("entropy")
-    ('stable rank, mlp', 'attention entropy (nats)')
-    """
-    measure, _, group = name.partition("/")
-    words = _UNITS.get(measure, measure.replace("_", " "))
-    return f"{words}, {group}" if group else words
+def _svg(figure: Figure, alt: str) -> str:
+    return to_svg(figure, title=alt)
 
 
-def _panel(axis: Axes, curve: ScanCurve) -> None:
-    """Only the first and the last layer are named: the colours between them are in order."""
-    axis.set_title(title(curve.name))
-    colours = depth_colours(len(curve.rows))
-    for at, colour in enumerate(colours):
-        axis.plot(curve.steps, curve.values[:, at], color=colour, marker="o", markersize=2.5)
-    for at, up in _named(curve).items():
-        end = (curve.steps[-1], curve.values[-1, at])
-        axis.annotate(
-            curve.rows[at], end, (4, up), textcoords="offset points", color=colours[at], va="center", fontsize=8
-        )
-    axis.margins(x=0.2 if len(curve.steps) > 1 else 1.0)
-    if curve.steps[-1] > 1000 * max(min((step for step in curve.steps if step > 0), default=1), 1):
-        axis.set_xscale("symlog", linthresh=1)
-        axis.set_xlim(left=-0.4 if curve.steps[0] == 0 else None)
-    else:
-        step_axis(axis)
-    axis.set_xlabel("training step")
+def _over_steps(scan: Scan, curves: Sequence[Curve]) -> Picture:
+    panels = [_panel(scan, curve) for curve in curves]
+    alt = " ".join(["One panel per group, one line per layer.", *(_ends_said(panel) for panel in panels)])
+    with house_style():
+        svg = _svg(drawn.curves_by_layer(panels), alt)
+    moves = [f"{curve.group or 'all heads'} {_course(scan, curve)}" for curve in curves[:_TOLD]]
+    moves += [f"{len(curves) - _TOLD} more are in the table below"] if len(curves) > _TOLD else []
+    layered = any(len(panel.rows) > 1 for panel in panels)
+    which = ", one line per layer, from the first (blue) to the last (ochre). Mean over layers" if layered else ""
+    caption = f"{measure_title(curves[0].measure)} over {len(scan.steps)} checkpoints{which}: {'; '.join(moves)}."
+    return Picture(f"{curves[0].measure}-curves", caption, svg, alt)
 
 
-def _named(curve: ScanCurve) -> dict[int, float]:
-    """The first and the last row, and by how many points each name is moved up so that they do not touch."""
-    last = len(curve.rows) - 1
-    gap = float(curve.values[-1, last] - curve.values[-1, 0])
-    close = last > 0 and abs(gap) < 0.1 * float(np.nanmax(curve.values) - np.nanmin(curve.values))
-    up = (5.0 if gap >= 0 else -5.0) if close else 0.0
-    return {0: -up, last: up} if last else {0: 0.0}
+def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
+    lines = []
+    for curve in curves:
+        labels, values = layers_of(curve)
+        lines.append((curve.group or "mean over heads", _numbers(labels), values[0]))
+    title = UNITS.get(curves[0].measure, curves[0].measure)
+    said = [f"{name} {_range(values)}" for name, _, values in lines]
+    alt = f"{title} at step {scan.steps[0]:,}, layers to the right, one line per group. {'; '.join(said)}."
+    with house_style():
+        svg = _svg(drawn.by_layer([(title, lines)]), alt)
+    caption = f"{measure_title(curves[0].measure)} of the one checkpoint, layer by layer: {'; '.join(said)}."
+    return Picture(f"{curves[0].measure}-layers", caption, svg, alt)
 
 
-def _seen(curve: ScanCurve) -> str:
-    """Where the first and the last layer begin and end."""
-    ends = [_ends(curve, at) for at in dict.fromkeys((0, len(curve.rows) - 1))]
-    return f"{title(curve.name)}: {'; '.join(ends)}."
+def _heat(scan: Scan, curves: Sequence[Curve]) -> Picture:
+    panels = [_panel(scan, curve) for curve in curves if len(layers_of(curve)[0]) > 1]
+    said = [f"{panel.title}: {_extremes(panel)}." for panel in panels]
+    alt = " ".join(["One heat map per group, checkpoints to the right, layers upwards.", *said])
+    with house_style():
+        svg = _svg(drawn.layers_over_steps(panels), alt)
+    brief = [f"{_short(panel)}: {_extremes(panel)}" for panel in panels]
+    holes = " Grey: left out." if any(not np.isfinite(panel.values).all() for panel in panels) else ""
+    caption = f"The same numbers as colours, checkpoints at equal distances.{holes} {'; '.join(brief)}."
+    return Picture(f"{curves[0].measure}-heat", caption, svg, alt)
 
 
-def _ends(curve: ScanCurve, at: int) -> str:
-    first, last = (show(float(value)) for value in np.asarray(curve.values)[[0, -1], at])
-    return f"{curve.rows[at]} goes from {first} at step {curve.steps[0]:,} to {last} at step {curve.steps[-1]:,}"
+def _heads(scan: Scan, curve: Curve) -> Picture:
+    unit = UNITS.get(curve.measure, curve.measure)
+    shown = [(f"step {scan.steps[at]:,}", curve.cells[at]) for at in _moments(curve)]
+    rows = _numbers([row.label for row in curve.rows])
+    least = _least(curve.cells[_moments(curve)[-1]])
+    alt = f"{unit} of every layer and head, as colours, at {listing(title for title, _ in shown)}. "
+    alt += f"At the last of them the lowest is {least}."
+    with house_style():
+        figure = drawn.tables_of_colour(shown, rows=rows, columns=curve.columns, across="head", unit=unit)
+        svg = _svg(figure, alt)
+    caption = f"{measure_title(curve.measure)} by layer and head. The lowest at the last step is {least}."
+    return Picture(f"{curve.measure}-heads", caption, svg, alt)
+
+
+def _experts(scan: Scan, curve: Curve) -> Picture:
+    unit = UNITS.get(curve.measure, curve.measure)
+    layers = sorted({row.layer for row in curve.rows if row.layer is not None})
+    experts = sorted({row.expert for row in curve.rows if row.expert is not None})
+    shown = []
+    for at in dict.fromkeys((_moments(curve)[0], _moments(curve)[-1])):
+        table = np.full((len(layers), len(experts)), np.nan)
+        for row, value in zip(curve.rows, curve.by_row[at], strict=True):
+            if row.layer is not None and row.expert is not None:
+                table[layers.index(row.layer), experts.index(row.expert)] = value
+        shown.append((f"{curve.group}, step {scan.steps[at]:,}", table))
+    every = ", ".join(f"{title}: {_range(table)}" for title, table in shown)
+    alt = f"{unit} of every layer and expert, as colours. {every}."
+    with house_style():
+        rows, columns = [str(layer) for layer in layers], [str(expert) for expert in experts]
+        svg = _svg(drawn.tables_of_colour(shown, rows=rows, columns=columns, across="expert", unit=unit), alt)
+    return Picture(f"{curve.measure}-{curve.group}", f"Experts, by layer. {every}.", svg, alt)
+
+
+def _panel(scan: Scan, curve: Curve) -> drawn.Panel:
+    labels, values = layers_of(curve)
+    steps = [scan.epochs[step] for step in scan.steps] if axis_name(scan) == "epoch" else scan.steps
+    return drawn.Panel(_title(curve), steps, labels, values, axis_name(scan))
+
+
+def _short(panel: drawn.Panel) -> str:
+    """The group alone."""
+    return panel.title.rpartition(", ")[2]
+
+
+def _pair(scans: tuple[Scan, Scan], name: str) -> tuple[drawn.Panel, drawn.Panel]:
+    return _panel(scans[0], scans[0].curves[name]), _panel(scans[1], scans[1].curves[name])
+
+
+def _last(scan: Scan, name: str, who: str) -> tuple[str, list[str], np.ndarray]:
+    labels, values = layers_of(scan.curves[name])
+    return who, _numbers(labels), values[-1]
+
+
+def _title(curve: Curve) -> str:
+    unit = UNITS.get(curve.measure, curve.measure.replace("_", " "))
+    return f"{unit}, {curve.group}" if curve.group else unit
+
+
+def _told(name: str, scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
+    both = [f"{who} {_course(scan, scan.curves[name])}" for scan, who in zip(scans, names, strict=True)]
+    return f"{_title(scans[0].curves[name])}, mean over layers: {'; '.join(both)}."
+
+
+def _course(scan: Scan, curve: Curve) -> str:
+    return course(scan.steps, mean_of(layers_of(curve)[1], axis=1))
+
+
+def _ends_said(panel: drawn.Panel) -> str:
+    ends = dict.fromkeys((0, len(panel.rows) - 1))
+    told = [f"{panel.rows[at]} {course(panel.steps, panel.values[:, at])}" for at in ends]
+    return f"{panel.title}: {'; '.join(told)}."
+
+
+def _extremes(panel: drawn.Panel) -> str:
+    if not np.isfinite(panel.values).any():
+        return "no values"
+    said = []
+    for word, at in (("lowest", np.nanargmin(panel.values)), ("highest", np.nanargmax(panel.values))):
+        step, row = divmod(int(at), panel.values.shape[1])
+        value = number(float(panel.values[step, row]))
+        said.append(f"{word} {value} in {panel.rows[row]} at {panel.axis.split()[-1]} {panel.steps[step]:,}")
+    return ", ".join(said)
+
+
+def _least(table: np.ndarray) -> str:
+    layer, head = np.unravel_index(np.nanargmin(table), table.shape)
+    return f"{number(float(table[layer, head]))} in layer {layer}, head {head}"
+
+
+def _moments(curve: Curve) -> list[int]:
+    """Up to three steps that have numbers: the first, the middle and the last."""
+    there = [at for at, cells in enumerate(curve.cells) if np.isfinite(cells).any()]
+    return sorted({there[0], there[len(there) // 2], there[-1]})[:_MOMENTS]
+
+
+def _range(values: np.ndarray) -> str:
+    fine = np.asarray(values)[np.isfinite(values)]
+    return f"from {number(float(fine.min()))} to {number(float(fine.max()))}" if fine.size else "without numbers"
+
+
+def _numbers(labels: Sequence[str]) -> list[str]:
+    return [label.removeprefix("layer ") for label in labels]

@@ -1,56 +1,44 @@
-"""What the page says of `joma scan`: the curves of one run over its checkpoints, read from the run alone."""
+"""What a page says of `joma scan`: the curves of a run over its checkpoints, with figures where they can be drawn."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from joma.claims.execute import Picture
-from joma.report.scan_figure import scan_picture
 from joma.runs import Run, RunError
-
-_NOT_SHOWN = ("sketch", "checksum", "identity")
-"""Series by which damaged checkpoints are found; they measure nothing."""
-
-
-@dataclass(frozen=True)
-class ScanCurve:
-    """One measure of one group of matrices: values (steps, rows), and a name for every row."""
-
-    name: str
-    steps: Sequence[int]
-    rows: Sequence[str]
-    values: np.ndarray
+from joma.scan.curves import Scan
+from joma.scan.record import stored_scan
 
 
 @dataclass(frozen=True)
-class Scan:
-    """All that a report says about one scan.
+class ShownScan:
+    """All that a page says about one scan.
 
-    >>> Scan("pythia-70m", "scan-pythia-70m-1f2e3d4c5b.sqlite", error="is damaged").curves
-    ()
+    >>> ShownScan("pythia-70m", "scan-pythia-70m-1f2e3d4c5b.sqlite", error="is damaged").measures
+    []
     """
 
     source: str
     record: str
-    curves: tuple[ScanCurve, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    found: Scan | None = None
+    pictures: Mapping[str, tuple[Picture, ...]] = field(default_factory=dict)
+    """Of each measure; none where matplotlib is missing."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Where its numbers come from, for people."""
     command: str = ""
+    violations: tuple[str, ...] = ()
+    """Numbers beyond a threshold, one line each."""
     error: str | None = None
     """What is wrong with the run, in one line; it then has no curves."""
 
     @property
-    def steps(self) -> list[int]:
-        """Every step that was measured."""
-        return sorted({step for curve in self.curves for step in curve.steps})
+    def measures(self) -> list[str]:
+        """Measures that have curves, in order."""
+        return list(dict.fromkeys(curve.measure for curve in self.found.curves.values())) if self.found else []
 
 
 def scan_runs(folder: Path) -> list[Path]:
@@ -62,61 +50,51 @@ def scan_runs(folder: Path) -> list[Path]:
     return sorted((folder / "runs").glob("scan-*.sqlite"))
 
 
-def read_scan(path: Path) -> Scan:
-    """Read and draw a scan. A run that cannot be read gives a scan that says so.
+def read_scan(path: Path) -> ShownScan:
+    """Read and draw a scan. A run that cannot be read gives one that says so.
 
     >>> read_scan(Path("nothing.sqlite")).error is None
     False
     """
     try:
         with Run.open(path) as run:
-            return _read(run)
+            found = stored_scan(run)
+            if not found.curves and not found.faults:
+                raise RunError(f"{run.path.name} holds no measured step")
+            return show_scan(found, run)
     except RunError as error:
-        return Scan(path.stem, path.name, error=str(error))
+        return ShownScan(path.stem, path.name, error=str(error))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError):
-        return Scan(path.stem, path.name, error=f"{path.name} is not a run as joma scan writes it")
+        return ShownScan(path.stem, path.name, error=f"{path.name} is not a run as joma scan writes it")
 
 
-def _read(run: Run) -> Scan:
-    if run.study != "scan":
-        raise RunError(f"{run.path.name} is a run of {run.study!r} and no scan")
-    config: dict[str, Any] = run.config
-    names = [name for name in run.names() if name.partition("/")[0] not in _NOT_SHOWN]
-    curves = tuple(_curve(run, name, config["groups"]) for name in names)
-    if not curves:
-        raise RunError(f"{run.path.name} holds no measured step")
-    source = str(config["source"])
-    measures = ",".join(dict.fromkeys(name.partition("/")[0] for name in names))
-    pictures = (scan_picture(source, curves),) if find_spec("matplotlib") else ()
-    command = f"joma scan {shlex.quote(source)} --measures {measures}"
-    return Scan(source, run.path.name, curves, pictures, _facts(run, config), command)
+def show_scan(
+    found: Scan, run: Run, *, command: str = "", violations: tuple[str, ...] = (), draw: bool = True
+) -> ShownScan:
+    """Draw what a scan found.
+
+    run: where it is recorded. command: the one that made it, else one that would. violations: one line per number
+    beyond a threshold. draw: whether figures are wanted.
+    """
+    told = command or _command(found)
+    shown = ShownScan(found.source, run.path.name, found, {}, _facts(run, found), told, violations)
+    if not draw or not find_spec("matplotlib"):
+        return shown
+    from joma.report.scan_figure import pictures_of
+
+    return replace(shown, pictures={measure: pictures_of(found, measure) for measure in shown.measures})
 
 
-def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]]) -> ScanCurve:
-    """A head is no row of its own: of (layers, heads) the mean over heads is shown, of several columns the first."""
-    measure, _, group = name.partition("/")
-    values = np.asarray(run.array(name), dtype=float)
-    if values.ndim == 3:
-        values = _mean_of_heads(values) if measure == "entropy" else values[:, :, 0]
-    values = values.reshape(len(values), -1)
-    tensors = groups.get(group, ())
-    rows = [f"layer {at + 1}" for at in range(values.shape[1])] if len(tensors) != 1 else [group]
-    return ScanCurve(name, [int(step) for step in run.steps(name)], rows, values)
+def _command(found: Scan) -> str:
+    measures = ",".join(dict.fromkeys(curve.measure for curve in found.curves.values()))
+    return f"joma scan {shlex.quote(found.source)}" + (f" --measures {measures}" if measures else "")
 
 
-def _mean_of_heads(values: np.ndarray) -> np.ndarray:
-    """Over the heads that a layer has; unknown for a layer without any."""
-    heads = np.isfinite(values).sum(axis=2)
-    mean = np.nansum(values, axis=2) / np.maximum(heads, 1)
-    return np.where(heads > 0, mean, np.nan)
-
-
-def _facts(run: Run, config: Mapping[str, Any]) -> dict[str, str]:
-    machine = run.machine.get("gpu") or run.machine.get("cpu")
+def _facts(run: Run, found: Scan) -> dict[str, str]:
     given = {
-        "model type": config.get("model_type"),
+        "model type": found.model_type,
         "made": run.created,
-        "machine": machine,
+        "machine": run.machine.get("gpu") or run.machine.get("cpu"),
         "joma": run.versions.get("joma"),
         "record": run.path.name,
     }

@@ -1,10 +1,11 @@
 """Measuring a series of checkpoints: readers, integrity, sweeps."""
 
+from joma.scan.curves import Curve, Scan
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
 from joma.scan.measures import MEASURES
 from joma.scan.plan import Plan, plan
 from joma.scan.series import Series, open_series
-from joma.scan.sweep import Curve, Scan, sweep
+from joma.scan.sweep import sweep
 
 __all__ = [
     "MEASURES",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,54 +16,130 @@ from torch import Tensor
 
 from joma.host import limits
 from joma.host.limits import depth_of
+from joma.host.words import counted
 from joma.scan.errors import CheckpointError
+from joma.scan.parts import Part, part_of
+from joma.scan.recipes import Recipe, recipes
 from joma.scan.tensor_file import Stored, TensorFile
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
-ENDINGS = (".safetensors", *TORCH_ENDINGS)
+ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
+ADAPTER = "adapter_config.json"
+# Several files that are one checkpoint only together, and what such a folder is called here.
+_TOGETHER = {
+    "layers": re.compile(r"layer_\d+-model_\d+-model_states\.pt"),
+    "ranks": re.compile(r"mp_rank_\d+_model_states\.pt"),
+    "zero": re.compile(r"(\w+_)?zero_pp_rank_\d+_mp_rank_\d+_(model|optim)_states\.pt"),
+    "consolidated": re.compile(r"consolidated\.\d+\.pth"),
+    "dcp": re.compile(r"[^/]+\.distcp"),
+}
 # What training leaves beside the weights, in the same formats.
-_NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
+NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
 
 
 class Checkpoint:
-    """Tensors of one step. Files are opened when a tensor of theirs is first needed; use it in a `with` block."""
+    """Tensors of one step. Files are opened when a tensor of theirs is first needed; use it in a `with` block.
 
-    def __init__(self, files: Mapping[str, Callable[[], TensorFile]], index: Mapping[str, str] | None) -> None:
+    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many (see `joma.scan.parts`).
+    Little more than that slice is read. Such names are not listed. What is stored in parts that say nothing alone
+    (integers and their scales, the two factors of an adapter) has one name, and `notes` says how it was read.
+
+    files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json says,
+    for weights that are packed in a way it describes. adapter: what adapter_config.json says, where the files are one.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, Callable[[], TensorFile]],
+        index: Mapping[str, str] | None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+    ) -> None:
+        """files, index, config, adapter: as the class says."""
         self._openers = files
         self._index = index
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
         self._place: dict[str, str] = dict(index or {})
-        if index is None:
-            try:
-                for file in files:
-                    for tensor in self._opened(file).tensors:
-                        self._place.setdefault(tensor, file)
-            except BaseException:
-                self.close()
-                raise
+        try:
+            for file in files if index is None else ():
+                for tensor in self._opened(file).tensors:
+                    self._must_be_new(tensor, file)
+                    self._place[tensor] = file
+            self._recipes = recipes(self._place, config or {}, adapter)
+        except BaseException:
+            self.close()
+            raise
+        self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:
         """All tensors of the checkpoint."""
-        return list(self._place)
+        stored = [name for name in self._place if name in self._recipes or name not in self._used]
+        return [*stored, *(name for name in self._recipes if name not in self._place)]
+
+    def notes(self) -> tuple[str, ...]:
+        """What was done to read it beyond reading it, one sentence each: dequantised, joined, merged."""
+        said = [note for file in self._open.values() for note in getattr(file, "notes", ())]
+        done = Counter(note for recipe in self._recipes.values() if (note := self._note(recipe)))
+        counts = [
+            f"{counted(count, 'tensor')} {'was' if count == 1 else 'were'} {note}" for note, count in done.items()
+        ]
+        return tuple(dict.fromkeys([*said, *counts]))
 
     def file_of(self, tensor: str) -> str | None:
         """The file that holds the tensor; None if there is no such tensor."""
-        return self._place.get(tensor)
+        return self._place.get(self._sources(self._split(tensor)[0])[0])
 
     def stored(self, tensor: str) -> Stored:
         """Shape and number format of a tensor, without reading it."""
-        return self._file_with(tensor).tensors[tensor]
+        name, part = self._split(tensor)
+        recipe = self._recipes.get(name)
+        whole = recipe.stored(self) if recipe else self.look(name)
+        if part is None:
+            return whole
+        try:
+            return Stored(part.shape(whole.shape), whole.dtype)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{tensor} is no part of {name}, which {error}", file=self.file_of(name), tensor=tensor
+            ) from None
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, on the CPU."""
-        return self._file_with(tensor).read(tensor)
+        name, part = self._split(tensor)
+        recipe = self._recipes.get(name)
+        if part is None:
+            return self._made(recipe, name, None) if recipe else self.take(name)
+        self.stored(tensor)  # or a sentence that says what is wrong with the part
+        rows = part.rows(self.stored(name).shape[0])
+        return part.of_rows(self.read_rows(name, *rows))
 
     def prefetch(self, tensor: str) -> None:
         """Say that this tensor is read next; for one that is not there, reading it will say so."""
-        if tensor in self._place and tensor in self._opened(self._place[tensor]).tensors:
-            self._opened(self._place[tensor]).prefetch(tensor)
+        name, part = self._split(tensor)
+        for source in self._sources(name) if part is None else ():  # the whole of it would be too much for a part
+            if source in self._place and source in self._opened(self._place[source]).tensors:
+                self._opened(self._place[source]).prefetch(source)
+
+    def raw_names(self) -> list[str]:
+        """What the files hold, parts and all."""
+        return list(self._place)
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of the first dimension of a tensor."""
+        recipe = self._recipes.get(tensor)
+        return self._made(recipe, tensor, (start, stop)) if recipe else self.take(tensor, (start, stop))
+
+    def look(self, part: str) -> Stored:
+        """Shape and number format of what a file holds under a name, without undoing anything."""
+        return self._file_with(part).tensors[part]
+
+    def take(self, part: str, rows: tuple[int, int] | None = None) -> Tensor:
+        """What a file holds under a name, or some rows of it, without undoing anything."""
+        file = self._file_with(part)
+        return file.read(part) if rows is None else file.read_rows(part, *rows)
 
     def open_all(self) -> None:
         """Open every file, so that a missing or truncated one is found even if no measure needs it."""
@@ -86,6 +163,34 @@ class Checkpoint:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
+    def _must_be_new(self, tensor: str, file: str) -> None:
+        if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
+            raise CheckpointError(f"{tensor} is both in {self._place[tensor]} and in {file}", file=file, tensor=tensor)
+
+    def _made(self, recipe: Recipe, name: str, rows: tuple[int, int] | None) -> Tensor:
+        try:
+            return recipe.read(self, rows)
+        except CheckpointError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:  # parts that no program writes
+            said = " ".join(str(error).split())[:100]
+            raise CheckpointError(f"{name} cannot be made from its parts: {said}", tensor=name) from None
+
+    def _note(self, recipe: Recipe) -> str:
+        try:
+            return recipe.note(self)
+        except CheckpointError:  # reading it will say what is wrong
+            return ""
+
+    def _split(self, tensor: str) -> tuple[str, Part | None]:
+        """The name that is stored, and which part of it is meant, if not all."""
+        part = None if tensor in self._place or tensor in self._recipes else part_of(tensor)
+        return (part.base, part) if part else (tensor, None)
+
+    def _sources(self, name: str) -> tuple[str, ...]:
+        """What is read for a name."""
+        return self._recipes[name].parts if name in self._recipes else (name,)
+
     def _file_with(self, tensor: str) -> TensorFile:
         place = self._place.get(tensor)
         if place is None:
@@ -103,10 +208,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Weights:
-    """The files of a checkpoint that hold its weights; index says which tensor is in which (None: ask the files)."""
+    """The files of a checkpoint that hold its weights; index says which tensor is in which (None: ask the files).
+
+    kind: "" where each file stands for itself; "layers", "ranks", "zero" (DeepSpeed), "consolidated" and "dcp" where
+    they make sense only together; "adapter" for one that changes the weights of a base.
+    """
 
     files: tuple[str, ...]
     index: Mapping[str, str] | None = None
+    kind: str = ""
 
     def file_of(self, tensor: str) -> str | None:
         """The file with a tensor; None if only opening them could tell."""
@@ -120,10 +230,17 @@ class Place(Protocol):
     def step(self) -> int: ...
 
     @property
+    def epoch(self) -> int | None: ...
+
+    @property
     def name(self) -> str: ...
 
     def model_type(self) -> str | None:
         """What config.json calls the architecture; None without a config."""
+        ...
+
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None without one."""
         ...
 
     def identity(self) -> str:
@@ -152,13 +269,31 @@ def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: 
         index = f"{stem}{ending}.index.json"
         if index in names:
             return _by_index(index, names, read, where)
-    for endings in ((".safetensors",), TORCH_ENDINGS):
-        fitting = sorted(n for n in names if n.endswith(endings) and not _NO_WEIGHTS.fullmatch(n))
+    for name in ("adapter_model.safetensors", "adapter_model.bin"):
+        if name in names and ADAPTER in names:
+            return Weights((name,), kind="adapter")
+    if together := parts_of_one(names):
+        return Weights(tuple(together[1]), kind=together[0])
+    for endings in ((".safetensors",), TORCH_ENDINGS, (".gguf",)):
+        fitting = sorted(n for n in names if n.endswith(endings) and not NO_WEIGHTS.fullmatch(n))
         if len(fitting) == 1 and not _SHARD.fullmatch(fitting[0]):
             return Weights((fitting[0],))
         if fitting:
             return _shards(fitting, where)
     raise CheckpointError(f"{where} holds no weights: no {', '.join('*' + ending for ending in ENDINGS)}", file=where)
+
+
+def parts_of_one(names: Collection[str]) -> tuple[str, list[str]] | None:
+    """The files among `names` that are one checkpoint only together, and of which kind they are.
+
+    >>> parts_of_one(["latest", "mp_rank_01_model_states.pt", "mp_rank_00_model_states.pt"])
+    ('ranks', ['mp_rank_00_model_states.pt', 'mp_rank_01_model_states.pt'])
+    """
+    for kind, pattern in _TOGETHER.items():
+        fitting = sorted(name for name in names if pattern.fullmatch(name))
+        if fitting:
+            return kind, fitting
+    return None
 
 
 def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], where: str) -> Weights:

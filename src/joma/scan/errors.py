@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,14 @@ class CheckpointError(JomaError, ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a step is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
+    """Why something is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
+
+    measure: the one curve that lacks this step, such as "entropy" or "stable_rank/mlp"; None: all of them.
 
     >>> print(Fault(100, "step100", "model.safetensors", "h.0.mlp.c_fc.weight", "identical to step 10"))
     step 100 (step100): model.safetensors: h.0.mlp.c_fc.weight: identical to step 10
+    >>> print(Fault(100, "step100", None, None, "it has no config.json", "entropy"))
+    step 100 (step100): entropy: it has no config.json
     """
 
     step: int
@@ -35,13 +40,15 @@ class Fault:
     file: str | None
     tensor: str | None
     what: str
+    measure: str | None = None
 
     def __repr__(self) -> str:
         return brief(self)
 
     def __str__(self) -> str:
         """One line; a sentence that names its file itself is not told twice where it happened."""
-        place = [word for word in (self.file, self.tensor) if word is not None and word not in self.what]
+        place = [self.measure, *(word for word in (self.file, self.tensor) if word and word not in self.what)]
+        place = [word for word in place if word]
         return f"step {self.step} ({self.checkpoint}): " + "".join(f"{word}: " for word in place) + self.what
 
     def as_json(self) -> dict[str, Any]:
@@ -51,7 +58,13 @@ class Fault:
             "file": self.file,
             "tensor": self.tensor,
             "what": self.what,
+            "measure": self.measure,
         }
+
+    @staticmethod
+    def from_json(told: Mapping[str, Any]) -> Fault:
+        """What `as_json` gave."""
+        return Fault(**{name: told[name] for name in ("step", "checkpoint", "file", "tensor", "what", "measure")})
 
 
 class NoneUsable(CheckpointError):
@@ -65,3 +78,7 @@ class NoneUsable(CheckpointError):
 
 class UnknownNames(CheckpointError):
     """No tensor of a checkpoint has a name that is known, or that fits the user's pattern, or it is no matrix."""
+
+
+class Unmeasurable(CheckpointError):
+    """A measure cannot be taken of what was read, as of NaN; the rest of the checkpoint may be fine."""

@@ -1,40 +1,23 @@
-"""Checkpoints on this machine: a file, a model folder, or a folder with one of them per step."""
+"""A checkpoint on this machine: a file or a folder. Which of them a path holds is said in `places`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from joma.scan.checkpoint import ENDINGS, Checkpoint, Place, Weights, choose_weights, parsed_json
+from joma.scan.checkpoint import ENDINGS, Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
-from joma.scan.safetensors_file import SafetensorsFile
-from joma.scan.tensor_file import LocalBytes, TensorFile, small_file
-from joma.scan.torch_file import TorchFile
+from joma.scan.opening import open_file, open_folder, weights_folder
+from joma.scan.tensor_file import small_file
 
-# "checkpoint-500", "step1000-tokens4B", "global_step20", "epoch=3-step=700", but not "step1k".
-_STEP = re.compile(r"(?:checkpoint|ckpt|global_?step|steps?|iter(?:ation)?)[-_=]?(\d{1,15})(?![0-9A-Za-z])", re.I)
-
-
-def step_in(name: str) -> int | None:
-    """The training step that a name speaks of; None if it speaks of none.
-
-    >>> [step_in(n) for n in ("checkpoint-500", "step10", "epoch=3-step=700", "0020", "final")]
-    [500, 10, 700, 20, None]
-    """
-    found = _STEP.findall(name)
-    if found:
-        return int(found[-1])
-    return int(name) if re.fullmatch(r"\d{1,15}", name) else None
-
-
-def opener(path: Path) -> Callable[[], TensorFile]:
-    """How a local file of tensors is opened: the ending decides the format."""
-    return lambda: SafetensorsFile(LocalBytes(path)) if path.suffix == ".safetensors" else TorchFile(path)
+# What training leaves beside the weights, in the same formats.
+_NO_WEIGHTS = re.compile(r"(optimizer|optim|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
+_PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
 
 
 @dataclass(frozen=True)
@@ -43,12 +26,16 @@ class LocalFile:
 
     path: Path
     step: int
+    epoch: int | None = None
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def model_type(self) -> str | None:
+        return None
+
+    def config(self) -> dict[str, Any] | None:
         return None
 
     def identity(self) -> str:
@@ -58,7 +45,7 @@ class LocalFile:
         return Weights((self.path.name,))
 
     def open(self) -> Checkpoint:
-        return Checkpoint({self.path.name: opener(self.path)}, None)
+        return open_file(self.path)
 
     def folder(self) -> AbstractContextManager[Path]:
         raise CheckpointError(f"{self.path} is a file of tensors without a config.json, so its model cannot be run")
@@ -70,29 +57,28 @@ class LocalFolder:
 
     path: Path
     step: int
+    epoch: int | None = None
+    called: str | None = None
+    """What messages call it, where its path says little: the revision of a folder that is named by its commit."""
+    base: Path | None = None
+    """Of an adapter: see `open_folder`."""
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.called or self.path.name
 
     def model_type(self) -> str | None:
-        return model_type(self._config())
+        return model_type(self.config())
 
     def identity(self) -> str:
-        return _identity(self._files())
+        return _identity(self._files()) + ("" if self.base is None else f"\non {self.base}")
 
     def open(self) -> Checkpoint:
-        checkpoint = Checkpoint({file: opener(self.path / file) for file in self.weights().files}, self.weights().index)
-        try:
-            checkpoint.open_all()
-        except BaseException:
-            checkpoint.close()
-            raise
-        return checkpoint
+        return open_folder(weights_folder(self.path), self.weights(), self.base)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        if not _is_file(self.path / "config.json"):
+        if not is_plain_file(self.path / "config.json"):
             raise CheckpointError(f"{self.path} has no config.json, so its model cannot be run", file="config.json")
         yield self.path
 
@@ -101,10 +87,11 @@ class LocalFolder:
         return choose_weights([file.name for file in self._files()], self._bytes, str(self.path))
 
     def _files(self) -> list[Path]:
-        return [entry for entry in _entries(self.path) if _is_file(entry)]
+        return [entry for entry in entries_of(weights_folder(self.path)) if is_plain_file(entry)]
 
-    def _config(self) -> dict[str, Any] | None:
-        present = _is_file(self.path / "config.json")
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None without one."""
+        present = is_plain_file(self.path / "config.json")
         return parsed_json(self._bytes("config.json"), f"{self.path}/config.json") if present else None
 
     def _bytes(self, file: str) -> bytes:
@@ -117,8 +104,12 @@ class Disputed:
 
     name: str
     step: int
+    epoch: int | None = None
 
     def model_type(self) -> str | None:
+        self._refuse()
+
+    def config(self) -> dict[str, Any] | None:
         self._refuse()
 
     def identity(self) -> str:
@@ -143,56 +134,64 @@ def model_type(config: dict[str, Any] | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def local_places(path: Path) -> list[Place]:
-    """The checkpoints at `path`, ordered by step: one for a file or a model folder, else one per entry with a step."""
-    if _is_file(path):
-        if path.suffix not in ENDINGS:
-            raise CheckpointError(f"{path} is no checkpoint: its name must end in {', '.join(ENDINGS)}")
-        return [LocalFile(path, step_in(path.stem) or 0)]
-    places: list[LocalFile | LocalFolder] = []
-    for entry in _entries(path):
-        is_file = os.path.isfile(entry)  # False where it leads to what may not be read: its step will say so
-        step = step_in(entry.stem if is_file else entry.name)
-        if step is None or (is_file and entry.suffix not in ENDINGS):
-            continue
-        places.append(LocalFile(entry, step) if is_file else LocalFolder(entry, step))
-    folders = [place for place in places if isinstance(place, LocalFolder)]
-    if folders:  # files beside step folders belong to the final model
-        return in_order(folders)
-    if _is_file(path / "config.json") or not places:
-        single = LocalFolder(path, step_in(path.name) or 0)
-        _must_hold_weights(single)
-        return [single]
-    return in_order(places)
-
-
 def in_order(places: list[Any]) -> list[Any]:
     """Places by step; several that claim the same step become one that cannot be used."""
     by_step: dict[int, list[Any]] = {}
     for place in sorted(places, key=lambda place: place.step):
         by_step.setdefault(place.step, []).append(place)
     return [
-        several[0] if len(several) == 1 else Disputed(" and ".join(place.name for place in several), step)
+        several[0]
+        if len(several) == 1
+        else Disputed(" and ".join(place.name for place in several), step, several[0].epoch)
         for step, several in by_step.items()
     ]
 
 
-def _must_hold_weights(place: LocalFolder) -> None:
-    if not any(file.name.endswith((*ENDINGS, ".index.json")) for file in place._files()):
+def is_weights(path: Path) -> bool:
+    """Whether a file is one of weights by its name, not of an optimizer."""
+    return path.name.endswith(ENDINGS) and not _NO_WEIGHTS.fullmatch(path.name) and not os.path.isdir(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder, or nothing that can be read: opening it as a checkpoint will say so."""
+    return os.path.isdir(path) or not (os.path.isfile(path) or path.name.endswith(ENDINGS))
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder is a checkpoint by the names in it."""
+    return any(
+        is_weights(entry) or entry.name.endswith(_PARTS) or entry.name.startswith("mp_rank_")
+        for entry in visible_in(folder)
+    )
+
+
+def visible_in(folder: Path) -> list[Path]:
+    """What a folder holds as far as that can be told: one that cannot be listed holds nothing."""
+    try:
+        return entries_of(folder)
+    except CheckpointError:
+        return []
+
+
+def must_hold_weights(folder: Path) -> None:
+    """Refuse a folder without a checkpoint."""
+    if not holds_weights(folder):
         raise CheckpointError(
-            f"{place.path} holds no checkpoint: neither weights ({', '.join('*' + e for e in ENDINGS)}) nor folders "
-            "named by their step (checkpoint-100, step100)"
+            f"{folder} holds no checkpoint: neither weights ({', '.join('*' + e for e in ENDINGS)}) nor folders "
+            "named by their step (checkpoint-100, step100, epoch_1)"
         )
 
 
-def _entries(path: Path) -> list[Path]:
+def entries_of(path: Path) -> list[Path]:
+    """What a folder holds, by name; hidden entries are nobody's checkpoints."""
     try:
         return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be listed: {error.strerror}", file=str(path)) from error
 
 
-def _is_file(path: Path) -> bool:
+def is_plain_file(path: Path) -> bool:
+    """Whether it is a file, or a sentence where that cannot be told."""
     try:
         return path.is_file()
     except OSError as error:  # a folder that may be listed, but not entered

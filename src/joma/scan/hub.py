@@ -23,12 +23,14 @@ from joma.host import hub as hub_client
 from joma.host import limits
 from joma.host.hub import StrangeAnswer, client, transport_errors
 from joma.scan.cache import DiskCache
-from joma.scan.checkpoint import Checkpoint, Weights, choose_weights, parsed_json
+from joma.scan.checkpoint import ADAPTER, Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
-from joma.scan.folder import in_order, model_type, step_in
+from joma.scan.folder import model_type
+from joma.scan.opening import opened_file
+from joma.scan.places import Candidate, Found, arrange, with_moments
 from joma.scan.safetensors_file import SafetensorsFile
+from joma.scan.steps import moment_in
 from joma.scan.tensor_file import TensorFile
-from joma.scan.torch_file import TorchFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -67,16 +69,18 @@ class HubModel:
             ) from None
         self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
 
-    def places(self) -> list[HubRevision]:
-        """One place per revision whose name holds a step, ordered by step; else the main revision alone."""
+    def found(self) -> Found:
+        """One place per revision whose name holds a step or an epoch, in order; else the main revision alone."""
         named = self._revisions()
-        stepped = {name: step_in(name) for name in named}
-        found = [HubRevision(self, name, named[name], step) for name, step in stepped.items() if step is not None]
-        if found:
-            return in_order(found)
+        if timed := with_moments(named):
+            candidates = [self._candidate(name, named[name]) for name in timed]
+            return arrange(candidates, self.repository, [name for name in named if name not in timed])
         if "main" not in named:
             raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
-        return [HubRevision(self, "main", named["main"], 0)]
+        return Found((HubRevision(self, "main", named["main"], 0),))
+
+    def _candidate(self, name: str, commit: str) -> Candidate:
+        return Candidate(name, moment_in(name), lambda step, epoch: HubRevision(self, name, commit, step, epoch))
 
     def _revisions(self) -> dict[str, str]:
         """The commits of all branches and tags, by name."""
@@ -137,9 +141,10 @@ class HubRevision:
     name: str
     commit: str
     step: int
+    epoch: int | None = None
 
     def model_type(self) -> str | None:
-        return self._model_type
+        return model_type(self._config)
 
     def identity(self) -> str:
         return self.commit
@@ -150,10 +155,14 @@ class HubRevision:
         return self.model.listing(self.commit)
 
     @cached_property
-    def _model_type(self) -> str | None:
+    def _config(self) -> dict[str, Any] | None:
         if "config.json" not in self.files:
             return None
-        return model_type(parsed_json(self._small("config.json"), f"{self.name}/config.json"))
+        return parsed_json(self._small("config.json"), f"{self.name}/config.json")
+
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None without one. Read once."""
+        return self._config
 
     @cached_property
     def _weights(self) -> Weights:
@@ -169,7 +178,8 @@ class HubRevision:
         with ExitStack() as stack:
             if whole:
                 stack.enter_context(self._held(whole))
-            checkpoint = Checkpoint({file: self._opener(file) for file in weights.files}, weights.index)
+            openers = {file: self._opener(file) for file in weights.files}
+            checkpoint = Checkpoint(openers, weights.index, config=self.config(), adapter=self._adapter(weights))
             checkpoint.after_close(stack.pop_all().close)
             return checkpoint
 
@@ -191,9 +201,19 @@ class HubRevision:
             listed = self.files[file]
             if file.endswith(".safetensors"):
                 return SafetensorsFile(self._ranges(listed))
-            return TorchFile(self.model.download(self.commit, listed))
+            return opened_file(self.model.download(self.commit, listed))
 
         return open_it
+
+    def _adapter(self, weights: Weights) -> dict[str, Any] | None:
+        """The settings of an adapter, where the weights are one."""
+        if weights.kind not in ("", "adapter"):
+            raise CheckpointError(
+                f"{self.model.repository} {self.name} is a checkpoint in parts ({weights.files[0]}, ...); download it "
+                "and scan the folder",
+                file=weights.files[0],
+            )
+        return parsed_json(self._small(ADAPTER), f"{self.name}/{ADAPTER}") if weights.kind else None
 
     def _ranges(self, file: Listed) -> HubBytes:
         return self.model.ranges(self.commit, file, f"{self.name}/{file.path}")

@@ -5,7 +5,12 @@ places that depend on the size alone). Two tensors with equal sketches and equal
 between checkpoints of a training run the chance of an error is below 2^-64.
 
 Identical: a tensor equals that of another step. The earliest of its kind is kept, unless the last usable step F is
-among them, which is then kept. A tensor that is the same at all steps while others change was frozen, and says nothing.
+among them, which is then kept. Two cases are no fault, because training does both:
+
+- A tensor that is the same at all steps while others change was frozen, and says nothing.
+- A tensor that is the same from the first step up to some later one, while others have changed, is not yet trained:
+  layers are unfrozen one after the other. A step at which nothing differs from the first is still a copy of it. So is
+  a tensor that has moved and then equals an earlier one, or that stays at its last value from some step on.
 
 Jumps: training moves away from the first step and towards F. A contradiction is a pair of steps, s before t before F,
 where s is less than half as far from F as t is (distances between sketches; the farther one must be more than a
@@ -41,8 +46,10 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread eve
 def check_matrix(stored: Stored, tensor: str, file: str | None) -> None:
     """Refuse what is no matrix of floating numbers."""
     if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in FLOATS:
+        small = stored.dtype is None or stored.dtype.itemsize == 1
+        scales = ", and quantised ones with the scales that belong to them" if small else ""
         raise CheckpointError(
-            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured",
+            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured{scales}",
             file=file,
             tensor=tensor,
         )
@@ -101,15 +108,45 @@ def suspicions(
     constant = {name for name, first in twins.items() if not any(first)}
     # If nothing at all ever changes, the series is one checkpoint under many names, and nothing was frozen.
     frozen = constant if len(constant) < len(twins) else set()
+    copies = _copies_of_the_first({name: first for name, first in twins.items() if name not in frozen}, len(steps))
     for name in sketches:
         if name in frozen or len(steps) < 2:
             continue
-        same = _identical(steps, twins[name])
+        untrained = set(range(_untouched(twins[name]))) - copies
+        same = {at: what for at, what in _identical(steps, twins[name]).items() if at not in untrained}
         found += [(steps[at], name, what) for at, what in same.items()]
         left = [at for at in range(len(steps)) if at not in same]
         jumps = _jumps([steps[at] for at in left], sketches[name][left].astype(np.float64))
         found += [(steps[left[at]], name, what) for at, what in jumps.items()]
     return sorted(found, key=lambda fault: fault[0])
+
+
+def not_yet_trained(
+    steps: Sequence[int], sketches: Mapping[str, np.ndarray], checksums: Mapping[str, np.ndarray]
+) -> dict[str, int]:
+    """The last step at which a tensor still is what it was at the first, for those that move later on.
+
+    steps, sketches, checksums: as for `suspicions`.
+
+    >>> path = [torch.full((4, 4), place) for place in (0.0, 0.0, 1.0, 3.0)]
+    >>> sketches, checksums = np.stack([sketch(w) for w in path]), np.array([checksum(w) for w in path])
+    >>> not_yet_trained([0, 10, 20, 30], {"w": sketches}, {"w": checksums})
+    {'w': 10}
+    """
+    untouched = {name: _untouched(_first_twins(sketches[name], checksums[name])) for name in sketches}
+    return {name: steps[count - 1] for name, count in untouched.items() if count > 1}
+
+
+def _untouched(twins: Sequence[int]) -> int:
+    """How many steps from the first on are identical; 0 for a tensor that has its first value again at the end."""
+    if not twins or not twins[-1]:
+        return 0
+    return next(at for at, first in enumerate(twins) if first)
+
+
+def _copies_of_the_first(twins: Mapping[str, Sequence[int]], count: int) -> set[int]:
+    """The steps at which nothing differs from the first."""
+    return {at for at in range(1, count) if not any(first[at] for first in twins.values())}
 
 
 def _first_twins(sketches: np.ndarray, checksums: np.ndarray) -> list[int]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,19 @@ from torch import Tensor
 
 from joma.host.devices import lacking
 from joma.host.errors import BadInput
-from joma.host.words import brief, counted
-from joma.scan.architecture import EMBEDDING, find_groups, pick_groups
+from joma.host.words import brief
+from joma.scan.architecture import EMBEDDING
 from joma.scan.checkpoint import Place
-from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
-from joma.scan.folder import LocalFolder
-from joma.scan.integrity import check_matrix
+from joma.scan.errors import CheckpointError
+from joma.scan.looks import Wanted, agreed
 from joma.scan.measures import ModelMeasure, WeightMeasure, chosen
+from joma.scan.running import config_of
 from joma.scan.series import Series
+from joma.scan.text import tokens_of, windows_said
 
-_LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
+_CONFIGS = 8  # checkpoints that are asked for a config, until one has it
+GATED = 256
+"""Tensors of a group that the integrity gate looks at: of more, as of experts, so many that lie evenly among them."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class Plan:
     - series: the checkpoints
     - measures: what is measured, by name
     - model_type: the architecture that config.json names; None without one
-    - groups: the tensors of every group that is measured, by layer
-    - known: the same for all groups that were found, measured or not
+    - groups: the tensors of every group that is read, by layer
+    - known: the same for all groups that were found, read or not
     - shapes: the shape of every tensor that is read
     - device: where it is measured
     - tokens: the text, for every measure that runs the model
+    - refused: measures that were asked for and that this model cannot give, with the reason
+    - coverage: how many layers each group covers, and how many there are
+    - notes: what was done to read the checkpoints, and how the text is cut
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -56,6 +61,9 @@ class Plan:
     shapes: Mapping[str, tuple[int, ...]]
     device: torch.device
     tokens: Mapping[str, Tensor]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self)
@@ -65,30 +73,37 @@ class Plan:
         known = {group: list(names) for group, names in self.known.items()}
         return {"source": self.series.source, "model_type": self.model_type, "groups": known}
 
-    def wanted(self) -> dict[str, str]:
+    def weight_names(self, group: str) -> dict[str, WeightMeasure]:
+        """The curves of a group, by name."""
+        return {
+            f"{name}/{group}": measure
+            for name, measure in self.measures.items()
+            if isinstance(measure, WeightMeasure) and (measure.group == EMBEDDING) == (group == EMBEDDING)
+        }
+
+    def model_names(self) -> dict[str, ModelMeasure]:
+        """The curves of the running model, by name."""
+        return {name: measure for name, measure in self.measures.items() if isinstance(measure, ModelMeasure)}
+
+    def curve_names(self) -> list[str]:
+        """All curves, in order."""
+        return [*(name for group in self.groups for name in self.weight_names(group)), *self.model_names()]
+
+    def gated(self, group: str) -> tuple[str, ...]:
+        """The tensors of a group whose fingerprints are kept."""
+        names = self.groups[group]
+        stride = -(-len(names) // GATED)
+        return names[::stride] if stride > 1 else names
+
+    def wanted(self) -> dict[str, str | None]:
         """What a complete step has in the run: names, each with the group of tensors that it comes from."""
-        names: dict[str, str] = {}
-        for name, measure in self.measures.items():
-            if isinstance(measure, ModelMeasure):
-                names[name] = measure.group
-                continue
-            for group in self.groups:
-                if (measure.group == EMBEDDING) == (group == EMBEDDING):
-                    names[f"{name}/{group}"] = group
+        names: dict[str, str | None] = {}
+        for group in self.groups:
+            names |= dict.fromkeys(self.weight_names(group), group)
+        names |= dict.fromkeys(self.model_names(), None)
         for group in self.groups:
             names |= {f"sketch/{group}": group, f"checksum/{group}": group}
         return names
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What one checkpoint holds of what is wanted."""
-
-    place: Place
-    model_type: str | None
-    groups: dict[str, tuple[str, ...]]
-    known: dict[str, tuple[str, ...]]
-    shapes: dict[str, tuple[int, ...]]
 
 
 def plan(
@@ -96,13 +111,20 @@ def plan(
     *,
     measures: Iterable[str] = ("stable_rank",),
     patterns: Mapping[str, str] | None = None,
+    groups: Sequence[str] | None = None,
+    root: str | None = None,
     text: Path | None = None,
+    tokenizer: Path | None = None,
     device: str = "cpu",
 ) -> Plan:
     """Settle what a sweep of `series` reads: the measures by name, patterns for groups of matrices, text and device.
 
-    Raises CheckpointError where architectures are mixed or the matrices cannot be found, NoneUsable where no
-    checkpoint can be opened.
+    groups: the groups of matrices to keep to; None: all that are found. root: which model of a checkpoint that holds
+    several. tokenizer: a folder with one; None: that of the checkpoint or of the folder that it lies in.
+
+    A measure that the architecture cannot give is refused here, before its weights are read; the others stay.
+    Raises CheckpointError where none is left, architectures are mixed or the matrices cannot be found, NoneUsable
+    where no checkpoint can be opened.
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -112,18 +134,30 @@ def plan(
     ...     plan(open_series(folder, downloads=Path(folder))).groups
     {'mlp': ('h.0.mlp.c_fc.weight',)}
     """
-    wanted = chosen(measures)
+    asked = chosen(measures)
     worker = usable_device(device)
-    running = {name: measure for name, measure in wanted.items() if isinstance(measure, ModelMeasure)}
-    if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
-    if text is not None and not running:
-        raise BadInput(f"text is for entropy, but measures {','.join(wanted)} does not read a text")
-    groups = list(dict.fromkeys([*(measure.group for measure in wanted.values()), *(patterns or {})]))
-    _one_model_type(series)
-    look = _agreed(series, _looks(series, groups, patterns or {}))
-    tokens = {} if text is None else {name: measure.tokens(look.place, text) for name, measure in running.items()}
-    return Plan(series, wanted, look.model_type, look.groups, look.known, look.shapes, worker, tokens)
+    running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure)}
+    _must_have_text(asked, running, text, tokenizer)
+    refused, configs = _configs(series, running)
+    kept = {name: measure for name, measure in asked.items() if name not in refused}
+    if not kept:
+        raise CheckpointError(next(iter(refused.values())))
+    look = agreed(series, Wanted(kept, patterns or {}, None if groups is None else tuple(groups), root))
+    refused |= look.refused
+    kept = {name: measure for name, measure in kept.items() if name not in refused}
+    tokens: dict[str, Tensor] = {}
+    notes = [*series.notes, *look.notes]
+    for name in [name for name in running if name in kept]:
+        place, config = configs[name]
+        assert text is not None  # `_must_have_text` saw to it
+        tokens[name] = tokens_of(place, config, text, tokenizer)
+        notes.append(windows_said(text, config, len(tokens[name])))
+    if not look.groups:
+        notes.append("no matrices were found by name, so steps were not compared with each other: see --list")
+    return Plan(
+        series, kept, look.model_type, look.groups, look.known, look.shapes, worker, tokens, refused, look.coverage,
+        tuple(notes),
+    )  # fmt: skip
 
 
 def usable_device(name: str) -> torch.device:
@@ -133,89 +167,41 @@ def usable_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _one_model_type(series: Series) -> None:
-    """Local configs are cheap to read, so a folder of different models is refused before any of them is measured."""
-    first: dict[str, str] = {}
-    for place in series.places:
-        if not isinstance(place, LocalFolder):
-            continue
-        try:
-            kind = place.model_type()
-        except CheckpointError:
-            continue  # the sweep will report it with its step
-        if kind is not None:
-            first.setdefault(kind, place.name)
-    if len(first) > 1:
-        (one, at), (other, there) = list(first.items())[:2]
-        raise CheckpointError(f"{series.source} mixes architectures: {at} is {one}, {there} is {other}")
+def _must_have_text(
+    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None
+) -> None:
+    if running and text is None:
+        raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
+    if text is not None and not running:
+        raise BadInput(f"text is for entropy, but measures {','.join(asked)} does not read a text")
+    if tokenizer is not None and text is None:
+        raise BadInput(f"tokenizer is for a text, but measures {','.join(asked)} does not read one")
 
 
-def _looks(series: Series, groups: Sequence[str], patterns: Mapping[str, str]) -> list[_Look]:
-    """The first, last and middle checkpoints, or others in place of those that cannot be opened."""
-    places = list(series.places)
-    ends = [places[0], places[-1], places[len(places) // 2]]
-    order = list({place.step: place for place in [*ends, *places]}.values())
-    looks: list[_Look] = []
-    faults: list[Fault] = []
-    unknown: list[UnknownNames] = []
-    for place in order:
-        if len(looks) == _LOOKS:
-            break
+def _configs(
+    series: Series, running: Mapping[str, ModelMeasure]
+) -> tuple[dict[str, str], dict[str, tuple[Place, Any]]]:
+    """Measures that run the model: those refused, with the reason, and a place with its config for the others.
+
+    The first place whose config can be read speaks for all; one that differs is a fault of its step.
+    """
+    refused: dict[str, str] = {}
+    found: dict[str, tuple[Place, Any]] = {}
+    for name, measure in running.items():
         try:
-            looks.append(_look(place, groups, patterns))
+            place, config = _first_config(series)
+            measure.must_suit(config, place.name)
+            found[name] = (place, config)
         except CheckpointError as error:
-            faults.append(fault_of(place, error))
-            unknown += [error] if isinstance(error, UnknownNames) else []
-            if len(unknown) == _LOOKS:
-                break
-    if not looks and unknown:
-        raise unknown[0]
-    if not looks:
-        raise NoneUsable(series.source, sorted(faults, key=lambda fault: fault.step))
-    return looks
+            refused[name] = str(error)
+    return refused, found
 
 
-def _look(place: Place, groups: Sequence[str], patterns: Mapping[str, str]) -> _Look:
-    kind = place.model_type()
-    with place.open() as checkpoint:
-        known = find_groups(checkpoint.names(), patterns)
-        found = pick_groups(known, groups, checkpoint.names(), kind)
-        for group, name in [(group, name) for group, names in found.items() for name in names]:
-            stored = checkpoint.stored(name)
-            try:
-                check_matrix(stored, name, checkpoint.file_of(name))
-            except CheckpointError as error:
-                raise UnknownNames(f"--pattern {group}: {error}" if group in patterns else str(error)) from None
-        shapes = {name: checkpoint.stored(name).shape for names in found.values() for name in names}
-    return _Look(place, kind, found, known, shapes)
-
-
-def _agreed(series: Series, looks: list[_Look]) -> _Look:
-    """The look that most agree with; without a majority nobody can say which checkpoint is the odd one."""
-    kinds = Counter(look.model_type for look in looks if look.model_type is not None)
-    kind = kinds.most_common(1)[0][0] if kinds else None  # a checkpoint without config.json is of no other kind
-    votes = Counter(_signature(look, kind) for look in looks)
-    signature, count = votes.most_common(1)[0]
-    if len(votes) > 1 and count < 2:
-        one, other = looks[0], looks[1]
-        raise CheckpointError(
-            f"{series.source} mixes architectures: {_described(one)}, but {_described(other)}; scan them apart"
-        )
-    agreeing = [look for look in looks if _signature(look, kind) == signature]
-    return min(agreeing, key=lambda look: look.model_type is None)  # one with a config can also be run
-
-
-def _signature(look: _Look, kind: str | None) -> str:
-    return repr((look.model_type or kind, look.groups, look.shapes))
-
-
-def _described(look: _Look) -> str:
-    names = [name for group in look.groups.values() for name in group]
-    return (
-        f"{look.place.name} has {counted(len(names), 'matrix', 'matrices')} such as {names[0]} {look.shapes[names[0]]}"
-    )
-
-
-def fault_of(place: Place, error: CheckpointError) -> Fault:
-    """An error as what a report lists."""
-    return Fault(place.step, place.name, error.file, error.tensor, str(error))
+def _first_config(series: Series) -> tuple[Place, Any]:
+    first: CheckpointError | None = None
+    for place in series.places[:_CONFIGS]:
+        try:
+            return place, config_of(place)
+        except CheckpointError as error:
+            first = first or error
+    raise first or CheckpointError(f"{series.source} has no checkpoint")

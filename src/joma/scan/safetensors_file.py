@@ -30,7 +30,7 @@ _TORCH = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
     "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64,
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
 }  # fmt: skip
 
 
@@ -67,15 +67,26 @@ class SafetensorsFile:
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, in memory of its own."""
+        return self._part(tensor, self._tensors[tensor].shape, 0)
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of its first dimension; nothing else is read."""
+        first, *rest = self._tensors[tensor].shape
+        stop = min(stop, first)
+        return self._part(tensor, (max(stop - start, 0), *rest), start * prod(rest))
+
+    def _part(self, tensor: str, shape: tuple[int, ...], skipped: int) -> Tensor:
+        """The numbers of a tensor after the first `skipped`, in a shape."""
         stored = self._tensors[tensor]
         if stored.dtype is None:
             raise CheckpointError(
                 f"{tensor} in {self.name} has a number format that cannot be measured", file=self.name, tensor=tensor
             )
-        value = torch.empty(stored.shape, dtype=stored.dtype)
+        value = torch.empty(shape, dtype=stored.dtype)
         if value.numel():
             raw = value.reshape(-1).view(torch.uint8).numpy()  # the same memory, as bytes
-            self._source.read_into(self._begins[tensor], memoryview(cast(Any, raw)))
+            begin = self._begins[tensor] + skipped * stored.dtype.itemsize
+            self._source.read_into(begin, memoryview(cast(Any, raw)))
         return value
 
     def prefetch(self, tensor: str) -> None:

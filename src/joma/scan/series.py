@@ -1,7 +1,8 @@
-"""A series of checkpoints, ordered by step, from whatever the user named."""
+"""A series of checkpoints, ordered by step or by epoch, from whatever the user named."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +10,11 @@ from pathlib import Path
 
 from joma.host.words import brief
 from joma.scan.cache import DiskCache
+from joma.scan.cached_hub import cached_folder, cached_places
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
-from joma.scan.folder import local_places
 from joma.scan.hub import HubModel
+from joma.scan.places import STEP, Found, find_places
 
 BUDGET = 20e9  # bytes of downloads to keep
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -20,7 +22,12 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Series:
-    """Where the checkpoints of one training run are: `source` is the user's word for it, `places` has one per step.
+    """Where the checkpoints of one training run are.
+
+    - source: the user's word for it
+    - places: one per step, in order
+    - axis: what orders them, "step", or "epoch" where no step is known; the step of a place is then its epoch
+    - notes: sentences on what was left aside, or taken for what
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -34,6 +41,8 @@ class Series:
 
     source: str
     places: tuple[Place, ...]
+    axis: str = STEP
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self)
@@ -42,6 +51,11 @@ class Series:
     def steps(self) -> list[int]:
         return [place.step for place in self.places]
 
+    @property
+    def epochs(self) -> list[int | None]:
+        """The epoch of each checkpoint, as far as it is known."""
+        return [place.epoch for place in self.places]
+
     def select(self, wanted: str | Sequence[int] | None) -> Series:
         """The steps that `wanted` names; see `steps_of` for how text names them. None: all."""
         if wanted is None:
@@ -49,14 +63,18 @@ class Series:
         chosen = steps_of(wanted, self.steps) if isinstance(wanted, str) else list(wanted)
         unknown = sorted(set(chosen) - set(self.steps))
         if unknown:
-            raise CheckpointError(f"{self.source} has no step {unknown[0]}; it has {_some(self.steps)}")
+            raise CheckpointError(f"{self.source} has no {self.axis} {unknown[0]}; it has {_some(self.steps)}")
         if not chosen:
-            raise CheckpointError(f"--steps {wanted} names none of the steps of {self.source}: {_some(self.steps)}")
+            raise CheckpointError(
+                f"--steps {wanted} names none of the {self.axis}s of {self.source}: {_some(self.steps)}"
+            )
         return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
 
 
 def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
     """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
+
+    With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
 
     downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
     bytes. It is made when it is needed, and only files that joma made in it are ever removed.
@@ -72,12 +90,37 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
     path = Path(source).expanduser()
     name = str(source)
     if path.exists():
-        return Series(str(path.resolve()), tuple(local_places(path.resolve())))
+        return _series(str(path.resolve()), find_places(path.resolve()))
     if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
         raise CheckpointError(
             f"{name} does not exist, and it is no model on the hub either (those are named owner/model)"
         )
-    return Series(name, tuple(HubModel(name, DiskCache(downloads, int(budget))).places()))
+    if offline():
+        return _series(name, _cached(name))
+    try:
+        return _series(name, HubModel(name, DiskCache(downloads, int(budget))).found())
+    except CheckpointError as error:
+        if cached_folder(name) is None:
+            raise
+        raise CheckpointError(f"{error}; HF_HUB_OFFLINE=1 reads the copy in the cache") from None
+
+
+def offline() -> bool:
+    """Whether huggingface_hub was told not to ask the hub (HF_HUB_OFFLINE)."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def _series(source: str, found: Found) -> Series:
+    return Series(source, found.places, found.axis, found.notes)
+
+
+def _cached(name: str) -> Found:
+    folder = cached_folder(name)
+    if folder is None:
+        raise CheckpointError(
+            f"{name} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE forbids to ask the hub for it"
+        )
+    return cached_places(folder)
 
 
 def steps_of(text: str, there: Sequence[int]) -> list[int]:

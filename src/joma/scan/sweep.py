@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import zip_longest
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from math import prod
 from threading import Event
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.host.words import brief
+from joma.host.threads import cores, limited
 from joma.runs import Dims, Run
-from joma.scan.checkpoint import Checkpoint, Place
+from joma.scan.checkpoint import Place
+from joma.scan.curves import Curve, Scan, mean_of
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.integrity import check_finite, check_matrix, checksum, sketch, suspicions
-from joma.scan.measures import Between, ModelMeasure, WeightMeasure
-from joma.scan.plan import Plan, fault_of
+from joma.scan.integrity import suspicions
+from joma.scan.looks import fault_of
+from joma.scan.measures import Between, WeightMeasure
+from joma.scan.plan import Plan
+from joma.scan.reading import measured
+from joma.scan.rows import Row, rows_of
+from joma.scan.time_left import TimeLeft
 
-_Outcome = tuple[str, Fault | None]  # the line of progress, and what is wrong with the step
 Report = Callable[[str], None]
-VERSION = 1  # of what is recorded; raised when the numbers would differ
+VERSION = 2  # of what is recorded; raised when the numbers would differ
 _SILENCE = 10.0  # seconds without a line, after which a checkpoint says how far it is
+_TINY = 1 << 18  # numbers: where no matrix has more, a second thread only costs time
+_LANES = 8  # large matrices at a time, at most, where a measure gains by that
+_SHOWN = 4  # groups in a line of progress
 
 
 class _Stopped(Exception):
@@ -38,58 +43,34 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One quantity over the usable steps: values (steps, ...), the tensors of its rows, the names of its columns.
+class _Outcome:
+    """What became of one checkpoint: the line of progress, what is wrong, how it was read, whether it took any work."""
 
-    >>> curve = Curve(("h.0.mlp.c_fc.weight",), ("stable rank",), np.array([[4.0], [3.5]]))
-    >>> curve.values[:, 0]
-    array([4. , 3.5])
-    """
-
-    tensors: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: np.ndarray
-
-    def __repr__(self) -> str:
-        return brief(self)
+    line: str
+    faults: list[Fault] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    worked: bool = True
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What a sweep of `source` found: curves over the usable steps, and the faults of the steps that were left out.
-
-    >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
-    >>> found.as_json()["left_out"][0]["what"]
-    'is cut off'
-    """
-
-    source: str
-    steps: list[int]
-    faults: list[Fault]
-    curves: dict[str, Curve]
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    def as_json(self) -> dict[str, Any]:
-        """Numbers that JSON has no word for (a head that a layer does not have) become null."""
-        curves = {
-            name: {"tensors": curve.tensors, "columns": curve.columns, "values": _plain(curve.values)}
-            for name, curve in self.curves.items()
-        }
-        left_out = [fault.as_json() for fault in self.faults]
-        return {"source": self.source, "steps": self.steps, "curves": curves, "left_out": left_out}
-
-
-def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: None) -> Scan:
+def sweep(
+    plan: Plan,
+    run: Run,
+    *,
+    jobs: int = 1,
+    keep_suspicious: bool = False,
+    report: Report = lambda line: None,
+) -> Scan:
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
     Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
-    A checkpoint with a fault is reported, left out, and tried again by the next sweep. `report` gets a line for each
-    step, beginning with "["; with one job also others, from within a step that takes long.
+    A checkpoint with a fault is reported, left out, and tried again by the next sweep. A measure that cannot be taken
+    of a checkpoint is left out alone: the others stay. keep_suspicious: steps that the fingerprints speak against
+    stay in the curves, and are noted. `report` gets a line for each step, beginning with "["; with one job also
+    others, from within a step that takes long.
 
     >>> import tempfile
     >>> from pathlib import Path
+    >>> import torch
     >>> from safetensors.torch import save_file
     >>> from joma.scan import open_series, plan
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -104,23 +85,35 @@ def sweep(plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: 
     if jobs < 1:
         raise BadInput(f"jobs must be at least 1, got {jobs}")
     faults: list[Fault] = []
-    total = len(plan.series.places)
-    with closing(_steps(plan, run, jobs, report)) as outcomes:
-        for count, (place, (line, fault)) in enumerate(outcomes, 1):
-            report(f"[{count}/{total}] step {place.step}  {line}")
-            faults += [fault] if fault else []
-    faults += _suspected(plan, run, {fault.step for fault in faults})
-    left_out = {fault.step for fault in faults}
-    steps = [place.step for place in plan.series.places if place.step not in left_out]
-    return Scan(plan.series.source, steps, sorted(faults, key=lambda fault: fault.step), _curves(plan, run, steps))
+    notes = list(plan.notes)
+    left = TimeLeft(len(plan.series.places))
+    with _threads(plan), closing(_steps(plan, run, jobs, report)) as outcomes:
+        for place, outcome in outcomes:
+            moment = f"[{left.done + 1}/{left.total}] {plan.series.axis} {place.step}"
+            report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
+            faults += outcome.faults
+            notes += outcome.notes
+    suspected = _suspected(plan, run, {fault.step for fault in faults if fault.measure is None})
+    if keep_suspicious:
+        notes += [f"kept although suspicious: {fault}" for fault in suspected]
+    else:
+        faults += suspected
+    return _found(plan, run, sorted(faults, key=lambda fault: fault.step), tuple(dict.fromkeys(notes)))
+
+
+def _threads(plan: Plan) -> AbstractContextManager[None]:
+    """Tiny matrices are measured by one thread: others would wait for it, and for each other."""
+    tiny = not plan.tokens and all(prod(shape) <= _TINY for shape in plan.shapes.values())
+    return limited(1) if tiny else nullcontext()
 
 
 def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
     """Every place with what became of it, in order."""
     recorded, stop = _recorded(plan, run), Event()
     if jobs == 1:  # without threads, an interrupt stops at once
+        lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
         for place in plan.series.places:
-            yield place, _step(plan, run, place, recorded[place.step], _between(place, stop, report))
+            yield place, _step(plan, run, place, recorded[place.step], _between(place, stop, report), lanes)
         return
 
     def step(place: Place) -> _Outcome:
@@ -151,161 +144,136 @@ def _between(place: Place, stop: Event, report: Report) -> Between:
     return between
 
 
-def _step(plan: Plan, run: Run, place: Place, recorded: set[str], between: Between) -> _Outcome:
-    """Measure one checkpoint as far as the run lacks it; the line of progress, and the fault if there is one."""
-    start = perf_counter()
+def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between: Between, lanes: int = 1) -> _Outcome:
+    """Measure one checkpoint as far as the run lacks it."""
     try:
         identity = _identity(place)
-        if "identity" in recorded and int(run.at("identity", place.step)) != identity:
+        if recorded.get("identity", identity) != identity:
             # A checkpoint that was replaced cannot be added to what was recorded of it.
             raise CheckpointError("its files have changed since it was measured; measure it again from the start")
         missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
-            return "recorded already", None
-        try:
-            values = _measured(plan, place, missing, between)
-        except CheckpointError:
-            raise
-        except ValueError as error:  # a measure refuses what was read, numbers that overflow say
-            raise CheckpointError(str(error)) from None
-        values = values if "identity" in recorded else {**values, "identity": identity}
-        run.record(place.step, values, dims=_dims(plan, values))
+            return _Outcome("recorded already", worked=False)
+        values, faults, notes = measured(plan, place, missing, between, lanes=lanes)
     except CheckpointError as error:
-        fault = fault_of(place, error)
-        return f"left out: {fault.what}", fault
-    shown = [f"{name} {_range(value)}" for name, value in values.items() if name.partition("/")[0] in plan.measures]
-    return f"{perf_counter() - start:.1f} s  {', '.join(shown)}", None
+        return _Outcome(f"left out: {error}", [fault_of(place, error)])
+    if values:
+        told = values if "identity" in recorded else {**values, "identity": identity}
+        run.record(place.step, told, dims=_dims(plan, told))
+    return _Outcome(_line(plan, values, faults), faults, notes)
 
 
-def _measured(plan: Plan, place: Place, missing: Collection[str], between: Between) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    kind = place.model_type()
-    if None not in (kind, plan.model_type) and kind != plan.model_type:
-        raise CheckpointError(f"its architecture is {kind}, the series is {plan.model_type}")
-    with place.open() as checkpoint:
-        for group in plan.groups:
-            mine = [name for name in missing if plan.wanted()[name] == group and name not in plan.tokens]
-            if mine:
-                values |= _group(plan, checkpoint, group, mine, between)
-    for name, measure in plan.measures.items():
-        if isinstance(measure, ModelMeasure) and name in missing:
-            with place.folder() as folder:
-                values[name] = measure.call(folder, plan.tokens[name], plan.device, between)
-    return values
+def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
+    """What a step measured: the mean over layers of each curve, and which curves it lacks."""
+    means: dict[str, list[str]] = {}
+    for name in plan.curve_names():
+        if name in values:
+            measure, _, group = name.partition("/")
+            means.setdefault(measure, []).append(f"{group} {_mean(values[name]):.4g}".strip())
+    many = {name.partition("/")[0] for name, value in values.items() if len(np.atleast_1d(value)) > 1}
+    said = [
+        f"{measure}{', mean over layers' if measure in many else ''}: {_few(several)}"
+        for measure, several in means.items()
+    ]
+    said += [f"left out: {name}" for name in dict.fromkeys(fault.measure for fault in faults if fault.measure)]
+    return "; ".join(said) or "nothing new"
+
+
+def _few(several: list[str]) -> str:
+    more = f", {len(several) - _SHOWN} more" if len(several) > _SHOWN else ""
+    return ", ".join(several[:_SHOWN]) + more
+
+
+def _mean(value: Any) -> float:
+    """Over layers and heads; of several quantities the first."""
+    numbers = np.asarray(value.cpu() if isinstance(value, Tensor) else value, dtype=float)
+    by_layer = numbers[:, 0] if numbers.ndim == 2 and not isinstance(value, Tensor) else numbers
+    return float(mean_of(by_layer.reshape(1, -1), axis=1)[0])
 
 
 def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
     """What the dimensions of each recorded name stand for."""
-    found: dict[str, Dims] = {"identity": ()}
-    for name in names:
-        measure, _, group = name.partition("/")
-        known = plan.measures.get(measure)
-        if isinstance(known, ModelMeasure):
-            found[name] = ("layer", "head")
-        elif group:
-            columns = known.columns if known is not None else ()
-            more = {"entry": None} if measure == "sketch" else {"quantity": columns} if len(columns) > 1 else {}
-            found[name] = {"tensor": plan.groups[group], **more}
+    found: dict[str, Dims] = {"identity": (), **dict.fromkeys(plan.model_names(), ("layer", "head"))}
+    for group, tensors in plan.groups.items():
+        for name, measure in plan.weight_names(group).items():
+            found[name] = {"tensor": tensors, **({"quantity": measure.columns} if len(measure.columns) > 1 else {})}
+        found[f"sketch/{group}"] = {"tensor": plan.gated(group), "entry": None}
+        found[f"checksum/{group}"] = {"tensor": plan.gated(group)}
     return {name: found[name] for name in names}
 
 
-def _group(
-    plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[str], between: Between
-) -> dict[str, np.ndarray]:
-    """The missing numbers of one group of tensors, read one after the other."""
-    rows: dict[str, list[Any]] = {name: [] for name in missing}
-    measures = {f"{name}/{group}": measure for name, measure in plan.measures.items()}
-    tensors = plan.groups[group]
-    for tensor, following in zip_longest(tensors, tensors[1:]):
-        between(f"about to read {tensor}")
-        w = _read(plan, checkpoint, tensor)
-        if following is not None:
-            checkpoint.prefetch(following)
-        shared: dict[Any, Any] = {}
-        for name in missing:
-            measure = measures.get(name)
-            if isinstance(measure, WeightMeasure):
-                if measure.compute not in shared:
-                    shared[measure.compute] = measure.compute(w, _generator(tensor, plan.device))
-                numbers = measure.pick(shared[measure.compute])
-                rows[name].append(numbers[0] if len(numbers) == 1 else numbers)
-            elif name.startswith("sketch/"):
-                rows[name].append(sketch(w).cpu().numpy())
-            elif name.startswith("checksum/"):
-                rows[name].append(checksum(w))
-        del w, shared  # before the next is read: memory stays near one tensor
-    return {name: np.array(row) for name, row in rows.items()}
-
-
-def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
-    """One tensor on the device, after checking that it is what the series holds under that name."""
-    stored, file = checkpoint.stored(tensor), checkpoint.file_of(tensor)
-    if stored.shape != plan.shapes[tensor]:
-        raise CheckpointError(
-            f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}",
-            file=file,
-            tensor=tensor,
-        )
-    check_matrix(stored, tensor, file)
-    w = checkpoint.read(tensor).to(plan.device)
-    check_finite(w, tensor, file)
-    return w
-
-
 def _suspected(plan: Plan, run: Run, left_out: Collection[int]) -> list[Fault]:
-    """What the fingerprints of the whole series give away."""
+    """What the fingerprints of the whole series give away. Groups that were read at the same steps are judged together.
+
+    A group that lacks a step (NaN in it, say) is judged by the steps that it has.
+    """
     places = {place.step: place for place in plan.series.places if place.step not in left_out}
-    steps = list(places)
-    sketches: dict[str, np.ndarray] = {}
-    checksums: dict[str, np.ndarray] = {}
-    for group, names in plan.groups.items() if steps else ():
-        sketched = np.stack([run.at(f"sketch/{group}", step) for step in steps])
-        summed = np.stack([run.at(f"checksum/{group}", step) for step in steps])
-        for at, name in enumerate(names):
-            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
-    found = suspicions(steps, sketches, checksums)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for group in plan.groups:
+        if f"sketch/{group}" in run:
+            read = set(run.steps(f"sketch/{group}").tolist())
+            alike.setdefault(tuple(step for step in places if step in read), []).append(group)
+    found = [one for steps, groups in alike.items() if steps for one in _judged(plan, run, steps, groups)]
     weights = {step: places[step].weights() for step, _, _ in found}
     return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
 
 
-def _curves(plan: Plan, run: Run, steps: list[int]) -> dict[str, Curve]:
-    curves: dict[str, Curve] = {}
-    for name, group in plan.wanted().items() if steps else ():
-        measure = plan.measures.get(name.partition("/")[0])
-        if measure is None:
-            continue
-        columns = measure.columns if isinstance(measure, WeightMeasure) else ()
-        tensors = plan.groups[group] if isinstance(measure, WeightMeasure) else ()
-        curves[name] = Curve(tensors, columns, np.stack([run.at(name, step) for step in steps]))
-    return curves
+def _judged(plan: Plan, run: Run, steps: tuple[int, ...], groups: list[str]) -> list[tuple[int, str, str]]:
+    sketches: dict[str, np.ndarray] = {}
+    checksums: dict[str, np.ndarray] = {}
+    for group in groups:
+        sketched, summed = (_at(run, f"{kind}/{group}", steps) for kind in ("sketch", "checksum"))
+        for at, name in enumerate(plan.gated(group)):
+            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
+    return suspicions(list(steps), sketches, checksums)
 
 
-def _recorded(plan: Plan, run: Run) -> dict[int, set[str]]:
-    """What the run holds of each step."""
-    found: dict[int, set[str]] = {place.step: set() for place in plan.series.places}
-    for name in [*plan.wanted(), "identity"]:
-        for step in run.steps(name) if name in run else ():
-            found.get(int(step), set()).add(name)
+def _at(run: Run, name: str, steps: Iterable[int]) -> np.ndarray:
+    """Those steps of a series, in one reading; they must be there."""
+    place = {step: at for at, step in enumerate(run.steps(name).tolist())}
+    return run.array(name)[[place[step] for step in steps]]
+
+
+def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...]) -> Scan:
+    """The curves over the steps that have at least one of them."""
+    left_out = {fault.step for fault in faults if fault.measure is None}
+    usable = [place.step for place in plan.series.places if place.step not in left_out]
+    there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
+    steps = [step for step in usable if any(step in read for read in there.values())]
+    curves = {name: _curve(plan, run, name, steps, read) for name, read in there.items() if read & set(steps)}
+    epochs = {place.step: place.epoch for place in plan.series.places}
+    known = {step: epoch for step, epoch in epochs.items() if epoch is not None}
+    return Scan(
+        plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type
+    )  # fmt: skip
+
+
+def _curve(plan: Plan, run: Run, name: str, steps: list[int], there: set[int]) -> Curve:
+    have = [step for step in steps if step in there]
+    read = _at(run, name, have)
+    values = np.full((len(steps), *read.shape[1:]), np.nan)
+    values[[steps.index(step) for step in have] if len(have) < len(steps) else slice(None)] = read
+    measure, _, group = name.partition("/")
+    known = plan.measures[measure]
+    if isinstance(known, WeightMeasure):
+        return Curve(measure, group, rows_of(plan.groups[group]), known.columns, values)
+    layers, heads = values.shape[1:]
+    rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(layers))
+    return Curve(measure, None, rows, tuple(str(head) for head in range(heads)), values)
+
+
+def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:
+    """What the run holds of each step: names, of the identity with its value."""
+    found: dict[int, dict[str, int]] = {place.step: {} for place in plan.series.places}
+    for name in plan.wanted():
+        for step in run.steps(name).tolist() if name in run else ():
+            found.get(step, {})[name] = 1
+    if "identity" in run:
+        for step, identity in zip(run.steps("identity").tolist(), run.array("identity").tolist(), strict=True):
+            found.get(step, {})["identity"] = identity
     return found
 
 
 def _identity(place: Place) -> int:
     """The place's identity as a number that a run can hold."""
     return int.from_bytes(hashlib.sha256(os.fsencode(place.identity())).digest()[:8], "little", signed=True)
-
-
-def _generator(tensor: str, device: torch.device) -> torch.Generator:
-    """A stream of its own for each tensor, so that a number does not depend on what else was measured."""
-    return torch.Generator(device).manual_seed(zlib.crc32(tensor.encode()))
-
-
-def _range(value: Any) -> str:
-    numbers = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
-    low, high = np.nanmin(numbers), np.nanmax(numbers)
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-def _plain(values: np.ndarray) -> Any:
-    if values.ndim == 0:
-        return float(values) if np.isfinite(values) else None
-    return [_plain(value) for value in values]

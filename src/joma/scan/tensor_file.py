@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from joma.host import limits
 from joma.scan.errors import CheckpointError
+
+_POINTER = b"version https://git-lfs"
+_POINTER_BYTES = 1024  # no pointer is longer
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class TensorFile(Protocol):
     def tensors(self) -> Mapping[str, Stored]: ...
 
     def read(self, tensor: str) -> Tensor: ...
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of its first dimension, and as little else as the format allows."""
+        ...
 
     def prefetch(self, tensor: str) -> None:
         """Say that this tensor is read next, so that it may already be on its way."""
@@ -65,6 +73,11 @@ class LocalBytes:
         self.name = str(path)
         self._descriptor = _opened(path)
         self.size = os.fstat(self._descriptor).st_size
+        if self.size < _POINTER_BYTES and os.pread(self._descriptor, len(_POINTER), 0) == _POINTER:
+            self.close()
+            raise CheckpointError(
+                f"{path} is a Git-LFS pointer, not the file itself: run 'git lfs pull' in its folder", file=str(path)
+            )
 
     def prefetch(self, start: int, length: int) -> None:
         # The kernel reads them into its cache meanwhile; its own read-ahead is too timid for a fast disk.
@@ -91,6 +104,59 @@ class LocalBytes:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class BytesPart:
+    """A stretch of other bytes: a tensor that was saved into the middle of a file."""
+
+    def __init__(self, whole: Bytes, start: int, length: int) -> None:
+        """whole: where the bytes are. start, length: which of them."""
+        if not 0 <= start <= start + length <= whole.size:
+            raise CheckpointError(
+                f"{whole.name} ends at byte {whole.size:,}, before byte {start + length:,} that it should hold",
+                file=whole.name,
+            )
+        self.name, self.size = whole.name, length
+        self._whole, self._start = whole, start
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        if start + len(buffer) > self.size:
+            raise CheckpointError(f"{self.name} ends before the data it should hold", file=self.name)
+        self._whole.read_into(self._start + start, buffer)
+
+    def prefetch(self, start: int, length: int) -> None:
+        self._whole.prefetch(self._start + start, length)
+
+    def close(self) -> None:
+        """The whole is closed by whoever opened it."""
+
+
+class Stream(io.RawIOBase):
+    """Bytes as a file that can be read and sought in, for libraries that want one."""
+
+    def __init__(self, source: Bytes) -> None:
+        """source: the bytes; closing the stream does not close them."""
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
+        if at < 0:
+            raise OSError("before the beginning of the file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._source.size - self._at))
+        if count:
+            self._source.read_into(self._at, memoryview(buffer)[:count])
+        self._at += count
+        return count
 
 
 def small_file(path: Path) -> bytes:

@@ -9,6 +9,7 @@ that is cut while it is open would end the process (SIGBUS), and no error could 
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import sys
@@ -16,17 +17,21 @@ import warnings
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from joma.host import limits
 from joma.scan.errors import CheckpointError
-from joma.scan.tensor_file import LocalBytes, Stored
+from joma.scan.plain_objects import stood_in_for
+from joma.scan.tensor_file import Bytes, LocalBytes, Stored, Stream
+from joma.scan.torch_legacy import BEGINNING, Record, legacy_content
+
+T = TypeVar("T")
 
 _LONGEST_MESSAGE = 10_000  # letters of an error that are looked at
 _INSIDES = ("_load", "_open_zipfile_reader")  # of torch.load
@@ -46,12 +51,17 @@ class TorchFile:
     (['model.w'], [[1.0, 0.0], [0.0, 1.0]])
     """
 
-    def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._source = LocalBytes(path)  # a plain file that can be read, or a sentence that says why not
+    def __init__(self, path: Path | Bytes, *, single: bool = False) -> None:
+        """path: the file, or where its bytes are. single: it holds one tensor and no dictionary; its name is empty."""
+        # A plain file that can be read, or a sentence that says why not.
+        self._source = LocalBytes(path) if isinstance(path, Path) else path
+        self.name = self._source.name
+        self._records: Sequence[zipfile.ZipInfo | Record]
         try:
-            self._records = self._archive(path)
-            self._values = self._named(self._loaded(path))
+            content, self._records = self._legacy() if self._is_legacy() else self._zipped()
+            self.content: dict[Any, Any] = self._dictionary({"": content} if single else content)
+            """All that was saved; tensors in it have shapes and no numbers, plain objects are stand-ins."""
+            self._values = self._named(self.content)
         except BaseException:
             self._source.close()
             raise
@@ -65,7 +75,14 @@ class TorchFile:
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, in memory of its own."""
-        value: Tensor = self._values[tensor]
+        return self.numbers(tensor, self._values[tensor])
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of its first dimension. The checksum of its storage takes all its bytes, once."""
+        return self.numbers(tensor, self._values[tensor][start:stop])
+
+    def numbers(self, tensor: str, value: Tensor) -> Tensor:
+        """The numbers of a tensor of `content`, or of a part of one; tensor: its name, for messages."""
         record, begin = self._place(tensor, value)
         first, stop = _extent(value)
         if (
@@ -92,10 +109,27 @@ class TorchFile:
         self._values.clear()
         self._source.close()
 
-    def _archive(self, path: Path) -> list[zipfile.ZipInfo]:
+    def _is_legacy(self) -> bool:
+        if self._source.size < len(BEGINNING):
+            return False
+        first = bytearray(len(BEGINNING))
+        self._source.read_into(0, memoryview(first))
+        return bytes(first) == BEGINNING
+
+    def _stream(self) -> io.BufferedReader:
+        return io.BufferedReader(Stream(self._source))
+
+    def _legacy(self) -> tuple[Any, Sequence[Record]]:
+        return self._unpickled(lambda: legacy_content(self._stream(), self._source.size))
+
+    def _zipped(self) -> tuple[Any, Sequence[zipfile.ZipInfo]]:
+        records = self._archive()
+        return self._unpickled(lambda: _loaded_on_meta(self._stream())), records
+
+    def _archive(self) -> list[zipfile.ZipInfo]:
         """The archive's records in the order in which they lie in the file."""
         try:
-            with zipfile.ZipFile(path) as archive:
+            with self._stream() as stream, zipfile.ZipFile(stream) as archive:
                 records = sorted(archive.infolist(), key=lambda record: record.header_offset)
                 _must_be_as_torch_writes(records)
                 for record in records:
@@ -103,18 +137,21 @@ class TorchFile:
                         archive.read(record)  # names, shapes and offsets are in here: compared with its checksum
         except Exception as error:  # zipfile raises many kinds on damaged archives
             raise CheckpointError(
-                f"{self.name} is cut off, damaged, or was not written by torch.save (torch 1.6 or newer): {error}",
-                file=self.name,
+                f"{self.name} is cut off, damaged, or was not written by torch.save: {error}", file=self.name
             ) from None
         return records
 
-    def _loaded(self, path: Path) -> dict[Any, Any]:
+    def _unpickled(self, load: Callable[[], T]) -> T:
         try:
-            with warnings.catch_warnings():  # a strange pickle makes torch warn of many things; one sentence will do
-                warnings.simplefilter("ignore")
-                value = _loaded_on_meta(path)
+            with warnings.catch_warnings(), stood_in_for():
+                warnings.simplefilter(
+                    "ignore"
+                )  # a strange pickle makes torch warn of many things; one sentence will do
+                return load()
         except Exception as error:  # what breaks depends on what the file holds
             raise CheckpointError(self._why(error), file=self.name) from None
+
+    def _dictionary(self, value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise CheckpointError(f"{self.name} holds a {type(value).__name__}, not a state dict", file=self.name)
         return value
@@ -131,13 +168,13 @@ class TorchFile:
         if refused:
             return (
                 f"{self.name} holds a pickled object ({refused[1]!a}), which could run code of its own; it was refused "
-                "and not run: save the state dict alone"
+                "and not run: save the state dict alone, torch.save(model.state_dict(), FILE)"
             )
         if isinstance(error, pickle.UnpicklingError):
             return f"{self.name} is damaged or holds a pickle of more than tensors; it was refused and not run"
         return f"{self.name} cannot be read by torch.load: {' '.join(text.split())[:160]}"
 
-    def _place(self, tensor: str, value: Tensor) -> tuple[zipfile.ZipInfo, int]:
+    def _place(self, tensor: str, value: Tensor) -> tuple[zipfile.ZipInfo | Record, int]:
         """The record with the tensor's storage, and where its bytes begin in the file."""
         begin = _begin(value)
         at = bisect_left(self._records, begin, key=lambda record: record.header_offset) - 1
@@ -145,7 +182,7 @@ class TorchFile:
             raise self._wrong("has no bytes in the file", tensor)
         return self._records[at], begin
 
-    def _verify(self, tensor: str, record: zipfile.ZipInfo, begin: int, raw: Tensor | None = None) -> None:
+    def _verify(self, tensor: str, record: zipfile.ZipInfo | Record, begin: int, raw: Tensor | None = None) -> None:
         """Compare the bytes of a storage, or `raw` if that is all of them, with the archive's checksum, each once."""
         if not self._checked or begin in self._verified:
             return
@@ -168,16 +205,16 @@ class TorchFile:
         return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
 
 
-def _loaded_on_meta(path: Path) -> Any:
-    """`torch.load(path, map_location="meta", weights_only=True)`, less what that does with an error.
+def _loaded_on_meta(stream: io.BufferedReader) -> Any:
+    """`torch.load(stream, map_location="meta", weights_only=True)`, less what that does with an error.
 
     It searches the error's message with a pattern whose time grows with the square of the longest word in it, and a
     file can put a word of a million letters there. Where a torch has other insides, it is called as it is.
     """
     load, reader = (getattr(torch.serialization, name, None) for name in _INSIDES)
     if load is None or reader is None:
-        return torch.load(path, map_location="meta", weights_only=True)
-    with path.open("rb") as stream, reader(stream) as archive:
+        return torch.load(stream, map_location="meta", weights_only=True)
+    with reader(stream) as archive:
         return load(archive, "meta", torch._weights_only_unpickler, encoding="utf-8")
 
 
@@ -196,6 +233,8 @@ def _begin(value: Tensor) -> int:
 
 def _must_be_as_torch_writes(records: Sequence[zipfile.ZipInfo]) -> None:
     """A few megabytes can unpack to all the memory there is; torch packs nothing."""
+    if any(record.filename.endswith("/constants.pkl") for record in records):
+        raise ValueError("it is a TorchScript program; save its state dict")
     for record in records:
         if record.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{record.filename[:80]!a} is compressed")

@@ -268,7 +268,7 @@ def test_blocks_of_the_scaled_kind_have_a_smaller_rate():
     (optimizer,) = OF[names.SCALED].optimizers(network, TINY, 0.01, 0)
     set_rates([optimizer], 0.02)
     blocks, others = optimizer.param_groups
-    assert (blocks["lr"], others["lr"]) == (0.02 * TINY.scale, 0.02)
+    assert (blocks["lr"], others["lr"]) == (0.02 * TINY.share, 0.02)
     assert len(blocks["params"]) == 7 * TINY.layers
     assert sum(len(group["params"]) for group in (blocks, others)) == len(trained(network))
 
@@ -380,4 +380,4 @@ def test_refusals(changes, sentence):
 def test_the_paper_preset_is_the_configuration_of_the_paper():
     paper = galore_table.STUDY.paper
     assert (paper.width, paper.mlp, paper.heads, paper.layers, paper.vocabulary) == (512, 1376, 8, 8, 32_000)
-    assert (paper.rank, paper.refresh, paper.scale, paper.methods) == (128, 200, 0.25, METHODS)
+    assert (paper.rank, paper.refresh, paper.share, paper.methods) == (128, 200, 0.25, METHODS)

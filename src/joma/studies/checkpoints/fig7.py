@@ -141,7 +141,7 @@ def _scan(config: Config, run: Run, number: int, own: Path, source: str, text: P
     from joma.scan import open_series, plan, sweep
 
     series = open_series(source, downloads=run.path.parent)
-    wanted = plan(series, measures=("stable_rank", "entropy"), text=text, device=config.device)
+    wanted = plan(series, measures=("stable_rank", "entropy"), groups=("mlp",), text=text, device=config.device)
     done, place = 0, prefix(number)
 
     def report(line: str) -> None:

@@ -53,7 +53,7 @@ class Config:
     """Of GaLore, random projection, LoRA, ReLoRA and low rank."""
     refresh: int = 10
     """Steps between two subspaces of GaLore."""
-    scale: float = 0.25
+    share: float = 0.25
     """Of GaLore's update, and of the rate of the blocks in `full rank, scaled`."""
     alpha: float = 3.0
     """LoRA adds alpha / rank times the product of its factors."""

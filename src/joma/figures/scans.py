@@ -1,0 +1,196 @@
+"""Figures of checkpoints: curves by layer, heat maps of steps, layers and heads, and two models on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joma.figures.labels import label_lines
+from joma.figures.style import BLUE, INK, ORANGE, SERIES, depth_colours, panels, step_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 3
+"""Panels side by side."""
+_MAP = "cividis"  # the same order of lightness for all kinds of sight
+_DASHES = ("-", "--", ":", "-.")
+_TICKS = 6
+_WIDE = 1000  # last step over first: beyond, steps are drawn on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one panel shows: a title, its rows (layers) with a name and a number each, and values (steps, rows)."""
+
+    title: str
+    steps: Sequence[int]
+    rows: Sequence[str]
+    values: np.ndarray
+    axis: str = "training step"
+    """What the steps count."""
+
+
+def curves_by_layer(shown: Sequence[Panel]) -> Figure:
+    """One panel each: a line per layer over the steps, coloured from the first layer (blue) to the last (ochre).
+
+    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "layer 1"], np.array([[4.0, 5.0], [3.0, 6.0]]))
+    >>> len(curves_by_layer([panel]).axes)
+    1
+    """
+    figure, axes = _grid(len(shown))
+    for axis, panel in zip(axes, shown, strict=True):
+        axis.set_title(panel.title)
+        for at, colour in enumerate(depth_colours(len(panel.rows))):
+            named = fitting(panel.rows[at]) if at in (0, len(panel.rows) - 1) else None
+            _line(axis, panel.steps, panel.values[:, at], color=colour, label=named)
+        _steps(axis, panel)
+        label_lines(axis)
+    return figure
+
+
+def layers_over_steps(shown: Sequence[Panel]) -> Figure:
+    """One heat map each: checkpoints at equal distances to the right, layers upwards.
+
+    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "layer 1"], np.array([[4.0, 5.0], [3.0, 6.0]]))
+    >>> len(layers_over_steps([panel]).axes)  # with its scale of colours
+    2
+    """
+    figure, axes = _grid(len(shown))
+    for axis, panel in zip(axes, shown, strict=True):
+        axis.set_title(panel.title)
+        image = _heat(axis, panel.values.T)
+        _numbered(axis, "x", [_short(step) for step in panel.steps], panel.axis)
+        _numbered(axis, "y", [row.removeprefix("layer ") for row in panel.rows], "layer")
+        figure.colorbar(image, ax=axis, shrink=0.9, pad=0.03)
+    return figure
+
+
+def tables_of_colour(
+    shown: Sequence[tuple[str, np.ndarray]], *, rows: Sequence[str], columns: Sequence[str], across: str, unit: str
+) -> Figure:
+    """Heat maps with one scale of colours for all: layers upwards, heads or experts to the right.
+
+    >>> figure = tables_of_colour([("step 0", np.eye(2))], rows="01", columns="01", across="head", unit="nats")
+    >>> len(figure.axes)
+    2
+    """
+    figure, axes = _grid(len(shown))
+    every = np.concatenate([values.ravel() for _, values in shown])
+    low, high = float(np.nanmin(every)), float(np.nanmax(every))
+    for axis, (title, values) in zip(axes, shown, strict=True):
+        axis.set_title(title)
+        image = _heat(axis, values, vmin=low, vmax=high)
+        _numbered(axis, "x", columns, across)
+        _numbered(axis, "y", rows, "layer")
+    bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+    bar.set_label(unit)
+    return figure
+
+
+def by_layer(shown: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], np.ndarray]]]]) -> Figure:
+    """Of single checkpoints: one panel each, layers to the right, a line per (name, rows, values).
+
+    >>> len(by_layer([("stable rank", [("mlp", ["0", "1"], np.array([4.0, 5.0]))])]).axes)
+    1
+    """
+    figure, axes = _grid(len(shown), width=3.4 if len(shown) > 1 else 5.0, height=2.8)
+    for axis, (title, lines) in zip(axes, shown, strict=True):
+        axis.set_title(title)
+        for at, (name, _, values) in enumerate(lines):
+            dashes = _DASHES[at // len(SERIES) % len(_DASHES)]  # where colours come again
+            _line(axis, range(len(values)), values, label=fitting(name), ls=dashes)
+        longest = max((rows for _, rows, _ in lines), key=len)
+        _numbered(axis, "x", longest, "layer")
+        axis.margins(x=0.06)
+        label_lines(axis)
+    return figure
+
+
+def compared(shown: Sequence[tuple[Panel, Panel]], names: tuple[str, str]) -> Figure:
+    """Two models on one axis: the mean over layers of each as a thick line, its layers as thin ones.
+
+    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0"], np.array([[4.0], [3.0]]))
+    >>> len(compared([(panel, panel)], ("a", "b")).axes)
+    1
+    """
+    figure, axes = _grid(len(shown))
+    for axis, pair in zip(axes, shown, strict=True):
+        axis.set_title(pair[0].title)
+        for panel, name, colour in zip(pair, names, (BLUE, ORANGE), strict=True):
+            for at in range(len(panel.rows)) if len(panel.rows) > 1 else ():
+                _line(axis, panel.steps, panel.values[:, at], color=colour, lw=0.7, alpha=0.45, marker="")
+            _line(axis, panel.steps, _mean(panel.values), color=colour, label=fitting(name), lw=2.2)
+        _steps(axis, max(pair, key=lambda panel: len(panel.steps)))
+        label_lines(axis)
+    return figure
+
+
+def fitting(name: str, most: int = 20) -> str:
+    """A name that fits beside a panel: its middle gives way.
+
+    >>> fitting("layer 3"), fitting("EleutherAI/pythia-70m-deduped")
+    ('layer 3', 'EleutherA…0m-deduped')
+    """
+    half = (most - 1) // 2
+    return name if len(name) <= most else f"{name[:half]}…{name[half + 1 - most :]}"
+
+
+def _grid(count: int, *, width: float = 3.4, height: float = 2.6) -> tuple[Figure, list[Axes]]:
+    """As many axes as panels; what is left over in the last row stays empty."""
+    across = min(count, COLUMNS)
+    figure, axes = panels(across, -(-count // across), width=max(width, 5.0 / across), height=height)
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def _line(axis: Axes, x: Any, y: np.ndarray, **style: Any) -> None:
+    few = len(y) <= 40
+    axis.plot(x, y, **{"marker": "o" if few else "", "markersize": 2.5, **style})
+
+
+def _steps(axis: Axes, panel: Panel) -> None:
+    first = min((step for step in panel.steps if step > 0), default=1)
+    if panel.steps[-1] > _WIDE * first:
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set_xlim(left=-0.4 if panel.steps[0] == 0 else None)
+        axis.set_xlabel(panel.axis)
+    else:
+        step_axis(axis, panel.axis)
+
+
+def _heat(axis: Axes, values: np.ndarray, **scale: Any) -> Any:
+    import matplotlib
+
+    colours = matplotlib.colormaps[_MAP].with_extremes(bad="#888888")
+    for side in axis.spines.values():
+        side.set_visible(False)
+    masked = np.ma.masked_invalid(values)
+    return axis.imshow(masked, cmap=colours, aspect="auto", origin="lower", interpolation="nearest", **scale)
+
+
+def _numbered(axis: Axes, side: str, labels: Sequence[str], name: str) -> None:
+    """A few of the labels at their places."""
+    stride = -(-len(labels) // _TICKS)
+    places = list(range(0, len(labels), stride))
+    if side == "x":
+        axis.set_xticks(places, [labels[at] for at in places])
+        axis.set_xlabel(name)
+    else:
+        axis.set_yticks(places, [labels[at] for at in places])
+        axis.set_ylabel(name)
+    axis.tick_params(color=INK)
+
+
+def _short(step: int) -> str:
+    return f"{step / 1000:g}k" if step >= 10_000 else str(step)
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    there = np.isfinite(values).sum(axis=1)
+    return np.where(there > 0, np.nansum(values, axis=1) / np.maximum(there, 1), np.nan)

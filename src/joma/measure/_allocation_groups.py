@@ -1,0 +1,127 @@
+"""States and groups of `joma.measure.allocation`: read, compared with each other, refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.theory.arguments import as_numbers, as_tensor, described, real, shown
+
+State = dict[str, Tensor]
+Share = dict[str, Tensor | None]
+"""What a group holds: the names of parameters, each with a mask of the entries that are its own (None: all of them)."""
+REST = "rest"
+"""The group of what no group names."""
+_TYPES = (torch.float32, torch.float64)
+
+
+def read_states(states: Iterable[Mapping[str, Any]]) -> Iterator[State]:
+    """The states one after the other, each like the first: an iterator over files holds two of them at a time."""
+    if isinstance(states, Mapping | str | Tensor) or not isinstance(states, Iterable):
+        raise ValueError(f"states must be a sequence of dicts of parameters, one per checkpoint, got {shown(states)}")
+    first, count = None, 0
+    for count, state in enumerate(states, start=1):
+        read = _read(state, f"states[{count - 1}]")
+        first = read if first is None else first
+        _must_be_alike(read, first, f"states[{count - 1}]")
+        yield read
+    if count < 2:
+        raise ValueError(f"states must hold at least two states, got {count}")
+
+
+def _read(state: object, name: str) -> State:
+    if not isinstance(state, Mapping) or not state:
+        raise ValueError(f"{name} must be a dict of parameters by name, got {shown(state)}")
+    return {key: _parameter(value, f"{name}[{key!r}]") for key, value in state.items()}
+
+
+def _parameter(value: Any, name: str) -> Tensor:
+    """Floating numbers without NaN; whole numbers of tensors and arrays (buffers, counters) stay what they are."""
+    tensor = (as_numbers if isinstance(value, Sequence | float | int) else as_tensor)(value, name).detach()
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    tensor = real(tensor, name)
+    if tensor.dtype not in _TYPES:
+        raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}: the way between two states would "
+                         "be rounded away")  # fmt: skip
+    return tensor
+
+
+def _must_be_alike(state: State, first: State, name: str) -> None:
+    if state.keys() != first.keys():
+        lacks, adds = (sorted(a.keys() - b.keys()) for a, b in ((first, state), (state, first)))
+        raise ValueError(f"{name} must have the names of states[0]: it lacks {lacks} and adds {adds}")
+    for key, tensor in state.items():
+        if tensor.shape != first[key].shape or tensor.dtype != first[key].dtype:
+            raise ValueError(f"{name}[{key!r}] must be as in states[0], {described(first[key])}, "
+                             f"got {described(tensor)}")  # fmt: skip
+        if not tensor.is_floating_point() and not torch.equal(tensor, first[key].to(tensor.device)):
+            raise ValueError(f"{name}[{key!r}] holds whole numbers that are not those of states[0]: there is no "
+                             "straight way between them")  # fmt: skip
+
+
+def read_groups(groups: Mapping[str, Any], state: State) -> dict[str, Share]:
+    """The share of every group, and last of "rest" where something is left. No entry is in two of them."""
+    if not isinstance(groups, Mapping) or not groups:
+        raise ValueError(f"groups must be a dict of lists of parameter names, got {shown(groups)}")
+    owners: dict[str, dict[str, Tensor]] = {name: {} for name in state}
+    shares = {group: _share(group, listed, state, owners) for group, listed in groups.items()}
+    rest = _rest(state, owners)
+    if rest and REST in shares:
+        raise ValueError(f"groups[{REST!r}] must have another name: it is that of what no group holds, here {list(rest)}")  # fmt: skip # noqa: E501
+    return {**shares, REST: rest} if rest else shares
+
+
+def _share(group: str, listed: object, state: State, owners: dict[str, dict[str, Tensor]]) -> Share:
+    if isinstance(listed, str | Mapping) or not isinstance(listed, Iterable):
+        raise ValueError(f"groups[{group!r}] must be a list of parameter names, got {shown(listed)}")
+    masks: dict[str, Tensor] = {}
+    for entry in listed:
+        name, index = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, ...)
+        _must_be_known(name, group, state)
+        mask = _mask(state[name], index, f"groups[{group!r}]: {name!r}")
+        _must_be_free(mask, name, group, owners[name])
+        masks[name] = owners[name][group] = mask | masks.get(name, mask)
+    return {name: None if mask.all() else mask for name, mask in masks.items()}
+
+
+def _must_be_known(name: object, group: str, state: State) -> None:
+    if not isinstance(name, str) or name not in state:
+        raise ValueError(f"groups[{group!r}] names {shown(name)}, which is no parameter: states have {_some(state)}")
+    if not state[name].is_floating_point():
+        raise ValueError(f"groups[{group!r}] names {name!r}, which holds whole numbers and has no gradient")
+
+
+def _mask(parameter: Tensor, index: Any, name: str) -> Tensor:
+    mask = torch.zeros(parameter.shape, dtype=torch.bool, device=parameter.device)
+    try:
+        mask[index] = True
+    except (IndexError, TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} of shape {tuple(parameter.shape)} cannot be indexed by {shown(index)}") from None
+    return mask
+
+
+def _must_be_free(mask: Tensor, name: str, group: str, owners: dict[str, Tensor]) -> None:
+    for other, taken in owners.items():
+        if (mask & taken).any():
+            where = f"both {other!r} and {group!r}" if other != group else f"{group!r} twice"
+            raise ValueError(f"groups must share no parameter, but {name!r} is in {where}")
+
+
+def _rest(state: State, owners: dict[str, dict[str, Tensor]]) -> Share:
+    rest: Share = {}
+    for name, parameter in state.items():
+        taken = torch.zeros(parameter.shape, dtype=torch.bool, device=parameter.device)
+        for mask in owners[name].values():
+            taken |= mask
+        if parameter.is_floating_point() and not taken.all():
+            rest[name] = ~taken if taken.any() else None
+    return rest
+
+
+def _some(names: Iterable[str], most: int = 6) -> str:
+    listed = list(names)
+    return ", ".join(map(repr, listed[:most])) + (f" and {len(listed) - most} more" if len(listed) > most else "")

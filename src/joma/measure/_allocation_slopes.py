@@ -1,0 +1,175 @@
+"""How fast a measure changes through each group on the straight way between two states, by either mode of autograd.
+
+Backward: one forward pass and one backward pass per measure give all groups. Members of an ensemble do not see each
+other, so the gradient of their sum is the gradient of each. Forward: one pass with tangents per group gives all
+measures. Both give the same numbers; some operations have only the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.autograd.forward_ad as forward_mode
+from torch import Tensor
+
+from joma.measure._allocation_groups import Share, State
+from joma.theory.arguments import shown
+
+Function = Callable[[State], Tensor]
+Way = Literal["backward", "forward"]
+
+FORWARD, TANGENT, BACKWARD = 1, 2, 2
+"""Costs in forward passes, as products count: a product has two tangents, and sends back two gradients."""
+SAME = 1e-2
+"""How far the modes may differ, relative to the largest group: a lost tangent differs by 1, rounding by far less."""
+
+
+class Line:
+    """The straight way between two states, and a function on it."""
+
+    def __init__(
+        self, function: Function, start: State, end: State, shares: dict[str, Share], *, members: bool, name: str
+    ) -> None:
+        self.function, self.shares, self.members, self.name = function, shares, members, name
+        self.start, self.end = start, end
+        moves = {key: end[key].to(old.device) - old for key, old in start.items() if old.is_floating_point()}
+        self.moves = {key: move for key, move in moves.items() if bool(move.any())}
+
+    def at(self, s: float) -> State:
+        """The state at 0 <= s <= 1."""
+        if s in (0, 1):
+            return dict(self.end if s else self.start)
+        return {key: old.add(self.moves[key], alpha=s) if key in self.moves else old for key, old in self.start.items()}
+
+    def value(self, s: float) -> Tensor:
+        """The measures at s, as the function gives them."""
+        with torch.no_grad():
+            return self.call(self.at(s), s).detach()
+
+    def call(self, state: State, s: float) -> Tensor:
+        """What the function gives, if it is what it should be."""
+        found = self.function(state)
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            got = found.dtype if isinstance(found, Tensor) else shown(found)
+            raise ValueError(f"function must return a floating tensor of measures, got {got}")
+        if self.members:
+            _must_have_members(found, {key: state[key] for key in self.moves})
+        _must_be_finite(found, f"function gave NaN or infinity {self._place(s)}")
+        return found
+
+    def _place(self, s: float) -> str:
+        return f"at {self.name}, {s:.0%} of the way"
+
+    def slopes(self, s: float, way: Way) -> Tensor:
+        """d function / ds through every group: (groups, *measures)."""
+        try:
+            found = backward(self, s) if way == "backward" else forward(self, s)
+        except NotImplementedError as error:
+            if way == "backward":
+                raise
+            raise ValueError(f"way must be auto or backward: function has no forward mode ({error})") from error
+        _must_be_finite(found, f"the gradient of function has NaN or infinity {self._place(s)}")
+        return found
+
+
+def _must_be_finite(tensor: Tensor, sentence: str) -> None:
+    if not tensor.isfinite().all():
+        raise ValueError(sentence)
+
+
+def _must_have_members(found: Tensor, parameters: State) -> None:
+    shapes = {"the result of function": found.shape} | {repr(key): one.shape for key, one in parameters.items()}
+    for name, shape in shapes.items():
+        if not shape or shape[0] != found.shape[0]:
+            raise ValueError("members=True: the first dimension of the result of function and of every parameter must "
+                             f"be the member, got {tuple(found.shape)} and {name} of shape {tuple(shape)}")  # fmt: skip
+
+
+def backward(line: Line, s: float) -> Tensor:
+    """One backward pass per measure."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves, found = _tracked(line, s)
+        columns = found.reshape(len(found) if line.members else 1, -1)  # (members, measures)
+        slopes = columns.new_zeros(len(line.shares), *columns.shape)
+        if leaves and found.requires_grad:
+            for measure in range(columns.shape[1]):
+                slopes[:, :, measure] = _by_group(line, leaves, columns[:, measure].sum(), len(columns))
+    return slopes.detach().reshape(-1, *found.shape)
+
+
+def _tracked(line: Line, s: float) -> tuple[State, Tensor]:
+    """The parameters that move, as leaves, and the measures that know them."""
+    state = line.at(s)
+    leaves = {key: state[key].detach().requires_grad_() for key in line.moves}
+    return leaves, line.call({**state, **leaves}, s)
+
+
+def _by_group(line: Line, leaves: State, measure: Tensor, members: int) -> Tensor:
+    """(groups, members) from one backward pass."""
+    gradients = torch.autograd.grad(measure, list(leaves.values()), retain_graph=True, allow_unused=True)
+    products = {k: g * line.moves[k] for k, g in zip(leaves, gradients, strict=True) if g is not None}
+    return torch.stack([_sum(products, share, members, measure) for share in line.shares.values()])
+
+
+def _sum(products: State, share: Share, members: int, like: Tensor) -> Tensor:
+    total = like.new_zeros(members)
+    for key, mask in share.items():
+        if key in products:
+            own = products[key] if mask is None else products[key] * mask
+            total = total + own.reshape(members, -1).sum(1).to(total)
+    return total.detach()
+
+
+def forward(line: Line, s: float) -> Tensor:
+    """One pass with tangents per group that moves; the others are exactly zero."""
+    with torch.inference_mode(False), torch.no_grad():
+        found = [_along(line, s, share) for share in line.shares.values()]
+        like = next((one for one in found if one is not None), None)
+        like = line.call(line.at(s), s) if like is None else like
+        return torch.stack([torch.zeros_like(like) if one is None else one for one in found])
+
+
+def _along(line: Line, s: float, share: Share) -> Tensor | None:
+    moves = {k: line.moves[k] if mask is None else line.moves[k] * mask for k, mask in share.items() if k in line.moves}
+    if not any(bool(move.any()) for move in moves.values()):
+        return None
+    with forward_mode.dual_level():
+        state = line.at(s)
+        duals = {key: forward_mode.make_dual(state[key], move) for key, move in moves.items()}
+        found = forward_mode.unpack_dual(line.call({**state, **duals}, s))
+        return torch.zeros_like(found.primal) if found.tangent is None else found.tangent.clone()
+
+
+def cheaper(groups: int, measures: int) -> Way:
+    """The mode that costs less by its count of passes; `measures` of one member."""
+    return "forward" if groups * (FORWARD + TANGENT) < FORWARD + BACKWARD * measures else "backward"
+
+
+def choose(line: Line, s: float, cheap: Way) -> Way:
+    """The cheaper way if it works: a function may have no forward mode, or run without gradients (`no_grad`)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves, found = _tracked(line, s)
+        known = bool(leaves) and found.requires_grad
+        if known and cheap == "backward":
+            return "backward"
+        return "forward" if _forward_agrees(line, s, leaves, found if known else None) else "backward"
+
+
+def _forward_agrees(line: Line, s: float, leaves: State, found: Tensor | None) -> bool:
+    """Whether forward mode exists and agrees with one backward pass, where there is one, in a random mix of measures.
+
+    An operation without a forward mode says so. A kernel that takes the numbers and not the tangents does not.
+    """
+    try:
+        tangents = forward(line, s)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    if found is None:
+        return True
+    generator = torch.Generator().manual_seed(0)  # of its own: a run keeps its random numbers
+    mix = torch.rand(found.shape, generator=generator, dtype=torch.float64).add(0.5).to(found)
+    by_backward = _by_group(line, leaves, (mix * found).sum(), 1)[:, 0]
+    by_forward = (tangents * mix).flatten(1).sum(1)
+    return bool(((by_forward - by_backward).abs() <= SAME * by_backward.abs().max()).all())

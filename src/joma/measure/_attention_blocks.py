@@ -1,0 +1,188 @@
+"""The path that runs anywhere, without gradients: blocks of queries that fit a processor's cache, worked in place.
+
+Per block, in base 2 (torch's exp2 takes two thirds of the time of its exp on Arm and as much elsewhere):
+
+    s = q k^T,   m = max s,   t = s - m,   e = 2^t,   l = sum e,   a = sum t e,   output = e v / l
+
+Two buffers hold s and e of one block, and nothing else of the size queries x keys is made. Keys that no query of a
+block sees are not multiplied; masks touch only the columns that some query of the block does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.measure._attention_problem import Problem
+
+ELEMENTS = 1 << 21
+"""Logits at a time, in each of two buffers: 8 MiB in float32. Fewer cost more calls, more leave the cache."""
+LEAST = 64
+"""Rows of a product, at least: fewer make it slow, and more make a causal block multiply keys that nobody sees."""
+_LOG2E = 1 / log(2)
+_MASKED = -1e30  # finite, so that 2^t t is 0 and not NaN
+_EMPTY = -1e29  # a row maximum below this has met no key
+
+
+def forward(problem: Problem) -> tuple[Tensor, ...]:
+    """The six statistics and, if v was given, the output."""
+    plan = _Plan.of(problem)
+    work = _Work.of(problem, plan)
+    for batch, heads, rows in plan.blocks(problem):
+        work.block(batch, heads, rows)
+    return work.finish()
+
+
+class _Plan(NamedTuple):
+    """How many samples, key heads and queries are worked at a time."""
+
+    batch: int
+    heads: int
+    rows: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Plan:
+        queries, kv_heads = problem.queries, problem.k.shape[1]
+        group = problem.q.shape[1] // kv_heads
+        rows = min(ELEMENTS // (group * problem.keys), queries // 8)  # an eighth wastes a sixteenth under a causal mask
+        rows = min(queries, max(rows, LEAST // group, 1))
+        pairs = max(1, ELEMENTS // (rows * group * problem.keys))
+        return cls(min(max(1, pairs // kv_heads), problem.q.shape[0]), min(pairs, kv_heads), rows)
+
+    def blocks(self, problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
+        """Slices of the batch, of the key heads and of the queries: several samples only with all their heads."""
+        samples, kv_heads = problem.k.shape[:2]
+        for b in _slices(samples, self.batch):
+            for h in _slices(kv_heads, self.heads):
+                for rows in _slices(problem.queries, self.rows):
+                    yield b, h, rows
+
+    def size(self, problem: Problem) -> int:
+        """Logits of the largest block."""
+        group = problem.q.shape[1] // problem.k.shape[1]
+        widest = 0
+        for rows in _slices(problem.queries, self.rows):
+            first, last = problem.visible(rows.start, rows.stop)
+            widest = max(widest, (last - first) * (rows.stop - rows.start))
+        return self.batch * self.heads * group * widest
+
+
+def _slices(total: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+@dataclass
+class _Work:
+    """Inputs in the shapes the products want, and what has been found: m, l, a by (batch, kv head, group, query)."""
+
+    problem: Problem
+    q: Tensor
+    keys: Tensor
+    v: Tensor | None
+    m: Tensor
+    l: Tensor
+    a: Tensor
+    output: Tensor | None
+    buffers: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, problem: Problem, plan: _Plan) -> _Work:
+        exact = torch.promote_types(problem.q.dtype, torch.float32)
+        kv_heads = problem.k.shape[1]
+        q = problem.q.to(exact).unflatten(1, (kv_heads, -1)) * (problem.scale * _LOG2E)
+        keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
+        v = None if problem.v is None else problem.v.to(exact).contiguous()
+        m, l, a = q.new_empty(3, *q.shape[:-1]).unbind(0)
+        output = None if v is None else q.new_empty(*q.shape[:-1], v.shape[3])
+        size = plan.size(problem)
+        return cls(problem, q, keys, v, m, l, a, output, (q.new_empty(size), q.new_empty(size)))
+
+    def block(self, batch: slice, heads: slice, rows: slice) -> None:
+        problem = self.problem
+        start, stop = rows.start, rows.stop
+        first, last = problem.visible(start, stop)
+        at = (batch, heads, slice(None), rows)
+        if last == first:
+            self.m[at], self.l[at], self.a[at] = _MASKED, 0.0, 0.0
+            if self.output is not None:
+                self.output[at] = 0.0
+            return
+        q = self.q[at]
+        shape = (*q.shape[:-1], last - first)
+        q, keys = q.flatten(0, 1).flatten(1, 2), self.keys[batch, heads, :, first:last].flatten(0, 1)
+        s, e = (buffer[: q.shape[0] * q.shape[1] * shape[-1]].view(*q.shape[:2], -1) for buffer in self.buffers)
+        torch.bmm(q, keys, out=s)
+        self._mask(s.view(shape), batch, heads, start, stop, first, last)
+        top = s.amax(-1, keepdim=True)
+        s.sub_(top)
+        torch.exp2(s, out=e)
+        total = e.sum(-1)
+        self.m[at], self.l[at] = top.view(shape[:-1]), total.view(shape[:-1])
+        self.a[at] = s.mul_(e).sum(-1).view(shape[:-1])
+        if self.output is not None and self.v is not None:
+            v = self.v[batch, heads, first:last].flatten(0, 1)
+            self.output[at] = (torch.bmm(e, v) / total[..., None]).view(*shape[:-1], -1)
+
+    def _mask(self, s: Tensor, batch: slice, heads: slice, start: int, stop: int, first: int, last: int) -> None:
+        """Soft cap, bias and masks of one block of logits (batch, kv heads, group, queries, keys), in place."""
+        problem = self.problem
+        if problem.softcap is not None:
+            s.div_(problem.softcap * _LOG2E).tanh_().mul_(problem.softcap * _LOG2E)
+        if problem.bias is not None:
+            bias = problem.bias.unflatten(1, self.q.shape[1:3])
+            s.add_(bias[batch, heads, :, start:stop, first:last].to(s), alpha=_LOG2E).clamp_(min=_MASKED)
+        low, least_high = max(problem.ends[1][start:stop]), min(problem.ends[2][start:stop])
+        whole = slice(None) if problem.interval[0].shape[0] == 1 else batch
+        for left, right in ((first, min(low, last)), (max(least_high, min(low, last)), last)):
+            if left < right:
+                hidden = problem.hidden(start, stop, left, right)[whole, :, None]
+                s[..., left - first : right - first].masked_fill_(hidden, _MASKED)
+        if problem.key_padding is not None:
+            s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last], _MASKED)
+
+    def finish(self) -> tuple[Tensor, ...]:
+        problem = self.problem
+        empty = (self.m <= _EMPTY).flatten(1, 2)
+        m, a = (torch.where(empty, 0.0, each.flatten(1, 2)) for each in (self.m, self.a))
+        l = torch.where(empty, 1.0, self.l.flatten(1, 2))
+        log_l = l.log2()
+        lse2 = m + log_l
+        entropy = ((log_l - a / l) / _LOG2E).clamp_(min=0.0)
+        stats = (
+            entropy,
+            torch.where(empty, -torch.inf, lse2 / _LOG2E),
+            torch.where(empty, -torch.inf, m / _LOG2E),
+            self._mass(problem.first_key, lse2, empty),
+            self._mass(problem.own.expand_as(problem.first_key), lse2, empty),
+            torch.where(empty, 0.0, entropy.exp()),
+        )
+        if self.output is None or problem.v is None:
+            return stats
+        output = torch.where(empty[..., None], 0.0, self.output.flatten(1, 2))
+        return *stats, output.to(problem.v.dtype)
+
+    def _mass(self, key: Tensor, lse2: Tensor, empty: Tensor) -> Tensor:
+        """The attention of every query on one key, `key` (batch or 1, queries); 0 where it does not see that key."""
+        problem = self.problem
+        low, high = problem.interval
+        seen = (key >= low) & (key < high)
+        at = key.clamp(0, problem.keys - 1)
+        if problem.document is None and key is problem.first_key:  # one key for all queries
+            s = torch.matmul(self.q.flatten(2, 3), self.keys[..., :1]).view(self.q.shape[:-1])
+        else:
+            index = at[:, None, None].expand(*self.keys.shape[:3], -1)
+            s = (self.q * self.keys.gather(3, index).mT[:, :, None]).sum(-1)
+        s = s.flatten(1, 2)
+        if problem.softcap is not None:
+            s = torch.tanh(s / (problem.softcap * _LOG2E)) * (problem.softcap * _LOG2E)
+        if problem.bias is not None:
+            s = s + problem.bias.gather(3, at[:, None, :, None].expand(*s.shape, 1))[..., 0].to(s) * _LOG2E
+        if problem.key_padding is not None:
+            seen = seen & problem.key_padding.gather(1, at.expand(s.shape[0], -1))
+        mass = torch.exp2(s - lse2).clamp_(max=1.0)
+        return torch.where(seen[:, None] & ~empty, mass, 0.0)

@@ -1,0 +1,84 @@
+"""Matrices as the measures of singular values take them: checked, scaled, and their Gram matrices in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from joma.theory.arguments import Number, as_numbers
+
+BLOCK = 128
+"""Columns of a lower triangle that are made at a time: with fewer, products are slow, with more, too much is made."""
+
+
+def compute_dtype(w: Tensor) -> torch.dtype:
+    return torch.promote_types(w.dtype, torch.float32)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products in real float32, whatever the training loop around us has chosen (TF32, autocast)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def checked(given: Number) -> Tensor:
+    w = as_numbers(given, "w")
+    if not w.is_floating_point():
+        raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
+    if w.ndim < 2 or 0 in w.shape[-2:]:
+        raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
+    return w
+
+
+def scaling(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU.
+
+    Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
+    Since every path begins here, this is also where NaN and infinity are refused, without another pass.
+    """
+    with torch.no_grad():
+        lines = a if a.stride(-1) == 1 else a.mT
+        norms = torch.linalg.vector_norm(lines, dim=-1, dtype=compute_dtype(a)).cpu().double()
+        frobenius = torch.linalg.vector_norm(norms, dim=-1)
+        tiny, huge = torch.finfo(compute_dtype(a)).tiny, torch.finfo(compute_dtype(a)).max
+        unsafe = ~((frobenius > sqrt(tiny) * 1e6) & (frobenius < sqrt(huge) * 1e-6))
+        for i in unsafe.nonzero()[:, 0].tolist():  # squares would leave the range: rare, so a second pass is no loss
+            largest = a[i].abs().amax().cpu().double()
+            if not largest.isfinite():
+                raise ValueError("w must be finite, got NaN or infinity")
+            if largest > 0:
+                pieces = (row.double() / largest.to(a.device) for row in lines[i].split(64))
+                frobenius[i] = largest * sqrt(sum(float(piece.square().sum()) for piece in pieces))
+        return frobenius, torch.where(frobenius > 0, 1 / frobenius, 1.0)
+
+
+def gram(a: Tensor, scale: Tensor) -> Tensor:
+    """(scale a)(scale a)^T in float64, converted a few columns at a time so that no copy of the matrix is held."""
+    columns = max(64, (1 << 22) // (a.shape[0] * a.shape[1] or 1))
+    total = torch.zeros(a.shape[0], a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
+    for piece in a.split(columns, dim=-1):
+        wide = piece.double() * scale.to(a.device)[:, None, None]
+        total = total + wide @ wide.mT
+    return total
+
+
+def lower_gram(a: Tensor, scale: Tensor) -> Tensor:
+    """The lower triangle of `gram`, for about half of the work. What lies above it is of no meaning. No gradient."""
+    columns = max(64, (1 << 22) // (a.shape[1] or 1))
+    total = torch.zeros(a.shape[0], a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
+    for one, into, factor in zip(a, total, scale.tolist(), strict=True):
+        for piece in one.split(columns, dim=-1):
+            wide = piece.double().mul_(factor) if piece.dtype != torch.float64 else piece * factor
+            for first in range(0, len(into), BLOCK):
+                into[first:, first : first + BLOCK].addmm_(wide[first:], wide[first : first + BLOCK].mT)
+    return total

@@ -1,0 +1,87 @@
+"""Which models a probe can measure, told from a config alone: nothing is loaded, nothing is built."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from inspect import getsource
+from typing import Any
+
+from joma.probes._own import ATTENDING
+
+INTERFACE, OWN = "interface", "own"
+_ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\w*\(", re.MULTILINE)
+"""Attention in the code of a model, or models of other kinds made there that may attend."""
+_SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
+
+
+def can_probe(config: Any) -> str | None:
+    """Why `attention_entropy` cannot measure models of a transformers config, in one sentence; None where it can.
+
+    Only the config and transformers' own code are read, no weights: for planning what is worth downloading.
+
+    >>> from transformers import GPT2Config, MambaConfig
+    >>> can_probe(GPT2Config()) is None
+    True
+    >>> can_probe(MambaConfig())
+    'mamba models have no attention: there is no entropy to measure'
+    """
+    try:
+        classes = list(_classes(config))
+    except ImportError:
+        return "transformers is not installed: pip install 'joma[hf]'"
+    kind = getattr(config, "model_type", None) or type(config).__name__
+    if not classes:
+        return f"transformers has no model for a config of type {kind!r}: it cannot be measured"
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{kind} models read two texts: call the model yourself inside joma.probes.collect"
+    ways = {way(each) for each in classes}
+    if None in ways or (OWN in ways and len(ways) > 1):
+        return unseen(kind)
+    code = [_code(each) for each in classes]
+    if not any(_ATTENTION.search(each) for each in code):
+        return f"{kind} models have no attention: there is no entropy to measure"
+    if any(_SELECTED.search(each) for each in code):
+        return f"{kind} models attend to keys that they select as they go: they cannot be measured"
+    return None
+
+
+def unseen(name: str) -> str:
+    """The sentence on a model whose attention no probe can see."""
+    return (
+        f"{name} models do not send attention through transformers' AttentionInterface, "
+        "and their own way to attend is not known to joma: they cannot be measured"
+    )
+
+
+def way(model: Any) -> str | None:
+    """How the attention of a transformers model (or its class) can be seen: INTERFACE, OWN, or not at all."""
+    switched = getattr(model, "_can_set_attn_implementation", None)
+    if switched is not None and switched():
+        return INTERFACE
+    kind = getattr(getattr(model, "config_class", None), "model_type", None)
+    return OWN if kind in ATTENDING else None
+
+
+def _classes(config: Any) -> Iterator[Any]:
+    """The model class of a config and those of the configs inside it."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    try:
+        found = MODEL_MAPPING.get(type(config), None)
+    except (ValueError, AttributeError):  # a class that this version of transformers names and does not have
+        found = None
+    yield from found if isinstance(found, tuple | list) else [found] if found is not None else []
+    for key in getattr(config, "sub_configs", {}):
+        inside = getattr(config, key, None)
+        if inside is not None:
+            yield from _classes(inside)
+
+
+def _code(model: Any) -> str:
+    """The file that a model class is written in; one that cannot be read is taken for one that attends."""
+    try:
+        return getsource(sys.modules[model.__module__])
+    except (KeyError, OSError, TypeError):
+        return "AutoModel"

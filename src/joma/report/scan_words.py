@@ -1,0 +1,56 @@
+"""Words for what a scan measured, and its numbers layer by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joma.scan.curves import Curve, Scan, mean_of
+
+UNITS = {
+    "stable_rank": "stable rank",
+    "spectral_norm": "spectral norm",
+    "entropy": "attention entropy (nats)",
+    "alpha": "power-law exponent α",
+}
+"""What an axis is called."""
+MEANINGS = {
+    "stable_rank": "The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
+    "everything, at most the smaller side.",
+    "spectral_norm": "The largest singular value of a matrix.",
+    "coherence": "The mean absolute cosine between two rows of the token embedding: 0 if all are orthogonal, 1 if all "
+    "point one way.",
+    "entropy": "The mean entropy of an attention row on the text, in nats: 0 if a token attends to one other alone.",
+    "alpha": "The exponent of a power law fitted to the largest squared singular values, as WeightWatcher defines it.",
+}
+"""One sentence per measure."""
+
+
+def measure_title(measure: str) -> str:
+    """A measure as a heading.
+
+    >>> measure_title("stable_rank"), measure_title("entropy"), measure_title("my_measure")
+    ('Stable rank', 'Attention entropy (nats)', 'My measure')
+    """
+    words = UNITS.get(measure, measure.replace("_", " "))
+    return words[:1].upper() + words[1:]
+
+
+def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
+    """Labels of the layers, and values (steps, layers): the mean over the heads or the experts of a layer.
+
+    >>> from joma.scan.rows import Row
+    >>> rows = (Row(0, 0, "a"), Row(0, 1, "b"))
+    >>> layers_of(Curve("stable_rank", "mlp_experts", rows, ("stable rank",), np.array([[2.0, 4.0]])))
+    (['layer 0'], array([[3.]]))
+    """
+    values = curve.by_row
+    if all(row.expert is None for row in curve.rows):
+        return [row.label for row in curve.rows], values
+    layers = list(dict.fromkeys(row.layer for row in curve.rows))
+    of = [[at for at, row in enumerate(curve.rows) if row.layer == layer] for layer in layers]
+    return [f"layer {layer}" for layer in layers], np.stack([mean_of(values[:, some], axis=1) for some in of], axis=1)
+
+
+def axis_name(scan: Scan) -> str:
+    """What its steps count: epochs, where the names of the checkpoints speak of nothing else."""
+    return "epoch" if scan.axis == "epoch" else "training step"

@@ -1,0 +1,184 @@
+"""Measuring one checkpoint: its tensors one after the other, small ones of a shape together, then the running model."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import zip_longest
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.host.threads import cores, limited
+from joma.scan.checkpoint import Checkpoint, Place
+from joma.scan.errors import CheckpointError, Fault, Unmeasurable
+from joma.scan.integrity import check_finite, check_matrix, checksum, sketch
+from joma.scan.looks import fault_of
+from joma.scan.measures import Between, WeightMeasure
+from joma.scan.plan import Plan
+
+SMALL_SIDE = 256
+"""Matrices with a smaller side of at most this are measured exactly, in stacks."""
+TOGETHER = 1 << 18
+"""Numbers in a stack at most: memory stays near one tensor."""
+LANES_TOGETHER = 1 << 25
+"""Numbers in matrices that are measured side by side, at most."""
+
+
+def measured(
+    plan: Plan, place: Place, missing: Collection[str], between: Between, *, lanes: int = 1
+) -> tuple[dict[str, Any], list[Fault], tuple[str, ...]]:
+    """The missing numbers of a checkpoint, the measures that could not be taken of it, and how it was read.
+
+    lanes: how many large matrices may be measured at a time, where a measure gains by that.
+    Raises CheckpointError where the checkpoint itself cannot be used.
+    """
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    kind, source = place.model_type(), plan.wanted()
+    if None not in (kind, plan.model_type) and kind != plan.model_type:
+        raise CheckpointError(f"its architecture is {kind}, the series is {plan.model_type}")
+    with place.open() as checkpoint:
+        for group in plan.groups:
+            mine = [name for name in missing if source[name] == group]
+            if mine:
+                found, wrong = _group(plan, checkpoint, group, mine, between, lanes)
+                values |= found
+                faults += [fault_of(place, error, name) for name, error in wrong.items()]
+        notes = checkpoint.notes()
+    for name, measure in plan.model_names().items():
+        if name in missing:
+            try:
+                with place.folder() as folder:
+                    values[name] = measure.call(folder, plan.tokens[name], plan.device, between)
+            except CheckpointError as error:
+                faults.append(fault_of(place, error, name))
+    return values, faults, notes
+
+
+def _group(
+    plan: Plan, checkpoint: Checkpoint, group: str, missing: Collection[str], between: Between, lanes: int
+) -> tuple[dict[str, np.ndarray], dict[str, CheckpointError]]:
+    """The missing numbers of one group of tensors, and what is wrong by name. NaN in a tensor spoils all of them."""
+    rows: dict[str, list[Any]] = {name: [] for name in missing}
+    wrong: dict[str, CheckpointError] = {}
+    measures = {name: measure for name, measure in plan.weight_names(group).items() if name in missing}
+    gated = set(plan.gated(group))
+    lanes = lanes if any(measure.side_by_side for measure in measures.values()) else 1
+    try:
+        for names, tensors in _stacks(plan, checkpoint, plan.groups[group], between, lanes):
+            for tensor, w in zip(names, tensors, strict=True):
+                _fingerprint(rows, group, w if tensor in gated else None)
+            _measure(measures, names, tensors, plan.device, rows, wrong)
+    except Unmeasurable as error:
+        return {}, dict.fromkeys(measures, error)
+    return {name: np.array(row) for name, row in rows.items() if name not in wrong}, wrong
+
+
+def _stacks(
+    plan: Plan, checkpoint: Checkpoint, tensors: Sequence[str], between: Between, lanes: int
+) -> Iterator[tuple[list[str], list[Tensor]]]:
+    """The tensors in order: small neighbours of one shape and type together, others by lanes. One read ahead."""
+    names: list[str] = []
+    held: list[Tensor] = []
+    for tensor, following in zip_longest(tensors, tensors[1:]):
+        between(f"about to read {tensor}")
+        w = _read(plan, checkpoint, tensor)
+        if following is not None:
+            checkpoint.prefetch(following)
+        if held and not _fits(held, w):
+            yield names, held
+            names, held = [], []
+        names.append(tensor)
+        held.append(w)
+        del w  # memory stays near one tensor
+        if not _small(held[0].shape) and len(held) >= lanes:
+            yield names, held
+            names, held = [], []
+    if held:
+        yield names, held
+
+
+def _fits(held: list[Tensor], w: Tensor) -> bool:
+    same = held[0].shape == w.shape and held[0].dtype == w.dtype
+    return same and (len(held) + 1) * w.numel() <= (TOGETHER if _small(w.shape) else LANES_TOGETHER)
+
+
+def _small(shape: Sequence[int]) -> bool:
+    return min(shape) <= SMALL_SIDE and prod(shape) <= TOGETHER
+
+
+def _measure(
+    measures: dict[str, WeightMeasure],
+    names: list[str],
+    tensors: list[Tensor],
+    device: torch.device,
+    rows: dict[str, list[Any]],
+    wrong: dict[str, CheckpointError],
+) -> None:
+    shared: dict[Any, list[Any]] = {}
+    for name, measure in measures.items():
+        if name in wrong:
+            continue
+        try:
+            if measure.compute not in shared:
+                shared[measure.compute] = _results(measure, names, tensors, device)
+            rows[name] += map(partial(_numbers, measure), names, shared[measure.compute])
+        except Unmeasurable as error:
+            wrong[name] = error
+        except ValueError as error:  # a measure refuses what was read, numbers that overflow say
+            wrong[name] = Unmeasurable(str(error), tensor=names[0] if len(names) == 1 else None)
+
+
+def _numbers(measure: WeightMeasure, tensor: str, found: Any) -> Any:
+    """What a row holds of one matrix: a number, or several."""
+    try:
+        numbers = measure.pick(found)
+    except ValueError as error:
+        raise Unmeasurable(str(error), tensor=tensor) from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _results(measure: WeightMeasure, names: list[str], tensors: list[Tensor], device: torch.device) -> list[Any]:
+    if measure.stacked is not None and _small(tensors[0].shape):
+        return measure.stacked(torch.stack(tensors))
+    generators = [_generator(name, device) for name in names]
+    if len(tensors) == 1 or not measure.side_by_side:
+        return list(map(measure.compute, tensors, generators))
+    with limited(max(1, cores() // len(tensors))), ThreadPoolExecutor(len(tensors)) as lanes:
+        return list(lanes.map(measure.compute, tensors, generators))
+
+
+def _fingerprint(rows: dict[str, list[Any]], group: str, w: Tensor | None) -> None:
+    kinds: dict[str, Callable[[Tensor], Any]] = {"sketch": lambda w: sketch(w).cpu().numpy(), "checksum": checksum}
+    for kind, take in kinds.items():
+        if w is not None and f"{kind}/{group}" in rows:
+            rows[f"{kind}/{group}"].append(take(w))
+
+
+def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
+    """One tensor on the device, after checking that it is what the series holds under that name."""
+    stored, file = checkpoint.stored(tensor), checkpoint.file_of(tensor)
+    if stored.shape != plan.shapes[tensor]:
+        raise CheckpointError(
+            f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}",
+            file=file,
+            tensor=tensor,
+        )
+    check_matrix(stored, tensor, file)
+    w = checkpoint.read(tensor).to(plan.device)
+    try:
+        check_finite(w, tensor, file)
+    except CheckpointError as error:
+        raise Unmeasurable(str(error), file=file, tensor=tensor) from None
+    return w
+
+
+def _generator(tensor: str, device: torch.device) -> torch.Generator:
+    """A stream of its own for each tensor, so that a number does not depend on what else was measured."""
+    return torch.Generator(device).manual_seed(zlib.crc32(tensor.encode()))

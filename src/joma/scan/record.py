@@ -1,0 +1,107 @@
+"""A scan as its run keeps it: the curves, and beside them what was left out and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from joma.runs import Run, RunError
+from joma.scan.curves import Curve, Scan
+from joma.scan.errors import Fault
+from joma.scan.rows import Row, rows_of
+
+ABOUT = "about"
+"""The series that tells what was left out, as bytes of JSON: one entry per sweep that changed it; the last counts."""
+NO_CURVES = ("sketch", "checksum", "identity", ABOUT)
+"""Series that measure nothing."""
+
+
+def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
+    """Keep what a sweep left out beside its curves. looked_at: its steps; of others what was known stays."""
+    before = _about(run)
+    faults = [fault for fault in before.get("faults", []) if fault["step"] not in set(looked_at)]
+    told = {
+        "faults": sorted([*faults, *(fault.as_json() for fault in found.faults)], key=lambda fault: fault["step"]),
+        "refused": {**before.get("refused", {}), **found.refused},
+        "notes": list(dict.fromkeys([*before.get("notes", []), *found.notes])),
+        "coverage": {**before.get("coverage", {}), **{group: list(pair) for group, pair in found.coverage.items()}},
+        "epochs": {**before.get("epochs", {}), **{str(step): epoch for step, epoch in found.epochs.items()}},
+    }
+    for name in {curve.measure for curve in found.curves.values()}:
+        told["refused"].pop(name, None)  # type: ignore[attr-defined]
+    if told != before:
+        last = run.last_step(ABOUT)
+        run.append(ABOUT, 0 if last is None else last + 1, np.frombuffer(json.dumps(told).encode(), dtype=np.uint8))
+
+
+def stored_scan(run: Run) -> Scan:
+    """The scan that a run holds, with every measure and every step that was not left out.
+
+    Runs of the first version are read too; they do not tell what was left out. RunError where it is no scan.
+
+    >>> import tempfile
+    >>> config = {"source": "a/b", "model_type": "gpt2", "groups": {"mlp": ["h.0.mlp.c_fc.weight"]}}
+    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="scan", config=config) as run:
+    ...     run.record(10, {"stable_rank/mlp": np.array([4.0])})
+    ...     found = stored_scan(run)
+    >>> found.steps, found.curves["stable_rank/mlp"].rows[0].layer
+    ([10], 0)
+    """
+    if run.study != "scan":
+        raise RunError(f"{run.path.name} is a run of {run.study!r} and no scan")
+    config: dict[str, Any] = run.config
+    about = _about(run)
+    faults = [Fault.from_json(told) for told in about.get("faults", ())]
+    left_out = {fault.step for fault in faults if fault.measure is None}
+    names = [name for name in run.names() if name.partition("/")[0] not in NO_CURVES]
+    there = {name: [step for step in run.steps(name).tolist() if step not in left_out] for name in names}
+    steps = sorted({step for several in there.values() for step in several})
+    curves = {name: _curve(run, name, config["groups"], steps, there[name]) for name in names if there[name]}
+    return Scan(
+        str(config["source"]),
+        steps,
+        faults,
+        curves,
+        {int(step): int(epoch) for step, epoch in about.get("epochs", {}).items()},
+        {str(name): str(why) for name, why in about.get("refused", {}).items()},
+        tuple(map(str, about.get("notes", ()))),
+        {group: (int(k), int(n)) for group, (k, n) in about.get("coverage", {}).items()},
+        config.get("model_type"),
+    )
+
+
+def _about(run: Run) -> dict[str, Any]:
+    last = run.last_step(ABOUT)
+    if last is None:
+        return {}
+    try:
+        told = json.loads(run.at(ABOUT, last).astype(np.uint8).tobytes())
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise RunError(f"{run.path.name} is damaged: what it tells of its scan cannot be read")
+    return told
+
+
+def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]], steps: list[int], there: list[int]) -> Curve:
+    measure, _, group = name.partition("/")
+    place = {step: at for at, step in enumerate(run.steps(name).tolist())}
+    read = np.asarray(run.array(name), dtype=float)[[place[step] for step in there]]
+    if read.ndim not in (2, 3):
+        raise RunError(f"{run.path.name}: {name} has {read.ndim - 1} dimensions, and a curve has layers and columns")
+    values = np.full((len(steps), *read.shape[1:]), np.nan)
+    values[np.searchsorted(steps, there)] = read
+    rows = _rows(run, name, groups.get(group, ()), values.shape[1])
+    labels = list(run.dims(name).values())[-1] if read.ndim == 3 else (measure.replace("_", " "),)
+    columns = tuple(map(str, labels)) if labels else tuple(str(at) for at in range(values.shape[-1]))
+    return Curve(measure, group or None, rows, columns, values)
+
+
+def _rows(run: Run, name: str, tensors: Sequence[str], count: int) -> tuple[Row, ...]:
+    labels = run.dims(name).get("tensor") or tensors
+    if len(labels) == count:
+        return rows_of([str(label) for label in labels])
+    return tuple(Row(at, None, f"layer {at}") for at in range(count))

@@ -1,0 +1,87 @@
+"""Whether a model can be run for a measure, said by its config.json alone, and what runs it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.host.errors import BadInput
+from joma.scan.checkpoint import Place
+from joma.scan.errors import CheckpointError, Unmeasurable
+from joma.scan.integrity import FLOATS, check_finite
+from joma.scan.loading import loaded_config, loaded_model
+from joma.scan.text import context_of
+
+_one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
+
+
+def config_of(place: Place) -> Any:
+    """The config of a place as transformers reads it; nothing else of the checkpoint is read or downloaded."""
+    stored: dict[str, Any] | None = place.config()
+    if stored is None:
+        raise CheckpointError(f"{place.name} is without a config.json, so its model cannot be run")
+    with TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(stored), encoding="utf-8")
+        try:
+            return loaded_config(Path(folder), f"the config of {place.name}")
+        except CheckpointError as error:
+            raise CheckpointError(str(error).replace(folder, place.name), file="config.json") from None
+
+
+def must_attend(config: Any, name: str) -> None:
+    """Refuse a model whose attention nobody could measure on a text. name: what messages call the checkpoint."""
+    kind = config.model_type
+    if not isinstance(getattr(config, "vocab_size", None), int):
+        raise CheckpointError(f"entropy reads a text, and {name} ({kind}) is no language model")
+    longest = config.to_dict().get("max_position_embeddings")  # XLNet has no limit, and says -1 where it is asked
+    if isinstance(longest, int) and longest < 1:
+        raise CheckpointError(f"the config of {name} says max_position_embeddings = {longest}; it must be at least 1")
+    from joma.probes import can_probe
+
+    if why := can_probe(config):
+        raise CheckpointError(f"{name}: {why}")
+
+
+def entropy(folder: Path, tokens: Tensor, device: torch.device, between: Any) -> Tensor:
+    """(layers, heads): mean attention entropy in nats of the model in a folder."""
+    from joma.probes import attention_entropy
+
+    with _one_model:
+        between("about to load the model")
+        model = loaded_model(folder, device)
+        for name, w in model.named_parameters():
+            if w.dtype in FLOATS:
+                check_finite(w.detach(), name, None)
+        _watch(model, len(tokens), between)
+        try:
+            context = context_of(model.config, len(tokens))
+            return attention_entropy(model, tokens, context=context, device=device)
+        except BadInput:
+            raise
+        except ValueError as error:  # a model that cannot be probed
+            raise Unmeasurable(str(error)) from None
+
+
+def _watch(model: Any, total: int, between: Any) -> None:
+    """Call `between` as the model runs, and refuse what is not finite: a mean would leave out queries that are NaN."""
+    done = 0
+
+    def before(*_: Any) -> None:
+        between(f"{done:,} of {total:,} tokens")
+
+    def after(_: Any, __: Any, inputs: dict[str, Tensor], output: Any) -> None:
+        nonlocal done
+        done += inputs["input_ids"].numel()
+        state = getattr(output, "last_hidden_state", None)
+        if state is not None and not state.isfinite().all():
+            raise Unmeasurable(f"the model computes NaN or infinity on the text in {state.dtype}")
+
+    for module in model.modules():  # of every layer, because a batch of a large model takes a minute on a CPU
+        module.register_forward_pre_hook(before)
+    model.base_model.register_forward_hook(after, with_kwargs=True)

@@ -1,0 +1,121 @@
+"""The text that a model reads while it is measured: its token ids, and how they are cut into windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.host.errors import BadInput
+from joma.host.words import counted
+from joma.scan.checkpoint import Place
+from joma.scan.loading import _TOKENIZERS, token_ids
+
+LONGEST = 512
+"""Tokens in a window, or fewer where the model or the text has fewer."""
+SHORTEST = 32
+"""Tokens that a text must have, or as many as the model reads at a time, if that is less."""
+
+
+def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None) -> Tensor:
+    """The token ids of a text for the model at a place, or of a .npy file that holds them already.
+
+    config: the model's, as transformers reads it. tokenizer: a folder with one; None: that of the checkpoint.
+    """
+    if text.suffix == ".npy":
+        if tokenizer is not None:
+            raise BadInput(f"--tokenizer is for words, but text {text} holds token ids already")
+        tokens = torch.from_numpy(_stored_ids(text))
+    else:
+        tokens = _ids_of(place, text, tokenizer)
+    _must_suit(tokens, config, text)
+    return tokens
+
+
+def context_of(config: Any, length: int) -> int:
+    """Tokens in a window: at most 512, what the model reads at a time, and the length of the text.
+
+    >>> from types import SimpleNamespace
+    >>> context_of(SimpleNamespace(max_position_embeddings=128), 1000), context_of(SimpleNamespace(), 60)
+    (128, 60)
+    """
+    return min(_longest(config), length)
+
+
+def windows_said(text: Path, config: Any, length: int) -> str:
+    """How a text is read, in one sentence.
+
+    >>> from types import SimpleNamespace
+    >>> windows_said(Path("a.txt"), SimpleNamespace(max_position_embeddings=16), 100)
+    'entropy reads a.txt: 6 windows of 16 tokens; the last 4 of its 100 tokens are not read'
+    """
+    context = context_of(config, length)
+    count, rest = divmod(length, context)
+    left = f"; the last {rest} of its {length:,} tokens are not read" if rest else ""
+    return f"entropy reads {text.name}: {counted(count, 'window')} of {counted(context, 'token')}{left}"
+
+
+def _must_suit(tokens: Tensor, config: Any, text: Path) -> None:
+    least, words = min(SHORTEST, _longest(config)), getattr(config, "vocab_size", None)
+    if len(tokens) < least:
+        more = counted(least - len(tokens), "more token")
+        raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, entropy needs at least {least}: give {more}")
+    for token in (int(tokens.min()), int(tokens.max())):
+        if isinstance(words, int) and not 0 <= token < words:
+            raise BadInput(f"text {text} has token {token}, and the model knows 0 to {words - 1}")
+
+
+def _longest(config: Any) -> int:
+    longest = getattr(config, "max_position_embeddings", None)
+    return min(LONGEST, longest) if isinstance(longest, int) and longest > 0 else LONGEST
+
+
+def _stored_ids(text: Path) -> np.ndarray:
+    """One row of token ids in a .npy file. Mapped first: so its header cannot ask for more than the file holds."""
+    try:
+        ids = np.lib.format.open_memmap(text, mode="r")
+    except Exception as error:  # numpy raises many kinds on damaged headers
+        raise BadInput(f"text {text} cannot be read: {' '.join(str(error).split())[:160]}") from None
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise BadInput(f"text {text} must hold one row of token ids, got {ids.dtype} {str(ids.shape)[:60]}")
+    return ids.astype(np.int64)
+
+
+def _ids_of(place: Place, text: Path, tokenizer: Path | None) -> Tensor:
+    try:
+        if not text.is_file():
+            raise OSError("it is missing, or no plain file")
+        content = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"text {text} cannot be read: {error}") from None
+    if tokenizer is not None:
+        ids = token_ids(_given(tokenizer), content, str(tokenizer))
+    else:
+        with place.folder() as folder:
+            ids = token_ids(_beside(folder, place), content, place.name)
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _given(tokenizer: Path) -> Path:
+    """The folder that --tokenizer names, by itself or by a file in it."""
+    folder = tokenizer.parent if tokenizer.is_file() else tokenizer
+    if not _has_tokenizer(folder):
+        raise BadInput(f"--tokenizer {tokenizer} has none of {', '.join(_TOKENIZERS)}; name a folder with a tokenizer")
+    return folder
+
+
+def _beside(folder: Path, place: Place) -> Path:
+    """Trainers often write the tokenizer once, into the folder of the run that the checkpoint's folder lies in."""
+    if _has_tokenizer(folder):
+        return folder
+    parent = Path(getattr(place, "path", folder)).parent
+    if _has_tokenizer(parent):
+        return parent
+    raise BadInput(f"{place.name} has no tokenizer; name one with --tokenizer, or give the text's token ids as .npy")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZERS)

@@ -1,0 +1,102 @@
+"""The numbers of scans as a table: one row per number, for pandas, R, a spreadsheet or DuckDB."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from joma.host.errors import BadInput
+from joma.host.files import whole
+from joma.scan.curves import Curve, Scan
+
+COLUMNS = ("step", "epoch", "measure", "group", "layer", "expert", "head", "value")
+"""Of a table; `expert` only where there are experts, and `source` first where there are several scans."""
+
+
+def quantity(curve: Curve, column: str) -> str:
+    """What a column of a curve is called in the table.
+
+    >>> from joma.scan.rows import Row
+    >>> import numpy as np
+    >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
+    >>> quantity(curve, "mean"), quantity(curve, "q0.5")
+    ('coherence_mean', 'coherence_q0.5')
+    """
+    several = len(curve.columns) > 1 and not curve.by_head
+    return f"{curve.measure}_{column.replace(' ', '_')}" if several else curve.measure
+
+
+def columns_of(scans: Sequence[Scan]) -> list[str]:
+    """The columns that a table of these scans has."""
+    experts = any(row.expert is not None for scan in scans for curve in scan.curves.values() for row in curve.rows)
+    found = [name for name in COLUMNS if experts or name != "expert"]
+    return ["source", *found] if len(scans) > 1 else found
+
+
+def rows_of_table(scans: Sequence[Scan]) -> Iterator[dict[str, Any]]:
+    """Every number with where it is; None where a place has no such thing (a matrix no head, a model no epoch)."""
+    for scan in scans:
+        for step, curve, row, column, value in scan.numbers():
+            yield {
+                "source": scan.source,
+                "step": step,
+                "epoch": scan.epochs.get(step),
+                "measure": quantity(curve, column),
+                "group": curve.group,
+                "layer": row.layer,
+                "expert": row.expert,
+                "head": int(column) if curve.by_head else None,
+                "value": value,
+            }
+
+
+def write_table(scans: Sequence[Scan], to: str, path: Path) -> Path:
+    """Write the numbers of scans as "csv" or "parquet", whole or not at all; returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as unfinished, unfinished.open("wb") as stream:
+        {"csv": _csv, "parquet": _parquet}[to](scans, stream)
+    return path
+
+
+def must_be_writable(to: str) -> None:
+    """Refuse parquet where nothing here can write it: said before the work."""
+    if to == "parquet":
+        _pyarrow()
+
+
+def _csv(scans: Sequence[Scan], stream: BinaryIO) -> None:
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    columns = columns_of(scans)
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(columns)
+    for row in rows_of_table(scans):
+        rows.writerow([_no_formula(row[name]) for name in columns])
+    text.detach()
+
+
+def _no_formula(cell: Any) -> Any:
+    """A spreadsheet takes what begins like this for a formula and works it out; behind a quote it is a word."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def _parquet(scans: Sequence[Scan], stream: BinaryIO) -> None:
+    pa = _pyarrow()
+    import pyarrow.parquet as pq
+
+    words = ("source", "measure", "group")
+    columns = columns_of(scans)
+    kinds = {n: pa.string() if n in words else pa.float64() if n == "value" else pa.int64() for n in columns}
+    schema = pa.schema(list(kinds.items()))
+    rows = list(rows_of_table(scans))
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}, schema=schema), stream)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise BadInput("parquet needs pyarrow: pip install 'joma[export]'") from None
+    return pyarrow

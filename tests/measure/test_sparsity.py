@@ -1,0 +1,368 @@
+"""Sparsity of attention: blocks against the float64 matrix on every kind of mask, and what must hold of any of it."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import sparsity_oracle as oracle
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from joma.measure import _sparsity_blocks as blocks
+from joma.measure.attention import attention_stats
+from joma.measure.sparsity import (
+    HeavyHitters,
+    effective_keys,
+    heavy_hitters,
+    keys_above,
+    mass_above,
+    sink_mass,
+    stability,
+    top_mass,
+)
+
+LENGTH = 23
+PADDING = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(5)) > 0.4
+PADDING[0, :7] = False  # the first queries of this sample see nothing at all
+NUMBERS = torch.randn(4, LENGTH, LENGTH, generator=torch.Generator().manual_seed(6))
+ADDED = torch.where(NUMBERS > 1, -torch.inf, NUMBERS)  # a bias that masks, as models add it
+MASKS = {
+    "causal": {},
+    "all keys": {"causal": False},
+    "window": {"window": 5},
+    "window both ways": {"window": 4, "causal": False},
+    "soft cap": {"softcap": 2.0},
+    "alibi": {"bias": NUMBERS[None, :, :1]},
+    "masking bias": {"bias": ADDED[None]},
+    "padding": {"key_padding": PADDING},
+    "own scale": {"scale": 0.7},
+    "learned logits": {"sinks": NUMBERS[:, 0, 0]},
+    "learned key": {"sink_key": NUMBERS[:2, 0, :8]},
+    "packed": {"cu_seqlens": [0, 5, 6, 17, LENGTH]},
+    "packed by sample": {"cu_seqlens": [[0, 5, 17, LENGTH], [0, 1, LENGTH, LENGTH]], "causal": False},
+    "everything": {
+        "cu_seqlens": [0, 12, LENGTH],
+        "window": 6,
+        "softcap": 3.0,
+        "bias": ADDED[None],
+        "sinks": NUMBERS[:, 0, 0],
+        "key_padding": PADDING,
+    },
+}
+
+
+def draw(seed=0, heads=4, kv_heads=2, queries=LENGTH, keys=LENGTH, width=8, spread=2.0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(2, heads, queries, width, generator=generator) * spread
+    k = torch.randn(2, kv_heads, keys, width, generator=generator)
+    return q.to(dtype), k.to(dtype)
+
+
+@pytest.fixture(params=["small blocks", "one block"])
+def any_block(request, monkeypatch):
+    if request.param == "small blocks":
+        monkeypatch.setattr(blocks, "ELEMENTS", 2 * LENGTH * 5)
+        monkeypatch.setattr(blocks, "LEAST", 6)
+
+
+def close(found, wanted, tolerance=2e-6):
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.usefixtures("any_block")
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masses_agree_with_the_matrix(mask, dtype):
+    (q, k), options = draw(dtype=dtype), MASKS[mask]
+    p, seen = oracle.matrix(q, k, **options)
+    assert ((p - 0.05).abs() > 1e-6).all(), "a probability at the threshold would decide by rounding"
+    for relative in (False, True):
+        close(mass_above(q, k, 0.05, relative=relative, **options), oracle.mass_above(p, 0.05, relative))
+    assert (keys_above(q, k, 0.05, **options) == (p > 0.05).sum(-1)).all()
+    assert (keys_above(q, k, 0.05, relative=True, **options) == (p > 0.05 * p.amax(-1, keepdim=True)).sum(-1)).all()
+    for keep in (1, 3, LENGTH, 0.1, 0.5, 1.0):
+        close(top_mass(q, k, keep, **options), oracle.top_mass(p, seen, keep))
+    for first in (1, 4, LENGTH):
+        close(sink_mass(q, k, first, **options), oracle.sink_mass(p, first, options.get("cu_seqlens")))
+    entropy = torch.special.entr(p).sum(-1)
+    close(effective_keys(q, k, **options), torch.where(seen.any(-1), entropy.exp(), 0.0), 2e-4)
+
+
+@pytest.mark.usefixtures("any_block")
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("even", [False, True])
+def test_heavy_hitters_agree_with_the_matrix(mask, even):
+    (q, k), options = draw(1), MASKS[mask]
+    p, seen = oracle.matrix(q, k, **options)
+    for start, stop, among in ((0, LENGTH, LENGTH), (11, LENGTH, 11), (2, 3, LENGTH)):
+        found = heavy_hitters(q, k, 5, queries=(start, stop), among=among, even=even, **options)
+        wanted = oracle.scores(p[:, :, start:stop], seen[:, :, start:stop], even)
+        could = seen[:, :, start:stop].any(-2) & (torch.arange(LENGTH) < among)
+        assert (found.seen == could).all()
+        size = could.sum(-1).clamp(max=5)
+        assert ((found.keys >= 0).sum(-1) == size).all()
+        best = wanted.masked_fill(~could, -1).topk(found.keys.shape[-1]).values.clamp(min=0)
+        close(found.score, best, 2e-5)
+        chosen = torch.where(found.keys < 0, 0.0, wanted.gather(-1, found.keys.clamp(min=0)))
+        close(found.score, chosen, 2e-5)
+
+
+def test_a_share_of_heavy_hitters_is_a_share_of_the_keys_that_are_seen():
+    q, k = draw(2)
+    found = heavy_hitters(q, k, 0.5, key_padding=PADDING)
+    wanted = (PADDING.sum(-1) * 0.5).ceil()
+    assert ((found.keys >= 0).sum(-1) == wanted[:, None]).all()
+    assert (found.score.masked_select(found.keys < 0) == 0).all()
+
+
+def test_of_equal_keys_the_earlier_is_taken_and_evenness_takes_position_away():
+    q = torch.zeros(1, 1, 9, 4)
+    plain, even = heavy_hitters(q, q, 9), heavy_hitters(q, q, 9, even=True)
+    assert plain.keys.flatten().tolist() == even.keys.flatten().tolist() == list(range(9))
+    torch.testing.assert_close(even.score, torch.ones(1, 1, 9))
+    assert (plain.score.diff() < 0).all()
+    assert heavy_hitters(q, q, 3, causal=False).keys.flatten().tolist() == [0, 1, 2]
+
+
+def test_equal_weights_are_kept_as_often_as_asked():
+    """Two keys share each value: whichever of the two is kept, the mass is the same."""
+    s = torch.tensor([3.0, 3.0, 2.0, 2.0, 1.0, 1.0]).view(1, 1, 6, 1)
+    p = s.flatten().double().softmax(0)
+    for keep in range(1, 7):
+        found = top_mass(torch.ones(1, 1, 1, 1), s, keep, causal=False, scale=1.0)
+        assert found.item() == pytest.approx(p[:keep].sum().item(), abs=1e-6)
+
+
+def test_a_tenth_of_thirty_keys_is_three():
+    """0.1 * 30 is above 3 in binary."""
+    q = torch.zeros(1, 1, 30, 4)
+    assert top_mass(q, q, 0.1)[..., -1].item() == pytest.approx(0.1)
+    assert heavy_hitters(q, q, 0.1).keys.shape[-1] == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 20),
+    st.integers(0, 12),
+    st.booleans(),
+    st.none() | st.integers(1, 30),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.sampled_from([0.0, 1.0, 16.0]),
+    st.integers(40, 2000),
+)
+def test_what_holds_of_any_attention(seed, queries, more, causal, window, heads, spread, elements):
+    keys = queries + more
+    q, k = draw(seed, *heads, queries, keys, spread=spread)
+    options = {"causal": causal, "window": window}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "ELEMENTS", elements)
+        patch.setattr(blocks, "LEAST", 4)
+        counts = sorted({1, (keys + 2) // 3, (keys + 1) // 2, keys})
+        top = [top_mass(q, k, keep, **options) for keep in counts]
+        share = [top_mass(q, k, keep, **options) for keep in (0.01, 0.2, 0.5, 1.0)]
+        sink = [sink_mass(q, k, first, **options) for first in counts]
+        absolute = [mass_above(q, k, t, **options) for t in (0, 0.01, 0.1, 0.5, 1)]
+        relative = [mass_above(q, k, t, relative=True, **options) for t in (0, 0.01, 0.1, 0.5, 1)]
+    slack = 2e-6
+    for rising in (top, share, sink, absolute[::-1], relative[::-1]):
+        assert all((a <= b + slack).all() for a, b in pairwise(rising))
+    assert all((a >= b - slack).all() for a, b in zip(top, sink, strict=True))
+    for whole in (top[-1], share[-1], sink[-1], absolute[0], relative[0]):
+        torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=slack)
+    assert (absolute[-1] == 0).all()
+    assert (relative[-1] == 0).all()
+    assert all((mass >= 0).all() and (mass <= 1).all() for mass in (*top, *share, *sink, *absolute, *relative))
+    stats = attention_stats(q, k, **options)
+    torch.testing.assert_close(sink[0], stats.sink_mass, rtol=0, atol=1e-5)
+    torch.testing.assert_close(top[0], (stats.max_logit - stats.lse).exp(), rtol=0, atol=1e-5)
+    assert torch.equal(effective_keys(q, k, **options), stats.effective_keys)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.02, 0.98))
+def test_the_order_of_keys_does_not_matter(seed, keys, level):
+    q, k = draw(seed, keys=keys)
+    order = torch.randperm(keys, generator=torch.Generator().manual_seed(seed))
+    moved = k[:, :, order]
+    for measure, argument in ((top_mass, 1 + keys // 3), (top_mass, level), (mass_above, level / 4)):
+        before, after = (measure(q, each, argument, causal=False) for each in (k, moved))
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-5)
+    before, after = (heavy_hitters(q, each, 2, causal=False) for each in (k, moved))
+    torch.testing.assert_close(before.score, after.score, rtol=0, atol=1e-4)
+
+
+def test_decoding_is_the_end_of_the_whole():
+    q, k = draw(4)
+    for measure in (lambda q: top_mass(q, k, 4), lambda q: mass_above(q, k, 0.1), lambda q: sink_mass(q, k, 2)):
+        torch.testing.assert_close(measure(q[:, :, -3:]), measure(q)[:, :, -3:], rtol=0, atol=2e-6)
+
+
+def test_rows_that_see_nothing_have_no_mass_and_no_heavy_hitters():
+    q, k = draw(5)
+    nothing = {"key_padding": torch.zeros(2, LENGTH, dtype=torch.bool)}
+    for options in (nothing, {**nothing, "sinks": 0.0}):
+        for found in (mass_above(q, k, 0.0, **options), top_mass(q, k, 0.5, **options), sink_mass(q, k, 3, **options)):
+            assert (found == 0).all()
+    sets = heavy_hitters(q, k, 3, **nothing)
+    assert (sets.keys == -1).all()
+    assert all(each.isnan().all() for each in stability(sets, sets))
+
+
+def test_a_strong_learned_sink_takes_all_the_mass():
+    q, k = draw(6)
+    assert (top_mass(q, k, LENGTH, sinks=1e4) == 0).all()
+    torch.testing.assert_close(top_mass(q, k, LENGTH, sinks=-1e4), torch.ones(2, 4, LENGTH))
+
+
+def test_doubles_stay_doubles_and_gradients_are_left_alone():
+    q, k = (x.double().requires_grad_() for x in draw(7))
+    found = top_mass(q, k, 3)
+    assert found.dtype == torch.float64
+    assert not found.requires_grad
+    p, seen = oracle.matrix(q.detach(), k.detach())
+    torch.testing.assert_close(found, oracle.top_mass(p, seen, 3), rtol=0, atol=1e-13)
+    assert effective_keys(q, k).requires_grad
+
+
+def test_autocast_does_not_round_the_logits():
+    q, k = draw(8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = top_mass(q, k, 3)
+    assert torch.equal(rounded, top_mass(q, k, 3))
+
+
+class LargestTensor(TorchDispatchMode):
+    """How many bytes the largest tensor has that is made inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        for one in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(one, torch.Tensor):
+                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        return made
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda q, k: mass_above(q, k, 0.001),
+        lambda q, k: top_mass(q, k, 64),
+        lambda q, k: top_mass(q, k, 0.1),
+        lambda q, k: sink_mass(q, k, 4),
+        lambda q, k: heavy_hitters(q, k, 64, even=True).score,
+    ],
+    ids=["mass_above", "top_mass", "top share", "sink_mass", "heavy_hitters"],
+)
+def test_memory_is_linear_in_the_length(measure):
+    length = 4096
+    q, k = (x[:1] for x in draw(9, 1, 1, length, length))
+    with LargestTensor() as largest:
+        measure(q, k)
+    assert largest.bytes <= 4 * blocks.ELEMENTS == 4 * length * length / 16
+
+
+def sets(keys, seen):
+    keys = torch.tensor(keys)[None, None]
+    return HeavyHitters(keys, torch.ones(keys.shape), torch.tensor(seen)[None, None] > 0)
+
+
+def test_overlap_and_its_chance():
+    every = [1] * 8
+    found = stability(sets([0, 1, 2, 3], every), sets([2, 3, 4, 5], every))
+    assert (found.overlap.item(), found.chance.item()) == (0.5, 0.5)
+    smaller = stability(sets([7, -1], every), sets([0, 1, 7, 2], every))
+    assert (smaller.overlap.item(), smaller.chance.item()) == (1.0, 0.5)
+    apart = stability(sets([0, 1], [1] * 4), sets([4, 5], [0] * 4 + [1] * 4))
+    assert (apart.overlap.item(), apart.chance.item()) == (0.0, 0.0)
+
+
+def test_sets_drawn_at_random_overlap_as_chance_says():
+    """Seen keys differ: 30 of 40 and 20 of them; 2,000 heads make the mean good to 0.01."""
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.arange(40) < torch.tensor([30, 20])[:, None]
+    drawn = [
+        HeavyHitters(
+            torch.rand(1, 2000, int(one.sum()), generator=generator).argsort(-1)[..., :size],
+            torch.ones(1, 2000, size),
+            one.expand(1, 2000, 40),
+        )
+        for one, size in zip(seen, (9, 6), strict=True)
+    ]
+    found = stability(*drawn)
+    assert found.overlap.mean().item() == pytest.approx(found.chance.mean().item(), abs=0.015)
+    assert found.chance.mean().item() == pytest.approx(9 / 30)
+
+
+def test_keys_that_every_query_reads_are_stable_and_random_ones_are_not():
+    """Half of the queries against the other half, among keys of one length that both see."""
+    q, k = torch.randn(2, 1, 200, 64, 16, generator=torch.Generator().manual_seed(1))
+    k = k / k.norm(dim=-1, keepdim=True) * 4
+
+    def halves(q):
+        early = heavy_hitters(q, k, 4, queries=(0, 32), among=32, even=True)
+        return stability(early, heavy_hitters(q, k, 4, queries=(32, 64), among=32, even=True))
+
+    random = halves(q)
+    assert random.overlap.mean().item() == pytest.approx(random.chance.mean().item(), abs=0.05)
+    planted = halves(q + 3 * k[:, :, [3]])  # now all look for the fourth key
+    assert planted.overlap.mean() > random.overlap.mean() + 0.15
+
+
+def test_numpy_numbers_are_numbers():
+    q, k = draw()
+    assert torch.equal(top_mass(q, k, np.int64(3)), top_mass(q, k, 3))
+    assert torch.equal(top_mass(q, k, np.float32(0.5)), top_mass(q, k, 0.5))
+
+
+@pytest.mark.parametrize("keep", [0, -1, 6, True, 0.0, 1.5, float("nan"), "all", None])
+@pytest.mark.parametrize("measure", [top_mass, heavy_hitters])
+def test_what_cannot_be_kept_is_refused(measure, keep):
+    q = torch.zeros(1, 1, 5, 4)
+    with pytest.raises(ValueError, match=r"^keep must be a whole number from 1 to the number of keys, 5, or a share"):
+        measure(q, q, keep)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan"), "low"])
+@pytest.mark.parametrize("measure", [mass_above, keys_above])
+def test_a_threshold_is_a_probability(measure, threshold):
+    q = torch.zeros(1, 1, 5, 4)
+    with pytest.raises(ValueError, match=r"^threshold must "):
+        measure(q, q, threshold)
+
+
+Q = torch.zeros(1, 2, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: sink_mass(Q, Q, 0), "first must be a whole number of at least 1, got 0"),
+        (lambda: sink_mass(Q, Q, 6), "first must be at most the number of keys, 5, got 6"),
+        (lambda: heavy_hitters(Q, Q, 2, among=6), "among must be at most the number of keys, 5, got 6"),
+        (
+            lambda: heavy_hitters(Q, Q, 2, queries=(3, 3)),
+            r"queries must be \(start, stop\) with 0 <= start < stop <= 5",
+        ),
+        (lambda: heavy_hitters(Q, Q, 2, queries=(0, 6)), r"queries must be \(start, stop\).*got \(0, 6\)"),
+        (lambda: heavy_hitters(Q, Q, 2, queries=3), r"queries must be \(start, stop\).*got 3"),
+        (lambda: mass_above(Q[0], Q, 0.1), "q and k must be"),
+        (lambda: top_mass(Q, Q[..., :3], 2), "disagree on batch or width"),
+        (lambda: top_mass(Q, Q[:, :, :4], 2), "causal attention aligns"),
+        (lambda: stability(Q, Q), "sets_a must be what heavy_hitters returns, got Tensor"),
+        (
+            lambda: stability(heavy_hitters(Q, Q, 2), heavy_hitters(Q[:, :1], Q[:, :1], 2)),
+            r"sets_a and sets_b must have the same batch and heads, got \(1, 2\) and \(1, 1\)",
+        ),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}|{sentence}$"):
+        call()

@@ -1,0 +1,253 @@
+"""What a scan leaves behind: a page, tables, an exit status for thresholds, and two models on one axis."""
+
+import csv
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_series import LAYERS, LOWER, WORDS, change, scan
+from safetensors.torch import save_file
+
+from joma.cli.main import main
+from joma.runs import Run
+from joma.scan import open_series, plan, sweep
+from joma.scan.curves import Curve, Scan
+from joma.scan.rows import Row
+from joma.scan.thresholds import Threshold, violations
+
+
+def joma(*words):
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
+    return tmp_path / "tokens.npy"
+
+
+def test_a_whole_scan_ends_in_its_page(series, tokens, tmp_path, capsys):
+    change(series / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
+    out = tmp_path / "out"
+    wanted = ("--measures", "stable_rank,coherence,entropy", "--text", tokens, "--out", out)
+    assert joma("scan", series, *wanted, "--csv", tmp_path / "a.csv", "--json", tmp_path / "a.json") == 3
+    lines = capsys.readouterr().out.splitlines()
+    page = next(out.glob("scan-series-*.html"))
+    assert lines[-1] == f"page: {page}"
+    assert lines[1] == "mlp, mlp_down, attention_o, attention_qkv: 3 of 3 layers covered"
+    assert lines[2].startswith("[1/5] step 0  stable_rank, mean over layers: mlp 1")
+    assert lines[2].endswith(" s left")
+    assert "left out: coherence/embedding; left out: entropy" in lines[4]
+    assert "note: entropy reads tokens.npy: 6 windows of 16 tokens; the last 4 of its 100 tokens are not read" in lines
+    assert "5 of 5 steps usable" in lines
+    html = page.read_text()
+    assert html.count("<figure") == 2 + 1 + 3  # curves and heat maps; of the embedding one curve; of heads a third
+    for words in ("coherence/embedding", "embed_in.weight has 1 of 2,048 values", "3 of 3 layers", "the last 4 of its"):
+        assert words in html
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {fault["measure"] for fault in found["left_out"]} == {"coherence/embedding", "entropy"}
+    assert [np.shape(curve["values"]) for curve in found["curves"].values()] == [
+        *[(5, LAYERS, 1)] * 4, (5, 1, 5), (5, LAYERS, 4)]  # fmt: skip
+    with (tmp_path / "a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["step", "epoch", "measure", "group", "layer", "head", "value"]
+    assert len(rows) == 5 * LAYERS * 4 + 4 * 5 + 4 * LAYERS * 4
+    mine = [float(row["value"]) for row in rows if row["group"] == "mlp" and row["layer"] == "1"]
+    assert mine == [row[1][0] for row in found["curves"]["stable_rank/mlp"]["values"]]
+    assert {row["head"] for row in rows if row["measure"] == "entropy"} == {"0", "1", "2", "3"}
+    # The run alone gives the same page and the same table.
+    again = tmp_path / "again"
+    assert joma("report", found["run"], "--out", again) == 0
+    figures = (again / page.name).read_text().split("<main")[1].split("</main>")[0]
+    assert figures == html.split("<main")[1].split("</main>")[0]
+    assert joma("export", found["run"], "--to", "csv", "--out", tmp_path / "b.csv") == 0
+    assert (tmp_path / "b.csv").read_text() == (tmp_path / "a.csv").read_text()
+
+
+def test_parquet_has_the_same_table(series, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arguments = ("--steps", "0,1", "--csv", tmp_path / "a.csv", "--parquet", tmp_path / "a.parquet")
+    scan(series, *arguments, out=tmp_path / "out")
+    table = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    with (tmp_path / "a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [str(row["value"]) for row in table] == [row["value"] for row in rows]
+    assert (table[0]["layer"], table[0]["epoch"], table[0]["head"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"),
+    [
+        (["stable_rank<1"], 0),
+        (["stable_rank/mlp@1>=1"], 4),
+        (["stable_rank<1", "stable_rank/mlp > 1e1"], 4),
+    ],
+)
+def test_thresholds_decide_the_exit_status(series, tmp_path, capsys, rules, status):
+    arguments = [word for rule in rules for word in ("--fail-if", rule)]
+    assert scan(series, "--steps", "0,10", *arguments, out=tmp_path)[0] == status
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("beyond: ")]
+    if not status:
+        assert said == []
+    elif "@1" in rules[0]:
+        assert [line.split(": ")[2] for line in said] == ["step 0, layer 1", "step 10, layer 1"]
+        assert said[0].startswith("beyond: stable_rank/mlp@1>=1: step 0, layer 1: stable_rank/mlp is 1")
+    else:
+        assert len(said) == 2 * LAYERS
+
+
+def test_a_threshold_beats_what_was_left_out_and_none_usable_beats_it(series, tmp_path):
+    change(series / "step10", lambda t: t.pop(LOWER.format(0)))
+    assert scan(series, "--fail-if", "stable_rank>0", out=tmp_path)[0] == 4
+    assert scan(series, "--fail-if", "stable_rank<0", out=tmp_path)[0] == 3
+    (series / "step1" / "model.safetensors").write_bytes(b"123")
+    assert scan(series, "--fail-if", "stable_rank>0", "--steps", "1", out=tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("stable_rank", "--fail-if takes MEASURE"),
+        ("stable_rank=5", "--fail-if takes MEASURE"),
+        ("stable_rank<nan", "--fail-if takes MEASURE"),
+        ("__import__('os')<1", "--fail-if takes MEASURE"),
+        ("entropy<1", "speaks of entropy, but --measures has stable_rank"),
+        ("stable_rank/mpl<1", "speaks of nothing that was measured; there are stable_rank/mlp@0 to @2"),
+        ("stable_rank@7<1", "speaks of nothing"),
+    ],
+)
+def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, rule, words):
+    with pytest.raises(ValueError, match="fail-if") as caught:
+        scan(series, "--steps", "0", "--fail-if", rule, out=tmp_path)
+    assert words in str(caught.value)
+
+
+def test_rules_speak_of_heads_quantities_and_experts():
+    heads = Curve("entropy", None, (Row(0, None, "layer 0"),), ("0", "1"), np.array([[[0.5, 2.0]]]))
+    many = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.array([[[0.1, 0.4]]]))
+    moe = Curve("stable_rank", "mlp_experts", (Row(0, 1, "x"),), ("stable rank",), np.array([[3.0]]))
+    found = Scan("a", [7], [], {one.name: one for one in (heads, many, moe)}, {7: 7})
+
+    def said(rule):
+        return [str(one).partition(": ")[2] for one in violations([Threshold.read(rule)], found)]
+
+    assert said("entropy<1") == ["epoch 7, layer 0, head 0: entropy is 0.5"]
+    assert said("coherence>0") == ["epoch 7, wte: coherence/embedding is 0.1"]
+    assert said("coherence_q0.5 >= 4e-1") == ["epoch 7, wte: coherence/embedding is 0.4"]
+    assert said("stable_rank<=3") == ["epoch 7, layer 0, expert 1: stable_rank/mlp_experts is 3"]
+
+
+def test_two_sources_on_one_axis(series, neox, tmp_path, capsys):
+    from checkpoint_series import make_series
+
+    other = make_series(neox, tmp_path / "other", (0, 50))
+    out = tmp_path / "out"
+    files = ("--csv", tmp_path / "both.csv", "--json", tmp_path / "both.json")
+    assert joma("scan", "--compare", series, other, "--groups", "mlp,attention_o", "--out", out, *files) == 0
+    page = next(out.glob("compare-*.html"))
+    assert capsys.readouterr().out.splitlines()[-1] == f"page: {page}"
+    html = page.read_text()
+    assert "<h1>series and other</h1>" in html
+    assert html.count("<figure") == 1
+    assert "series, step 100" in html
+    both = json.loads((tmp_path / "both.json").read_text())["scans"]
+    assert [one["steps"] for one in both] == [[0, 1, 2, 10, 100], [0, 50]]
+    with (tmp_path / "both.csv").open() as file:
+        assert {row["source"] for row in csv.DictReader(file)} == {str(series), str(other)}
+    # An earlier scan is compared by its run; nothing of it is read again.
+    shutil.rmtree(other)
+    run = next((out / "runs").glob("scan-other-*.sqlite"))
+    assert joma("scan", "--compare", series / "step1", run, "--out", tmp_path / "two") == 0
+    assert "The last checkpoints of step1 and other" in next((tmp_path / "two").glob("*.html")).read_text()
+    assert joma("scan", run, "--out", out) == 2
+    assert "joma report" in capsys.readouterr().err
+
+
+def test_several_scans_are_one_report(series, tmp_path):
+    for steps in ("0,1", "0,100"):
+        scan(series / f"step{steps[-1]}", out=tmp_path)
+    runs = sorted((tmp_path / "runs").glob("*.sqlite"))
+    assert joma("report", *runs, "--out", tmp_path / "page") == 0
+    assert "2 series of checkpoints were measured" in (tmp_path / "page" / "report.html").read_text()
+    assert joma("report", tmp_path, *runs) == 2
+
+
+def test_tensors_are_listed_and_nothing_is_measured(series, tmp_path, capsys):
+    assert joma("scan", series, "--list", "--out", tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert "this is step100" in shown
+    assert "mlp covers 3 of 3 layers" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_of_the_first_version_is_read_but_not_added_to(series, tmp_path, capsys):
+    found = scan(series, "--steps", "0,1", out=tmp_path)[1]
+    with Run.open(found["run"]) as run:
+        config, old = run.config, run.at("stable_rank/mlp", 0)
+    Run.delete(found["run"])
+    with Run.create(found["run"], study="scan", config=config, version=1) as run:
+        run.append("stable_rank/mlp", 0, old)
+    with pytest.raises(ValueError, match="version 1 of joma scan, and this is version 2"):
+        scan(series, out=tmp_path)
+    assert joma("report", found["run"], "--out", tmp_path / "page") == 0
+    assert joma("export", found["run"], "--to", "csv", "--out", tmp_path / "old.csv") == 0
+    assert (tmp_path / "old.csv").read_text().count("\n") == 1 + LAYERS
+
+
+def test_suspicious_steps_can_be_kept(series, tmp_path, capsys):
+    shutil.copy(series / "step10" / "model.safetensors", series / "step2")
+    assert scan(series, out=tmp_path)[1]["steps"] == [0, 1, 2, 100]
+    status, found = scan(series, "--keep-suspicious", out=tmp_path)
+    assert (status, found["steps"]) == (0, [0, 1, 2, 10, 100])
+    assert any(note.startswith("kept although suspicious: step") for note in found["notes"])
+
+
+def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch):
+    reading, seen = sys.modules["joma.scan.reading"], []
+    read = reading._read
+    monkeypatch.setattr(reading, "_read", lambda *given: (seen.append(torch.get_num_threads()), read(*given))[1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
+            sweep(plan(open_series(series / "step1", downloads=tmp_path)), run)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_experts_have_a_page_and_few_fingerprints(tmp_path, monkeypatch):
+    (tmp_path / "moe").mkdir()
+    for step in (0, 10):
+        weights = torch.randn(40, 4, 8, generator=torch.Generator().manual_seed(step))
+        tensors = {
+            f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": weights[expert] * (1 + layer) + at
+            for layer in range(3)
+            for expert in range(40)
+            for at, name in enumerate(("gate_proj", "up_proj"))
+        }
+        save_file(tensors, tmp_path / "moe" / f"step{step}.safetensors")
+    monkeypatch.setattr(sys.modules["joma.scan.plan"], "GATED", 50)
+    assert joma("scan", tmp_path / "moe", "--out", tmp_path / "out", "--csv", tmp_path / "a.csv") == 0
+    run = next((tmp_path / "out" / "runs").glob("*.sqlite"))
+    with Run.open(run) as kept:
+        assert kept.at("stable_rank/mlp_experts", 0).shape == (120,)
+        assert kept.at("sketch/mlp_experts", 0).shape[0] == 40
+    with (tmp_path / "a.csv").open() as file:
+        first = next(csv.DictReader(file))
+    assert (first["layer"], first["expert"]) == ("0", "0")
+    assert "Experts, by layer" in next((tmp_path / "out").glob("*.html")).read_text()
+
+
+def test_a_measure_whose_tensors_are_not_there_is_refused_alone(tmp_path, capsys):
+    save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, tmp_path / "step0.safetensors")
+    status, found = scan(tmp_path / "step0.safetensors", "--measures", "coherence,stable_rank", out=tmp_path / "out")
+    assert (status, list(found["curves"])) == (3, ["stable_rank/mlp"])
+    assert found["refused"]["coherence"].startswith("embedding tensors are not known in this architecture")
+    assert "refused: coherence: embedding tensors are not known" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="embedding tensors are not known"):
+        scan(tmp_path / "step0.safetensors", "--measures", "coherence", out=tmp_path / "out")
