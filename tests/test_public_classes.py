@@ -18,7 +18,7 @@ from joma import data, measure, models, optim, probes, runs, scan, theory, train
 from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
 from joma.probes import collect_plain
-from joma.scan.made_files import MadeFiles
+from joma.scan.sources.made_files import MadeFiles
 from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
 from joma.theory.attention import Attention
 from joma.training import Ensemble, Optimizer, SeriesConfig, next_token_loss
@@ -147,7 +147,7 @@ EXAMPLES = {
     "scan.curves.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
     "scan.errors.Fault": lambda folder: scan.Fault(10, "step10", "model.safetensors", None, "is cut off " * 30),
     "scan.plan.Plan": lambda folder: scan.plan(series(folder)),
-    "scan.series.Series": series,
+    "scan.sources.series.Series": series,
     "theory._bilinear_flow.Path": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).solve(MANY),
     "theory._bilinear_flow.ScanSnap": lambda folder: scan_snap.ScanSnap(torch.eye(60).double(), rate_y=MANY),
     "theory._bilinear_flow.Weights": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).start(),

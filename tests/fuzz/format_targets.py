@@ -17,8 +17,8 @@ from safetensors.torch import load, save, save_file
 from targets import Target, spoiled_archive, spoiled_header
 
 from joma.scan.errors import CheckpointError
-from joma.scan.folder import LocalFile, LocalFolder
-from joma.scan.opening import ALONE
+from joma.scan.formats.opening import ALONE
+from joma.scan.sources.folder import LocalFile, LocalFolder
 
 
 def _read_all(place: Any) -> None:

@@ -69,8 +69,8 @@ def spoiled_header(content: bytes, random: Random, pool: list[bytes]) -> bytes:
 def _read_safetensors(content: bytes, folder: Path) -> None:
     from safetensors import safe_open
 
-    from joma.scan.safetensors_file import SafetensorsFile
-    from joma.scan.tensor_file import LocalBytes
+    from joma.scan.formats.safetensors_file import SafetensorsFile
+    from joma.scan.formats.tensor_file import LocalBytes
 
     path = _written(content, folder, "a.safetensors")
     with closing(SafetensorsFile(LocalBytes(path))) as file:
@@ -119,7 +119,7 @@ def spoiled_archive(content: bytes, random: Random, pool: list[bytes]) -> bytes:
 
 
 def _read_torch(content: bytes, folder: Path) -> None:
-    from joma.scan.torch_file import TorchFile
+    from joma.scan.formats.torch_file import TorchFile
 
     with closing(TorchFile(_written(content, folder, "a.pt"))) as file:
         for name, stored in file.tensors.items():
@@ -267,8 +267,8 @@ def _config_seeds(folder: Path) -> list[bytes]:
 
 
 def _read_config(content: bytes, folder: Path) -> None:
-    from joma.scan.folder import LocalFolder
     from joma.scan.loading import loaded_config, loaded_model
+    from joma.scan.sources.folder import LocalFolder
     from joma.scan.text import context_of
 
     place = _model_folder(folder)
@@ -321,7 +321,7 @@ def _index_seeds(_: Path) -> list[bytes]:
 
 
 def _read_index(content: bytes, folder: Path) -> None:
-    from joma.scan.places import local_places
+    from joma.scan.sources.places import local_places
 
     place = folder / "sharded"
     if not place.exists():

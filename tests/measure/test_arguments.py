@@ -9,7 +9,17 @@ import pytest
 import torch
 
 import joma.measure
-from joma.measure import alignment, attention, correlation, embedding, intervals, rebound, spectrum, superposition
+from joma.measure import (
+    alignment,
+    attention,
+    correlation,
+    embedding,
+    intervals,
+    power_law,
+    rebound,
+    spectrum,
+    superposition,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 W = torch.randn(2, 4, 6, generator=GENERATOR)
@@ -17,6 +27,7 @@ Q, K, V = torch.randn(3, 1, 2, 5, 4, generator=GENERATOR)
 ACTIVITY, FRESH = torch.randn(2, 12, 3, generator=GENERATOR)
 LATENTS = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0]] * 3)
 CURVE = (torch.linspace(0, 1, 41) - 0.6) ** 2
+TAILS = torch.arange(30, 0, -1) ** torch.tensor([[-0.5], [-0.7]])
 SEEDS = torch.tensor([0.72, 0.70, 0.74])
 HEIGHT = torch.eye(12).repeat_interleave(20, 0)
 SEEN = {
@@ -53,6 +64,10 @@ CALLS = {
     embedding.random_cosine_quantiles: ({"levels": torch.tensor([0.25, 0.5]).double()}, {"width": 3}),
     intervals.mean_interval: ({"values": SEEDS}, {}),
     intervals.compare: ({"values": SEEDS, "control": SEEDS - 0.05}, {}),
+    power_law.power_law: ({"values": TAILS}, {}),
+    power_law.power_law_of_squares: ({"squares": TAILS}, {}),
+    power_law.spectral_power_law: ({"w": torch.randn(2, 24, 30, generator=GENERATOR)}, {}),
+    power_law.squared_singular_values: ({"w": W}, {}),
     rebound.rebound: ({"curve": CURVE, "steps": torch.arange(41)}, {}),
     rebound.drop_and_rebound: ({"curve": CURVE.expand(3, 41).contiguous()}, {}),
     spectrum.spectrum: ({"w": W, "start": torch.randn(2, 4, 2, generator=GENERATOR)}, {}),

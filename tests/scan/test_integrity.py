@@ -221,6 +221,9 @@ def test_a_scan_keeps_steps_with_layers_that_wait_and_leaves_out_a_copied_shard(
     copied(0, 0, 2)
     found = scanned("waiting")
     assert (found.steps, found.faults) == ([0, 1, 2, 10, 100], [])
+    (note,) = (note for note in found.notes if "not yet trained" in note)
+    assert ".layers.0." in note
+    assert note.endswith("more tensors stay as they began up to step 2")
     copied(1, 2, 10)
     found = scanned("copied")
     assert found.steps == [0, 1, 2, 100]

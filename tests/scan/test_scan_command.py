@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from joma.measure import stable_rank
 from joma.runs import Run
 from joma.scan import CheckpointError, open_series, plan, sweep
-from joma.scan.series import steps_of
+from joma.scan.sources.series import steps_of
 
 
 def reference(folder, steps):

@@ -200,7 +200,7 @@ def test_what_an_architecture_cannot_give_is_refused_before_anything_is_download
     }
     with serving(Repository("a/b", {"step0": files})) as address:
         monkeypatch.setenv("HF_ENDPOINT", address)
-        monkeypatch.setattr("joma.scan.hub.HubRevision.open", lambda self: asked.append(self))
+        monkeypatch.setattr("joma.scan.sources.hub.HubRevision.open", lambda self: asked.append(self))
         with pytest.raises(CheckpointError, match="step0: t5 models read two texts"):
             scan("a/b", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
     assert asked == []

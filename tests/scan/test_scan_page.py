@@ -15,7 +15,7 @@ from joma.cli.main import main
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.curves import Curve, Scan
-from joma.scan.rows import Row
+from joma.scan.names.rows import Row
 from joma.scan.thresholds import Threshold, violations
 
 

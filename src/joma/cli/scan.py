@@ -19,7 +19,7 @@ from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.report import ShownScan
-    from joma.scan import Fault, Scan
+    from joma.scan import Fault, Scan, Series
     from joma.scan.thresholds import Threshold
 
 NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
     add("--root", metavar="NAME", help="which model of a checkpoint that holds several, as ema")
+    add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
     add("--text", type=Path, metavar="FILE", help="text for entropy, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
@@ -148,11 +149,10 @@ def _check(options: argparse.Namespace) -> None:
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
     """The tensors of the last checkpoint that the steps name."""
-    from joma.scan import open_series
-    from joma.scan.architecture import read_patterns
-    from joma.scan.listing import list_tensors
+    from joma.scan.names.architecture import read_patterns
+    from joma.scan.names.listing import list_tensors
 
-    series = open_series(options.source[0], downloads=options.out, budget=options.budget * 1e9).select(options.steps)
+    series = _series(options.source[0], options)
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.pattern), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")
@@ -177,12 +177,12 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
     """Scan one source, or read an earlier scan where its run is named."""
     if source.endswith(".sqlite") and Path(source).is_file():
         return _earlier(Path(source), options, rules)
-    from joma.scan import open_series, plan, sweep
-    from joma.scan.architecture import read_patterns
+    from joma.scan import plan, sweep
+    from joma.scan.names.architecture import read_patterns
     from joma.scan.record import remember
 
     patterns = read_patterns(options.pattern)
-    series = open_series(source, downloads=options.out, budget=options.budget * 1e9).select(options.steps)
+    series = _series(source, options)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}", screen)
     settled = plan(
         series,
@@ -209,6 +209,15 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
         )
         remember(run, found, series.steps)
     return _Done(found, path, len(series.places), _broken(rules, found))
+
+
+def _series(source: str, options: argparse.Namespace) -> Series:
+    """The checkpoints that the user named, adapters on the base that was named."""
+    from joma.scan import open_series
+    from joma.scan.sources.bases import on_base
+
+    series = open_series(source, downloads=options.out, budget=options.budget * 1e9).select(options.steps)
+    return series if options.base is None else on_base(series, options.base)
 
 
 def _alike(coverage: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
@@ -269,7 +278,7 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     """The command that would do it again."""
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
-    for name in ("steps", "measures", "groups", "root", "text", "tokenizer"):
+    for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer"):
         given = getattr(options, name)
         words += [f"--{name}", str(given)] if given is not None else []
     for name in ("pattern", "fail_if"):

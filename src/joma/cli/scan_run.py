@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 def run_path(options: argparse.Namespace, series: Series, patterns: Mapping[str, str]) -> Path:
-    """One run for each source, set of patterns, root and text: more steps and more measures are added to it."""
+    """One run for each source, set of patterns, root, base and text: more steps and more measures are added to it."""
     text = None if options.text is None else hashlib.sha256(options.text.read_bytes()).hexdigest()
     identity = [series.source, sorted(patterns.items()), text]
     if options.root or options.tokenizer:
         identity += [options.root, str(options.tokenizer and options.tokenizer.resolve())]
+    if options.base:
+        identity += ["base", options.base]
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
     return Path(options.out / "runs" / f"scan-{name}-{digest}.sqlite")

@@ -24,10 +24,30 @@ def check_options(projector: Any, on_move: Any, decay: Any, nonfinite: Any, clip
     for name, (value, allowed) in words.items():
         if value not in get_args(allowed):
             raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-    if clip is not None and not clip > 0:
+    if clip is not None and not (_is_number(clip) and clip > 0):
         raise ValueError(f"clip must be positive, or None for no clipping, got {clip!r}")
-    if smallest is not None and smallest < 1:
+    if smallest is not None and not (_is_number(smallest) and smallest >= 1):
         raise ValueError(f"smallest must be at least 1, or None, got {smallest!r}")
+
+
+def check_others(inner: Any, skip: Any, tolerance: Any, seed: Any) -> None:
+    """What is no choice among words."""
+    if not callable(inner):
+        raise ValueError(f"inner must make an optimizer, as the class torch.optim.AdamW does, got {_brief(inner)}")
+    if isinstance(skip, str):
+        raise ValueError(f"skip must be a list of names, got the text {skip!r}: write [{skip!r}]")
+    if not (_is_number(tolerance) and tolerance >= 0):
+        raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+
+
+def _brief(inner: object) -> str:
+    return f"an object {type(inner).__name__}" if isinstance(inner, torch.optim.Optimizer) else repr(inner)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_group(group: dict[str, Any]) -> None:
@@ -36,7 +56,7 @@ def check_group(group: dict[str, Any]) -> None:
     refresh, scale = group["refresh"], group["scale"]
     if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
         raise ValueError(f"refresh must be a whole number of updates of at least 1, got {refresh!r}")
-    if not isinstance(scale, (int, float)) or not (isfinite(scale) and scale > 0):
+    if not _is_number(scale) or not (isfinite(scale) and scale > 0):
         raise ValueError(f"scale must be a positive finite number, got {scale!r}")
 
 

@@ -27,7 +27,7 @@ class Matrix:
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.dtype = torch.promote_types(parameter.dtype, torch.float32)
-        self.rank = min(largest(rank), self.shorter)
+        self.rank = self.most = min(largest(rank), self.shorter)
         self.count = 0
         self.refreshed = -1
         self.basis: Tensor | None = None
@@ -69,7 +69,20 @@ class Matrix:
 
     def due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""
-        return self.basis is None or (self.count % refresh == 0 and self.refreshed != self.count)
+        return self.refreshed < 0 or (self.count % refresh == 0 and self.refreshed != self.count)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the subspace has not come from a gradient yet."""
+        return self.energies is None or not bool(self.energies.any())
+
+    def see_nothing(self) -> None:
+        """A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next."""
+        self.refreshed = -1
+        if self.basis is None:
+            device = self.parameter.device
+            self.basis = torch.eye(self.shorter, self.rank, dtype=self.dtype, device=device)
+            self.energies = torch.zeros(self.rank, dtype=self.dtype, device=device)
 
     def projected(self, whole: Tensor) -> Tensor:
         """A tensor of the parameter's shape in the subspace."""

@@ -12,6 +12,8 @@ gradients and sees an overflow in them.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +48,18 @@ def attach(optimizer: GaLore, matrix: Matrix) -> None:
 
     if (before := _HOOKS.get(matrix.parameter)) is not None:
         before.remove()
-    matrix.hook = _HOOKS[matrix.parameter] = matrix.parameter.register_post_accumulate_grad_hook(projected)
+    with _trained(matrix.parameter):
+        matrix.hook = _HOOKS[matrix.parameter] = matrix.parameter.register_post_accumulate_grad_hook(projected)
     optimizer.param_groups[matrix.group]["params"].append(matrix.compact)
+
+
+@contextmanager
+def _trained(parameter: Tensor) -> Iterator[None]:
+    """torch hooks only what requires a gradient; a frozen parameter keeps its hook and may be trained later."""
+    before = parameter.requires_grad
+    parameter.requires_grad_(True)
+    yield
+    parameter.requires_grad_(before)
 
 
 def refuse_taken(matrices: list[Matrix]) -> None:

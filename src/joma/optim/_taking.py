@@ -15,19 +15,22 @@ OWN = ("rank", "refresh", "scale")
 Params = nn.Module | Iterable[Any]
 
 
-def groups_of(params: Params) -> list[dict[str, Any]]:
-    """Groups with `params` (a list) and `param_names`, in the order given."""
+def groups_of(params: Params, first: int = 0) -> list[dict[str, Any]]:
+    """Groups with `params` (a list) and `param_names`, in the order given; the number of the first one names them."""
     if isinstance(params, nn.Module):
-        return [_named({"params": _of_module(params)}, 0)]
-    if isinstance(params, (Tensor, Mapping)):
+        return [_named({"params": _of_module(params)}, first)]
+    if isinstance(params, (Tensor, Mapping, str)) or not isinstance(params, Iterable):
         raise ValueError(f"params must be a module or an iterable of parameters or groups, got {type(params).__name__}")
-    given = list(params)
+    given = _listed(params)
     if not given:
         raise ValueError("params is empty: give a module, parameters, named parameters or groups")
-    if isinstance(given[0], Mapping):
-        groups = [_named(dict(group), number) for number, group in enumerate(given)]
+    of_groups = [isinstance(one, Mapping) for one in given]
+    if any(of_groups) and not all(of_groups):
+        raise ValueError("params must hold groups alone or parameters alone, got both")
+    if all(of_groups):
+        groups = [_named(dict(group), number) for number, group in enumerate(given, first)]
     else:
-        groups = [_named({"params": given}, 0)]
+        groups = [_named({"params": given}, first)]
     if not any(group["params"] for group in groups):
         raise ValueError("params is empty: no group has a parameter")
     _once(groups)
@@ -38,17 +41,30 @@ def _of_module(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
 
+def _listed(given: Iterable[Any]) -> list[Any]:
+    if isinstance(given, (set, frozenset)):
+        raise ValueError("params must have an order, which a set has not: give a list")
+    return list(given)
+
+
 def _named(group: dict[str, Any], number: int) -> dict[str, Any]:
     given = group.get("params")
     if isinstance(given, nn.Module):
         given = _of_module(given)
-    listed = [given] if isinstance(given, Tensor) else list(given or ())
-    pairs = list(_pairs(listed, group.pop("param_names", None), number))
+    listed = [given] if isinstance(given, Tensor) else _listed(given or ())
+    names = group.pop("param_names", None)
+    if names and len(names) != len(listed):
+        raise ValueError(
+            f"group {number} has {len(names)} param_names for {len(listed)} params: give one per parameter"
+        )
+    pairs = list(_pairs(listed, names, number))
     return {**group, "params": [each for _, each in pairs], "param_names": [name for name, _ in pairs]}
 
 
 def _pairs(listed: list[Any], names: Any, number: int) -> Iterator[tuple[str, nn.Parameter]]:
     for place, one in enumerate(listed):
+        if isinstance(one, tuple) and len(one) != 2:
+            raise ValueError(f"params must hold parameters or pairs of name and parameter, got a tuple of {len(one)}")
         name, each = one if isinstance(one, tuple) else (None, one)
         name = name or (names[place] if names else f"group {number}, parameter {place}")
         if not isinstance(each, Tensor):

@@ -26,6 +26,16 @@ def whole_gradients(batch: list[Matrix]) -> Tensor:
     return stacked([whole(gradient) for gradient in gradients(batch)], batch[0].dtype)
 
 
+def refuse_sparse(batch: list[Matrix]) -> None:
+    """Of the matrices; parameters that are not projected may have sparse gradients."""
+    for matrix in batch:
+        grad = matrix.parameter.grad
+        if grad is not None and grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {matrix.name} is sparse and cannot be projected: make it dense or name it in skip"
+            )
+
+
 def _inside(batch: list[Matrix], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Tensors of the matrices' shapes, each in the subspace of its matrix."""
     if batch[0].sharded:

@@ -22,6 +22,7 @@ from joma.optim._checks import (
     NonFinite,
     check_group,
     check_options,
+    check_others,
     not_finite,
     nothing_projected,
     steps_without_closure,
@@ -30,7 +31,7 @@ from joma.optim._guard import Guard
 from joma.optim._matrix import Matrix, together
 from joma.optim._moving import OnMove, move, narrow
 from joma.optim._places import first_word, local, matrix_of, on_all
-from joma.optim._refresh import subspaces
+from joma.optim._refresh import seeing, subspaces
 from joma.optim._taking import OWN, Params, embedding_names, groups_of, is_projected, named_so
 from joma.optim.projector import TOLERANCE, Kind
 from joma.optim.ranks import Energy, Rank
@@ -72,7 +73,8 @@ class GaLore(torch.optim.Optimizer):
     ) -> None:
         """Take the parameters and make the inner optimizer.
 
-        - params: a module, parameters, named parameters, or groups; a group may have its own rank, refresh and scale
+        - params: a module (what requires a gradient now), parameters, named parameters, or groups; a group may have its
+          own rank, refresh and scale
         - inner: makes the inner optimizer from groups, for instance torch.optim.AdamW
         - rank: of the subspaces, or an `Energy`; matrices whose shorter side is not above it pass through, but a group
           that states its rank must fit
@@ -94,6 +96,7 @@ class GaLore(torch.optim.Optimizer):
         """
         self._made = False
         check_options(projector, on_move, decay, nonfinite, clip, smallest)
+        check_others(inner, skip, tolerance, seed)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
         self.per_layer, self.clip, self.tolerance, self.seed = per_layer, clip, tolerance, seed
         self.skip, self.smallest = tuple(skip), smallest
@@ -148,6 +151,7 @@ class GaLore(torch.optim.Optimizer):
             number, kind = one.pop("galore")
             for key, value in one.items():
                 self.param_groups[number].setdefault(key, value)
+                one[key] = value.clone() if isinstance(value, Tensor) else value  # several groups may share a tensor
             self._followers.append((self.param_groups[number], one, kind == "compact"))
         if self.per_layer:
             for matrix in (each for each in self.matrices if each.hook is None):
@@ -164,15 +168,21 @@ class GaLore(torch.optim.Optimizer):
         if not self._made:
             super().add_param_group(param_group)
             return
-        (group,) = groups_of([param_group])
+        (group,) = groups_of([param_group], len(self.param_groups))
         known = {id(each) for one in self.param_groups for each in one["params"]}
         if any(id(each) in known for each in group["params"]):
             raise ValueError("params holds a parameter that another group has already")
-        before = len(self.inner.param_groups)
-        for one in self._take(group, len(self.param_groups)):
-            self.inner.add_param_group(one)
-        super().add_param_group(group)
-        self._link(self.inner.param_groups[before:])
+        grown: tuple[list[Any], ...] = (self.inner.param_groups, self.param_groups, self.matrices, self._unprojected)
+        before = [len(each) for each in grown]
+        try:
+            for one in self._take(group, len(self.param_groups)):
+                self.inner.add_param_group(one)
+            super().add_param_group(group)
+        except Exception:
+            for each, length in zip(grown, before, strict=True):
+                del each[length:]
+            raise
+        self._link(self.inner.param_groups[before[0] :])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -214,7 +224,7 @@ class GaLore(torch.optim.Optimizer):
 
     def _project(self, ready: list[Matrix]) -> bool:
         """Project the gradients; False if one of those that a subspace is to be found from is not finite."""
-        self._refuse_sparse(ready)
+        _update.refuse_sparse(ready)
         due = [matrix for matrix in ready if matrix.due(self._option(matrix, "refresh"))]
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
         if not self._is_fine(*self._flags(full)):
@@ -227,7 +237,7 @@ class GaLore(torch.optim.Optimizer):
 
     def _take_gradient(self, matrix: Matrix) -> None:
         """Of one matrix during backward; a subspace is never found from a gradient that is not finite."""
-        self._refuse_sparse([matrix])
+        _update.refuse_sparse([matrix])
         whole = _update.whole_gradients([matrix])
         if matrix.due(self._option(matrix, "refresh")) and bool(whole.isfinite().all()):
             self._find([matrix], whole)
@@ -238,19 +248,24 @@ class GaLore(torch.optim.Optimizer):
 
     def _find(self, batch: list[Matrix], whole: Tensor) -> None:
         """Find the subspaces of alike matrices together, and move the inner state into them."""
-        found = subspaces(batch, whole, self.projector, seed=self.seed, tolerance=self.tolerance)
-        for matrix, one in zip(batch, found, strict=True):
-            before, matrix.basis = matrix.basis, self._agreed(matrix, one.basis)
+        seen, gradients = seeing(batch, whole)
+        found = subspaces(seen, gradients, self.projector, seed=self.seed, tolerance=self.tolerance)
+        for matrix, one in zip(seen, found, strict=True):
+            blind, before, matrix.basis = matrix.blind, matrix.basis, self._agreed(matrix, one.basis)
             matrix.energies, matrix.refreshed = self._agreed(matrix, one.energies), matrix.count
-            if before is None:
-                self._settle_rank(matrix)
-            else:
+            if before is not None:
                 move(self.inner, matrix, before, self.on_move)
+            if blind:
+                self._settle_rank(matrix)
+        for matrix in batch:
             self._show(matrix)
 
     def _show(self, matrix: Matrix) -> None:
-        """Let those who look at `state` see that there is one."""
-        self.state[matrix.parameter] = {"basis": matrix.basis}
+        """Let those who look at `state` see whether there is one."""
+        if matrix.basis is None:
+            self.state.pop(matrix.parameter, None)
+        else:
+            self.state[matrix.parameter] = {"basis": matrix.basis}
 
     def _settle_rank(self, matrix: Matrix) -> None:
         """With the first subspace: the rank by energy, if that was asked for."""
@@ -353,14 +368,6 @@ class GaLore(torch.optim.Optimizer):
             torch._foreach_mul_(
                 [local(one) for one in found], (most / (_update.whole_norm(found) + 1e-6)).clamp(max=1.0)
             )
-
-    def _refuse_sparse(self, matrices: list[Matrix]) -> None:
-        for matrix in matrices:
-            grad = matrix.parameter.grad
-            if grad is not None and grad.layout != torch.strided:
-                raise ValueError(
-                    f"the gradient of {matrix.name} is sparse and cannot be projected: make it dense or name it in skip"
-                )
 
     def captured(self) -> dict[str, float]:
         """The share of each matrix's squared gradient that its subspace held when it was found, by name."""

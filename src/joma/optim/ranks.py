@@ -36,7 +36,7 @@ class Energy:
     def choose(self, energies: Tensor) -> int:
         """The rank, from the shares of the energy along the leading directions, largest first."""
         short = int((energies.double().cumsum(0) < self.share - 1e-6).sum())
-        return max(self.least, min(short + 1, self.most, len(energies)))
+        return min(max(self.least, min(short + 1, self.most)), len(energies))
 
 
 Rank = int | Energy
@@ -45,6 +45,8 @@ Rank = int | Energy
 def checked_rank(rank: object, *, within: int | None = None, name: str = "") -> Rank:
     """A rank as it stands in a group: a whole number of at least 1, or an Energy; `within` is the shorter side."""
     if isinstance(rank, Energy):
+        if within is not None and rank.least > within:
+            raise ValueError(f"least must be at most the shorter side of {name}, which is {within}, got {rank}")
         return rank
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError(f"rank must be a whole number of at least 1, or an Energy, got {rank!r}")

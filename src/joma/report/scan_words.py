@@ -38,7 +38,7 @@ def measure_title(measure: str) -> str:
 def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
     """Labels of the layers, and values (steps, layers): the mean over the heads or the experts of a layer.
 
-    >>> from joma.scan.rows import Row
+    >>> from joma.scan.names.rows import Row
     >>> rows = (Row(0, 0, "a"), Row(0, 1, "b"))
     >>> layers_of(Curve("stable_rank", "mlp_experts", rows, ("stable rank",), np.array([[2.0, 4.0]])))
     (['layer 0'], array([[3.]]))

@@ -18,9 +18,9 @@ from joma.host import limits
 from joma.host.limits import depth_of
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
-from joma.scan.parts import Part, part_of
-from joma.scan.recipes import Recipe, recipes
-from joma.scan.tensor_file import Stored, TensorFile
+from joma.scan.formats.recipes import Recipe, recipes
+from joma.scan.formats.tensor_file import Stored, TensorFile
+from joma.scan.names.parts import Part, part_of
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
@@ -41,7 +41,7 @@ NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|ra
 class Checkpoint:
     """Tensors of one step. Files are opened when a tensor of theirs is first needed; use it in a `with` block.
 
-    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many (see `joma.scan.parts`).
+    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many, see `names.parts`.
     Little more than that slice is read. Such names are not listed. What is stored in parts that say nothing alone
     (integers and their scales, the two factors of an adapter) has one name, and `notes` says how it was read.
 

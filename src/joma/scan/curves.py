@@ -11,7 +11,7 @@ import numpy as np
 from joma import __version__
 from joma.host.words import brief
 from joma.scan.errors import Fault
-from joma.scan.rows import Row
+from joma.scan.names.rows import Row
 
 SCHEMA, SCHEMA_VERSION = "joma-scan", 2
 """Of `Scan.as_json`; the version is raised when a key changes its meaning. Version 1 had no name."""

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.tensor_file import Stored
+from joma.scan.formats.tensor_file import Stored
 
 SAMPLES = 1024
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -25,7 +25,7 @@ from joma.host.errors import BadInput
 from joma.host.words import counted
 from joma.scan.checkpoint import ENDINGS, parsed_json
 from joma.scan.errors import CheckpointError
-from joma.scan.tensor_file import small_file
+from joma.scan.formats.tensor_file import small_file
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _HOW_MANY = re.compile(r"(.*_)?(layers?|depths?|experts?|blocks?)")

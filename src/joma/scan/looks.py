@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from joma.host.errors import BadInput
 from joma.host.words import counted
-from joma.scan.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
-from joma.scan.folder import LocalFolder
 from joma.scan.integrity import check_matrix
 from joma.scan.measures import ModelMeasure, WeightMeasure
-from joma.scan.roots import root_notes
-from joma.scan.series import Series
+from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
+from joma.scan.names.roots import root_notes
+from joma.scan.sources.folder import LocalFolder
+from joma.scan.sources.series import Series
 
 _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.scan.architecture import EMBEDDING, MLP
+from joma.scan.names.architecture import EMBEDDING, MLP
 from joma.scan.running import entropy, must_attend
 
 Between = Callable[[str], None]

@@ -13,13 +13,13 @@ from torch import Tensor
 from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.host.words import brief
-from joma.scan.architecture import EMBEDDING
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
 from joma.scan.looks import Wanted, agreed
 from joma.scan.measures import ModelMeasure, WeightMeasure, chosen
+from joma.scan.names.architecture import EMBEDDING
 from joma.scan.running import config_of
-from joma.scan.series import Series
+from joma.scan.sources.series import Series
 from joma.scan.text import tokens_of, windows_said
 
 _CONFIGS = 8  # checkpoints that are asked for a config, until one has it
@@ -45,7 +45,7 @@ class Plan:
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
-    >>> from joma.scan.series import open_series
+    >>> from joma.scan.sources.series import open_series
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
     ...     settled = plan(open_series(folder, downloads=Path(folder)))
@@ -128,7 +128,7 @@ def plan(
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
-    >>> from joma.scan.series import open_series
+    >>> from joma.scan.sources.series import open_series
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
     ...     plan(open_series(folder, downloads=Path(folder))).groups

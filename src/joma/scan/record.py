@@ -11,7 +11,7 @@ import numpy as np
 from joma.runs import Run, RunError
 from joma.scan.curves import Curve, Scan
 from joma.scan.errors import Fault
-from joma.scan.rows import Row, rows_of
+from joma.scan.names.rows import Row, rows_of
 
 ABOUT = "about"
 """The series that tells what was left out, as bytes of JSON: one entry per sweep that changed it; the last counts."""

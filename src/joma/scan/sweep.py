@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ from joma.runs import Dims, Run
 from joma.scan.checkpoint import Place
 from joma.scan.curves import Curve, Scan, mean_of
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.integrity import suspicions
+from joma.scan.gate import at_steps, prints, suspected, untrained
 from joma.scan.looks import fault_of
 from joma.scan.measures import Between, WeightMeasure
+from joma.scan.names.rows import Row, rows_of
 from joma.scan.plan import Plan
 from joma.scan.reading import measured
-from joma.scan.rows import Row, rows_of
 from joma.scan.time_left import TimeLeft
 
 Report = Callable[[str], None]
@@ -93,11 +93,12 @@ def sweep(
             report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
             faults += outcome.faults
             notes += outcome.notes
-    suspected = _suspected(plan, run, {fault.step for fault in faults if fault.measure is None})
+    compared = prints(plan, run, {fault.step for fault in faults if fault.measure is None})
+    notes += untrained(plan, compared)
     if keep_suspicious:
-        notes += [f"kept although suspicious: {fault}" for fault in suspected]
+        notes += [f"kept although suspicious: {fault}" for fault in suspected(plan, compared)]
     else:
-        faults += suspected
+        faults += suspected(plan, compared)
     return _found(plan, run, sorted(faults, key=lambda fault: fault.step), tuple(dict.fromkeys(notes)))
 
 
@@ -202,38 +203,6 @@ def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
     return {name: found[name] for name in names}
 
 
-def _suspected(plan: Plan, run: Run, left_out: Collection[int]) -> list[Fault]:
-    """What the fingerprints of the whole series give away. Groups that were read at the same steps are judged together.
-
-    A group that lacks a step (NaN in it, say) is judged by the steps that it has.
-    """
-    places = {place.step: place for place in plan.series.places if place.step not in left_out}
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for group in plan.groups:
-        if f"sketch/{group}" in run:
-            read = set(run.steps(f"sketch/{group}").tolist())
-            alike.setdefault(tuple(step for step in places if step in read), []).append(group)
-    found = [one for steps, groups in alike.items() if steps for one in _judged(plan, run, steps, groups)]
-    weights = {step: places[step].weights() for step, _, _ in found}
-    return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
-
-
-def _judged(plan: Plan, run: Run, steps: tuple[int, ...], groups: list[str]) -> list[tuple[int, str, str]]:
-    sketches: dict[str, np.ndarray] = {}
-    checksums: dict[str, np.ndarray] = {}
-    for group in groups:
-        sketched, summed = (_at(run, f"{kind}/{group}", steps) for kind in ("sketch", "checksum"))
-        for at, name in enumerate(plan.gated(group)):
-            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
-    return suspicions(list(steps), sketches, checksums)
-
-
-def _at(run: Run, name: str, steps: Iterable[int]) -> np.ndarray:
-    """Those steps of a series, in one reading; they must be there."""
-    place = {step: at for at, step in enumerate(run.steps(name).tolist())}
-    return run.array(name)[[place[step] for step in steps]]
-
-
 def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...]) -> Scan:
     """The curves over the steps that have at least one of them."""
     left_out = {fault.step for fault in faults if fault.measure is None}
@@ -250,7 +219,7 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...]) ->
 
 def _curve(plan: Plan, run: Run, name: str, steps: list[int], there: set[int]) -> Curve:
     have = [step for step in steps if step in there]
-    read = _at(run, name, have)
+    read = at_steps(run, name, have)
     values = np.full((len(steps), *read.shape[1:]), np.nan)
     values[[steps.index(step) for step in have] if len(have) < len(steps) else slice(None)] = read
     measure, _, group = name.partition("/")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from joma.host.errors import BadInput
 from joma.host.words import brief
 from joma.scan.curves import Curve, Scan
-from joma.scan.rows import Row
+from joma.scan.names.rows import Row
 from joma.scan.tidy import quantity
 
 _FORM = re.compile(

@@ -19,7 +19,7 @@ COLUMNS = ("step", "epoch", "measure", "group", "layer", "expert", "head", "valu
 def quantity(curve: Curve, column: str) -> str:
     """What a column of a curve is called in the table.
 
-    >>> from joma.scan.rows import Row
+    >>> from joma.scan.names.rows import Row
     >>> import numpy as np
     >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
     >>> quantity(curve, "mean"), quantity(curve, "q0.5")

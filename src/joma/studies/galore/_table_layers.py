@@ -46,7 +46,7 @@ class Adapted(nn.Module):
     @torch.no_grad()
     def merge(self) -> None:
         """Add the product of the factors to the weight; `restart` must follow."""
-        self.weight += self.scale * self.up @ self.down
+        self.weight.add_(self.up @ self.down, alpha=self.scale)
 
     @torch.no_grad()
     def restart(self, source: torch.Generator) -> None:

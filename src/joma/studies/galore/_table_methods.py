@@ -55,14 +55,15 @@ def _full(network: Llama, config: Config, rate: float, seed: int) -> list[Optimi
 def _scaled(network: Llama, config: Config, rate: float, seed: int) -> list[Optimizer]:
     """Full rank with GaLore's smaller rate in the blocks: what GaLore would be if its rank were full."""
     blocks, others = _apart(network)
-    return [AdamW([{"params": blocks, "share": config.share}, {"params": others}], **_options(rate))]
+    groups: list[dict[str, Any]] = [{"params": blocks, "share": config.share}, {"params": others}]
+    return [AdamW(groups, **_options(rate))]
 
 
 def _galore(projector: Kind) -> Callable[[Llama, Config, float, int], list[Optimizer]]:
     """A step with a gradient that is not finite is skipped; such a network learns nothing and does not count."""
 
     def optimizers(network: Llama, config: Config, rate: float, seed: int) -> list[Optimizer]:
-        own = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
+        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
         return [GaLore(network, AdamW, projector=projector, nonfinite="skip", **own, **_options(rate))]
 
     return optimizers

@@ -49,7 +49,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Tensor) -> Tensor:
     """U V^T of each matrix U S V^T, about: singular values end between 0.7 and 1.2. (batch, rows, columns)."""
     x = matrices.bfloat16() if matrices.is_cuda else matrices
-    wide = x.mT if x.shape[-2] > x.shape[-1] else x
+    wide: Tensor = x.mT if x.shape[-2] > x.shape[-1] else x
     wide = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(STEPS):

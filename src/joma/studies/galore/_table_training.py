@@ -125,7 +125,7 @@ class Trainer:
         for part in parts:
             with self._precision():
                 loss = self.loss(network, part) / len(parts)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(trained(network), CLIP)
         for optimizer in optimizers:

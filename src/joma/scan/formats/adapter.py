@@ -1,0 +1,189 @@
+"""LoRA adapters: what they add to a weight, W + s B A, measured alone or together with the base they belong to.
+
+Alone, the product is never formed. With B = P R and A^T = Q S (QR), B A has the singular values of R S^T, a matrix as
+small as the rank of the adapter, and zeros. That core is what is read, times the scale s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.recipes import Parts, Recipe, Rows
+from joma.scan.formats.tensor_file import Stored
+
+CONFIG = "adapter_config.json"
+# "lora_A.weight", and with the name of the adapter, as a training run keeps it: "lora_A.default.weight".
+_DOWN = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(?P<name>\.\w+?)?(?P<weight>\.weight)?")
+_BEGINNING = re.compile(r"(base_model\.model\.|base_model\.)")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The numerator of an adapter's scale, and whether it is divided by the rank or by its root."""
+
+    alpha: float
+    root: bool
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], module: str) -> Scale:
+        """As the settings give it to a module; alpha_pattern has its own for some."""
+        alpha = settings.get("lora_alpha", settings.get("r"))
+        patterns = settings.get("alpha_pattern") or {}
+        for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
+            if module == pattern or module.endswith(f".{pattern}") or _fits(pattern, module):
+                alpha = own
+                break
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e30:
+            raise CheckpointError(
+                f"{CONFIG} has no number lora_alpha, so the scale of the adapter is unknown", file=CONFIG
+            )
+        return cls(float(alpha), settings.get("use_rslora") is True)
+
+    def at(self, rank: int) -> float:
+        return self.alpha / (sqrt(rank) if self.root else rank)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The names of the two factors of one module, and the scale of their product.
+
+    target: the weight that they change. embedding: whether the product is added transposed, as for embeddings.
+    magnitude: the lengths of the rows, where the adapter is a DoRA.
+    """
+
+    target: str
+    down: str
+    up: str
+    scale: Scale
+    embedding: bool = False
+    magnitude: str | None = None
+
+    def taken(self, parts: Parts) -> tuple[Tensor, Tensor]:
+        """A and s B in double precision; a sentence where they do not fit together."""
+        a, b = parts.look(self.down).shape, parts.look(self.up).shape
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1] or 0 in (*a, *b):
+            raise CheckpointError(f"{self.down} {a} and {self.up} {b} are no two factors of a matrix", tensor=self.down)
+        return parts.take(self.down).double(), self.scale.at(a[0]) * parts.take(self.up).double()
+
+
+@dataclass(frozen=True)
+class Core:
+    """What an adapter adds to one weight, as the small matrix with the same singular values."""
+
+    factors: Factors
+    aside: tuple[str, ...] = ()
+    """What else the adapter has of this weight: the base's own, of an embedding."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        factors = (self.factors.down, self.factors.up, self.factors.magnitude)
+        return (*(part for part in factors if part), *self.aside)
+
+    def stored(self, parts: Parts) -> Stored:
+        a, b = parts.look(self.factors.down).shape, parts.look(self.factors.up).shape
+        if len(a) != 2 or len(b) != 2:
+            return Stored((*b, *a), torch.float32)  # of a convolution: no matrix, and refused as that
+        return Stored((min(b), min(a)), torch.float32)
+
+    def note(self, parts: Parts) -> str:
+        dora = ", without the row lengths that DoRA adds" if self.factors.magnitude else ""
+        return f"made from the factors of a LoRA adapter (the core with the singular values of s B A{dora})"
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        down, up = self.factors.taken(parts)
+        core = _triangle(up) @ _triangle(down.T).T
+        return (core if rows is None else core[slice(*rows)]).float()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A tensor that an adapter holds whole, under the name that the model has for it."""
+
+    part: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.part,)
+
+    def stored(self, parts: Parts) -> Stored:
+        return parts.look(self.part)
+
+    def note(self, parts: Parts) -> str:
+        return ""
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        return parts.take(self.part, rows)
+
+
+def adapter_recipes(names: Collection[str], settings: Mapping[str, Any] | None) -> dict[str, Recipe]:
+    """What the adapter among `names` adds, by the weight that it is added to; settings: its adapter_config.json."""
+    if settings is None:
+        return {}
+    cores = {factors.target: Core(factors) for factors in factors_of(names, settings)}
+    found: dict[str, Recipe] = dict(cores)
+    for name in (each for each in names if ".lora_" not in each):
+        plain = plain_name(name)
+        if plain in cores:
+            found[plain] = Core(cores[plain].factors, (name,))
+        elif plain != name:
+            found[plain] = Whole(name)
+    return found
+
+
+def factors_of(names: Collection[str], settings: Mapping[str, Any]) -> Iterator[Factors]:
+    """The pairs of factors among `names`, with the scales that the settings give them."""
+    kind = settings.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise CheckpointError(
+            f"{CONFIG} describes an adapter of the kind {str(kind)[:40]!a}; only LORA is read", file=CONFIG
+        )
+    there = names if isinstance(names, dict) else set(names)
+    for name in names:
+        found = _DOWN.fullmatch(name)
+        if found is None:
+            continue
+        module, suffix = found["module"], f"{found['name'] or ''}{found['weight'] or ''}"
+        up = f"{module}.lora_{found['embedding'] or ''}B{suffix}"
+        if up not in there:
+            raise CheckpointError(f"{name} is there, and the other factor {up} is not", tensor=name)
+        target = plain_name(module)
+        lengths = (f"{module}.lora_magnitude_vector{ending}" for ending in (suffix, ".weight", ""))
+        magnitude = next((each for each in lengths if each in there), None)
+        scale = Scale.of(settings, target)
+        yield Factors(f"{target}.weight", name, up, scale, bool(found["embedding"]), magnitude)
+
+
+def plain_name(name: str) -> str:
+    """A name without what peft puts before and into it.
+
+    >>> plain_name("base_model.model.lm_head.modules_to_save.default.weight"), plain_name("base_model.model.h.0.c_fc")
+    ('lm_head.weight', 'h.0.c_fc')
+    """
+    name = _BEGINNING.sub("", name, count=1) if _BEGINNING.match(name) else name
+    return re.sub(
+        r"\.(modules_to_save|original_module)(\.\w+)?(?=\.(weight|bias)$)", "", name.replace(".base_layer", "")
+    )
+
+
+def _fits(pattern: str, module: str) -> bool:
+    """Patterns are a stranger's regular expressions: only plain ones are tried, because others may take for ever."""
+    if not re.fullmatch(r"[\w.\\^$|()-]{1,200}", pattern):
+        return False
+    try:
+        return re.fullmatch(rf"(.*\.)?({pattern})$", module) is not None
+    except re.error:
+        return False
+
+
+def _triangle(matrix: Tensor) -> Tensor:
+    """R of a QR decomposition with a diagonal that is not negative, so that it changes as smoothly as the matrix."""
+    r: Tensor = torch.linalg.qr(matrix, mode="r").R
+    return torch.where(r.diagonal() < 0, -1.0, 1.0).to(r)[:, None] * r

@@ -1,0 +1,256 @@
+"""Folders that torch.distributed.checkpoint wrote: `.metadata`, and files of tensors in chunks (`__0_0.distcp`).
+
+`.metadata` is a pickle. It is read by formats.plain_pickle, with stand-ins for torch's own descriptions and nothing
+else. It says where in which file each chunk of a tensor lies; a chunk is a small file of torch.save.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.host import limits
+from joma.host.words import counted
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.plain_pickle import Plain, Refused, plain_unpickled
+from joma.scan.formats.tensor_file import Bytes, BytesPart, Stored
+from joma.scan.formats.torch_file import TorchFile
+
+METADATA = ".metadata"
+Size = tuple[int, ...]
+
+
+class _Metadata(Plain): ...
+
+
+class _Tensor(Plain): ...
+
+
+class _Bytes(Plain): ...
+
+
+class _Chunk(Plain): ...
+
+
+class _Index(Plain): ...
+
+
+class _Info(Plain): ...
+
+
+def _size(value: Any = ()) -> Any:
+    """torch.Size, made from a tuple."""
+    return value if isinstance(value, tuple) else Plain()
+
+
+_HERE = "torch.distributed.checkpoint"
+_ALLOWED: dict[str, Any] = {
+    f"{_HERE}.metadata.Metadata": _Metadata,
+    f"{_HERE}.metadata.TensorStorageMetadata": _Tensor,
+    f"{_HERE}.metadata.BytesStorageMetadata": _Bytes,
+    f"{_HERE}.metadata.ChunkStorageMetadata": _Chunk,
+    f"{_HERE}.metadata.MetadataIndex": _Index,
+    f"{_HERE}.filesystem._StorageInfo": _Info,
+    **dict.fromkeys(
+        (
+            f"{_HERE}.metadata.TensorProperties",
+            f"{_HERE}.metadata._MEM_FORMAT_ENCODING",
+            "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",  # of older versions
+            "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+            f"{_HERE}.metadata.StorageMeta",
+            f"{_HERE}.filesystem._StoragePrefix",
+            "torch.serialization._get_layout",
+            "pathlib.PosixPath",
+            "pathlib.WindowsPath",
+            "pathlib._local.PosixPath",
+            "pathlib._local.WindowsPath",
+            "collections.OrderedDict",
+        ),
+        Plain,
+    ),
+    "torch.Size": _size,
+    **{str(kind): kind for kind in (getattr(torch, name) for name in dir(torch)) if isinstance(kind, torch.dtype)},
+}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A box of a tensor: where it begins, its shape, and the bytes that hold it."""
+
+    offsets: Size
+    sizes: Size
+    file: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Described:
+    """One tensor: its shape, its number format and its chunks."""
+
+    stored: Stored
+    chunks: tuple[Chunk, ...]
+
+
+class DcpFolder:
+    """The tensors of such a folder. metadata: the bytes of `.metadata`. open_file: opens one of its files by name."""
+
+    def __init__(self, name: str, metadata: bytes, open_file: Callable[[str], Bytes]) -> None:
+        """name: the folder. metadata, open_file: as the class says."""
+        self.name = name
+        self._open_file = open_file
+        self._files: dict[str, Bytes] = {}
+        try:
+            self._described, aside = described(plain_unpickled(metadata, _ALLOWED))
+        except Refused as error:
+            raise CheckpointError(f"{name}/{METADATA} cannot be read: {error}", file=METADATA) from None
+        self._tensors = {tensor: found.stored for tensor, found in self._described.items()}
+        what = f"{counted(aside, 'entry', 'entries')} of the folder that {'is' if aside == 1 else 'are'} no tensor"
+        self.notes = (f"{what} {'was' if aside == 1 else 'were'} left aside",) if aside else ()
+
+    @property
+    def tensors(self) -> Mapping[str, Stored]:
+        return self._tensors
+
+    def read(self, tensor: str) -> Tensor:
+        """One tensor, put together from its chunks."""
+        stored = self._tensors[tensor]
+        if len(stored.shape) == 0:
+            return self._chunk(tensor, self._described[tensor].chunks[0])
+        return self.read_rows(tensor, 0, stored.shape[0])
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of its first dimension; chunks that hold none of them are not read."""
+        found = self._described[tensor]
+        first, *rest = found.stored.shape
+        stop = min(stop, first)
+        dtype = found.stored.dtype
+        if dtype is None:
+            raise self._wrong("has a number format that cannot be measured", tensor)
+        self._must_hold(tensor, found)
+        # Chunks that overlap leave a gap elsewhere, and what is measured must not be NaN.
+        whole = torch.full((stop - start, *rest), torch.nan if dtype.is_floating_point else 0, dtype=dtype)
+        for chunk in found.chunks:
+            begin, end = max(chunk.offsets[0], start), min(chunk.offsets[0] + chunk.sizes[0], stop)
+            if begin >= end:
+                continue
+            place = (slice(begin - start, end - start), *(slice(o, o + s) for o, s in _pairs(chunk)[1:]))
+            whole[place] = self._chunk(tensor, chunk)[begin - chunk.offsets[0] : end - chunk.offsets[0]].to(dtype)
+        return whole
+
+    def prefetch(self, tensor: str) -> None:
+        for chunk in self._described[tensor].chunks:
+            self._source(chunk.file).prefetch(chunk.start, chunk.length)
+
+    def close(self) -> None:
+        for source in self._files.values():
+            source.close()
+        self._files.clear()
+
+    def open_all(self) -> None:
+        """Open every file that a tensor needs, so that a missing one is found at once."""
+        for found in self._described.values():
+            for chunk in found.chunks:
+                self._source(chunk.file)
+
+    def _chunk(self, tensor: str, chunk: Chunk) -> Tensor:
+        part = BytesPart(self._source(chunk.file), chunk.start, chunk.length)
+        file = TorchFile(part, single=True)
+        value = file.read("")
+        if tuple(value.shape) != chunk.sizes:
+            raise self._wrong(f"has a chunk of shape {tuple(value.shape)} where {chunk.sizes} is described", tensor)
+        return value
+
+    def _must_hold(self, tensor: str, found: Described) -> None:
+        """The files must be as large as what they are said to hold: nothing is made in memory before."""
+        needed: Counter[str] = Counter()
+        for chunk in found.chunks:
+            BytesPart(self._source(chunk.file), chunk.start, chunk.length)
+            needed[chunk.file] += chunk.length
+        size = prod(found.stored.shape) * (found.stored.dtype or torch.uint8).itemsize
+        if any(count > self._source(file).size for file, count in needed.items()) or needed.total() < size:
+            raise self._wrong(f"has shape {found.stored.shape}, but its files do not hold as many numbers", tensor)
+
+    def _source(self, file: str) -> Bytes:
+        if file not in self._files:
+            self._files[file] = self._open_file(file)
+        return self._files[file]
+
+    def _wrong(self, what: str, tensor: str) -> CheckpointError:
+        return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
+
+
+def described(metadata: Any) -> tuple[dict[str, Described], int]:
+    """The tensors that `.metadata` describes, and how many entries are none; Refused where it contradicts itself."""
+    entries, places = _mapping(metadata, "state_dict_metadata"), _mapping(metadata, "storage_data")
+    if max(len(entries), len(places)) > limits.TENSORS:
+        raise Refused(f"it describes more than {limits.TENSORS:,} tensors or chunks")
+    infos: dict[tuple[str, Size], Plain] = {}
+    for index, info in places.items():
+        if isinstance(index, _Index) and isinstance(info, _Info) and isinstance(index.get("fqn"), str):
+            infos[index.get("fqn"), _sizes(index.get("offset") or (), "offset")] = info
+    tensors = {name: entry for name, entry in entries.items() if isinstance(name, str) and isinstance(entry, _Tensor)}
+    return {name: _tensor(name, entry, infos) for name, entry in tensors.items()}, len(entries) - len(tensors)
+
+
+def _tensor(name: str, entry: Plain, infos: Mapping[tuple[str, Size], Plain]) -> Described:
+    properties, shape = entry.get("properties"), _sizes(entry.get("size"), "size")
+    state = properties.state if isinstance(properties, Plain) else None
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    boxes = entry.get("chunks")
+    if (
+        not isinstance(dtype, torch.dtype)
+        or not isinstance(boxes, list)
+        or not all(isinstance(b, _Chunk) for b in boxes)
+    ):
+        raise Refused(f"it describes {name[:80]!a} without a number format and chunks")
+    chunks = tuple(_chunk(name, shape, box, infos) for box in boxes)
+    if sum(prod(chunk.sizes) for chunk in chunks) != prod(shape):
+        raise Refused(f"the chunks of {name[:80]!a} do not make up its shape {shape}")
+    return Described(Stored(shape, dtype), chunks)
+
+
+def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], Plain]) -> Chunk:
+    offsets, sizes = _sizes(box.get("offsets"), "offsets"), _sizes(box.get("sizes"), "sizes")
+    inside = len(offsets) == len(sizes) == len(shape)
+    if not inside or any(o + s > length for o, s, length in zip(offsets, sizes, shape, strict=True)):
+        raise Refused(f"a chunk of {name[:80]!a} lies outside of its shape {shape}")
+    info = infos.get((name, offsets))
+    if info is None:
+        raise Refused(f"it does not say where {name[:80]!a} lies")
+    file, start, length = info.get("relative_path"), info.get("offset"), info.get("length")
+    # A description must not lead out of its folder.
+    if not isinstance(file, str) or "/" in file or "\\" in file or file.startswith("..") or not file:
+        raise Refused(f"it puts {name[:80]!a} in {str(file)[:80]!a}, which is no file beside it")
+    if info.get("transform_descriptors"):
+        raise Refused(f"{name[:80]!a} is packed by an extension ({str(info.get('transform_descriptors'))[:60]})")
+    if type(start) is not int or type(length) is not int or start < 0 or length < 0:
+        raise Refused(f"it puts {name[:80]!a} at byte {str(start)[:40]}")
+    return Chunk(offsets, sizes, file, start, length)
+
+
+def _pairs(chunk: Chunk) -> list[tuple[int, int]]:
+    return list(zip(chunk.offsets, chunk.sizes, strict=True))
+
+
+def _sizes(value: Any, what: str) -> Size:
+    if (
+        isinstance(value, tuple)
+        and len(value) <= limits.DIMENSIONS
+        and all(type(n) is int and 0 <= n < 2**56 for n in value)
+    ):
+        return value
+    raise Refused(f"its {what} are no sizes")
+
+
+def _mapping(owner: Any, field: str) -> dict[Any, Any]:
+    found = owner.get(field) if isinstance(owner, _Metadata) else None
+    if not isinstance(found, dict):
+        raise Refused("it is no description that torch.distributed.checkpoint wrote")
+    return found

@@ -1,0 +1,107 @@
+"""Pickles of plain descriptions, read without importing or calling anything that they name.
+
+Every class that may occur is on a list and is replaced by a stand-in. The reader is Python's own, in Python: the one in
+C can be made to take all memory by a few bytes. Of its operations only those are left that build plain values.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+_OPERATIONS = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "EMPTY_TUPLE",
+    "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS",
+    "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "MEMOIZE",
+)  # fmt: skip
+
+
+class Refused(ValueError):
+    """The pickle names something that is not on the list, or is no pickle of plain values."""
+
+
+class Plain:
+    """A stand-in: the state of an object, and nothing that it could do."""
+
+    __slots__ = ("state",)
+    state: Any
+
+    def __new__(cls, *_: Any) -> Plain:
+        made = super().__new__(cls)
+        made.state = None
+        return made
+
+    def __init__(self, *_: Any) -> None:
+        """What the object was made from is not kept."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def get(self, name: str) -> Any:
+        """A field of the object; None if it has none of that name."""
+        return self.state.get(name) if isinstance(self.state, dict) else None
+
+
+_Python: Any = pickle._Unpickler  # type: ignore[attr-defined,unused-ignore]
+
+
+class _Unpickler(_Python):  # type: ignore[misc]
+    def __init__(self, content: bytes, allowed: Mapping[str, Any]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._allowed = allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = f"{module}.{name}"
+        if found not in self._allowed:
+            raise Refused(f"it names {found[:80]!a}, which is no plain description")
+        return self._allowed[found]
+
+    def load_build(self) -> None:
+        """State is for stand-ins: what replaces a function or a number format is used by all, and stays as it is."""
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], Plain):
+            raise Refused("it gives a state to what has none")
+        self.stack[-1].__setstate__(state)
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key, value])
+
+    def load_setitems(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set(self, entries: list[Any]) -> None:
+        """Keys are words, numbers or stand-ins: to hash tuples in tuples in tuples can end the process."""
+        into = self.stack[-1]
+        for key, value in zip(entries[::2], entries[1::2], strict=True):
+            if type(into) is not dict or not isinstance(key, str | int | Plain):
+                raise Refused("it has a dictionary with keys that are no names")
+            into[key] = value
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{getattr(pickle, name)[0]: _Python.dispatch[getattr(pickle, name)[0]] for name in _OPERATIONS},
+        pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+    }
+
+
+def plain_unpickled(content: bytes, allowed: Mapping[str, Any]) -> Any:
+    """What a pickle holds; allowed: a stand-in by the full name of each class. Refused where it holds more.
+
+    >>> plain_unpickled(pickle.dumps({"a": [1, (2.5, "b")]}), {})
+    {'a': [1, (2.5, 'b')]}
+    >>> plain_unpickled(pickle.dumps(print), {})
+    Traceback (most recent call last):
+        ...
+    joma.scan.formats.plain_pickle.Refused: it names 'builtins.print', which is no plain description
+    """
+    try:
+        return _Unpickler(content, allowed).load()
+    except Refused:
+        raise
+    except Exception as error:  # what breaks depends on what the pickle holds
+        raise Refused(f"it is damaged ({type(error).__name__})") from None

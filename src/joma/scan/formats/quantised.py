@@ -1,0 +1,395 @@
+"""Quantised weights, made floating numbers again: GPTQ, AWQ, bitsandbytes, FP8, MXFP4 and compressed-tensors.
+
+Each format is known by the names of its parts, and its layout by their shapes; config.json settles what these leave
+open. What comes out is float32. A format that is not here is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.recipes import Parts, Recipe, Rows
+from joma.scan.formats.tensor_file import Stored
+from joma.scan.formats.unpacking import FP4, in_awq_order, nibbles, spread, unpacked
+
+_KNOWN = ("gptq", "awq", "bitsandbytes", "fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "auto-round", "modelopt")
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_SCALES = ("{}_scale_inv", "{}_scale")  # of a tensor of that name
+_MARKS = (".qweight", ".SCB", ".weight_packed", "_blocks", "_scale_inv", "_scale", "__nf4", "__fp4")
+_STATE = re.compile(r"(.+)\.quant_state\.bitsandbytes__(nf4|fp4)")
+
+
+def quantised_recipes(names: Collection[str], config: Mapping[str, Any]) -> dict[str, Recipe]:
+    """The weights among `names` that are stored as integers or small floating numbers with scales."""
+    settings = config.get("quantization_config") or config.get("compression_config") or {}
+    settings = settings if isinstance(settings, dict) else {}
+    method = settings.get("quant_method")
+    if isinstance(method, str) and method.removeprefix("intel/") not in _KNOWN:
+        raise CheckpointError(
+            f"its config.json says that it is quantised with {method[:40]!a}, which joma cannot undo: save it in "
+            "floating numbers (model.dequantize() in transformers)",
+            file="config.json",
+        )
+    found: dict[str, Recipe] = {}
+    if not any(name.endswith(_MARKS) for name in names):
+        return found
+    there = names if isinstance(names, dict) else set(names)
+    for name in names:
+        made = _recipe_at(name, there, settings)
+        if made is not None:
+            found[made[0]] = made[1]
+    return found
+
+
+def _recipe_at(name: str, there: Any, settings: Mapping[str, Any]) -> tuple[str, Recipe] | None:
+    """The recipe whose first part has this name, with what it makes."""
+    stem, _, last = name.rpartition(".")
+    weight = f"{stem}.weight"
+    if last == "qweight":
+        wanted: tuple[str, ...] = (name, f"{stem}.qzeros", f"{stem}.scales", f"{stem}.g_idx")
+        return weight, Packed(tuple(part for part in wanted if part in there), settings)
+    if last == "SCB" and weight in there:
+        wanted = (weight, name, f"{stem}.weight_format")
+        return weight, Int8(tuple(part for part in wanted if part in there))
+    if (state := _STATE.fullmatch(name)) and state[1] in there:
+        wanted = tuple(f"{state[1]}.{part}" for part in ("absmax", "quant_map", "nested_absmax", "nested_quant_map"))
+        return state[1], FourBit((state[1], name, *(part for part in wanted if part in there)))
+    if last == "weight_packed":
+        wanted = tuple(f"{stem}.weight_{part}" for part in ("scale", "shape", "zero_point", "g_idx"))
+        return weight, Compressed((name, *(part for part in wanted if part in there)), settings)
+    if name.endswith("_blocks") and (scales := name.removesuffix("_blocks") + "_scales") in there:
+        return name.removesuffix("_blocks"), Mx((name, scales))
+    for scale in (form.format(name) for form in _SCALES):
+        if scale in there and name.endswith(("weight", "proj")):
+            zero = f"{name}_zero_point"
+            return name, Scaled((name, scale, *((zero,) if zero in there else ())), settings)
+    return None
+
+
+def _refused(part: str, why: str) -> CheckpointError:
+    return CheckpointError(f"{part} cannot be dequantised: {why}", tensor=part)
+
+
+def _cut(value: Tensor, rows: Rows | None) -> Tensor:
+    return value if rows is None else value[slice(*rows)]
+
+
+def _part(parts: tuple[str, ...], ending: str) -> str | None:
+    return next((part for part in parts if part.endswith(ending)), None)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """GPTQ and AWQ: integers of a few bits, eight or so to a word, with scale and zero point per group of inputs."""
+
+    parts: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def stored(self, parts: Parts) -> Stored:
+        _, _, inputs, outputs = self._layout(parts)
+        return Stored((outputs, inputs), torch.float32)
+
+    def note(self, parts: Parts) -> str:
+        kind, bits, _, _ = self._layout(parts)
+        guessed = "" if kind == "awq" or self.settings else ", zero points as in its first format"
+        return f"dequantised from {kind.upper()} with {bits} bits{guessed}"
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        kind, bits, inputs, outputs = self._layout(parts)
+        words, zeros, scales = (parts.take(self._named(part)) for part in ("qweight", "qzeros", "scales"))
+        if kind == "awq":
+            values = in_awq_order(unpacked(words.T.contiguous(), 4))  # (outputs, inputs)
+            zero = in_awq_order(unpacked(zeros.T.contiguous(), 4)).T
+        else:
+            values = unpacked(words, bits).T
+            zero = unpacked(zeros.T.contiguous(), bits).T
+            if not self._second_format():  # which stores zero points as they are, the first stores them less one
+                zero = (zero + 1) & (2**bits - 1)
+        group = self._groups(parts, inputs, scales.shape[0])
+        found = torch.empty(outputs, inputs)
+        for at in range(0, inputs, 1024):  # a piece at a time: integers and scales of all would take as much again
+            piece = slice(at, at + 1024)
+            of = group[piece]
+            found[:, piece] = (values[:, piece] - zero[of].T).float() * scales[of].T.float()
+        return _cut(found, rows)
+
+    def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
+        """What it is, its bits, its inputs and its outputs."""
+        for ending in ("qweight", "qzeros", "scales"):
+            stored = parts.look(self._named(ending))
+            words = ending == "scales" or stored.dtype is torch.int32
+            if len(stored.shape) != 2 or 0 in stored.shape or not words:
+                raise _refused(self.parts[0], f"its {ending} are {stored.dtype} {stored.shape}")
+        (high, wide), (groups, outputs) = (parts.look(self._named(part)).shape for part in ("qweight", "scales"))
+        zeros = parts.look(self._named("qzeros")).shape
+        told = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
+        if outputs == 8 * wide and "gptq" not in told and zeros == (groups, wide) and groups and high % groups == 0:
+            return "awq", 4, high, outputs
+        bits = zeros[1] * 32 // outputs if outputs else 0
+        if wide != outputs or zeros[0] != groups or bits not in (2, 3, 4, 8) or zeros[1] * 32 != bits * outputs:
+            raise _refused(self.parts[0], "its parts have shapes that fit neither GPTQ nor AWQ (version gemm)")
+        order = self._order(parts)
+        inputs = high * 32 // bits
+        if high * 32 % bits or not groups or (order is not None and parts.look(order).shape != (inputs,)):
+            raise _refused(self.parts[0], f"{high} rows of words do not hold its inputs with {bits} bits")
+        if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in told:
+            raise _refused(self.parts[0], "it is in a layout for one kind of GPU; save it as gptq")
+        return "gptq", bits, inputs, outputs
+
+    def _groups(self, parts: Parts, inputs: int, count: int) -> Tensor:
+        """The group of every input."""
+        if (order := self._order(parts)) is not None:
+            group = parts.take(order).long()
+            if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
+                raise _refused(self.parts[0], f"its g_idx names groups that are not among its {count}")
+            return group
+        return torch.arange(inputs) // -(-inputs // count)
+
+    def _order(self, parts: Parts) -> str | None:
+        """The part that says which group an input is in; there may be an empty one that says nothing."""
+        order = _part(self.parts, ".g_idx")
+        return order if order is not None and 0 not in parts.look(order).shape else None
+
+    def _second_format(self) -> bool:
+        return self.settings.get("checkpoint_format") == "gptq_v2"
+
+    def _named(self, ending: str) -> str:
+        part = _part(self.parts, f".{ending}")
+        if part is None:
+            raise _refused(self.parts[0], f"it has no {ending} beside it")
+        return part
+
+
+@dataclass(frozen=True)
+class Int8:
+    """LLM.int8 of bitsandbytes: bytes, and the largest absolute value of each row."""
+
+    parts: tuple[str, ...]
+
+    def stored(self, parts: Parts) -> Stored:
+        return _as_float(parts.look(self.parts[0]))
+
+    def note(self, parts: Parts) -> str:
+        return "dequantised from int8 (bitsandbytes)" if parts.look(self.parts[0]).dtype is torch.int8 else ""
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        value = parts.take(self.parts[0], rows)
+        if value.dtype is not torch.int8:
+            return value
+        layout = parts.take(self.parts[2]).reshape(-1).tolist() if len(self.parts) > 2 else [0]
+        if layout != [0]:
+            raise _refused(
+                self.parts[0], "its bytes are in the order of one kind of GPU; save it again with weights by row"
+            )
+        most = _cut(parts.take(self.parts[1]).float().reshape(-1), rows)
+        if most.shape != value.shape[:1]:
+            raise _refused(self.parts[0], f"it has {value.shape[0]} rows and {len(most)} scales")
+        return value.float() * (most / 127)[:, None]
+
+
+@dataclass(frozen=True)
+class FourBit:
+    """NF4 and FP4 of bitsandbytes: two numbers to a byte, and a scale per block, which may be quantised itself."""
+
+    parts: tuple[str, ...]
+
+    def stored(self, parts: Parts) -> Stored:
+        return Stored(tuple(self._state(parts)["shape"]), torch.float32)
+
+    def note(self, parts: Parts) -> str:
+        return f"dequantised from {str(self._state(parts)['quant_type'])[:8].upper()} (bitsandbytes)"
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        state, (count, dtype) = self._state(parts), _plain(parts.look(self.parts[0]))
+        shape = tuple(state["shape"])
+        numbers = torch.Size(shape).numel()
+        absmax, table = parts.take(self._named("absmax")), parts.take(self._named("quant_map"))
+        if torch.Size(count).numel() * 2 != numbers + numbers % 2 or table.shape != (16,) or dtype is not torch.uint8:
+            raise _refused(self.parts[0], f"it has {torch.Size(count).numel():,} bytes, and its shape is {shape}")
+        if absmax.dtype is torch.uint8:
+            absmax = self._nested(parts, state, absmax)
+        scale = self._each(absmax.float(), state["blocksize"], numbers)
+        packed = parts.take(self.parts[0]).reshape(-1)
+        values = table.float()[nibbles(packed, high_first=True).long()][:numbers]
+        return _cut((values * scale).view(shape), rows)
+
+    def _nested(self, parts: Parts, state: Mapping[str, Any], absmax: Tensor) -> Tensor:
+        table, most = parts.take(self._named("nested_quant_map")).float(), parts.take(self._named("nested_absmax"))
+        block, offset = state.get("nested_blocksize"), state.get("nested_offset", 0.0)
+        if type(block) is not int or block < 1 or not isinstance(offset, int | float) or table.shape != (256,):
+            raise _refused(self.parts[0], "its quant_state does not say how its scales are stored")
+        return table[absmax.long()] * self._each(most.float(), block, len(absmax)) + offset
+
+    def _each(self, scale: Tensor, block: int, count: int) -> Tensor:
+        """The scale of each of `count` numbers in blocks."""
+        if scale.shape != (-(-count // block),):
+            raise _refused(self.parts[0], f"{scale.numel()} scales do not fit {count:,} numbers in blocks of {block}")
+        return scale[torch.arange(count) // block]
+
+    def _state(self, parts: Parts) -> dict[str, Any]:
+        """What the part that holds JSON says, as far as it can be believed."""
+        if torch.Size(parts.look(self.parts[1]).shape).numel() > 10_000:
+            raise _refused(self.parts[0], "its quant_state is too long")
+        try:
+            state = json.loads(bytes(parts.take(self.parts[1]).to(torch.uint8).tolist()))
+            shape, block = state["shape"], state["blocksize"]
+            sized = (
+                isinstance(shape, list) and 0 < len(shape) < 5 and all(type(n) is int and 0 < n < 2**31 for n in shape)
+            )
+            if not sized or type(block) is not int or not 0 < block < 2**31 or "quant_type" not in state:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _refused(self.parts[0], "its quant_state does not say what its shape and its blocks are") from None
+        return dict(state)
+
+    def _named(self, ending: str) -> str:
+        part = _part(self.parts, f".{ending}")
+        if part is None:
+            raise _refused(self.parts[0], f"it has no {ending} beside it")
+        return part
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """FP8 and int8 with scales: one for all, one per row, or one per block."""
+
+    parts: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def stored(self, parts: Parts) -> Stored:
+        stored = parts.look(self.parts[0])
+        return _as_float(stored) if self._is_small(stored) else stored
+
+    def note(self, parts: Parts) -> str:
+        stored = parts.look(self.parts[0])
+        kind = "int8" if stored.dtype is torch.int8 else str(stored.dtype).removeprefix("torch.")
+        return f"dequantised from {kind}" if self._is_small(stored) else ""
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        stored = parts.look(self.parts[0])
+        if not self._is_small(stored):
+            return parts.take(self.parts[0], rows)
+        scale = self._spread(parts.take(self.parts[1]), stored)
+        value = parts.take(self.parts[0], rows).float()
+        if len(self.parts) > 2:
+            value = value - _rows_of(self._spread(parts.take(self.parts[2]), stored), rows)
+        return value.mul_(_rows_of(scale, rows))
+
+    def _spread(self, scale: Tensor, stored: Stored) -> Tensor:
+        size = self.settings.get("weight_block_size")
+        sized = (
+            isinstance(size, list) and all(type(n) is int and n > 0 for n in size) and len(size) <= len(stored.shape)
+        )
+        try:
+            return spread(scale.float(), stored.shape, tuple(size) if sized and isinstance(size, list) else None)
+        except ValueError as error:
+            raise _refused(self.parts[0], str(error)) from None
+
+    def _is_small(self, stored: Stored) -> bool:
+        return stored.dtype in (*_FP8, torch.int8)
+
+
+@dataclass(frozen=True)
+class Mx:
+    """MXFP4 as gpt-oss stores its experts: (experts, outputs, blocks, 16) bytes and a power of two per block.
+
+    It comes out as transformers keeps it in other number formats: (experts, inputs, outputs).
+    """
+
+    parts: tuple[str, ...]
+
+    def stored(self, parts: Parts) -> Stored:
+        *lead, blocks, size = self._shape(parts)
+        return Stored((lead[0], blocks * size * 2, lead[1]), torch.float32)
+
+    def note(self, parts: Parts) -> str:
+        return "dequantised from MXFP4"
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        self._shape(parts)
+        blocks, scales = (parts.take(part, rows) for part in self.parts)
+        values = torch.tensor(FP4)[nibbles(blocks, high_first=False).long()]
+        return torch.ldexp(values, scales.int()[..., None] - 127).flatten(-2).transpose(1, 2).contiguous()
+
+    def _shape(self, parts: Parts) -> tuple[int, ...]:
+        blocks, scales = (parts.look(part) for part in self.parts)
+        if len(blocks.shape) != 4 or blocks.shape[:-1] != scales.shape or blocks.dtype is not torch.uint8:
+            raise _refused(self.parts[0], f"its blocks have shape {blocks.shape} and its scales {scales.shape}")
+        return blocks.shape
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """compressed-tensors, "pack-quantized": integers of 4 or 8 bits in words along each row, scales per group."""
+
+    parts: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def stored(self, parts: Parts) -> Stored:
+        return Stored(self._layout(parts)[1], torch.float32)
+
+    def note(self, parts: Parts) -> str:
+        return f"dequantised from compressed-tensors with {self._layout(parts)[0]} bits"
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        bits, (outputs, inputs) = self._layout(parts)
+        half = 2 ** (bits - 1)  # signed numbers are stored with this added
+        value = unpacked(parts.take(self.parts[0]).T.contiguous(), bits)[:inputs].T - half
+        scale, order = parts.take(self._named("scale")).float(), self._optional("g_idx")
+        zero = self._optional("zero_point")
+        if zero and (len(parts.look(zero).shape) != 2 or parts.look(zero).dtype is not torch.int32):
+            raise _refused(self.parts[0], "its zero points are no words of 32 bits")
+        offset = unpacked(parts.take(zero), bits)[:outputs] - half if zero else torch.zeros(1, 1)
+        try:
+            group = torch.full((1,), -1) if order is None else parts.take(order).long()
+            if not (group < 0).any():  # -1: not set
+                scale, offset = scale[:, group], offset[:, group] if zero else offset
+            scale, offset = (spread(each.float(), (outputs, inputs)) for each in (scale, offset))
+        except (ValueError, IndexError) as error:
+            raise _refused(self.parts[0], " ".join(str(error).split())[:100]) from None
+        return _cut((value.float() - offset) * scale, rows)
+
+    def _layout(self, parts: Parts) -> tuple[int, tuple[int, int]]:
+        packed, shape = parts.look(self.parts[0]), self._named("shape")
+        if (
+            packed.dtype is not torch.int32
+            or len(packed.shape) != 2
+            or 0 in packed.shape
+            or parts.look(shape).shape != (2,)
+        ):
+            raise _refused(self.parts[0], f"it is {packed.dtype} {packed.shape}, which is no pack-quantized weight")
+        outputs, inputs = (int(n) for n in parts.take(shape).long().tolist())
+        for bits in (4, 8):
+            if packed.shape == (outputs, -(-inputs * bits // 32)):
+                return bits, (outputs, inputs)
+        raise _refused(self.parts[0], f"{packed.shape[1]} words per row do not hold {inputs} numbers of 4 or 8 bits")
+
+    def _named(self, ending: str) -> str:
+        part = self._optional(ending)
+        if part is None:
+            raise _refused(self.parts[0], f"it has no weight_{ending} beside it")
+        return part
+
+    def _optional(self, ending: str) -> str | None:
+        return _part(self.parts, f".weight_{ending}")
+
+
+def _plain(stored: Stored) -> tuple[tuple[int, ...], torch.dtype | None]:
+    return stored.shape, stored.dtype
+
+
+def _as_float(stored: Stored) -> Stored:
+    return Stored(stored.shape, torch.float32)
+
+
+def _rows_of(spread_out: Tensor, rows: Rows | None) -> Tensor:
+    """Scales of some rows; one that stands for all rows does so for these."""
+    return spread_out if spread_out.shape[0] == 1 else _cut(spread_out, rows)

@@ -1,0 +1,220 @@
+"""Where the matrices are that a measure needs: found by the names that architectures give them, or by pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from joma.scan.errors import CheckpointError, UnknownNames
+from joma.scan.names.parts import part_of, whole_of
+from joma.scan.names.roles import Shape, layer_of, taken
+from joma.scan.names.roots import choose_root, in_root, roots, weights_of
+
+MLP, GATE, EMBEDDING = "mlp", "mlp_gate", "embedding"
+_EMBEDDING = (
+    r"embed_in",
+    r"wte",
+    r"embed_tokens",
+    r"word_embeddings?",
+    r"tok_embeddings",
+    r"token_embedding",
+    r"token_embd",
+    r"shared",
+)
+_KNOWN = re.compile(r"(embedding|mlp(_experts|_shared)?(_gate|_down|_gate_up)?|(cross_)?attention(_\w+)?)")
+_EXPERT = re.compile(r"\.experts\.(?:expert_)?(\d{1,9})\.")
+# What a layer is called in architectures whose tensors are not known.
+_STACKS = {"layers", "layer", "h", "blocks", "block", "blk"}
+
+
+def find_groups(
+    names: Iterable[str],
+    patterns: Mapping[str, str],
+    *,
+    root: str | None = None,
+    shape: Shape | None = None,
+    model_type: str | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """The tensors of every group that can be found, by layer and by expert.
+
+    Groups are, as far as the architecture's names are known:
+
+    - mlp, mlp_gate, mlp_down: the lower projection of the MLP, its gate, the projection back; mlp_gate_up where gate
+      and up lie in one matrix and it is not known how
+    - mlp_experts, mlp_shared (and their _gate, _down): the same of experts, and of experts that see every token
+    - attention_q, _k, _v, _o, _qkv (in one matrix), _q_a, _q_b, _kv_a, _kv_b (in two steps); cross_attention_q, ...
+    - embedding
+    - those of `patterns`: regular expressions that must fit a whole tensor name, and that take precedence
+
+    root: which of several models in one checkpoint, see `roots`. shape: the shape of a tensor by name; without it,
+    parts of a tensor (one expert of a stack, a gate in a fused matrix) are not named. model_type: of config.json.
+
+    >>> find_groups(["h.10.mlp.c_fc.weight", "h.2.mlp.c_fc.weight", "lnf"], {"norm": "ln."})
+    {'mlp': ('h.2.mlp.c_fc.weight', 'h.10.mlp.c_fc.weight'), 'norm': ('lnf',)}
+    """
+    everything = sorted(names, key=_natural)
+    mine = in_root(weights_of(everything), choose_root(everything, root))
+    found: dict[str, list[str]] = {}
+    for one in taken(mine, shape, model_type):
+        found.setdefault(one.group, []).append(one.name)
+    groups = {group: tuple(sorted(several, key=_natural)) for group, several in sorted(found.items(), key=_rank)}
+    groups[EMBEDDING] = _first_fit(mine, _EMBEDDING)
+    groups |= {group: _matching(everything, re.compile(pattern), shape) for group, pattern in patterns.items()}
+    if MLP in patterns and GATE not in patterns:
+        groups.pop(GATE, None)
+    return {group: fitting for group, fitting in groups.items() if fitting}
+
+
+def matrix_groups(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """All groups of matrices that were found, the embedding aside.
+
+    >>> matrix_groups({"mlp": ("h.0.mlp.c_fc.weight",), "embedding": ("wte.weight",)})
+    ('mlp',)
+    """
+    return tuple(group for group in found if group != EMBEDDING)
+
+
+def coverage(groups: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """How many layers each group covers, and how many the model has. Groups that lie in no layer are not listed.
+
+    >>> names = ["h.0.mlp.c_fc.weight", "h.1.ln_1.weight", "wte.weight"]
+    >>> coverage({"mlp": names[:1], "embedding": names[2:]}, names)
+    {'mlp': (1, 2)}
+    """
+    everything = weights_of(names)
+    layer, counted = _layers(everything), {}
+    members = {name: root for root in roots(everything) for name in in_root(everything, root)}
+    for group, tensors in groups.items():
+        wholes = [whole_of(name) for name in tensors]
+        covered = {layer[name] for name in wholes if layer.get(name)}
+        same_root = {members[name] for name in wholes if name in members}
+        all_layers = {layer[name] for name, root in members.items() if root in same_root and layer.get(name)}
+        if covered:
+            counted[group] = (len(covered), len(all_layers | covered))
+    return counted
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a matrix lies: its layer, as the names say it, the number of that layer, and its expert, if it is one."""
+
+    layer: str | None
+    number: int | None
+    expert: int | None
+
+
+def spots(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Spot]:
+    """Where each of the tensors (or parts of them) lies. names: all tensors of the checkpoint, if there are more.
+
+    >>> spots(["h.3.mlp.c_fc.weight", "h.3.mlp.experts.up_proj[7]"])
+    [Spot(layer='h.3', number=3, expert=None), Spot(layer='h.3', number=3, expert=7)]
+    """
+    tensors = list(tensors)
+    layers = _layers([*names, *map(whole_of, tensors)])
+    return [_spot(name, layers[whole_of(name)]) for name in tensors]
+
+
+def _spot(name: str, layer: str | None) -> Spot:
+    part, named = part_of(name), _EXPERT.search(name)
+    stacked = part.index[0] if part and isinstance(part.index[0], int) else None
+    expert = stacked if stacked is not None else int(named[1]) if named else None
+    return Spot(layer, None if layer is None else int(layer.rpartition(".")[2]), expert)
+
+
+def pick_groups(
+    found: Mapping[str, tuple[str, ...]], wanted: Iterable[str], names: Iterable[str], model_type: str | None
+) -> dict[str, tuple[str, ...]]:
+    """The wanted groups among those found.
+
+    "mlp" brings its gate, and experts with theirs where a model has them; "attention" brings all of its projections.
+    """
+    chosen: dict[str, tuple[str, ...]] = {}
+    for group in wanted:
+        members = _members(group, found)
+        if not members:
+            weights = [name for name in names if name.endswith("weight")] or list(names)
+            example = weights[len(weights) // 2] if weights else "nothing: there are no tensors"
+            known = f"{group} tensors are not known in this architecture ({model_type or 'without config.json'})"
+            failed = known if _KNOWN.fullmatch(group) else f"--pattern {group} fits no tensor"
+            raise UnknownNames(f"{failed}; name them with --pattern '{group}=REGEX' (names look like {example})")
+        chosen |= {member: found[member] for member in members}
+    return chosen
+
+
+def _members(group: str, found: Mapping[str, tuple[str, ...]]) -> list[str]:
+    if group == MLP:
+        return [each for each in found if re.fullmatch(r"mlp(_experts|_shared)?(_gate|_gate_up)?", each)]
+    if group in found:
+        return [group]
+    return [each for each in found if each.startswith("attention_")] if group == "attention" else []
+
+
+def read_patterns(given: Iterable[str]) -> dict[str, str]:
+    """NAME=REGEX options as a dictionary.
+
+    >>> read_patterns(["mlp=h[.][0-9]+[.]up"])
+    {'mlp': 'h[.][0-9]+[.]up'}
+    """
+    found: dict[str, str] = {}
+    for option in given:
+        name, equals, pattern = option.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w{0,40}", name) or not pattern:
+            raise CheckpointError(f"--pattern takes NAME=REGEX, as in mlp='.*\\.up\\.weight', got {option!r}")
+        if name in found:
+            raise CheckpointError(f"--pattern names {name} twice")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise CheckpointError(f"--pattern {name} is no regular expression: {error}") from None
+        found[name] = pattern
+    return found
+
+
+def _layers(names: Iterable[str]) -> dict[str, str | None]:
+    """The layer of every tensor: by its own name if that is known, else by those of its neighbours."""
+    names = list(names)
+    found = {name: layer_of(name) for name in names}
+    known = {layer for layer in found.values() if layer}
+    stacks = {layer.rpartition(".")[0] for layer in known}
+    above = {layer[: at.start()] for layer in known for at in re.finditer(r"\.", layer)}
+    for name in names:
+        if found[name] is None:
+            found[name] = next((layer for layer in _numbered(name, stacks) if layer not in above), None)
+    return found
+
+
+def _numbered(name: str, stacks: Collection[str]) -> Iterator[str]:
+    """What may be the layer in a name: a number in a known stack of layers, or after a word that means layers."""
+    words = name.split(".")
+    places = [at for at, word in enumerate(words) if word.isdecimal()]
+    yield from (".".join(words[: at + 1]) for at in places if ".".join(words[:at]) in stacks)
+    yield from (".".join(words[: at + 1]) for at in places if at and words[at - 1] in _STACKS)
+
+
+def _rank(item: tuple[str, object]) -> tuple[bool, str]:
+    """The MLP's groups first."""
+    return not item[0].startswith(MLP), item[0]
+
+
+def _first_fit(names: list[str], patterns: Iterable[str]) -> tuple[str, ...]:
+    for pattern in patterns:
+        fitting = _matching(names, re.compile(rf"(?:.*\.)?{pattern}\.weight"))
+        if fitting:
+            return fitting
+    return ()
+
+
+def _matching(names: list[str], pattern: re.Pattern[str], shape: Shape | None = None) -> tuple[str, ...]:
+    return tuple(part for name in names if pattern.fullmatch(name) for part in _slices(name, shape))
+
+
+def _slices(name: str, shape: Shape | None) -> list[str]:
+    """A tensor, or if it is a stack of matrices, each of them."""
+    there = shape(name) if shape else ()
+    return [f"{name}[{at}]" for at in range(there[0])] if len(there) == 3 else [name]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Numbers inside names count as numbers: layer 2 before layer 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]

@@ -1,0 +1,209 @@
+"""A checkpoint on this machine: a file or a folder. Which of them a path holds is said in `places`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from joma.scan.checkpoint import ENDINGS, Checkpoint, Weights, choose_weights, parsed_json
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.opening import open_file, open_folder, weights_folder
+from joma.scan.formats.tensor_file import small_file
+
+# What training leaves beside the weights, in the same formats.
+_NO_WEIGHTS = re.compile(r"(optimizer|optim|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
+_PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A checkpoint that is one file."""
+
+    path: Path
+    step: int
+    epoch: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def model_type(self) -> str | None:
+        return None
+
+    def config(self) -> dict[str, Any] | None:
+        return None
+
+    def identity(self) -> str:
+        return _identity([self.path])
+
+    def weights(self) -> Weights:
+        return Weights((self.path.name,))
+
+    def open(self) -> Checkpoint:
+        return open_file(self.path)
+
+    def folder(self) -> AbstractContextManager[Path]:
+        raise CheckpointError(f"{self.path} is a file of tensors without a config.json, so its model cannot be run")
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A checkpoint that is a folder: config.json and weights, sharded or not."""
+
+    path: Path
+    step: int
+    epoch: int | None = None
+    called: str | None = None
+    """What messages call it, where its path says little: the revision of a folder that is named by its commit."""
+    base: Path | None = None
+    """Of an adapter: see `open_folder`."""
+
+    @property
+    def name(self) -> str:
+        return self.called or self.path.name
+
+    def model_type(self) -> str | None:
+        return model_type(self.config())
+
+    def identity(self) -> str:
+        return _identity(self._files()) + ("" if self.base is None else f"\non {self.base}")
+
+    def open(self) -> Checkpoint:
+        return open_folder(weights_folder(self.path), self.weights(), self.base)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        if not is_plain_file(self.path / "config.json"):
+            raise CheckpointError(f"{self.path} has no config.json, so its model cannot be run", file="config.json")
+        yield self.path
+
+    def weights(self) -> Weights:
+        """Which of the files hold the tensors."""
+        return choose_weights([file.name for file in self._files()], self._bytes, str(self.path))
+
+    def _files(self) -> list[Path]:
+        return [entry for entry in entries_of(weights_folder(self.path)) if is_plain_file(entry)]
+
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None without one."""
+        present = is_plain_file(self.path / "config.json")
+        return parsed_json(self._bytes("config.json"), f"{self.path}/config.json") if present else None
+
+    def _bytes(self, file: str) -> bytes:
+        return small_file(self.path / file)
+
+
+@dataclass(frozen=True)
+class Disputed:
+    """Checkpoints that claim the same step: they cannot all be right, so none of them is used."""
+
+    name: str
+    step: int
+    epoch: int | None = None
+
+    def model_type(self) -> str | None:
+        self._refuse()
+
+    def config(self) -> dict[str, Any] | None:
+        self._refuse()
+
+    def identity(self) -> str:
+        self._refuse()
+
+    def weights(self) -> Weights:
+        self._refuse()
+
+    def open(self) -> Checkpoint:
+        self._refuse()
+
+    def folder(self) -> AbstractContextManager[Path]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise CheckpointError(f"{self.name} claim the same step; keep one of them")
+
+
+def model_type(config: dict[str, Any] | None) -> str | None:
+    """The architecture that a config.json names."""
+    name = None if config is None else config.get("model_type")
+    return name if isinstance(name, str) else None
+
+
+def in_order(places: list[Any]) -> list[Any]:
+    """Places by step; several that claim the same step become one that cannot be used."""
+    by_step: dict[int, list[Any]] = {}
+    for place in sorted(places, key=lambda place: place.step):
+        by_step.setdefault(place.step, []).append(place)
+    return [
+        several[0]
+        if len(several) == 1
+        else Disputed(" and ".join(place.name for place in several), step, several[0].epoch)
+        for step, several in by_step.items()
+    ]
+
+
+def is_weights(path: Path) -> bool:
+    """Whether a file is one of weights by its name, not of an optimizer."""
+    return path.name.endswith(ENDINGS) and not _NO_WEIGHTS.fullmatch(path.name) and not os.path.isdir(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder, or nothing that can be read: opening it as a checkpoint will say so."""
+    return os.path.isdir(path) or not (os.path.isfile(path) or path.name.endswith(ENDINGS))
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder is a checkpoint by the names in it."""
+    return any(
+        is_weights(entry) or entry.name.endswith(_PARTS) or entry.name.startswith("mp_rank_")
+        for entry in visible_in(folder)
+    )
+
+
+def visible_in(folder: Path) -> list[Path]:
+    """What a folder holds as far as that can be told: one that cannot be listed holds nothing."""
+    try:
+        return entries_of(folder)
+    except CheckpointError:
+        return []
+
+
+def must_hold_weights(folder: Path) -> None:
+    """Refuse a folder without a checkpoint."""
+    if not holds_weights(folder):
+        raise CheckpointError(
+            f"{folder} holds no checkpoint: neither weights ({', '.join('*' + e for e in ENDINGS)}) nor folders "
+            "named by their step (checkpoint-100, step100, epoch_1)"
+        )
+
+
+def entries_of(path: Path) -> list[Path]:
+    """What a folder holds, by name; hidden entries are nobody's checkpoints."""
+    try:
+        return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be listed: {error.strerror}", file=str(path)) from error
+
+
+def is_plain_file(path: Path) -> bool:
+    """Whether it is a file, or a sentence where that cannot be told."""
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder that may be listed, but not entered
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def _identity(files: list[Path]) -> str:
+    found: list[str] = []
+    for file in files:
+        try:
+            at = os.stat(file)
+        except OSError:
+            continue  # opening it will say what is wrong
+        found.append(f"{file.name} {at.st_size} {at.st_mtime_ns}")
+    return "\n".join(found)

@@ -1,0 +1,194 @@
+"""Quantised weights in safetensors: dequantised right, said so, or refused in one sentence."""
+
+import json
+
+import numpy as np
+import packed_weights as packed
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from joma.scan.errors import CheckpointError
+from joma.scan.sources.folder import LocalFolder
+
+LAYER = "model.layers.0.mlp.up_proj"
+
+
+def folder_of(folder, parts, settings=None, stem=f"{LAYER}."):
+    tensors = {f"{stem}{name}": value.contiguous() for name, value in parts.items()}
+    save_file({**tensors, "norm.weight": torch.ones(4)}, folder / "model.safetensors")
+    config = {"model_type": "llama"} | ({"quantization_config": settings} if settings else {})
+    (folder / "config.json").write_text(json.dumps(config))
+    return LocalFolder(folder, 0)
+
+
+def must_be(place, weight, said, name=f"{LAYER}.weight"):
+    with place.open() as checkpoint:
+        assert checkpoint.names() == ["norm.weight", name] or sorted(checkpoint.names()) == sorted(
+            ["norm.weight", name]
+        )
+        stored, value = checkpoint.stored(name), checkpoint.read(name)
+        assert (stored.shape, stored.dtype) == (tuple(weight.shape), torch.float32)
+        np.testing.assert_allclose(value.double().numpy(), weight, rtol=3e-7, atol=1e-7)
+        assert value.dtype is torch.float32
+        assert checkpoint.notes() == ((f"1 tensor was {said}",) if said else ())
+        assert checkpoint.file_of(name) == "model.safetensors"
+        part = checkpoint.read(f"{name}[2:5]")
+        assert torch.equal(part, value[2:5])
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("second", [False, True])
+def test_gptq(tmp_path, bits, second):
+    parts, weight = packed.gptq(np.random.default_rng(bits), bits=bits, second=second, shuffled=second)
+    settings = {"quant_method": "gptq", "bits": bits, "checkpoint_format": "gptq_v2" if second else "gptq"}
+    must_be(folder_of(tmp_path, parts, settings), weight, f"dequantised from GPTQ with {bits} bits")
+
+
+def test_gptq_without_order_without_config_and_with_settings_in_a_file_of_their_own(tmp_path):
+    parts, weight = packed.gptq(np.random.default_rng(0), order=False)
+    guessed = "dequantised from GPTQ with 4 bits, zero points as in its first format"
+    must_be(folder_of(tmp_path, parts), weight, guessed)
+    parts, weight = packed.gptq(np.random.default_rng(0), second=True)
+    place = folder_of(tmp_path, parts)
+    (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "checkpoint_format": "gptq_v2"}))
+    must_be(place, weight, "dequantised from GPTQ with 4 bits")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_awq(tmp_path, told):
+    parts, weight = packed.awq(np.random.default_rng(1))
+    settings = {"quant_method": "awq", "bits": 4, "version": "gemm"} if told else None
+    must_be(folder_of(tmp_path, parts, settings), weight, "dequantised from AWQ with 4 bits")
+
+
+def test_int8_of_bitsandbytes(tmp_path):
+    parts, weight = packed.int8_by_row(np.random.default_rng(2))
+    must_be(folder_of(tmp_path, parts), weight, "dequantised from int8 (bitsandbytes)")
+
+
+@pytest.mark.parametrize(("kind", "nested"), [("nf4", False), ("nf4", True), ("fp4", False)])
+def test_four_bits_of_bitsandbytes(tmp_path, kind, nested):
+    parts, weight = packed.four_bit(np.random.default_rng(3), kind, nested=nested)
+    must_be(folder_of(tmp_path, parts), weight, f"dequantised from {kind.upper()} (bitsandbytes)")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("blocks", [None, 0, (128, 128), (64, 32)])
+def test_fp8(tmp_path, dtype, blocks):
+    parts, weight = packed.fp8(np.random.default_rng(4), blocks=blocks, dtype=dtype)
+    settings = {"quant_method": "fp8", "weight_block_size": list(blocks) if blocks else None}
+    must_be(folder_of(tmp_path, parts, settings), weight, f"dequantised from {str(dtype)[6:]}")
+
+
+def test_blocks_of_128_are_known_without_a_config(tmp_path):
+    parts, weight = packed.fp8(np.random.default_rng(4), blocks=(128, 128), ending="weight_scale")
+    must_be(folder_of(tmp_path, parts), weight, "dequantised from float8_e4m3fn")
+
+
+def test_int8_with_scales_by_row(tmp_path):
+    rng = np.random.default_rng(5)
+    values, scale = rng.integers(-127, 128, (6, 10)).astype(np.int8), rng.uniform(0.1, 1, (6, 1)).astype(np.float32)
+    parts = {"weight": torch.from_numpy(values), "weight_scale": torch.from_numpy(scale)}
+    must_be(folder_of(tmp_path, parts), values * scale.astype(np.float64), "dequantised from int8")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zero", [False, True])
+def test_compressed_tensors(tmp_path, bits, zero):
+    parts, weight = packed.compressed(np.random.default_rng(6), bits=bits, zero=zero)
+    settings = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    said = f"dequantised from compressed-tensors with {bits} bits"
+    must_be(folder_of(tmp_path, parts, settings), weight, said)
+
+
+def test_mxfp4_as_transformers_reads_it(tmp_path):
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    parts, weight = packed.mxfp4(np.random.default_rng(7))
+    theirs = convert_moe_packed_tensors(parts["_blocks"], parts["_scales"], dtype=torch.float32)
+    np.testing.assert_array_equal(theirs.numpy(), weight)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    place = folder_of(tmp_path, parts, {"quant_method": "mxfp4"}, stem=name)
+    with place.open() as checkpoint:
+        assert checkpoint.stored(name).shape == weight.shape
+        np.testing.assert_array_equal(checkpoint.read(name).numpy(), weight)
+        np.testing.assert_array_equal(checkpoint.read(f"{name}[1]").numpy(), weight[1])
+        np.testing.assert_array_equal(checkpoint.read(f"{name}[1,:,0::2]").numpy(), weight[1, :, ::2])
+        assert checkpoint.notes() == ("1 tensor was dequantised from MXFP4",)
+
+
+def test_plain_weights_beside_scales_stay_as_they_are(tmp_path):
+    weight = torch.randn(4, 6)
+    with folder_of(tmp_path, {"weight": weight, "weight_scale": torch.ones(4, 1)}).open() as checkpoint:
+        assert torch.equal(checkpoint.read(f"{LAYER}.weight"), weight)
+        assert checkpoint.notes() == ()
+
+
+def test_methods_that_cannot_be_undone_are_refused_by_name(tmp_path):
+    place = folder_of(tmp_path, {"W_q": torch.zeros(4, 4, dtype=torch.uint8)}, {"quant_method": "hqq"})
+    with pytest.raises(CheckpointError, match=r"quantised with 'hqq'.*save it in floating numbers"):
+        place.open()
+
+
+def spoiled(parts, name, value):
+    return {**parts, name: value}
+
+
+RNG = np.random.default_rng(8)
+GPTQ, INT8, NF4, FP8, COMPRESSED, MX = (
+    make(RNG)[0]
+    for make in (packed.gptq, packed.int8_by_row, packed.four_bit, packed.fp8, packed.compressed, packed.mxfp4)
+)
+STATE = "weight.quant_state.bitsandbytes__nf4"
+
+
+@pytest.mark.parametrize(
+    ("parts", "settings", "sentence"),
+    [
+        ({"qweight": GPTQ["qweight"]}, {}, "it has no qzeros beside it"),
+        (spoiled(GPTQ, "scales", torch.ones(4, 31)), {}, "fit neither GPTQ nor AWQ"),
+        (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
+        (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
+        (spoiled(GPTQ, "g_idx", torch.full((3,), 9, dtype=torch.int32)), {}, "do not hold its inputs"),
+        (GPTQ, {"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout for one kind of GPU"),
+        (spoiled(INT8, "weight_format", torch.tensor(2, dtype=torch.uint8)), {}, "in the order of one kind of GPU"),
+        (spoiled(INT8, "SCB", torch.ones(3)), {}, "it has 32 rows and 3 scales"),
+        (spoiled(NF4, STATE, torch.zeros(5, dtype=torch.uint8)), {}, "does not say what its shape"),
+        (spoiled(NF4, "weight.absmax", torch.ones(2)), {}, "2 scales do not fit 384 numbers"),
+        (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
+        (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
+        (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "no pack-quantized weight"),
+        (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_in_a_sentence(tmp_path, parts, settings, sentence):
+    with folder_of(tmp_path, parts, settings).open() as checkpoint:
+        with pytest.raises(CheckpointError, match=sentence) as caught:
+            checkpoint.stored(f"{LAYER}.weight"), checkpoint.read(f"{LAYER}.weight")
+        assert "\n" not in str(caught.value)
+        assert LAYER in str(caught.value)
+        assert isinstance(checkpoint.notes(), tuple)  # they do not fail where reading does
+
+
+def test_integers_without_scales_are_refused_as_what_they_are(tmp_path):
+    from joma.scan.integrity import check_matrix
+
+    with folder_of(tmp_path, {"weight": torch.ones(4, 4, dtype=torch.int8)}).open() as checkpoint:
+        stored = checkpoint.stored(f"{LAYER}.weight")
+    with pytest.raises(CheckpointError, match="only matrices of floating numbers can be measured, and quantised ones"):
+        check_matrix(stored, "w", None)
+
+
+def test_parts_in_several_shards_are_found_through_the_index(tmp_path):
+    parts, weight = packed.gptq(np.random.default_rng(0))
+    index = {}
+    for number, (name, value) in enumerate(parts.items(), 1):
+        file = f"model-{number:05d}-of-00004.safetensors"
+        save_file({f"{LAYER}.{name}": value.contiguous()}, tmp_path / file)
+        index[f"{LAYER}.{name}"] = file
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with LocalFolder(tmp_path, 0).open() as checkpoint:
+        assert checkpoint.names() == [f"{LAYER}.weight"]
+        np.testing.assert_allclose(checkpoint.read(f"{LAYER}.weight").numpy(), weight, rtol=1e-6)
