@@ -1,5 +1,6 @@
 """Sparsity of attention: blocks against the float64 matrix on every kind of mask, and what must hold of any of it."""
 
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +25,7 @@ from joma.measure.sparsity import (
 )
 
 LENGTH = 23
+KEPT = (1, 3, LENGTH, 0.1, 0.5, 1.0)
 PADDING = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(5)) > 0.4
 PADDING[0, :7] = False  # the first queries of this sample see nothing at all
 NUMBERS = torch.randn(4, LENGTH, LENGTH, generator=torch.Generator().manual_seed(6))
@@ -60,6 +62,14 @@ def draw(seed=0, heads=4, kv_heads=2, queries=LENGTH, keys=LENGTH, width=8, spre
     return q.to(dtype), k.to(dtype)
 
 
+@cache
+def whole(mask, dtype=torch.float32):
+    """q, k, the matrix and which keys are seen; and the masses of the largest, which take long to add up."""
+    q, k = draw(dtype=dtype)
+    p, seen = oracle.matrix(q, k, **MASKS[mask])
+    return q, k, p, seen, [(keep, oracle.top_mass(p, seen, keep)) for keep in KEPT]
+
+
 @pytest.fixture(params=["small blocks", "one block"])
 def any_block(request, monkeypatch):
     if request.param == "small blocks":
@@ -76,15 +86,14 @@ def close(found, wanted, tolerance=2e-6):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_masses_agree_with_the_matrix(mask, dtype):
-    (q, k), options = draw(dtype=dtype), MASKS[mask]
-    p, seen = oracle.matrix(q, k, **options)
+    options, (q, k, p, seen, largest) = MASKS[mask], whole(mask, dtype)
     assert ((p - 0.05).abs() > 1e-6).all(), "a probability at the threshold would decide by rounding"
     for relative in (False, True):
         close(mass_above(q, k, 0.05, relative=relative, **options), oracle.mass_above(p, 0.05, relative))
     assert (keys_above(q, k, 0.05, **options) == (p > 0.05).sum(-1)).all()
     assert (keys_above(q, k, 0.05, relative=True, **options) == (p > 0.05 * p.amax(-1, keepdim=True)).sum(-1)).all()
-    for keep in (1, 3, LENGTH, 0.1, 0.5, 1.0):
-        close(top_mass(q, k, keep, **options), oracle.top_mass(p, seen, keep))
+    for keep, wanted in largest:
+        close(top_mass(q, k, keep, **options), wanted)
     for first in (1, 4, LENGTH):
         close(sink_mass(q, k, first, **options), oracle.sink_mass(p, first, options.get("cu_seqlens")))
     entropy = torch.special.entr(p).sum(-1)
@@ -95,8 +104,7 @@ def test_masses_agree_with_the_matrix(mask, dtype):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("even", [False, True])
 def test_heavy_hitters_agree_with_the_matrix(mask, even):
-    (q, k), options = draw(1), MASKS[mask]
-    p, seen = oracle.matrix(q, k, **options)
+    options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
     for start, stop, among in ((0, LENGTH, LENGTH), (11, LENGTH, 11), (2, 3, LENGTH)):
         found = heavy_hitters(q, k, 5, queries=(start, stop), among=among, even=even, **options)
         wanted = oracle.scores(p[:, :, start:stop], seen[:, :, start:stop], even)
@@ -136,11 +144,11 @@ def test_equal_weights_are_kept_as_often_as_asked():
         assert found.item() == pytest.approx(p[:keep].sum().item(), abs=1e-6)
 
 
-def test_a_tenth_of_thirty_keys_is_three():
-    """0.1 * 30 is above 3 in binary."""
-    q = torch.zeros(1, 1, 30, 4)
-    assert top_mass(q, q, 0.1)[..., -1].item() == pytest.approx(0.1)
-    assert heavy_hitters(q, q, 0.1).keys.shape[-1] == 3
+def test_a_share_that_is_a_whole_number_of_keys_is_not_rounded_up():
+    """0.28 * 25 is above 7 in binary."""
+    q = torch.zeros(1, 1, 25, 4)
+    assert top_mass(q, q, 0.28)[..., -1].item() == pytest.approx(0.28)
+    assert heavy_hitters(q, q, 0.28).keys.shape[-1] == 7
 
 
 @settings(max_examples=25, deadline=None)
@@ -207,9 +215,10 @@ def test_rows_that_see_nothing_have_no_mass_and_no_heavy_hitters():
     for options in (nothing, {**nothing, "sinks": 0.0}):
         for found in (mass_above(q, k, 0.0, **options), top_mass(q, k, 0.5, **options), sink_mass(q, k, 3, **options)):
             assert (found == 0).all()
-    sets = heavy_hitters(q, k, 3, **nothing)
-    assert (sets.keys == -1).all()
-    assert all(each.isnan().all() for each in stability(sets, sets))
+    for keep in (3, 0.5):
+        sets = heavy_hitters(q, k, keep, **nothing)
+        assert (sets.keys == -1).all()
+        assert all(each.isnan().all() for each in stability(sets, sets))
 
 
 def test_a_strong_learned_sink_takes_all_the_mass():

@@ -25,9 +25,21 @@ INNER = {
 
 
 def network() -> nn.Module:
-    """Wide, tall and square matrices, none of whose sides two processes can share equally."""
+    """Wide, tall and square matrices, none of whose sides two processes can share equally, and a single number."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 17), nn.Tanh(), nn.Linear(17, 17), nn.Linear(17, 3))
+    first = (nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 17), nn.Tanh())
+    return nn.Sequential(*first, nn.Linear(17, 17), nn.Linear(17, 3), Gain())
+
+
+class Gain(nn.Module):
+    """One number: of two processes one has nothing of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * self.gain
 
 
 def batches() -> torch.Tensor:

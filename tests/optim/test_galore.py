@@ -186,6 +186,20 @@ def test_a_group_added_later_trains():
         optimizer.add_param_group({"params": [model.layers[2].bias]})
 
 
+def test_a_group_that_does_not_fit_leaves_no_trace():
+    weight = nn.Parameter(torch.zeros(8, 12))
+    optimizer = GaLore([weight], rank=2)
+    matrices = [nn.Parameter(torch.zeros(8, 12)), nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(5))]
+    with pytest.raises(ValueError, match="at most the shorter side of group 1, parameter 1, which is 3, got 5"):
+        optimizer.add_param_group({"params": matrices, "rank": 5})
+    assert [len(optimizer.matrices), len(optimizer.param_groups), len(optimizer.inner.param_groups)] == [1, 1, 1]
+    optimizer.add_param_group({"params": matrices[:1]})
+    for each in (weight, matrices[0]):
+        each.grad = torch.ones(8, 12)
+    optimizer.step()
+    assert list(optimizer.captured()) == ["group 0, parameter 0", "group 1, parameter 0"]
+
+
 def test_rank_by_energy():
     weight = nn.Parameter(torch.zeros(6, 8))
     optimizer = GaLore([weight], torch.optim.Adagrad, rank=Energy(0.9, most=5), projector="exact", lr=0.1)
@@ -275,6 +289,68 @@ def test_clipping_by_the_norm_that_the_inner_optimizer_sees():
     assert not same(model, network())
 
 
+def test_clipping_comes_before_coupled_decay_as_it_does_with_torch():
+    """A whole subspace with SGD inside is SGD alone, so torch's own clipping and decay must give the same."""
+    weight = nn.Parameter(torch.ones(4, 7, dtype=torch.float64))
+    plain = nn.Parameter(weight.detach().clone())
+    options = {"lr": 0.1, "weight_decay": 3.0}
+    group = {"params": [weight], "rank": 4, "scale": 1.0}
+    optimizer = GaLore([group], torch.optim.SGD, decay="coupled", clip=0.5, **options)
+    alone = torch.optim.SGD([plain], **options)
+    for _ in range(4):
+        weight.grad = torch.randn(4, 7, dtype=torch.float64)
+        plain.grad = weight.grad.clone()
+        nn.utils.clip_grad_norm_([plain], 0.5)
+        optimizer.step()
+        alone.step()
+    torch.testing.assert_close(weight, plain)
+
+
+def test_clipping_half_precision_does_not_overflow():
+    """4,000 entries of 3,000 have a norm above the largest float16: the update must be 1 long and not zero."""
+    weight, long = nn.Parameter(torch.zeros(8, 12).half()), nn.Parameter(torch.zeros(4000).half())
+    optimizer = GaLore([weight, long], torch.optim.SGD, rank=2, lr=1.0, clip=1.0)
+    weight.grad, long.grad = torch.ones_like(weight), torch.full_like(long, 3000)
+    optimizer.step()
+    assert abs(float(long.detach().float().norm()) - 1) < 0.01
+
+
+def test_large_float64_gradients_beside_float32_ones_are_finite():
+    weight, bias = nn.Parameter(torch.zeros(8, 12).double()), nn.Parameter(torch.zeros(3))
+    optimizer = GaLore([weight, bias], torch.optim.SGD, rank=2, lr=1.0, clip=1.0, scale=1.0)
+    weight.grad, bias.grad = torch.full_like(weight, 1e100), torch.ones(3)
+    optimizer.step()
+    assert abs(float(weight.detach().norm()) - 1) < 1e-6
+
+
+def test_gradients_without_entries():
+    """Of a layer without inputs, and of a sparse table none of whose rows was used."""
+    table, nothing, matrix = nn.Embedding(9, 8, sparse=True), nn.Parameter(torch.zeros(8, 0)), nn.Linear(8, 8)
+    optimizer = GaLore([("embed", table.weight), ("no", nothing), *matrix.named_parameters()], torch.optim.SGD, rank=2)
+    (matrix(table(torch.zeros(0, dtype=torch.long))).sum() + nothing.sum() + matrix(torch.ones(8)).sum()).backward()
+    before = matrix.weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(matrix.weight, before)
+
+
+def test_a_rate_in_a_tensor_belongs_to_one_group():
+    first, second = nn.Parameter(torch.zeros(8, 12)), nn.Parameter(torch.zeros(8, 12))
+    optimizer = GaLore([{"params": [first]}, {"params": [second]}], rank=2, lr=torch.tensor(0.5))
+    optimizer.param_groups[0]["lr"] = 0.25
+    first.grad = torch.ones(8, 12)
+    optimizer.step()
+    assert [float(group["lr"]) for group in optimizer.inner.param_groups] == [0.25, 0.5]
+
+
+def test_adadelta_turns_what_it_keeps_of_squares_as_squares():
+    model = network()
+    optimizer = GaLore(model, torch.optim.Adadelta, rank=4, refresh=1, projector="exact", on_move="rotate")
+    train(model, optimizer, 6)
+    kept = [optimizer.inner.state[matrix.compact]["acc_delta"] for matrix in optimizer.matrices]
+    assert all((each >= 0).all() for each in kept)
+    assert all(each.isfinite().all() for each in model.parameters())
+
+
 def test_a_sparse_gradient_that_passes_goes_to_the_inner_optimizer():
     table, matrix = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 8, bias=False)
     model = nn.Sequential(table, matrix)
@@ -290,7 +366,7 @@ def test_reset_gives_adagrad_the_state_it_began_with():
     options = {"lr": 0.1, "initial_accumulator_value": 0.5}
     optimizer = GaLore([weight], torch.optim.Adagrad, rank=2, refresh=2, on_move="reset", **options)
     for _ in range(3):
-        weight.grad = torch.zeros(6, 9)
+        weight.grad = torch.full((6, 9), 1e-30)  # its square is zero
         optimizer.step()
     state = optimizer.inner.state[optimizer.matrices[0].compact]
     assert state["step"] == 1

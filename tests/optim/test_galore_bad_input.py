@@ -57,6 +57,30 @@ REFUSED = {
         "twice, as group 0, parameter 0 and as group 1, parameter 0",
     ),
     "LBFGS": (lambda: GaLore([matrix()], torch.optim.LBFGS, rank=2), "LBFGS .*one group|LBFGS needs a closure"),
+    "inner in words": (lambda: GaLore([matrix()], "adamw", rank=2), "inner must make an optimizer, .* got 'adamw'"),
+    "inner already made": (
+        lambda: GaLore([matrix()], torch.optim.SGD([matrix()]), rank=2),
+        "inner must make an optimizer, .* got an object SGD",
+    ),
+    "skip in one word": (lambda: GaLore([matrix()], rank=2, skip="head"), r"got the text 'head': write \['head'\]"),
+    "clip in words": (lambda: GaLore([matrix()], rank=2, clip="1"), "clip must be positive, .* got '1'"),
+    "tolerance": (lambda: GaLore([matrix()], rank=2, tolerance=-1), "tolerance must be .* at least 0, got -1"),
+    "seed": (lambda: GaLore([matrix()], rank=2, seed=None), "seed must be a whole number, got None"),
+    "no params": (lambda: GaLore(None), "params must be a module or an iterable .* got NoneType"),
+    "a set": (lambda: GaLore({matrix(), matrix()}, rank=2), "params must have an order, which a set has not"),
+    "a tuple of three": (lambda: GaLore([("w", matrix(), 1)], rank=2), "pairs of name and parameter, got a tuple of 3"),
+    "groups and parameters": (
+        lambda: GaLore([{"params": [matrix()]}, matrix()], rank=2),
+        "groups alone or parameters alone, got both",
+    ),
+    "too few names": (
+        lambda: GaLore([{"params": [matrix(), matrix()], "param_names": ["w"]}], rank=2),
+        "group 0 has 1 param_names for 2 params",
+    ),
+    "least above": (
+        lambda: GaLore([{"params": [("w", matrix())], "rank": Energy(0.5, most=20, least=10)}]),
+        "least must be at most the shorter side of w, which is 8",
+    ),
     "share": (lambda: Energy(0.0, most=3), "share must be above 0 and at most 1, got 0.0"),
     "most": (lambda: Energy(0.5, most=2, least=3), "1 <= least <= most, got 3 and 2"),
     "projector's rank": (

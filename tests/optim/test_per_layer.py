@@ -171,3 +171,17 @@ def test_a_group_added_later_is_projected_too():
     assert model.layers[2].weight.grad is None
     optimizer.step()
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
+
+
+def test_a_frozen_matrix_may_be_trained_later():
+    model = network()
+    frozen = model.layers[0].weight.requires_grad_(False)
+    before = frozen.detach().clone()
+    optimizer = GaLore(model.named_parameters(), rank=4, lr=0.1, per_layer=True)
+    assert not frozen.requires_grad
+    train(model, optimizer, 1)
+    assert torch.equal(frozen, before)
+    frozen.requires_grad_(True)
+    train(model, optimizer, 1)
+    assert frozen.grad is None
+    assert not torch.equal(frozen, before)

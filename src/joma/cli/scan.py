@@ -91,6 +91,8 @@ class _Done:
     run: Path
     looked_at: int
     beyond: tuple[str, ...] = ()
+    earlier: bool = False
+    """Whether it was only read: then this command would not measure it again."""
 
     @property
     def status(self) -> int:
@@ -238,7 +240,8 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
         found = stored_scan(run)
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
-    return _Done(found, path, len({*found.steps, *(fault.step for fault in found.faults)}), _broken(rules, found))
+    looked_at = len({*found.steps, *(fault.step for fault in found.faults)})
+    return _Done(found, path, looked_at, _broken(rules, found), earlier=True)
 
 
 def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[str, ...]:
@@ -269,7 +272,7 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
         return show_scan(
             one.found,
             run,
-            command=_command(options, [one.found.source]),
+            command=f"joma report {one.run}" if one.earlier else _command(options, [one.found.source]),
             violations=one.beyond,
             draw=not options.compare,
         )

@@ -48,9 +48,9 @@ class Piece:
     moved: Tensor
 
     @cached_property
-    def gap(self) -> Tensor:
-        """(*measures) how far the parts are from the change."""
-        return (self.parts.sum(0) - (self.after - self.before)).abs()
+    def miss(self) -> Tensor:
+        """(*measures) what the parts have too much of the change."""
+        return self.parts.sum(0) - (self.after - self.before)
 
 
 class Whole(NamedTuple):
@@ -93,7 +93,7 @@ def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Ru
         if _is_closed([piece], rule) or nodes + count > rule.most:
             break
         piece, nodes = _again(piece, slopes, count), nodes + count
-    pieces, first_gap = [piece], piece.gap
+    pieces, first_gap = [piece], piece.miss.abs()
     while not _is_closed(pieces, rule) and nodes + 2 * HALF <= rule.most:
         limits = _limits(pieces, rule)
         worst = max(range(len(pieces)), key=lambda n: float(_excess([pieces[n]], limits).max()))
@@ -102,7 +102,7 @@ def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Ru
     limits = _limits(pieces, rule)
     return Whole(
         parts=_sum(pieces, "parts"),
-        gap=_sum(pieces, "gap"),
+        gap=_sum(pieces, "miss").abs(),
         allowed=limits[0],
         closed=_excess(pieces, limits) <= 1,
         moved=_sum(pieces, "moved"),
@@ -134,7 +134,6 @@ def _halves(piece: Piece, slopes: Slopes, value: Value) -> list[Piece]:
 
 
 def _sum(pieces: list[Piece], name: str) -> Tensor:
-    """Over pieces. Of gaps: the errors of one do not make up for those of another."""
     return torch.stack([getattr(piece, name) for piece in pieces]).sum(0)
 
 
@@ -158,7 +157,9 @@ def _is_closed(pieces: list[Piece], rule: Rule) -> bool:
 
 def _excess(pieces: list[Piece], limits: tuple[Tensor, Tensor]) -> Tensor:
     """(*measures) gaps and moves of some pieces, in units of what they may be in all."""
-    return torch.maximum(_ratio(_sum(pieces, "gap"), limits[0]), _ratio(_sum(pieces, "moved").amax(0), limits[1]))
+    return torch.maximum(
+        _ratio(_sum(pieces, "miss").abs(), limits[0]), _ratio(_sum(pieces, "moved").amax(0), limits[1])
+    )
 
 
 def _ratio(found: Tensor, limit: Tensor) -> Tensor:

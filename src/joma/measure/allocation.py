@@ -49,7 +49,7 @@ class Allocation(NamedTuple):
     error: Tensor
     """(*measures) the closing error of the whole path: |sum of all parts - (f(last state) - f(first state))|."""
     gaps: Tensor
-    """(intervals, *measures) the closing error of each interval; of one that was halved, the sum over its pieces."""
+    """(intervals, *measures) the closing error of each interval: |sum over groups of parts - change|."""
     allowed: Tensor
     """(intervals, *measures) what the gap may be: the tolerance, or the rounding of the type if that is more."""
     closed: Tensor
@@ -97,7 +97,9 @@ def allocate(
         max(tolerance |change of the interval|, absolute, 16 eps max(|f(start)|, |f(end)|, sum over groups |part|))
 
     for every measure, or `most` nodes are spent. The last term is what rounding leaves of a function in its own type
-    (eps is 1.2e-7 in float32). What did not close is said: `closed` is False there, and `reasons` has a sentence.
+    (eps is 1.2e-7 in float32). What did not close is said: `closed` is False there, and `reasons` has a sentence. An
+    interval in which the parts cancel is hard to close to a share of what is left: `absolute` is in the unit of the
+    measure, so give there the error that does not matter.
 
     The closing error is that of the sum: groups whose errors cancel each other would not show. each=True also wants
     that no part moved by more than the tolerance, relative to the largest part, when nodes were last added: at least
@@ -199,8 +201,8 @@ def _reason(line: Line, before: Tensor, done: Whole) -> str:
     if not bool(done.parts.flatten(1)[:, worst].any()):
         return f"{begin}; the measure has no gradient by any parameter"
     if gap > 0.5 * first and done.pieces > 1:
-        return f"{begin}; more nodes do not help: rounding, jumps, or a step of the function that has no gradient"
-    return f"{begin}; more nodes would help: raise most"
+        return f"{begin}; more nodes hardly help: many kinks, jumps, rounding, or a step without gradient"
+    return f"{begin}; more nodes would help: raise most, or give absolute"
 
 
 def _gathered(found: list[_Interval], work: _Work) -> Allocation:

@@ -99,7 +99,7 @@ def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **option
         if isinstance(kept, int):
             e, total = block.weights()
             return _largest(e, kept) / total[..., 0]
-        count = _part(block.seen().sum(-1), kept)  # before the logits are overwritten
+        count = _part(block.seen().sum(-1, dtype=torch.int32), kept)  # before the logits are overwritten
         e, total = block.weights()
         return _largest_each(e, count) / total[..., 0]
 
@@ -295,7 +295,7 @@ def _largest_each(e: Tensor, count: Tensor) -> Tensor:
 
 
 def _part(count: Tensor, share: float) -> Tensor:
-    """A share of some keys as a number of keys: rounded up, though not because 0.1 * 30 is above 3 in binary."""
+    """A share of some keys as a number of keys: rounded up, though not because 0.28 * 25 is above 7 in binary."""
     return (count.double() * share - 1e-9).ceil().long().clamp(min=1)
 
 
