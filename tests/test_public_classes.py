@@ -122,11 +122,19 @@ EXAMPLES = {
     "measure.alignment.Probe": lambda folder: measure.linear_probe(
         W[0].mT[:30], LATENTS, fresh_activity=W[1].mT[:30], fresh_latents=LATENTS
     ),
+    "measure.allocation.Allocation": lambda folder: importlib.import_module("joma.measure.allocation").allocate(
+        lambda p: p["w"].sum((-2, -1)), [{"w": W}, {"w": 2 * W}], {"w": ["w"]}
+    ),
     "measure.attention.AttentionStats": lambda folder: measure.attention_stats(W[None], W[None], causal=False),
     "measure.embedding.Coherence": lambda folder: measure.coherence(W),
     "measure.intervals.Comparison": lambda folder: importlib.import_module("joma.measure.intervals").compare([1, 2, 4]),
     "measure.intervals.MeanInterval": lambda folder: measure.mean_interval(W),
     "measure.rebound.Rebound": lambda folder: importlib.import_module("joma.measure.rebound").rebound(W),
+    "measure.sparsity.HeavyHitters": lambda folder: measure.sparsity.heavy_hitters(W[None], W[None], 2, causal=False),
+    "measure.sparsity.Stability": lambda folder: measure.sparsity.Stability(W, W),
+    "measure.power_law.PowerLaw": lambda folder: importlib.import_module("joma.measure.power_law").power_law(
+        torch.rand(50, 30) + 1
+    ),
     "measure.spectrum.Spectrum": lambda folder: importlib.import_module("joma.measure.spectrum").spectrum(W),
     "measure.superposition.Superposition": lambda folder: importlib.import_module(
         "joma.measure.superposition"

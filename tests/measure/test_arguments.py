@@ -11,12 +11,14 @@ import torch
 import joma.measure
 from joma.measure import (
     alignment,
+    allocation,
     attention,
     correlation,
     embedding,
     intervals,
     power_law,
     rebound,
+    sparsity,
     spectrum,
     superposition,
 )
@@ -70,6 +72,12 @@ CALLS = {
     power_law.squared_singular_values: ({"w": W}, {}),
     rebound.rebound: ({"curve": CURVE, "steps": torch.arange(41)}, {}),
     rebound.drop_and_rebound: ({"curve": CURVE.expand(3, 41).contiguous()}, {}),
+    sparsity.mass_above: ({"q": Q, "k": K, **SEEN}, {"threshold": 0.2}),
+    sparsity.keys_above: ({"q": Q, "k": K, **SEEN}, {"threshold": 0.2}),
+    sparsity.top_mass: ({"q": Q, "k": K, **SEEN}, {"keep": 2}),
+    sparsity.sink_mass: ({"q": Q, "k": K, **SEEN}, {"first": 2}),
+    sparsity.effective_keys: ({"q": Q, "k": K, **SEEN}, {}),
+    sparsity.heavy_hitters: ({"q": Q, "k": K, **SEEN}, {"keep": 2}),
     spectrum.spectrum: ({"w": W, "start": torch.randn(2, 4, 2, generator=GENERATOR)}, {}),
     spectrum.stable_rank: ({"w": W}, {}),
     spectrum.spectral_norm: ({"w": W}, {}),
@@ -79,7 +87,13 @@ CALLS = {
     superposition.superposition: (CONTEXTS, {}),
 }
 """Arguments that may be arrays, and others."""
-WITHOUT_ARRAYS = {embedding.random_mean_cosine, intervals.t_quantile, intervals.seeds_to_decide}
+WITHOUT_ARRAYS = {
+    allocation.allocate,
+    embedding.random_mean_cosine,
+    intervals.t_quantile,
+    intervals.seeds_to_decide,
+    sparsity.stability,
+}
 IN_KIND = {correlation.pearson}
 """Answers arrays in arrays: it is for both, and says so."""
 each_call = pytest.mark.parametrize("function", CALLS, ids=lambda function: function.__name__)

@@ -157,7 +157,7 @@ REFUSED = {
     ),
     "projected elsewhere": (
         lambda: state_of(skip=()),
-        "parameter 7 is that of a projected matrix, here .* not",
+        "lm_head.weight is that of a projected matrix, here .* not",
     ),
 }
 

@@ -82,7 +82,7 @@ def integrate(slopes: Slopes, start: float, end: float, count: int) -> Tensor:
     width = end - start
     values = [slopes(start + width * x) for x, _ in _gauss(count)]
     weights = torch.tensor([width * w for _, w in _gauss(count)], dtype=torch.float64)
-    total: Tensor = torch.tensordot(weights, torch.stack(values).double().cpu(), dims=1)
+    total: Tensor = torch.tensordot(weights, torch.stack(values).cpu().double(), dims=1)
     return total
 
 
@@ -124,7 +124,7 @@ def _again(piece: Piece, slopes: Slopes, count: int) -> Piece:
 
 def _halves(piece: Piece, slopes: Slopes, value: Value) -> list[Piece]:
     middle = (piece.start + piece.end) / 2
-    level = value(middle).double().cpu()
+    level = value(middle).cpu().double()
     left, right = integrate(slopes, piece.start, middle, HALF), integrate(slopes, middle, piece.end, HALF)
     moved = (left + right - piece.parts).abs() / 2
     return [

@@ -162,7 +162,7 @@ class _Work:
                              f"{tuple(after.shape)}")  # fmt: skip
         self.last = after
         rule = rule._replace(eps=_eps(after, start))
-        return self._followed(line, before.double().cpu(), after.double().cpu(), rule)
+        return self._followed(line, before.cpu().double(), after.cpu().double(), rule)
 
     def _followed(self, line: Line, before: Tensor, after: Tensor, rule: Rule) -> _Interval:
         if line.moves:
@@ -194,15 +194,22 @@ def _eps(measures: Tensor, state: State) -> float:
 def _reason(line: Line, before: Tensor, done: Whole) -> str:
     """Why an interval is not closed, for the measure that is worst."""
     worst = int(torch.where(done.closed, -torch.inf, done.gap - done.allowed).argmax())
-    gap, first = (float(one.flatten()[worst]) for one in (done.gap, done.first_gap))
-    begin = f"{line.name}, measure {worst}: the parts miss the change by {gap:.2g} after {done.nodes} nodes"
-    if not torch.equal(line.value(0).double().cpu(), before):
-        return f"{begin}; the function gives other numbers when it is called again"
-    if not bool(done.parts.flatten(1)[:, worst].any()):
-        return f"{begin}; the measure has no gradient by any parameter"
+    gap = float(done.gap.flatten()[worst])
+    missed = f"{line.name}, measure {worst}: the parts miss the change by {gap:.2g} after {done.nodes} nodes"
+    repeats = torch.equal(line.value(0).cpu().double(), before)
+    return f"{missed}; {_why(done, worst) if repeats else 'the function gives other numbers when it is called again'}"
+
+
+def _why(done: Whole, measure: int) -> str:
+    gap, first, most = (float(one.flatten()[measure]) for one in (done.gap, done.first_gap, done.allowed))
+    parts, moved = (one.reshape(len(one), -1)[:, measure] for one in (done.parts, done.moved))
+    if gap <= most:
+        return f"their sum is closed, but a part moved by {moved.max():.2g} when nodes were last added: raise most"
+    if not bool(parts.any()):
+        return "the measure has no gradient by any parameter"
     if gap > 0.5 * first and done.pieces > 1:
-        return f"{begin}; more nodes hardly help: many kinks, jumps, rounding, or a step without gradient"
-    return f"{begin}; more nodes would help: raise most, or give absolute"
+        return "more nodes hardly help: many kinks, jumps, rounding, or a step without gradient"
+    return "more nodes would help: raise most, or give absolute"
 
 
 def _gathered(found: list[_Interval], work: _Work) -> Allocation:

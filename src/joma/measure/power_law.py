@@ -1,8 +1,9 @@
 """The exponent alpha of a power law that the large eigenvalues of w^T w follow, as WeightWatcher defines it.
 
 alpha needs the whole spectrum of a matrix, where the stable rank needs its largest value alone. It is a fit, and its
-standard error is (alpha - 1) / sqrt(tail): with 50 eigenvalues in the tail, alpha = 3 is 3.0 +- 0.3. An alpha of few
-eigenvalues means little, and so does one above 6, where a random matrix without any tail also gets to.
+standard error is at least (alpha - 1) / sqrt(tail): with 50 eigenvalues in the tail, alpha = 3 is 3.0 +- 0.3. An alpha
+of few eigenvalues means little. It is no test either: Gaussian matrices of side 200 to 800 have no such tail, and get
+alphas from 4 to 30. Their distance tells: it is above 0.1.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def spectral_power_law(w: Number) -> PowerLaw:
     Those below 1e-10 of the largest begin no tail. WeightWatcher leaves out those below 1e-5, whatever the scale of the
     weights; neither limit matters unless the tail reaches down to it.
 
-    Cost: `squared_singular_values`. For the stable rank alone `joma.measure.stable_rank` is several times faster.
+    Cost: `squared_singular_values`. For the stable rank alone `joma.measure.stable_rank` takes about half the time.
 
     >>> fit = spectral_power_law(torch.diag(torch.arange(1, 101) ** -0.5))  # eigenvalues 1/k
     >>> round(float(fit.alpha), 2)
@@ -117,8 +118,8 @@ def squared_singular_values(w: Number) -> Tensor:
     """All eigenvalues of w^T w that can be other than zero, ascending: (..., rows, columns) -> (..., smaller side).
 
     They are found from the Gram matrix of the smaller side n, in float64: n^2 m flops for n x m and about as long
-    again for n^3, a quarter of what singular values take. Each is off by about 1e-15 of the largest, which matters only
-    to those below 1e-10 of it. Without a gradient.
+    again for n^3, a third of what an SVD without vectors takes. Each is off by about 1e-15 of the largest, which
+    matters only to those below 1e-10 of it. Without a gradient.
 
     >>> squared_singular_values([[3.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
     tensor([4., 9.], dtype=torch.float64)

@@ -14,7 +14,7 @@ sink takes mass and is no key, so the masses of all keys then sum to less than 1
 
 Numbers are float32 (float64 for float64 inputs), exact up to rounding, without gradients. Extra memory is one buffer of
 1 Mi numbers (4 MiB in float32), or of 64 rows of logits where that is more, copies of one sample's q and k in float32,
-and in `top_mass` what torch needs to choose the kept keys of one block: at most 16 bytes per number of the buffer.
+and in `top_mass` what torch needs to choose the kept keys of one block: at most 32 bytes per number of the buffer.
 """
 
 from __future__ import annotations
