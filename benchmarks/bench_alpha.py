@@ -60,6 +60,7 @@ def gpt2(width: int, layers: int) -> torch.nn.Module:
                 rows, columns = (torch.randperm(size) + 1 for size in weight.shape)
                 decay = 0.2 + 0.3 * torch.rand(2)
                 weight.mul_(rows[:, None] ** -decay[0] * columns ** -decay[1])
+                weight.mul_(0.02 / weight.std())  # smaller, and WeightWatcher would leave eigenvalues out
     return model
 
 
