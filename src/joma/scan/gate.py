@@ -1,4 +1,4 @@
-"""What the fingerprints of a whole series give away: steps that are copies of others, tensors that are not trained yet."""
+"""What the fingerprints of a series give away: steps that are copies of others, tensors that are not trained yet."""
 
 from __future__ import annotations
 
