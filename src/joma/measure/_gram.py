@@ -11,8 +11,8 @@ from torch import Tensor
 
 from joma.theory.arguments import Number, as_numbers
 
-BLOCK = 128
-"""Columns of a lower triangle that are made at a time: with fewer, products are slow, with more, too much is made."""
+BLOCK = 64
+"""Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made."""
 
 
 def compute_dtype(w: Tensor) -> torch.dtype:
@@ -79,6 +79,16 @@ def lower_gram(a: Tensor, scale: Tensor) -> Tensor:
     for one, into, factor in zip(a, total, scale.tolist(), strict=True):
         for piece in one.split(columns, dim=-1):
             wide = piece.double().mul_(factor) if piece.dtype != torch.float64 else piece * factor
-            for first in range(0, len(into), BLOCK):
-                into[first:, first : first + BLOCK].addmm_(wide[first:], wide[first : first + BLOCK].mT)
+            _add_lower(into, wide)
     return total
+
+
+def _add_lower(into: Tensor, wide: Tensor) -> None:
+    """Add the lower triangle of W W^T: the square below the diagonal in one product, the two triangles in halves."""
+    half = len(wide) // 2
+    if len(wide) <= BLOCK:
+        into.addmm_(wide, wide.mT)
+        return
+    into[half:, :half].addmm_(wide[half:], wide[:half].mT)
+    _add_lower(into[:half, :half], wide[:half])
+    _add_lower(into[half:, half:], wide[half:])
