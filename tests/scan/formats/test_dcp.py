@@ -124,6 +124,11 @@ def behind_the_end(found):
         info.offset = 10**12
 
 
+def no_name(found):
+    for info in found.storage_data.values():
+        info.relative_path = "__0\0_0.distcp"
+
+
 def packed_by_an_extension(found):
     for info in found.storage_data.values():
         info.transform_descriptors = ["stream.zstd"]
@@ -133,6 +138,7 @@ def packed_by_an_extension(found):
     ("change", "sentence"),
     [
         (lead_out, "which is no file beside it"),
+        (no_name, "which is no file beside it"),
         (too_large, "do not make up its shape"),
         (too_large_with_its_chunks, "do not hold as many numbers"),
         (nowhere, "does not say where"),

@@ -226,7 +226,13 @@ def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], 
         raise Refused(f"it does not say where {name[:80]!a} lies")
     file, start, length = info.get("relative_path"), info.get("offset"), info.get("length")
     # A description must not lead out of its folder.
-    if not isinstance(file, str) or "/" in file or "\\" in file or file.startswith("..") or not file:
+    if (
+        not isinstance(file, str)
+        or not file.isprintable()
+        or {"/", "\\"} & set(file)
+        or file.startswith("..")
+        or not file
+    ):
         raise Refused(f"it puts {name[:80]!a} in {str(file)[:80]!a}, which is no file beside it")
     if info.get("transform_descriptors"):
         raise Refused(f"{name[:80]!a} is packed by an extension ({str(info.get('transform_descriptors'))[:60]})")

@@ -179,6 +179,8 @@ def _opened(path: Path) -> int:
     except OSError as error:
         missing = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened: {error.strerror}"
         raise CheckpointError(f"{path} {missing}", file=str(path)) from error
+    except ValueError:  # a NUL in the name
+        raise CheckpointError(f"{str(path)!a} cannot be the name of a file", file=None) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path} is no plain file", file=str(path))
