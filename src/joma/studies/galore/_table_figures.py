@@ -113,13 +113,14 @@ def draw_curves(table: Table) -> Drawing:
     """Training loss, step by step, of the first seed."""
     figure, (axis,) = panels(width=6.2, height=3.6)
     last = {}
+    unit, size = _unit(int(table.run.config["steps"]) * _tokens_per_step(table))
     for method in table.tried:
         steps, losses = table.curve(method)
         if len(losses):
             steps, losses = _smooth(steps, losses)
-            axis.plot(steps * _tokens_per_step(table) / 1e6, losses, label=shown(method), **LOOKS[method])
+            axis.plot(steps * _tokens_per_step(table) / size, losses, label=shown(method), **LOOKS[method])
             last[method] = float(losses[-1])
-    axis.set(xlabel="million tokens", ylabel="training loss (nats per token)")
+    axis.set(xlabel=f"{unit} tokens", ylabel="training loss (nats per token)")
     axis.axhline(table.by_frequency, ls=":", lw=1.0, color=INK, label="token frequencies alone")
     axis.set_ylim(min([*last.values(), table.by_frequency]) - 0.2, table.by_frequency + 0.5)
     label_lines(axis)
@@ -163,7 +164,12 @@ def _tokens_per_step(table: Table) -> int:
 
 
 def _short(tokens: int) -> str:
-    return f"{tokens / 1e6:.1f} million" if tokens >= 1e5 else f"{tokens / 1e3:.0f} thousand"
+    unit, size = _unit(tokens)
+    return f"{tokens / size:.{1 if size > 1e3 else 0}f} {unit}"
+
+
+def _unit(tokens: int) -> tuple[str, float]:
+    return ("million", 1e6) if tokens >= 1e5 else ("thousand", 1e3)
 
 
 def _plain_ticks(axis: Axes, rates: list[float]) -> None:
