@@ -7,15 +7,11 @@ studies is escaped. Without JavaScript the page is complete; the script adds the
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 import joma
@@ -31,6 +27,7 @@ from joma.report.scan_section import scan_sections
 from joma.report.scans import ShownScan, read_scan
 from joma.report.strip import strip
 from joma.report.study_section import study_section
+from joma.report.templates import filled, head
 from joma.report.verdict_words import WORDS, claims_counted, css, legend
 
 if TYPE_CHECKING:
@@ -77,7 +74,6 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
     anchors = Anchors(*_ANCHORS)
     sections = lay_out(results, anchors)
     whole, line = _whole(scale, line)
-    style, script = _template("style.css"), _template("script.js")
     parts = {
         "findings": _part("findings", "What was measured", cards(sections, anchors), kind="cards"),
         "studies": _part("studies", "All studies", strip(sections, scale)),
@@ -85,11 +81,10 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         "claims": _claims(sections),
     }
     shown = [*(name for name, html in parts.items() if html), "repeat"]
-    return Template(_template("page.html")).substitute(
-        parts,
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-        style=style,
-        script=script,
+    return filled(
+        "page.html",
+        **parts,
+        head=head("joma: claims and verdicts"),
         contents="\n".join(f'<li><a href="#{name}">{_ANCHORS[name]}</a></li>' for name in shown),
         headline=front.title(sections),
         summary=front.summary(sections, scale),
@@ -107,8 +102,8 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
 def _part(anchor: str, title: str, content: str, kind: str = "") -> str:
     """A section of the page; nothing where it would be empty."""
     inner = f'<div class="{kind}">\n{content}\n</div>' if kind else content
-    head = f'<section id="{anchor}" aria-labelledby="{anchor}--title"><h2 id="{anchor}--title">{title}</h2>'
-    return f"{head}\n{inner}\n</section>" if content else ""
+    opening = f'<section id="{anchor}" aria-labelledby="{anchor}--title"><h2 id="{anchor}--title">{title}</h2>'
+    return f"{opening}\n{inner}\n</section>" if content else ""
 
 
 def _claims(sections: Sequence[Section]) -> str:
@@ -119,12 +114,8 @@ def _claims(sections: Sequence[Section]) -> str:
         "counted": claims_counted(verdicts),
         "chips": "\n".join(_chip(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]),
     }
-    content = Template(_template("search.html")).substitute(given) if len(sections) > 1 else ""
+    content = filled("search.html", **given) if len(sections) > 1 else ""
     return _part("claims", "All claims, study by study", content)
-
-
-def _template(name: str) -> str:
-    return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")
 
 
 def _chip(verdict: Verdict, claims: int) -> str:

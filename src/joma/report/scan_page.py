@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 
 import numpy as np
 
@@ -22,6 +18,7 @@ from joma.report.scan_section import NO_FIGURES, beside, measured, record, said,
 from joma.report.scan_tables import table
 from joma.report.scan_words import layers_of, measure_title
 from joma.report.scans import ShownScan
+from joma.report.templates import filled, head
 from joma.scan.curves import Scan, mean_of
 
 _TAKEN = ("top", "theme", "main", "repeat", "beside", "left-out")
@@ -83,12 +80,9 @@ def _write(
     links: Sequence[tuple[str, str]],
     footer: str,
 ) -> Path:
-    style, script = _template("style.css"), _template("script.js")
-    text = Template(_template("scan.html")).substitute(
-        title=escape(title),
-        style=style,
-        script=script,
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+    text = filled(
+        "scan.html",
+        head=head(f"joma scan: {title}"),
         contents="\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links),
         headline=escape(headline),
         summary=escape(summary),
@@ -152,7 +146,3 @@ def _names(first: str, second: str) -> tuple[str, str]:
         if names[0] != names[1]:
             return names
     return f"{_name(first)} (1)", f"{_name(second)} (2)"
-
-
-def _template(name: str) -> str:
-    return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")

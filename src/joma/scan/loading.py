@@ -27,7 +27,7 @@ from joma.scan.checkpoint import ENDINGS, parsed_json
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.tensor_file import small_file
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _HOW_MANY = re.compile(r"(.*_)?(layers?|depths?|experts?|blocks?)")
 _SLOWEST = 100_000  # bytes a second that a tokenizer is allowed to take its time for
 
@@ -62,7 +62,7 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
     meets words that it does not expect.
     """
     # transformers makes up an empty tokenizer where there is none.
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
+    if not any((folder / name).is_file() for name in TOKENIZERS):
         raise CheckpointError(f"{what} has no tokenizer; give the token ids of the text as a .npy file")
     _transformers()
     patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST

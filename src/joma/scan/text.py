@@ -12,7 +12,7 @@ from torch import Tensor
 from joma.host.errors import BadInput
 from joma.host.words import counted
 from joma.scan.checkpoint import Place
-from joma.scan.loading import _TOKENIZERS, token_ids
+from joma.scan.loading import TOKENIZERS, token_ids
 
 LONGEST = 512
 """Tokens in a window, or fewer where the model or the text has fewer."""
@@ -103,7 +103,7 @@ def _given(tokenizer: Path) -> Path:
     """The folder that --tokenizer names, by itself or by a file in it."""
     folder = tokenizer.parent if tokenizer.is_file() else tokenizer
     if not _has_tokenizer(folder):
-        raise BadInput(f"--tokenizer {tokenizer} has none of {', '.join(_TOKENIZERS)}; name a folder with a tokenizer")
+        raise BadInput(f"--tokenizer {tokenizer} has none of {', '.join(TOKENIZERS)}; name a folder with a tokenizer")
     return folder
 
 
@@ -118,4 +118,4 @@ def _beside(folder: Path, place: Place) -> Path:
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _TOKENIZERS)
+    return any((folder / name).is_file() for name in TOKENIZERS)

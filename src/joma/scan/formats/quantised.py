@@ -82,6 +82,13 @@ def _cut(value: Tensor, rows: Rows | None) -> Tensor:
     return value if rows is None else value[slice(*rows)]
 
 
+def _named(parts: tuple[str, ...], ending: str) -> str:
+    part = _part(parts, f".{ending}")
+    if part is None:
+        raise _refused(parts[0], f"it has no {ending} beside it")
+    return part
+
+
 def _part(parts: tuple[str, ...], ending: str) -> str | None:
     return next((part for part in parts if part.endswith(ending)), None)
 
@@ -104,7 +111,7 @@ class Packed:
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         kind, bits, inputs, outputs = self._layout(parts)
-        words, zeros, scales = (parts.take(self._named(part)) for part in ("qweight", "qzeros", "scales"))
+        words, zeros, scales = (parts.take(_named(self.parts, part)) for part in ("qweight", "qzeros", "scales"))
         if kind == "awq":
             values = in_awq_order(unpacked(words.T.contiguous(), 4))  # (outputs, inputs)
             zero = in_awq_order(unpacked(zeros.T.contiguous(), 4)).T
@@ -124,12 +131,12 @@ class Packed:
     def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
         """What it is, its bits, its inputs and its outputs."""
         for ending in ("qweight", "qzeros", "scales"):
-            stored = parts.look(self._named(ending))
+            stored = parts.look(_named(self.parts, ending))
             words = ending == "scales" or stored.dtype is torch.int32
             if len(stored.shape) != 2 or 0 in stored.shape or not words:
                 raise _refused(self.parts[0], f"its {ending} are {stored.dtype} {stored.shape}")
-        (high, wide), (groups, outputs) = (parts.look(self._named(part)).shape for part in ("qweight", "scales"))
-        zeros = parts.look(self._named("qzeros")).shape
+        (high, wide), (groups, outputs) = (parts.look(_named(self.parts, part)).shape for part in ("qweight", "scales"))
+        zeros = parts.look(_named(self.parts, "qzeros")).shape
         told = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
         if outputs == 8 * wide and "gptq" not in told and zeros == (groups, wide) and groups and high % groups == 0:
             return "awq", 4, high, outputs
@@ -160,12 +167,6 @@ class Packed:
 
     def _second_format(self) -> bool:
         return self.settings.get("checkpoint_format") == "gptq_v2"
-
-    def _named(self, ending: str) -> str:
-        part = _part(self.parts, f".{ending}")
-        if part is None:
-            raise _refused(self.parts[0], f"it has no {ending} beside it")
-        return part
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class FourBit:
         state, (count, dtype) = self._state(parts), _plain(parts.look(self.parts[0]))
         shape = tuple(state["shape"])
         numbers = torch.Size(shape).numel()
-        absmax, table = parts.take(self._named("absmax")), parts.take(self._named("quant_map"))
+        absmax, table = parts.take(_named(self.parts, "absmax")), parts.take(_named(self.parts, "quant_map"))
         if torch.Size(count).numel() * 2 != numbers + numbers % 2 or table.shape != (16,) or dtype is not torch.uint8:
             raise _refused(self.parts[0], f"it has {torch.Size(count).numel():,} bytes, and its shape is {shape}")
         if absmax.dtype is torch.uint8:
@@ -222,7 +223,8 @@ class FourBit:
         return _cut((values * scale).view(shape), rows)
 
     def _nested(self, parts: Parts, state: Mapping[str, Any], absmax: Tensor) -> Tensor:
-        table, most = parts.take(self._named("nested_quant_map")).float(), parts.take(self._named("nested_absmax"))
+        table, most = (parts.take(_named(self.parts, f"nested_{part}")) for part in ("quant_map", "absmax"))
+        table = table.float()
         block, offset = state.get("nested_blocksize"), state.get("nested_offset", 0.0)
         if type(block) is not int or block < 1 or not isinstance(offset, int | float) or table.shape != (256,):
             raise _refused(self.parts[0], "its quant_state does not say how its scales are stored")
@@ -249,12 +251,6 @@ class FourBit:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _refused(self.parts[0], "its quant_state does not say what its shape and its blocks are") from None
         return dict(state)
-
-    def _named(self, ending: str) -> str:
-        part = _part(self.parts, f".{ending}")
-        if part is None:
-            raise _refused(self.parts[0], f"it has no {ending} beside it")
-        return part
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Names for parts of a tensor: one expert of a stack of them, the gate in a matrix that holds gate and up together.
 
-A part is named as numpy would write it: `experts.down_proj[3]` is the third slice along the first dimension,
+A part is named as numpy would write it: `experts.down_proj[3]` is slice 3 along the first dimension,
 `gate_up_proj[0:24]` its first 24 rows, `experts.gate_up_proj[3,:,0::2]` every other column of slice 3.
 """
 
