@@ -15,7 +15,7 @@ FLOORS = (
     ("data", "measure", "runs", "scale"),
     ("models", "figures", "optim"),
     ("probes",),
-    ("training", "scan"),
+    ("training", "scan", "cache"),
     ("claims",),
     ("recipes",),
     ("studies",),

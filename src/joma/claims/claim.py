@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 _SOURCE = re.compile(
-    r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG|Saunshi et al\.|Zhang et al\.|MobileLLM) "
+    r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG|Saunshi et al\.|Zhang et al\.|MobileLLM|"
+    r"H2O|StreamingLLM|Deja Vu) "
     r"((Thm|Lemma|Cor\.|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
 )
 _ID = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
