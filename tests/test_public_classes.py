@@ -21,7 +21,7 @@ from joma.probes import collect_plain
 from joma.scan.sources.made_files import MadeFiles
 from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
 from joma.theory.attention import Attention
-from joma.training import Ensemble, Optimizer, SeriesConfig, next_token_loss
+from joma.training import Ensemble, Optimizer, Origin, SeriesConfig, next_token_loss
 
 LONGEST = 120
 BY_MODULE = (theory, measure, models, data)
@@ -190,6 +190,7 @@ EXAMPLES = {
     "theory.salience.ConvergenceRatio": lambda folder: salience.convergence_ratio(MANY, 2.0, MANY),
     "theory.scan_snap.GainBounds": lambda folder: scan_snap.gain_bounds(MANY, MANY),
     "training.ensemble.Ensemble": lambda folder: ensemble(),
+    "training.ensemble.Origin": lambda folder: Origin("base", at=600),
     "training.optimizers.Optimizer": lambda folder: Optimizer("adam", rate=tuple([1e-3] * 40), clip=0.5),
     "training.series.SeriesConfig": lambda folder: SeriesConfig(layers=12, width=768, heads=12, steps=143_000),
 }

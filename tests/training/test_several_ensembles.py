@@ -16,8 +16,8 @@ from torch import Tensor
 
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train, train_all
+from joma.training._telling import Teller
 from joma.training.engine import Engine
-from joma.training.trainer import _Teller
 
 
 def several() -> dict[str, Ensemble]:
@@ -74,7 +74,7 @@ def test_several_ensembles_go_on_after_a_kill(tmp_path: Path, alone: Run, dies: 
 def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
     run = fresh(tmp_path / "a.sqlite")
     clock = iter(range(10**6))
-    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: next(clock))
+    monkeypatch.setattr("joma.training._telling.monotonic", lambda: next(clock))
     heard: list[tuple[float, str]] = []
     train_all(
         several(), run, side_by_side=side_by_side, progress=lambda *told: heard.append(told), checkpoint_every=9e9
@@ -89,12 +89,12 @@ def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
 
 
 def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2)
+    on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2, first=0)
     heard: list[str] = []
     clock = [0.0]
-    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: clock[0])
-    monkeypatch.setattr("joma.training.trainer._work", lambda ensemble: 1.0)
-    teller = _Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))  # type: ignore[dict-item]
+    monkeypatch.setattr("joma.training._telling.monotonic", lambda: clock[0])
+    monkeypatch.setattr("joma.training._telling._work", lambda ensemble: 1.0)
+    teller = Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))  # type: ignore[dict-item]
     teller.begin("new", 0)
     teller.begin("done", 100)
     for name in ("new", "done"):

@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All along, and of the ensemble it belongs to; nothing is said where there is none, or nothing left to train."""
     clock = iter(range(10**6))
-    monkeypatch.setattr("joma.training.trainer.monotonic", lambda: next(clock))
+    monkeypatch.setattr("joma.training._telling.monotonic", lambda: next(clock))
     run = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
         train_all({"a": ensemble(), "b": ensemble(batch=dies_at(11))}, run, checkpoint_every=0.0)

@@ -55,6 +55,17 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, about
 
 
+def about_sealed(path: Path) -> dict[str, str]:
+    """The strings of such a file alone, without its checksum being compared: for the question whose it is."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+
+
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> int:
     """CRC-32 of names, types, shapes, bytes and strings, in an order of its own: safetensors keeps none."""
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,16 @@ def layer_curves(run: Run, variant: str, measure: str = "valid/entropy", rate: i
     values = curve(run, variant, measure)[rate][alive(run, variant)[rate]]  # (seeds, points, layers[, heads])
     values = values if values.ndim == 3 else values.mean(-1)
     return np.moveaxis(values, 2, 0)
+
+
+def allocated(run: Run, variant: str) -> tuple[list[str], np.ndarray]:
+    """The groups of parameters, and how much of each layer's change of entropy came through each of them.
+
+    (rates, seeds, points, groups, layers), each point since the one before; 0 at the first. Only of variants whose
+    recipe asks for it, see `joma.recipes.language.Recipe.allocate`.
+    """
+    groups: list[str] = json.loads(bytes(run.value(f"{variant}/groups")).decode())
+    return groups, curve(run, variant, "allocation/parts")
 
 
 def layer_rebounds(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> Rebound | None:

@@ -1,7 +1,9 @@
 """How dynamics are produced: many runs trained at once as one batched ensemble; a series of checkpoints of our own."""
 
+from joma.training.branch import branch
+from joma.training.checkpoints import forget_kept
 from joma.training.cross_entropy import cross_entropy
-from joma.training.ensemble import Ensemble
+from joma.training.ensemble import Ensemble, Origin
 from joma.training.losses import answer_loss, class_loss, next_token_loss
 from joma.training.optimizers import Optimizer
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
@@ -10,11 +12,14 @@ from joma.training.trainer import train, train_all
 __all__ = [
     "Ensemble",
     "Optimizer",
+    "Origin",
     "SeriesConfig",
     "answer_loss",
+    "branch",
     "checkpoint_steps",
     "class_loss",
     "cross_entropy",
+    "forget_kept",
     "next_token_loss",
     "train",
     "train_all",

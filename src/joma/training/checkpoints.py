@@ -1,13 +1,15 @@
-"""Where a training run was when it was last written down: one safetensors file beside the run."""
+"""What training writes beside the run: where it was when last written down, and states kept for branches."""
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from joma.host.sealed import load_sealed, save_sealed
+from joma.host.sealed import about_sealed, load_sealed, save_sealed
 from joma.runs import Run, RunError
 
 
@@ -41,24 +43,70 @@ class Checkpoint:
             return "from the start, as there is no earlier checkpoint"
         return f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
 
-    def load(self, groups: int) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
-        """The step and the state of every group; the beginning if there is no checkpoint of this run."""
+    def load(self, groups: int, first: int = 0) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
+        """The step and the state of every group; the beginning, step `first`, if there is no checkpoint of this run."""
         states: dict[int, dict[str, Tensor]] = {}
         try:
             tensors, about = load_sealed(self.path)
             if about.get("identity") != self.identity:
-                return [0] * groups, {}
+                return [first] * groups, {}
             for key, tensor in tensors.items():
                 group, name = key.split("/", 1)
                 states.setdefault(int(group), {})[name] = tensor
             at: list[int] = json.loads(about["at"])
         except FileNotFoundError:
-            return [0] * groups, {}
+            return [first] * groups, {}
         except (KeyError, ValueError):  # a DamagedError among them
             self.unreadable = True
-            return [0] * groups, {}
+            return [first] * groups, {}
         self.kept = list(at)
         return at, states
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+class KeptState:
+    """The state of a whole ensemble after some step, for those that branch off there. It belongs to one run."""
+
+    def __init__(self, run: Run, name: str, step: int) -> None:
+        self.path = run.path.with_name(f"{run.path.name}-{name.replace('/', '.') or 'ensemble'}.step{step}.kept")
+        self.name, self.step, self.identity = name, step, f"{run.created} {name} {step}"
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a file of this run; only its head is read."""
+        try:
+            return about_sealed(self.path).get("identity") == self.identity
+        except (OSError, ValueError):
+            return False
+
+    def save(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Write the states of all groups as one, whole or not at all: a branch may be split into other groups."""
+        tensors = {key: torch.cat([state[key] for state in states]) for key in states[0]}
+        try:
+            save_sealed(self.path, tensors, {"identity": self.identity})
+        except Exception as error:
+            raise RunError(
+                f"the state of {self.name} at step {self.step} could not be kept in {self.path} ({error}); what was "
+                "recorded is safe, and the same command goes on from the last checkpoint"
+            ) from error
+
+    def load(self, members: Sequence[int]) -> dict[str, Tensor]:
+        """The state of these members."""
+        what = f"the state of {self.name} at step {self.step}, from which a branch begins,"
+        try:
+            tensors, about = load_sealed(self.path)
+        except FileNotFoundError as error:
+            raise RunError(f"{what} is gone: there is no {self.path}; start again with --fresh") from error
+        except ValueError as error:
+            raise RunError(f"{what} cannot be read: {error}; start again with --fresh") from error
+        if about.get("identity") != self.identity:
+            raise RunError(f"{what} is of another run: {self.path}; start again with --fresh")
+        return {key: tensor[list(members)] for key, tensor in tensors.items()}
+
+
+def forget_kept(run: Run) -> None:
+    """Remove all states that were kept for branches of this run: they are as large as the networks."""
+    for path in run.path.parent.glob(f"{glob.escape(run.path.name)}-*.kept"):
+        path.unlink(missing_ok=True)

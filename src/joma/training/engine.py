@@ -44,7 +44,7 @@ class Engine:
         for name, parameter in self.networks.named_parameters():
             if len(parameter) != len(members):
                 raise ValueError(f"{name} has {counted(len(parameter), 'member')}, but {len(members)} were asked for")
-        self.parameters = list(self.networks.parameters())
+        self.parameters, self.still = _what_learns(self.networks, ensemble.frozen)
         self.moments = ensemble.optimizer.start(self.parameters)
         self.step = torch.zeros((), dtype=torch.int32, device=self.device)
         self.age = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -53,6 +53,7 @@ class Engine:
         self.loss_sum = torch.zeros(len(members), dtype=torch.float64, device=self.device)
         self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
         self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
+        self.before = {name: p.detach().clone() for name, p in self._weights().items()} if ensemble.between else {}
         self.captured = None if self.stream is None else _Captured(self.stream)
         self.compiler = None if self.stream is None else "inductor"
         self.update = ensemble.optimizer.update
@@ -63,10 +64,16 @@ class Engine:
     def _at_work(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
-    def become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
-        """Be these members, in that state; without one, at their beginning."""
+    def become(
+        self, members: Sequence[int], state: Mapping[str, Tensor] | None, origin: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Be these members, in that state; without one, at their beginning: in the state `origin`, if that is given."""
         with self._at_work():
             self._become(members, state)
+            if state is None:
+                self._begin(origin)
+            for place in self.still:
+                place.remember()
 
     def _become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
         rates = self.ensemble.optimizer.rates(self.ensemble.members)
@@ -82,6 +89,34 @@ class Engine:
             self.diverged_at.fill_(-1)
         self.members, self.fresh = members, False
 
+    def _begin(self, origin: Mapping[str, Tensor] | None) -> None:
+        """Take over weights, moments and who has diverged from the ensemble that this one branches off."""
+        for name, tensor in self._inherited().items() if origin is not None else ():
+            tensor.copy_(origin[name])  # type: ignore[index]
+        self._look_back()
+
+    def _inherited(self) -> dict[str, Tensor]:
+        """What a branch takes over from its origin. Buffers are as its own networks have them."""
+        renew = self.ensemble.origin is not None and self.ensemble.origin.renew
+        weights = {f"networks.{name}": tensor for name, tensor in self._weights().items()}
+        return weights | ({} if renew else self._moments()) | {"diverged_at": self.diverged_at}
+
+    def _look_back(self) -> None:
+        """What was, from now on, is what is now."""
+        weights = self._weights()
+        for name, kept in self.before.items():
+            kept.copy_(weights[name])
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.networks.named_parameters()}
+
+    def to_keep(self) -> dict[str, Tensor]:
+        """What branches begin from, in main memory."""
+        weights = {f"networks.{name}": tensor for name, tensor in self._weights().items()}
+        kept = weights | self._moments() | {"diverged_at": self.diverged_at}
+        with self._at_work():
+            return {name: tensor.to("cpu", copy=True) for name, tensor in kept.items()}
+
     def state(self) -> dict[str, Tensor]:
         """All that changes, in main memory."""
         with self._at_work():
@@ -89,9 +124,17 @@ class Engine:
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"networks.{name}": tensor for name, tensor in self.networks.state_dict().items()}
-        for order, moment in enumerate(self.moments):
-            tensors |= {f"moment{order}.{i}": tensor for i, tensor in enumerate(moment)}
+        tensors |= self._moments() | {f"before.{name}": tensor for name, tensor in self.before.items()}
         return tensors | {name: getattr(self, name) for name in ("loss_sum", "loss_count", "diverged_at")}
+
+    def _moments(self) -> dict[str, Tensor]:
+        """By the number of their parameter among all: in a twin some of them do not learn."""
+        number = {id(p): i for i, p in enumerate(self.networks.parameters())}
+        return {
+            f"moment{order}.{number[id(p)]}": tensor
+            for order, moment in enumerate(self.moments)
+            for p, tensor in zip(self.parameters, moment, strict=True)
+        }
 
     def advance(self, first: int, last: int) -> Iterator[int]:
         """Make the steps from `first` up to `last`, now and then yielding the number made."""
@@ -110,9 +153,10 @@ class Engine:
         if begins and (step == 0 or step in self.ensemble.points):
             self.loss_sum.zero_()
             self.loss_count.zero_()
+            self._look_back()
         if optimizer.decay_every is not None and (begins or step % optimizer.decay_every == 0):
             self.rates.copy_(self.full_rates * optimizer.decay ** (step // optimizer.decay_every))
-        age = step if optimizer.renew_every is None else step % optimizer.renew_every
+        age = self._age(step)
         if age == 0:
             for moment in self.moments:
                 torch._foreach_zero_(moment)
@@ -124,12 +168,22 @@ class Engine:
         else:
             self.captured(self._step, batch)
 
+    def _age(self, step: int) -> int:
+        """Steps since the optimizer's state was new."""
+        every, origin = self.ensemble.optimizer.renew_every, self.ensemble.origin
+        age = step if every is None else step % every
+        return min(age, step - origin.at) if origin is not None and origin.renew else age
+
     def _step(self, batch: tuple[Tensor, ...]) -> None:
         with compiled_parts(self.compiler):
             losses = self.ensemble.loss(self.networks, batch, keys(self.networks.seeds, self.step))
-        gradients = torch.autograd.grad(losses.sum(), self.parameters)
+        gradients = list(torch.autograd.grad(losses.sum(), self.parameters))
         with torch.no_grad():
+            for place in self.still:
+                gradients[place.number] = place.without(gradients[place.number])
             self.update([p.detach() for p in self.parameters], gradients, self.moments, self.rates, self.age)
+            for place in self.still:
+                place.restore()
             self.loss_sum += losses
             self.loss_count += 1
             first = (self.diverged_at < 0) & ~losses.isfinite()
@@ -140,23 +194,64 @@ class Engine:
         found: dict[str, Tensor] = {}
         with self._at_work(), torch.no_grad():
             for name, measure in self.ensemble.measures.items():
-                value = measure(self.networks, self.members)
-                parts = (
-                    {f"{name}/{part}": v for part, v in value.items()} if isinstance(value, Mapping) else {name: value}
-                )
-                for part, values in parts.items():
-                    if len(values) != len(self.members):
-                        got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
-                        raise ValueError(f"measure {part!r} gave {got}")
-                    found[part] = values.detach().cpu()
+                found |= self._parts(name, measure(self.networks, self.members))
+            for name, change in self.ensemble.between.items():
+                found |= self._parts(name, change(self.networks, self.before, self.members))
             found["train_loss"] = (self.loss_sum / self.loss_count).cpu()
             found["diverged_at"] = self.diverged_at.cpu()
         return found
+
+    def _parts(self, name: str, value: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a measure gave, by the names it is recorded under."""
+        parts = {f"{name}/{part}": v for part, v in value.items()} if isinstance(value, Mapping) else {name: value}
+        for part, values in parts.items():
+            if len(values) != len(self.members):
+                got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
+                raise ValueError(f"measure {part!r} gave {got}")
+        return {part: values.detach().cpu() for part, values in parts.items()}
 
     def mean_loss(self) -> float:
         """Over members and the steps since the last measuring point."""
         with self._at_work():
             return float((self.loss_sum / self.loss_count).nanmean())
+
+
+class _Still:
+    """A part of a parameter that does not learn while the rest of it does."""
+
+    def __init__(self, number: int, parameter: Tensor, index: Any) -> None:
+        self.number, self.parameter, self.index = number, parameter.detach(), index
+        self.kept = self.parameter[index].clone()
+
+    def remember(self) -> None:
+        self.kept.copy_(self.parameter[self.index])
+
+    def without(self, gradient: Tensor) -> Tensor:
+        """The gradient as if the part were no parameter."""
+        gradient = gradient.clone()
+        gradient[self.index] = 0.0
+        return gradient
+
+    def restore(self) -> None:
+        """Undo what momentum or weight decay did to it."""
+        self.parameter[self.index] = self.kept
+
+
+def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], list[_Still]]:
+    """The parameters that learn, and the parts of them that do not."""
+    named = dict(networks.named_parameters())
+    parts = [(one, None) if isinstance(one, str) else tuple(one) for one in frozen]
+    for name, _ in parts:
+        if name not in named:
+            raise ValueError(f"frozen must name parameters of the networks, {', '.join(named)}, got {name!r}")
+    whole = {name for name, index in parts if index is None}
+    learns = [name for name in named if name not in whole]
+    if not learns:
+        raise ValueError("frozen must leave something to learn: it names every parameter")
+    still = [
+        _Still(learns.index(name), named[name], index) for name, index in parts if index is not None and name in learns
+    ]
+    return [named[name] for name in learns], still
 
 
 class _Captured:

@@ -21,6 +21,23 @@ Precision = Literal["float32", "tf32", "half-logits", "half"]
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a branch begins: a state of another ensemble of the same run.
+
+    - of: the name that it is recorded under
+    - at: the step
+    - renew: whether the optimizer's state begins anew there
+
+    >>> Origin("base", at=600)
+    Origin(of='base', at=600, renew=False)
+    """
+
+    of: str
+    at: int
+    renew: bool = False
+
+
+@dataclass(frozen=True)
 class Ensemble:
     """What is trained: members, each with its data, its loss and its learning rate.
 
@@ -38,7 +55,12 @@ class Ensemble:
     - steps: number of training steps
     - measures: measures[name](networks, members) -> (members, ...), called at every measuring point without gradients.
       What one pass finds can be given together, as a mapping: its parts are recorded as name/part.
+    - between: between[name](networks, before, members) -> as a measure; `before` are the parameters at the measuring
+      point before, by name. At the first point they are those of now.
     - measure_at: measure after so many steps; 0 is the untrained network. The last step always belongs to it.
+    - keep_at: keep the whole state after so many steps beside the run, for branches (see `joma.training.branch`)
+    - frozen: parameters that stay what they are, by name; ("qkv", index) freezes qkv[index], all members first
+    - origin: where training begins; None is the beginning of `networks`. `joma.training.branch` gives it.
     - dims: names for the dimensions of what is recorded, by measure: those after the member, such as ("layer", "head")
     - device: where to train, such as cpu or cuda
     - precision: of matrix products on a GPU. tf32: factors are rounded to ten bits; half-logits: and logits are
@@ -69,7 +91,13 @@ class Ensemble:
     optimizer: Optimizer
     steps: int
     measures: Mapping[str, Callable[[Any, Sequence[int]], Tensor | Mapping[str, Tensor]]] = field(default_factory=dict)
+    between: Mapping[str, Callable[[Any, Mapping[str, Tensor], Sequence[int]], Tensor | Mapping[str, Tensor]]] = field(
+        default_factory=dict
+    )
     measure_at: Sequence[int] = ()
+    keep_at: Sequence[int] = ()
+    frozen: Sequence[Any] = ()
+    origin: Origin | None = None
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     device: str = "cpu"
     precision: Precision = "float32"
@@ -91,11 +119,21 @@ class Ensemble:
             raise ValueError(str(missing))
         if self.device == "cpu" and self.precision != "float32":
             raise ValueError(f"precision {self.precision!r} is a choice for a GPU; on a CPU it is float32")
-        if any(not 0 <= step <= self.steps for step in self.measure_at):
-            raise ValueError(f"measure_at must lie between 0 and {self.steps}, got {list(self.measure_at)}")
+        if self.steps <= self.first:
+            raise ValueError(f"steps must be above {self.first}, where the branch begins, got {self.steps}")
+        for name in ("measure_at", "keep_at"):
+            if any(not self.first <= step <= self.steps for step in getattr(self, name)):
+                raise ValueError(
+                    f"{name} must lie between {self.first} and {self.steps}, got {list(getattr(self, name))}"
+                )
         self.optimizer.rates(self.members)
 
     @property
     def points(self) -> list[int]:
         """The measuring points."""
         return sorted({*self.measure_at, self.steps})
+
+    @property
+    def first(self) -> int:
+        """The step that training begins at: 0, or where a branch leaves its ensemble."""
+        return 0 if self.origin is None else self.origin.at

@@ -91,6 +91,13 @@ class Optimizer:
             raise ValueError(f"rate has {counted(len(self.rate), 'entry', 'entries')} for {counted(members, 'member')}")
         return self.rate
 
+    @property
+    def state_kind(self) -> str:
+        """What the state holds: optimizers of one kind can take over each other's."""
+        if self.kind == "sgd":
+            return "velocity" if self.momentum else "none"
+        return "two means"
+
     def start(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
         """The state before the first step: zeros, none, one or two for each parameter."""
         count = 2 if self.kind != "sgd" else (1 if self.momentum else 0)

@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from time import monotonic
 
@@ -23,15 +23,14 @@ from joma.host.progress import Progress
 from joma.host.words import counted
 from joma.models.products import half_products
 from joma.runs import Run
-from joma.training.checkpoints import Checkpoint
+from joma.training._telling import Teller
+from joma.training.checkpoints import Checkpoint, KeptState
 from joma.training.cross_entropy import half_logits
 from joma.training.engine import Engine, room_to_compile
 from joma.training.ensemble import Ensemble, Precision
 
 SAVING = 0.01
 """The part of the time that may go into checkpoints: what takes long to write is written less often."""
-
-ANEW = "checkpoint unreadable, training begins anew"
 
 
 def train(
@@ -81,6 +80,8 @@ def train_all(
 ) -> None:
     """Train several ensembles, each as `train` does, under its name. What is recorded already is not trained again.
 
+    A branch begins when its origin has been trained (see `joma.training.branch`).
+
     side_by_side: all at once, or one after the other. Unless said, at once if all are on a GPU; where its memory does
     not hold them, one after the other. What is recorded does not depend on it, but for rounding on a GPU.
 
@@ -105,21 +106,39 @@ def train_all(
     """
     on_gpu = [ensemble.device.startswith("cuda") for ensemble in ensembles.values()]
     side_by_side = all(on_gpu) if side_by_side is None else side_by_side
-    teller = _Teller(ensembles, progress)
+    teller = Teller(ensembles, progress)
     with room_to_compile() if any(on_gpu) else nullcontext():
-        if side_by_side and len(ensembles) > 1:
-            try:
-                _advance(ensembles, run, teller, checkpoint_every)
-                return
-            except torch.OutOfMemoryError:
-                pass
-            _free_memory()
-            progress(teller.share, "out of memory: going on with one ensemble after the other")
-        for name, ensemble in ensembles.items():
-            _train_alone(name, ensemble, run, teller, checkpoint_every)
+        for wave in _waves(ensembles):
+            _train_wave(wave, run, teller, checkpoint_every, side_by_side=side_by_side)
 
 
-def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: _Teller, every: float) -> None:
+def _waves(ensembles: Mapping[str, Ensemble]) -> Iterator[dict[str, Ensemble]]:
+    """The ensembles in an order in which every branch comes after its origin; those of one wave do not wait."""
+    left = dict(ensembles)
+    while left:
+        wave = {name: one for name, one in left.items() if one.origin is None or one.origin.of not in left}
+        if not wave:
+            raise ValueError(f"{', '.join(left)} branch off one another: one of them must begin without an origin")
+        left = {name: one for name, one in left.items() if name not in wave}
+        yield wave
+
+
+def _train_wave(
+    ensembles: Mapping[str, Ensemble], run: Run, teller: Teller, every: float, *, side_by_side: bool
+) -> None:
+    if side_by_side and len(ensembles) > 1:
+        try:
+            _advance(ensembles, run, teller, every)
+            return
+        except torch.OutOfMemoryError:
+            pass
+        _free_memory()
+        teller.progress(teller.share, "out of memory: going on with one ensemble after the other")
+    for name, ensemble in ensembles.items():
+        _train_alone(name, ensemble, run, teller, every)
+
+
+def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: Teller, every: float) -> None:
     """In groups that fit into memory: their size is halved until they do. What was recorded is not recorded again."""
     together = None
     while True:
@@ -142,7 +161,7 @@ def _free_memory() -> None:
 
 
 def _advance(
-    ensembles: Mapping[str, Ensemble], run: Run, teller: _Teller, every: float, together: int | None = None
+    ensembles: Mapping[str, Ensemble], run: Run, teller: Teller, every: float, together: int | None = None
 ) -> None:
     """Train all of these, in turns of a few steps each."""
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
@@ -180,8 +199,8 @@ class _Training:
         count = -(-ensemble.members // together)
         bounds = [round(i * ensemble.members / count) for i in range(count + 1)]  # sizes differ by one at most
         self.groups = [range(a, b) for a, b in itertools.pairwise(bounds)]
-        self.checkpoint = Checkpoint(run, name, together)
-        self.at, self.parked = self.checkpoint.load(count)
+        self.name, self.checkpoint = name, Checkpoint(run, name, together)
+        self.at, self.parked = self.checkpoint.load(count, ensemble.first)
         if self._recorded == ensemble.steps:
             self.at = [ensemble.steps] * count
         self.begins_anew = self.checkpoint.unreadable and self._recorded < ensemble.steps
@@ -208,10 +227,11 @@ class _Training:
         every: seconds between checkpoints, more if saving takes a larger part of the time than `saving`.
         """
         saved, pause = monotonic(), every
-        for point in self.ensemble.points:
+        for point in sorted({*self.ensemble.points, *self.ensemble.keep_at}):
             if max(self.at) > point or self._recorded == self.ensemble.steps:
-                continue  # past it, so it was recorded
-            measured = []
+                continue  # past it, so it was recorded and kept
+            measured, kept = [], []
+            keeps, measures = self._keeps(point), point in self.ensemble.points
             for group in range(len(self.groups)):
                 self._take(group, urgent=urgent)
                 for step in self._engine.advance(self.at[group], point):
@@ -222,12 +242,22 @@ class _Training:
                         saved = monotonic()
                         pause = max(every, (saved - began) / saving) if every else 0.0
                     yield self.mean_step
-                measured.append(self._engine.measure())
-            if self._recorded < point:
+                if keeps is not None:
+                    kept.append(self._engine.to_keep())
+                if measures:
+                    measured.append(self._engine.measure())
+            if keeps is not None:  # before it is recorded: what was recorded to its end is not trained again
+                keeps.save(kept)
+            if measures and self._recorded < point:
                 self._record(point, {key: torch.cat([part[key] for part in measured]) for key in measured[0]})
         self.checkpoint.remove()  # still there if killed right after its last record
         self.engines.clear()
         self.current = None
+
+    def _keeps(self, point: int) -> KeptState | None:
+        """Where the state of this point is to be kept, unless it is."""
+        kept = KeptState(self.run, self.name, point)
+        return kept if point in self.ensemble.keep_at and not kept.there else None
 
     def _record(self, point: int, found: Mapping[str, torch.Tensor]) -> None:
         """With the names of their dimensions: the member, then what the ensemble calls the others."""
@@ -257,78 +287,15 @@ class _Training:
         members = self.groups[group]
         if len(members) not in self.engines:
             self.engines[len(members)] = Engine(self.ensemble, members, urgent=urgent)
-        self.engines[len(members)].become(members, self.parked.pop(group, None))
+        state, origin = self.parked.pop(group, None), self.ensemble.origin
+        begin = KeptState(self.run, origin.of, origin.at).load(members) if origin and state is None else None
+        self.engines[len(members)].become(members, state, begin)
         self.current = group
 
     def save(self) -> None:
         """Write the checkpoint, if there is anything to keep."""
         if self.current is not None:
             self.checkpoint.save(self.at, self.parked | {self.current: self._engine.state()})
-
-
-class _Teller:
-    """Tells the progress of all ensembles, with an estimate of the time left."""
-
-    def __init__(self, ensembles: Mapping[str, Ensemble], progress: Progress) -> None:
-        self.ensembles, self.progress = ensembles, progress
-        work = {name: _work(ensemble) if len(ensembles) > 1 else 1.0 for name, ensemble in ensembles.items()}
-        self.part = {name: some / sum(work.values()) for name, some in work.items()}
-        self.step, self.found = dict.fromkeys(ensembles, 0.0), dict.fromkeys(ensembles, 0.0)
-        self.began: tuple[float, float] | None = None  # when, and at what share
-        self.anew: list[str] = []
-        self.last = monotonic()
-
-    @property
-    def share(self) -> float:
-        """Of all the work."""
-        return sum(part * self.step[name] / self.ensembles[name].steps for name, part in self.part.items())
-
-    def begin(self, name: str, step: float, *, anew: bool = False) -> None:
-        """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""
-        self.step[name] = self.found[name] = step
-        self.began = None
-        if anew:
-            self.anew.append(name)
-            self.progress(self.share, f"{name}: {ANEW}" if name else ANEW)
-
-    def start_clock(self) -> None:
-        """All have had a turn: what comes before steps, as compiling, is over, and their pace tells the time left."""
-        self.began = self.began or (monotonic(), self.share)
-
-    def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
-        """Say how far `name` is, one of those that are `going` on."""
-        if self.step[name] <= self.found[name]:
-            if self.ensembles[name].device.startswith("cuda") and self.step[name] < self.ensembles[name].steps:
-                self.progress(self.share, f"{name}: compiling" if name else "compiling")
-            return
-        now, share = monotonic(), self.share
-        if now - self.last < 0.2:
-            return
-        self.last = now
-        who = ", ".join(going) + ": " if any(going) else ""
-        members = sum(self.ensembles[one].members for one in going)
-        at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
-        shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
-        self.progress(
-            share, f"{who}{counted(members, 'network')}, {at}{shown}{self._wait(now, share)}{self._anew(going)}"
-        )
-
-    def _anew(self, going: Sequence[str]) -> str:
-        """Said all along: who looks at a log, or now and then at a bar, misses what is said once."""
-        names = [name for name in going if name in self.anew]
-        return f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
-
-    def _wait(self, now: float, share: float) -> str:
-        if self.began is None or share <= self.began[1]:
-            return ""
-        left = (now - self.began[0]) * (1 - share) / (share - self.began[1])
-        return f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
-
-
-def _work(ensemble: Ensemble) -> float:
-    """What training takes, in some unit."""
-    weights = sum(p.numel() for p in ensemble.networks([0]).parameters())
-    return float(ensemble.steps * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())
 
 
 AT_ONCE = 48 * 2**20

@@ -19,6 +19,9 @@ members first (`joma.recipes.language_curves.curve` gives them back as (rates, s
     train_loss                (members,)                  mean over the steps since the measuring point before; NaN at
                                                           step 0, because no step was taken yet
     diverged_at               (members,)                  first step with a loss that is not finite; -1 if none
+    allocation/parts          (members, groups, layers)   with `Recipe.allocate`: the change of each layer's entropy
+                                                          since the measuring point before, by groups of parameters
+    allocation/change, /gap   (members, layers)           that change, and what the parts lack of it
 
 and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `frequency_loss`), corpus/sizes (words,
 training tokens, validation tokens), corpus/sha256.
@@ -39,10 +42,11 @@ from joma.data.text import Corpus, CorpusError, cut_vocabulary, streams, windows
 from joma.host.devices import lacking
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.probes import decoder as probe
+from joma.recipes.language.allocation import allocation, frozen_parts, group_names
 from joma.recipes.language.config import LanguageModelConfig
 from joma.recipes.language.text import epoch_steps, remember_corpus, steps_to_read
 from joma.runs import Run
-from joma.training import Ensemble, Optimizer, cross_entropy, next_token_loss, train_all
+from joma.training import Ensemble, Optimizer, branch, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
 KEY_WORDS = 1_000
@@ -68,6 +72,17 @@ class Recipe:
     every: int = 1_000
     device: str = "cpu"
     precision: Precision = "float32"
+    keep_at: tuple[int, ...] = ()
+    """Steps whose whole state is kept beside the run, for branches."""
+    branch_of: str = ""
+    """The variant that this one branches off; empty: it begins at the beginning."""
+    branch_at: int = 0
+    """At which step: one of that variant's `keep_at`."""
+    frozen: tuple[str, ...] = ()
+    """What does not learn: names of `joma.models.groups.parameter_groups`, as QK or layer 2 MLP."""
+    allocate: int = 0
+    """Validation sequences on which the change of each layer's entropy, from measuring point to measuring point, is
+    split by groups of parameters; 0: it is not."""
 
     @property
     def members(self) -> list[tuple[float, int]]:
@@ -139,6 +154,8 @@ def train_variants(
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda variant=variant: np.array(variant.seeds))  # type: ignore[misc]
         run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
+        if variant.allocate:
+            run.keep(f"{name}/groups", lambda variant=variant: group_names(variant.decoder))  # type: ignore[misc]
     ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
     train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
 
@@ -170,7 +187,7 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
     def networks(members: Sequence[int]) -> Decoder:
         return Decoder(shape, [variant.members[member][1] for member in members])
 
-    return Ensemble(
+    whole = Ensemble(
         members=len(variant.members),
         networks=networks,
         batch=batch,
@@ -178,10 +195,34 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
         optimizer=replace(variant.optimizer, rate=tuple(rate for rate, _ in variant.members)),
         steps=variant.steps,
         measures=_measures(variant, text, networks),
+        between=allocation(shape, _sequences(variant, text)[0], variant.allocate) if variant.allocate else {},
         measure_at=tuple(range(0, variant.steps + 1, variant.every)),
+        keep_at=(variant.branch_at,) if variant.branch_of else variant.keep_at,
+        frozen=frozen_parts(shape, variant.frozen),
         device=variant.device,
         precision=variant.precision,
     )
+    if not variant.branch_of:
+        return whole
+    later = tuple(step for step in variant.keep_at if step > variant.branch_at)
+    return branch(whole, of=variant.branch_of, at=variant.branch_at, frozen=whole.frozen, keep_at=later)
+
+
+def _windows(variant: Recipe, text: Corpus) -> tuple[Tensor, Tensor]:
+    """The validation text and what follows each of its tokens, (count, streams, length)."""
+    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(torch.device(variant.device))
+    inputs, targets = windows(spoken, variant.decoder.context)
+    if variant.sequence >= len(inputs):
+        raise CorpusError(
+            f"sequence must be below {len(inputs)}, the number of sequences in the validation text, got "
+            f"{variant.sequence}"
+        )
+    return inputs, targets
+
+
+def _sequences(variant: Recipe, text: Corpus) -> tuple[Tensor, ...]:
+    """What is read at a measuring point, (sequences, length), and what follows."""
+    return tuple(part[: variant.valid_sequences].flatten(0, 1).contiguous() for part in _windows(variant, text))
 
 
 Measure = Callable[[Decoder, Sequence[int]], Tensor | Mapping[str, Tensor]]
@@ -189,17 +230,10 @@ Measure = Callable[[Decoder, Sequence[int]], Tensor | Mapping[str, Tensor]]
 
 def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]], Decoder]) -> dict[str, Measure]:
     device = torch.device(variant.device)
-    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(device)
-    inputs, targets = windows(spoken, variant.decoder.context)  # (count, streams, length)
-    if variant.sequence >= len(inputs):
-        raise CorpusError(
-            f"sequence must be below {len(inputs)}, the number of sequences in the validation text, got "
-            f"{variant.sequence}"
-        )
+    inputs, targets = _windows(variant, text)
     single = inputs[variant.sequence, :1].contiguous()
     first = inputs[0].contiguous(), targets[0].contiguous()
-    count = min(len(inputs), variant.valid_sequences)
-    inputs, targets = (part[:count].flatten(0, 1).contiguous() for part in (inputs, targets))
+    inputs, targets = _sequences(variant, text)
     frequency = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double().to(device)
     often = min(KEY_WORDS, int((frequency > 0).sum()))
     frequency = frequency / frequency.sum()

@@ -1,0 +1,119 @@
+"""Which parameters of a language model make the entropy of its layers change, while it trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from joma.measure.allocation import allocate
+from joma.models.decoder import Decoder, DecoderConfig
+from joma.models.groups import Part, parameter_groups
+
+CLOSE = 1e-4
+"""Nats by which the parts of one interval may miss its change. Rounding of float32 leaves about 1e-6."""
+SHARE = 1e-3
+"""Of the change itself, where that is more."""
+MOST = 32
+"""Nodes per interval at most. Networks with ReLU have kinks, which close slowly; what is missed is recorded."""
+
+Between = Callable[[Decoder, Mapping[str, Tensor], Sequence[int]], Mapping[str, Tensor]]
+
+
+def group_names(config: DecoderConfig) -> np.ndarray:
+    """The groups of parameters in the order of what is recorded, as bytes of JSON."""
+    return np.frombuffer(json.dumps(list(parameter_groups(config, by_layer=True))).encode(), np.uint8)
+
+
+def frozen_parts(config: DecoderConfig, names: Sequence[str]) -> tuple[Part, ...]:
+    """The parameters of these groups, of one layer or of all.
+
+    >>> frozen_parts(DecoderConfig(vocabulary=9, width=8, mlp=8), ["embeddings"])
+    ('embedding',)
+    """
+    known = parameter_groups(config) | parameter_groups(config, by_layer=True)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"frozen must name groups of parameters, {', '.join(known)}, got {name!r}")
+    return tuple(part for name in names for part in known[name])
+
+
+def allocation(config: DecoderConfig, inputs: Tensor, sequences: int) -> dict[str, Between]:
+    """What an ensemble takes as `between`: the change of each layer's entropy, split by groups of parameters.
+
+    inputs: (sequences, length) of the validation text, of which `sequences` are read, spread evenly.
+    """
+    chosen = inputs[torch.linspace(0, len(inputs) - 1, min(sequences, len(inputs))).long()]
+    groups = parameter_groups(config, by_layer=True)
+
+    def changes(decoder: Decoder, before: Mapping[str, Tensor], members: Sequence[int]) -> dict[str, Tensor]:
+        now = {name: p.detach() for name, p in decoder.named_parameters()}
+        sound = torch.stack([_finite(state) for state in (before, now)]).all(0)
+        states = [{name: _without(p, sound) for name, p in state.items()} for state in (before, now)]
+        with _whole_products():
+            found = allocate(
+                lambda parameters: layer_entropies(decoder, parameters, chosen),
+                states,
+                groups,
+                tolerance=SHARE,
+                absolute=CLOSE,
+                most=MOST,
+                members=True,
+            )
+        parts = {"parts": found.parts[0].movedim(1, 0), "change": found.change[0], "gap": found.gaps[0]}
+        return {name: _without(value, sound.cpu(), torch.nan) for name, value in parts.items()}
+
+    return {"allocation": changes}
+
+
+def layer_entropies(decoder: Decoder, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Mean attention entropy of every layer over queries, heads and sequences, (members, layers), with its gradient.
+
+    By lse - E[logit], whose gradient is finite at keys that are masked; -sum a ln a has none there.
+    """
+    found: list[Tensor] = []
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name == "logits":  # (members, batch, heads, queries, keys)
+            mean = (value.softmax(-1) * value.masked_fill(value == -torch.inf, 0.0)).sum(-1)
+            found.append((value.logsumexp(-1) - mean).double().mean((1, 2, 3)))
+
+    functional_call(_Features(decoder), {f"decoder.{name}": p for name, p in parameters.items()}, (tokens, look))
+    return torch.stack(found, dim=1)
+
+
+class _Features(torch.nn.Module):
+    """A decoder whose call leaves out the output matrix: entropies do not need logits over the vocabulary."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: Tensor, look: Callable[[int, str, Tensor], None]) -> Tensor:
+        return self.decoder.features(tokens, look=look)
+
+
+def _finite(state: Mapping[str, Tensor]) -> Tensor:
+    """(members,) bool: who has not diverged."""
+    return torch.stack([p.flatten(1).isfinite().all(1) for p in state.values()]).all(0)
+
+
+def _without(values: Tensor, sound: Tensor, instead: float = 0.0) -> Tensor:
+    """The values of members that diverged replaced, so that they disturb no other."""
+    return torch.where(sound.view(-1, *[1] * (values.ndim - 1)), values, instead)
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Products in float32 as it is: rounded to ten bits they would not close."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

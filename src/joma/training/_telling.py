@@ -1,0 +1,84 @@
+"""What a training run says of itself while it goes on: how far it is, its loss, and the time left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+
+from joma.host.progress import Progress
+from joma.host.words import counted
+from joma.training.ensemble import Ensemble
+
+ANEW = "checkpoint unreadable, training begins anew"
+
+
+class Teller:
+    """Tells the progress of all ensembles, with an estimate of the time left."""
+
+    def __init__(self, ensembles: Mapping[str, Ensemble], progress: Progress) -> None:
+        self.ensembles, self.progress = ensembles, progress
+        work = {name: _work(ensemble) if len(ensembles) > 1 else 1.0 for name, ensemble in ensembles.items()}
+        self.part = {name: some / sum(work.values()) for name, some in work.items()}
+        self.step = {name: float(ensemble.first) for name, ensemble in ensembles.items()}
+        self.found = dict(self.step)
+        self.began: tuple[float, float] | None = None  # when, and at what share
+        self.anew: list[str] = []
+        self.last = monotonic()
+
+    @property
+    def share(self) -> float:
+        """Of all the work."""
+        return sum(part * self._done(name) for name, part in self.part.items())
+
+    def _done(self, name: str) -> float:
+        """The share of its own way that an ensemble has gone."""
+        ensemble = self.ensembles[name]
+        return (self.step[name] - ensemble.first) / (ensemble.steps - ensemble.first)
+
+    def begin(self, name: str, step: float, *, anew: bool = False) -> None:
+        """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""
+        self.step[name] = self.found[name] = step
+        self.began = None
+        if anew:
+            self.anew.append(name)
+            self.progress(self.share, f"{name}: {ANEW}" if name else ANEW)
+
+    def start_clock(self) -> None:
+        """All have had a turn: what comes before steps, as compiling, is over, and their pace tells the time left."""
+        self.began = self.began or (monotonic(), self.share)
+
+    def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
+        """Say how far `name` is, one of those that are `going` on."""
+        if self.step[name] <= self.found[name]:
+            if self.ensembles[name].device.startswith("cuda") and self.step[name] < self.ensembles[name].steps:
+                self.progress(self.share, f"{name}: compiling" if name else "compiling")
+            return
+        now, share = monotonic(), self.share
+        if now - self.last < 0.2:
+            return
+        self.last = now
+        who = ", ".join(going) + ": " if any(going) else ""
+        members = sum(self.ensembles[one].members for one in going)
+        at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
+        shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
+        self.progress(
+            share, f"{who}{counted(members, 'network')}, {at}{shown}{self._wait(now, share)}{self._anew(going)}"
+        )
+
+    def _anew(self, going: Sequence[str]) -> str:
+        """Said all along: who looks at a log, or now and then at a bar, misses what is said once."""
+        names = [name for name in going if name in self.anew]
+        return f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
+
+    def _wait(self, now: float, share: float) -> str:
+        if self.began is None or share <= self.began[1]:
+            return ""
+        left = (now - self.began[0]) * (1 - share) / (share - self.began[1])
+        return f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+
+
+def _work(ensemble: Ensemble) -> float:
+    """What training takes, in some unit."""
+    weights = sum(p.numel() for p in ensemble.networks([0]).parameters())
+    return float((ensemble.steps - ensemble.first) * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())

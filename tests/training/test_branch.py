@@ -1,0 +1,216 @@
+"""Branches: a twin with nothing changed is its base again; what is frozen stays; kills in between change nothing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from joma.models import Decoder, DecoderConfig
+from joma.models.groups import parameter_groups
+from joma.runs import Run, RunError
+from joma.training import Ensemble, Optimizer, branch, forget_kept, next_token_loss, train_all
+
+SHAPE = DecoderConfig(vocabulary=11, width=8, mlp=12, layers=2, context=9, dropout=0.1)
+TEXT = torch.randint(11, (40, 10), generator=torch.Generator().manual_seed(0))
+
+
+def weights(decoder: Decoder, members: Sequence[int]) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in decoder.named_parameters()}
+
+
+def moved(decoder: Decoder, before: Any, members: Sequence[int]) -> torch.Tensor:
+    """How far all parameters went since the point before, (members,)."""
+    return sum((p.detach() - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters())  # type: ignore[return-value]
+
+
+def batch(step: int, members: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = TEXT[(4 * step) % 36 : (4 * step) % 36 + 4]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def ensemble(**changes: Any) -> Ensemble:
+    given: dict[str, Any] = {
+        "members": 3,
+        "networks": lambda members: Decoder(SHAPE, seeds=members),
+        "batch": batch,
+        "loss": next_token_loss,
+        "optimizer": Optimizer("adam", rate=(1e-2, 3e-3, 1e-3), clip=0.5, renew_every=8, weight_decay=0.01),
+        "steps": 20,
+        "measures": {"weights": weights},
+        "between": {"moved": moved},
+        "measure_at": (0, 5, 10, 15),
+        "keep_at": (7, 12),
+    }
+    return Ensemble(**given | changes)
+
+
+def trained(folder: Path, ensembles: dict[str, Ensemble], name: str = "run") -> Run:
+    run = Run.create(folder / f"{name}.sqlite", study="branches", config={})
+    train_all(ensembles, run)
+    return run
+
+
+def last(run: Run, name: str) -> dict[str, np.ndarray]:
+    return {key: run.array(key)[-1] for key in run.names() if key.startswith(f"{name}/weights/")}
+
+
+def same(run: Run, one: str, other: str) -> bool:
+    found = last(run, one)
+    return all(np.array_equal(value, run.array(key.replace(one, other, 1))[-1]) for key, value in found.items())
+
+
+@pytest.mark.parametrize("together", [None, 2])
+def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path: Path, together: int | None) -> None:
+    base = ensemble()
+    run = trained(tmp_path, {"base": base, "twin": replace(branch(base, of="base", at=7), together=together)})
+    assert run.steps("twin/train_loss").tolist() == [7, 10, 15, 20]
+    assert same(run, "base", "twin")
+    assert np.array_equal(run.array("base/train_loss")[-2:], run.array("twin/train_loss")[-2:])
+
+
+def test_the_order_in_which_they_are_named_does_not_matter(tmp_path: Path) -> None:
+    base = ensemble()
+    run = trained(tmp_path, {"twin": branch(base, of="base", at=7), "base": base})
+    assert same(run, "base", "twin")
+
+
+def test_a_twin_of_a_twin(tmp_path: Path) -> None:
+    base = ensemble()
+    twin = branch(base, of="base", at=7, keep_at=(12,))
+    run = trained(tmp_path, {"base": base, "twin": twin, "third": branch(twin, of="twin", at=12)})
+    assert same(run, "base", "third")
+
+
+FROZEN: dict[str, Any] = {
+    "whole": ["embedding", "out"],
+    "part": [("qkv", (slice(None), 1, ..., slice(0, 16))), ("qkv_bias", (slice(None), 1, ..., slice(0, 16)))],
+    "groups": [*parameter_groups(SHAPE)["MLP"], *parameter_groups(SHAPE)["norms"]],
+}
+
+
+@pytest.mark.parametrize("frozen", FROZEN)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        None,
+        Optimizer("sgd", rate=0.1, momentum=0.9, weight_decay=0.1),
+        Optimizer("adamw", rate=1e-2, weight_decay=0.1),
+    ],
+    ids=["the same", "momentum", "adamw"],
+)
+def test_what_is_frozen_stays_and_the_rest_moves(tmp_path: Path, frozen: str, optimizer: Optimizer | None) -> None:
+    base, parts = ensemble(), FROZEN[frozen]
+    run = trained(tmp_path, {"base": base, "twin": branch(base, of="base", at=7, frozen=parts, optimizer=optimizer)})
+    for name, _ in Decoder(SHAPE, [0]).named_parameters():
+        course = run.array(f"twin/weights/{name}")
+        still = np.zeros(course.shape[1:], bool)
+        for part in parts:
+            if part == name:
+                still[:] = True
+            elif part[0] == name:
+                still[part[1]] = True
+        assert np.array_equal(course[0][still], course[-1][still])
+        assert still.all() or (course[0] != course[-1])[~still].any()
+
+
+def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(tmp_path: Path) -> None:
+    """SGD that clips to a norm of 0.01: every step is as long as that over what learns."""
+    short = Optimizer("sgd", rate=1.0, clip=0.01)
+    base = ensemble(keep_at=(0,), optimizer=short, measure_at=(0,), steps=1)
+    run = trained(tmp_path, {"base": base, "twin": branch(base, of="base", at=0, frozen=["embedding"])})
+    lengths = [
+        sum(
+            ((run.array(key)[-1] - run.array(key)[0]) ** 2).sum(axis=tuple(range(1, run.array(key)[0].ndim)))
+            for key in last(run, name)
+        )
+        for name in ("base", "twin")
+    ]
+    assert np.allclose(np.sqrt(lengths), 0.01, rtol=1e-3)
+
+
+def test_another_optimizer_begins_with_a_state_of_its_own(tmp_path: Path) -> None:
+    """Adam that takes over from SGD counts its age from the branch: its first step is as long as the rate."""
+    base = ensemble(optimizer=Optimizer("sgd", rate=0.1), measure_at=(6, 7), steps=8, keep_at=(7,))
+    twin = branch(base, of="base", at=7, optimizer=Optimizer("adam", rate=1e-3))
+    assert twin.origin is not None
+    assert twin.origin.renew
+    run = trained(tmp_path, {"base": base, "twin": twin})
+    step = np.abs(np.diff(run.array("twin/weights/up"), axis=0)[0])
+    assert step.max() == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_between_is_the_way_since_the_point_before(tmp_path: Path) -> None:
+    run = trained(tmp_path, {"base": ensemble()})
+    ways = run.array("base/moved")
+    names = [name for name, _ in Decoder(SHAPE, [0]).named_parameters()]
+    courses = [torch.from_numpy(run.array(f"base/weights/{name}").copy()) for name in names]
+    expected = sum(course.diff(dim=0).flatten(2).norm(dim=2) for course in courses)
+    assert np.array_equal(ways[0], np.zeros(3))
+    assert np.allclose(ways[1:], expected.numpy(), rtol=1e-6)  # type: ignore[union-attr]
+
+
+class Kill(Exception):
+    """A kill at a step."""
+
+
+@pytest.mark.parametrize("together", [None, 2])
+@pytest.mark.parametrize("killed", [("base", 6), ("base", 7), ("base", 12), ("twin", 7), ("twin", 8), ("twin", 18)])
+def test_a_kill_changes_nothing(tmp_path: Path, killed: tuple[str, int], together: int | None) -> None:
+    def built(dies: bool) -> dict[str, Ensemble]:
+        base = ensemble(together=together)
+        twin = branch(base, of="base", at=7, frozen=FROZEN["part"])
+        ensembles = {"base": base, "twin": twin}
+        if dies:
+            ensembles[killed[0]] = replace(ensembles[killed[0]], batch=_dying(killed[1]))
+        return ensembles
+
+    whole = trained(tmp_path, built(dies=False), "whole")
+    run = Run.create(tmp_path / "killed.sqlite", study="branches", config={})
+    with pytest.raises(Kill):
+        train_all(built(dies=True), run, checkpoint_every=0)
+    train_all(built(dies=False), run)
+    for name in whole.names():
+        assert np.array_equal(whole.array(name), run.array(name), equal_nan=True), name
+
+
+def _dying(at: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    def dies(step: int, members: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        if step == at:
+            raise Kill
+        return batch(step, members)
+
+    return dies
+
+
+def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path: Path) -> None:
+    base = ensemble()
+    run = trained(tmp_path, {"base": base})
+    kept = sorted(tmp_path.glob("*.kept"))
+    assert [path.name for path in kept] == ["run.sqlite-base.step12.kept", "run.sqlite-base.step7.kept"]
+    kept[1].write_bytes(kept[1].read_bytes()[:-9])
+    with pytest.raises(RunError, match="step 7, from which a branch begins, cannot be read"):
+        train_all({"twin": branch(base, of="base", at=7)}, run)
+    forget_kept(run)
+    assert not sorted(tmp_path.glob("*.kept"))
+    with pytest.raises(RunError, match="step 12, from which a branch begins, is gone"):
+        train_all({"twin": branch(base, of="base", at=12)}, run)
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    base = ensemble()
+    run = trained(tmp_path, {"base": base})
+    with pytest.raises(ValueError, match=r"at must be one of the steps whose state is kept, \[7, 12\], got 8"):
+        branch(base, of="base", at=8)
+    with pytest.raises(ValueError, match="steps must be above 12"):
+        branch(base, of="base", at=12, steps=10)
+    with pytest.raises(ValueError, match="frozen must name parameters"):
+        train_all({"a": branch(base, of="base", at=7, frozen=["embeddings"])}, run)
+    names = [name for name, _ in Decoder(SHAPE, [0]).named_parameters()]
+    with pytest.raises(ValueError, match="leave something to learn"):
+        train_all({"a": branch(base, of="base", at=7, frozen=names)}, run)
+    with pytest.raises(ValueError, match="branch off one another"):
+        train_all({"a": branch(base, of="b", at=7), "b": branch(base, of="a", at=7)}, run)
