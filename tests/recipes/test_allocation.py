@@ -1,0 +1,149 @@
+"""Allocation while a language model trains: it closes, it is local, and it equals single-group moves to first order."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from joma.data.text import Corpus
+from joma.models.decoder import Decoder
+from joma.models.groups import parameter_groups
+from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language.allocation import allocation, frozen_parts, layer_entropies
+from joma.recipes.language.training import ensemble
+from joma.recipes.language_curves import allocated, curve
+from joma.runs import Run
+from joma.training import train_all
+
+CONFIG = LanguageModelConfig(
+    tokens=20_000,
+    vocabulary=60,
+    width=8,
+    mlp=12,
+    streams=4,
+    length=10,
+    sequence=2,
+    valid_sequences=3,
+    steps=40,
+    every=10,
+)
+
+
+@pytest.fixture(scope="module")
+def text() -> Corpus:
+    return corpus(CONFIG)
+
+
+def base(text: Corpus) -> Recipe:
+    return recipe(CONFIG, text, layers=2, rates=(1e-2,)).with_(keep_at=(20,), allocate=6)
+
+
+@pytest.fixture(scope="module")
+def run(text: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run.create(tmp_path_factory.mktemp("allocation") / "a.sqlite", study="x", config={})
+    twin = base(text).with_(branch_of="base", branch_at=20, frozen=("layer 1 QK", "embeddings"), keep_at=())
+    train_variants({"base": base(text), "twin": twin}, text, run, lambda share, doing: None)
+    return run
+
+
+def test_the_parts_close(run: Run) -> None:
+    groups, parts = allocated(run, "base")
+    change, gap = (curve(run, "base", f"allocation/{name}") for name in ("change", "gap"))
+    assert parts.shape == (1, 3, 5, len(groups), 2)
+    assert np.abs(change).max() > 0.05
+    assert np.allclose(parts.sum(3), change, atol=gap.max() + 1e-6)
+    assert gap.max() < np.maximum(1e-3 * np.abs(change), 1e-4).max() + 1e-6
+
+
+def test_a_group_that_cannot_matter_is_exactly_zero(run: Run) -> None:
+    """A layer's entropy does not know what comes after its queries and keys."""
+    groups, parts = allocated(run, "base")
+    after = [i for i, name in enumerate(groups) if name in ("output", "layer 1 MLP") or name.startswith("layer 2")]
+    assert not parts[..., after, 0].any()
+    assert parts[..., groups.index("layer 1 MLP"), 1].any()
+
+
+def test_what_is_frozen_has_no_part(run: Run) -> None:
+    groups, parts = allocated(run, "twin")
+    assert run.steps("twin/allocation/parts").tolist() == [20, 30, 40]
+    still = [groups.index(name) for name in ("embeddings", "layer 1 QK")]
+    assert not parts[..., still, :].any()
+    assert parts.any()
+
+
+def test_it_is_the_first_order_of_single_moves(text: Corpus) -> None:
+    """Between two states that are near, each part is what moving that group alone does."""
+    variant = base(text)
+    decoder = Decoder(variant.decoder, [0, 1]).double()
+    tokens = text.tokens["valid"][:60].long().view(6, 10)
+    before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
+    generator = torch.Generator().manual_seed(1)
+    moves = {name: 1e-5 * torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in before.items()}
+    with torch.no_grad():
+        for name, p in decoder.named_parameters():
+            p += moves[name]
+    found = allocation(variant.decoder, tokens, 6)["allocation"](decoder, before, [0, 1])
+    start = layer_entropies(decoder, before, tokens).detach()
+    for i, parts in enumerate(parameter_groups(variant.decoder, by_layer=True).values()):
+        alone = {name: p.clone() for name, p in before.items()}
+        for part in parts:
+            name, index = (part, ...) if isinstance(part, str) else part
+            alone[name][index] += moves[name][index]
+        moved = layer_entropies(decoder, alone, tokens).detach() - start
+        assert torch.allclose(found["parts"][:, i], moved, atol=3e-8)
+
+
+def test_entropies_are_those_of_the_probe(text: Corpus) -> None:
+    from joma.probes.decoder import ensemble_entropy
+
+    decoder = Decoder(base(text).decoder, [0, 1])
+    tokens = text.tokens["valid"][:60].long().view(6, 10)
+    found = layer_entropies(decoder, dict(decoder.named_parameters()), tokens)
+    assert torch.allclose(found, ensemble_entropy(decoder, tokens).mean(-1), atol=1e-6)
+
+
+def test_a_member_that_diverged_disturbs_no_other(text: Corpus) -> None:
+    decoder = Decoder(base(text).decoder, [0, 1])
+    before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
+    with torch.no_grad():
+        decoder.up[0, 0, 0, 0] = torch.inf
+        decoder.qkv += 0.01
+    tokens = text.tokens["valid"][:60].long().view(6, 10)
+    found = allocation(base(text).decoder, tokens, 6)["allocation"](decoder, before, [0, 1])
+    assert bool(found["parts"][0].isnan().all())
+    assert bool(found["parts"][1].isfinite().all())
+
+
+class Kill(Exception):
+    """A kill at a step."""
+
+
+def test_a_kill_between_two_points_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
+    whole = ensemble(base(text), text)
+
+    def dies(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 25:
+            raise Kill
+        return whole.batch(step, members)
+
+    again = Run.create(tmp_path / "a.sqlite", study="x", config={})
+    with pytest.raises(Kill):
+        train_all({"base": replace(whole, batch=dies)}, again, checkpoint_every=0)
+    train_all({"base": whole}, again)
+    for name in ("allocation/parts", "allocation/gap", "valid/entropy"):
+        assert np.array_equal(again.array(f"base/{name}"), run.array(f"base/{name}")), name
+
+
+def test_frozen_groups_that_do_not_exist_are_one_sentence(text: Corpus) -> None:
+    with pytest.raises(ValueError, match=r"frozen must name groups of parameters, embeddings, QK, .* got 'qk'"):
+        frozen_parts(base(text).decoder, ["qk"])
+
+
+def test_the_groups_are_named(run: Run) -> None:
+    names = json.loads(bytes(run.value("base/groups")).decode())
+    assert names[:3] == ["embeddings", "layer 1 QK", "layer 1 value and output"]
