@@ -118,6 +118,10 @@ EXAMPLES = {
         30, side=28, generator=torch.Generator().manual_seed(0)
     ),
     "data.text.Corpus": lambda folder: data.python_corpus(300, tokens=50_000),
+    "measure.active.Agreement": lambda folder: importlib.import_module("joma.measure.active").agreement(
+        W.abs(), W, W[:, :1].abs(), 0.2
+    ),
+    "measure.active.Predictor": lambda folder: importlib.import_module("joma.measure.active").fit_predictor(W, W.abs()),
     "measure.alignment.Alignment": lambda folder: measure.best_neuron_correlation(W[0].mT[:30], LATENTS),
     "measure.alignment.Probe": lambda folder: measure.linear_probe(
         W[0].mT[:30], LATENTS, fresh_activity=W[1].mT[:30], fresh_latents=LATENTS
@@ -129,8 +133,10 @@ EXAMPLES = {
     "measure.embedding.Coherence": lambda folder: measure.coherence(W),
     "measure.intervals.Comparison": lambda folder: importlib.import_module("joma.measure.intervals").compare([1, 2, 4]),
     "measure.intervals.MeanInterval": lambda folder: measure.mean_interval(W),
+    "measure.forecast.Backtest": lambda folder: importlib.import_module("joma.measure.forecast").backtest(range(60), W),
     "measure.rebound.Rebound": lambda folder: importlib.import_module("joma.measure.rebound").rebound(W),
     "measure.sparsity.HeavyHitters": lambda folder: measure.sparsity.heavy_hitters(W[None], W[None], 2, causal=False),
+    "measure.sparsity.SparsityStats": lambda folder: measure.sparsity.sparsity_stats(W[None], W[None], causal=False),
     "measure.sparsity.Stability": lambda folder: measure.sparsity.Stability(W, W),
     "measure.power_law.PowerLaw": lambda folder: importlib.import_module("joma.measure.power_law").power_law(
         torch.rand(50, 30) + 1
@@ -150,6 +156,7 @@ EXAMPLES = {
     "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),
     "optim.ranks.Energy": lambda folder: optim.Energy(0.9, most=256),
     "probes._record.Probe": lambda folder: probe(),
+    "probes._sparsity.AttentionSparsity": lambda folder: probes.AttentionSparsity(*[W] * 6),
     "runs.store.Run": run,
     "scan.curves.Curve": lambda folder: scan.Curve("stable_rank", "mlp", ("h.0",) * 30, ("stable rank",), W.numpy()),
     "scan.curves.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),

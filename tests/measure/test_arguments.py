@@ -10,11 +10,13 @@ import torch
 
 import joma.measure
 from joma.measure import (
+    active,
     alignment,
     allocation,
     attention,
     correlation,
     embedding,
+    forecast,
     intervals,
     power_law,
     rebound,
@@ -53,6 +55,17 @@ SAMPLES = {
 }
 
 CALLS = {
+    active.neuron_contributions: ({"hidden": W, "output": W.mT.contiguous()}, {}),
+    active.head_contributions: (
+        {"mixed": Q, "output": torch.randn(8, 3, generator=torch.Generator().manual_seed(2))},
+        {},
+    ),
+    active.carrying: ({"contributions": W.abs()}, {"share": 0.5}),
+    active.active: ({"scores": W}, {"budget": 0.5}),
+    active.carried: ({"contributions": W.abs(), "sets": W > 0}, {}),
+    active.typical: ({"contributions": W.abs()}, {}),
+    active.fit_predictor: ({"features": W, "contributions": W.abs()}, {}),
+    active.agreement: ({"contributions": W.abs(), "scores": W, "usual": W[:, :1].contiguous()}, {"budget": 0.5}),
     alignment.best_neuron_correlation: ({"activity": ACTIVITY, "latents": LATENTS}, {}),
     alignment.held_out_correlation: (SAMPLES, {}),
     alignment.linear_probe: (SAMPLES, {"ridge": 0.1}),
@@ -64,6 +77,17 @@ CALLS = {
     correlation.spearman: ({"x": ACTIVITY, "y": FRESH}, {}),
     embedding.coherence: ({"vectors": W, "quantiles": torch.tensor([0.5, 0.9])}, {}),
     embedding.random_cosine_quantiles: ({"levels": torch.tensor([0.25, 0.5]).double()}, {"width": 3}),
+    forecast.persistence: ({"steps": torch.arange(1, 42), "curve": CURVE}, {"to": 80}),
+    forecast.linear: ({"steps": torch.arange(1, 42), "curve": CURVE}, {"to": 80}),
+    forecast.log_linear: ({"steps": torch.arange(1, 42), "curve": CURVE}, {"to": 80}),
+    forecast.earlier_runs: (
+        {"steps": torch.arange(21), "curve": CURVE[:21], "runs_steps": torch.arange(41), "runs": CURVE.repeat(2, 1)},
+        {"to": 40},
+    ),
+    forecast.value_at: ({"steps": torch.arange(41), "curve": CURVE}, {"step": 7.5}),
+    forecast.backtest: ({"steps": torch.arange(41), "curve": CURVE}, {}),
+    forecast.backtest_earlier_runs: ({"steps": torch.arange(41), "curves": CURVE.repeat(2, 1)}, {}),
+    forecast.skill: ({"made": ACTIVITY, "truth": FRESH, "persisted": FRESH + 1}, {}),
     intervals.mean_interval: ({"values": SEEDS}, {}),
     intervals.compare: ({"values": SEEDS, "control": SEEDS - 0.05}, {}),
     power_law.power_law: ({"values": TAILS}, {}),
@@ -78,6 +102,7 @@ CALLS = {
     sparsity.sink_mass: ({"q": Q, "k": K, **SEEN}, {"first": 2}),
     sparsity.effective_keys: ({"q": Q, "k": K, **SEEN}, {}),
     sparsity.heavy_hitters: ({"q": Q, "k": K, **SEEN}, {"keep": 2}),
+    sparsity.sparsity_stats: ({"q": Q, "k": K, **SEEN}, {"first": 2}),
     spectrum.spectrum: ({"w": W, "start": torch.randn(2, 4, 2, generator=GENERATOR)}, {}),
     spectrum.stable_rank: ({"w": W}, {}),
     spectrum.spectral_norm: ({"w": W}, {}),
@@ -88,6 +113,7 @@ CALLS = {
 }
 """Arguments that may be arrays, and others."""
 WITHOUT_ARRAYS = {
+    active.units_of,
     allocation.allocate,
     embedding.random_mean_cosine,
     intervals.t_quantile,

@@ -20,6 +20,7 @@ from joma.measure.sparsity import (
     keys_above,
     mass_above,
     sink_mass,
+    sparsity_stats,
     stability,
     top_mass,
 )
@@ -98,6 +99,20 @@ def test_masses_agree_with_the_matrix(mask, dtype):
         close(sink_mass(q, k, first, **options), oracle.sink_mass(p, first, options.get("cu_seqlens")))
     entropy = torch.special.entr(p).sum(-1)
     close(effective_keys(q, k, **options), torch.where(seen.any(-1), entropy.exp(), 0.0), 2e-4)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_all_at_once_is_each_for_itself(mask):
+    options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
+    found = sparsity_stats(q, k, threshold=0.05, relative=False, first=4, **options)
+    close(found.mass_above, oracle.mass_above(p, 0.05))
+    assert (found.keys_above == (p > 0.05).sum(-1)).all()
+    close(found.sink_mass, oracle.sink_mass(p, 4, options.get("cu_seqlens")))
+    assert (found.seen == seen.sum(-1)).all()
+    assert torch.equal(found.effective_keys, effective_keys(q, k, **options))
+    h2o = sparsity_stats(q, k, **options)
+    assert torch.equal(h2o.keys_above, keys_above(q, k, 0.01, relative=True, **options))
+    assert torch.equal(h2o.sink_mass, sink_mass(q, k, 1, **options))
 
 
 @pytest.mark.usefixtures("any_block")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import dropout, keys
+from joma.models.parts import compiled_parts
 
 SMALL = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, layers=2, context=6)
 TOKENS = torch.randint(13, (3, 6), generator=torch.Generator().manual_seed(0))
@@ -152,7 +153,8 @@ def test_look_sees_every_layer() -> None:
     decoder = Decoder(SMALL, seeds=[0, 1])
     seen: dict[tuple[int, str], Tensor] = {}
     decoder.features(TOKENS, look=lambda layer, name, value: seen.__setitem__((layer, name), value))
-    assert set(seen) == {(i, n) for i in range(2) for n in ("query", "key", "logits", "attention", "hidden", "stream")}
+    names = ("query", "key", "logits", "attention", "mixed", "hidden", "stream")
+    assert set(seen) == {(layer, name) for layer in range(2) for name in names}
     assert seen[1, "attention"].shape == (2, 3, 2, 6, 6)
     assert seen[1, "hidden"].shape == (2, 3, 6, 12)
     torch.testing.assert_close(seen[0, "attention"].sum(-1), torch.ones(2, 3, 2, 6))
@@ -167,6 +169,7 @@ def test_look_sees_every_layer() -> None:
         ({"mlp": 0}, "nothing to activate"),
         ({"mlp": -1}, "mlp must be"),
         ({"norm": "batch"}, "norm must be one of"),
+        ({"attention": "linear"}, "attention must be one of softmax, off-by-one, learned-sink, sigmoid, got 'linear'"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"vocabulary": 1}, "nothing to learn"),
         ({"outputs": 0}, "outputs must be at least 1"),
@@ -249,3 +252,79 @@ def test_a_seed_starts_as_torchs_modules_do() -> None:
         assert all(torch.equal(value, ours[name]) for name, value in layer.state_dict().items())
     assert torch.equal(decoder.embedding[1], embedding.weight)
     assert torch.equal(decoder.out[1], out.weight)
+
+
+KINDS = ("softmax", "off-by-one", "learned-sink", "sigmoid")
+
+
+def seen(decoder: Decoder, *names: str) -> list[Tensor]:
+    found: dict[tuple[int, str], Tensor] = {}
+    decoder.features(TOKENS, look=lambda layer, name, value: found.__setitem__((layer, name), value))
+    return [torch.stack([found[layer, name] for layer in range(decoder.config.layers)], 1) for name in names]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_attention_is_its_formula(kind: str, causal: bool) -> None:
+    decoder = shaken(Decoder(SMALL.with_(attention=kind, causal=causal), seeds=[3, 4]))
+    logits, attention = seen(decoder, "logits", "attention")  # (members, layers, batch, heads, queries, keys)
+    keys_seen = torch.arange(1.0, 7.0).double()[:, None] if causal else 6.0
+    odds = logits.exp()  # 0 where a key is not seen
+    if kind == "sigmoid":
+        expected = 1 / (1 + keys_seen / odds)
+    else:
+        more = {"softmax": 0.0, "off-by-one": 1.0}.get(kind)
+        more = decoder.sink.exp()[:, :, None, :, None, None] if more is None else more
+        expected = odds / (odds.sum(-1, keepdim=True) + more)
+    torch.testing.assert_close(attention, expected, rtol=1e-10, atol=1e-12)
+    assert (attention.triu(1) == 0).all() == causal
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_looking_changes_nothing(kind: str) -> None:
+    decoder = shaken(Decoder(SMALL.with_(attention=kind), seeds=[0, 1]))
+    torch.testing.assert_close(decoder(TOKENS), decoder(TOKENS, look=lambda *_: None), rtol=1e-10, atol=1e-12)
+
+
+def test_a_learned_sink_starts_as_off_by_one_and_learns() -> None:
+    plain, learned = (Decoder(SMALL.with_(attention=kind), seeds=[0, 1]) for kind in ("off-by-one", "learned-sink"))
+    assert learned.sink.shape == (2, 2, 2)  # members, layers, heads
+    torch.testing.assert_close(plain(TOKENS), learned(TOKENS))
+    (gradient,) = torch.autograd.grad(learned(TOKENS).square().sum(), [learned.sink])
+    assert (gradient != 0).all()
+    with torch.no_grad():
+        learned.sink.fill_(30.0)
+    assert seen(learned, "attention")[0].max() < 1e-9, "all attention goes to nothing"
+    for kind in KINDS[1:3]:
+        assert ("sink" in dict(Decoder(SMALL.with_(attention=kind), [0]).named_parameters())) == (kind != "off-by-one")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_attend_alone_whatever_the_kind(kind: str) -> None:
+    both = shaken(Decoder(SMALL.with_(attention=kind), seeds=[7, 9]))
+    changed = shaken(Decoder(SMALL.with_(attention=kind), seeds=[7, 9]))
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter[1] *= 1.5
+    assert torch.equal(both(TOKENS)[0], changed(TOKENS)[0])
+    assert not torch.allclose(both(TOKENS)[1], changed(TOKENS)[1])
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])  # softmax is compiled by many other tests, off-by-one is like the third
+def test_every_kind_of_attention_is_compiled_whole(kind: str) -> None:
+    """On a GPU a block is one graph, with the gradients of the plain one."""
+    from torch._dynamo.utils import counters
+
+    from joma.training.engine import room_to_compile
+    from joma.training.trainer import products
+
+    found = []
+    for compiler in (None, "aot_eager"):
+        decoder = shaken(Decoder(SMALL.with_(attention=kind), seeds=[0, 1]))
+        counters.clear()
+        with room_to_compile(), products("float32"), compiled_parts(compiler):
+            loss = decoder.features(TOKENS).square().sum()
+        found.append([loss, *torch.autograd.grad(loss, [decoder.qkv])])
+        assert not counters["graph_break"]
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, plain)

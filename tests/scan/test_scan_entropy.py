@@ -121,7 +121,7 @@ def test_a_long_text_says_how_far_it_is(series, tmp_path, monkeypatch, capsys):
 
 
 def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tmp_path):
-    from joma.scan.measures import MEASURES
+    from joma.scan.running import statistics
 
     class Stopped(Exception):
         pass
@@ -134,7 +134,7 @@ def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tm
             raise Stopped
 
     with pytest.raises(Stopped):
-        MEASURES["entropy"].call(series / "step2", torch.arange(32), torch.device("cpu"), between)
+        statistics(series / "step2", torch.arange(32), torch.device("cpu"), between, {"entropy"})
     assert told[1:] == ["0 of 32 tokens"] * 4
 
 
@@ -319,7 +319,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
     np.save(tmp_path / "large.npy", np.arange(WORDS + 1))
     (tmp_path / "text.txt").write_text("hello")
     for name, word in (
-        ("short.npy", "10 tokens, entropy needs at least 16: give 6 more tokens"),
+        ("short.npy", "10 tokens, and at least 16 are needed: give 6 more tokens"),
         ("floats.npy", "one row of token ids"),
         ("objects.npy", "cannot be read"),
         ("missing.txt", "cannot be read"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from joma import __version__
-from joma.cli import export, listing, report, scan, show, verify
+from joma.cli import cache, export, listing, report, scan, show, verify
 from joma.cli.parser import Parser, nearest
 from joma.host import limits
 from joma.host.exit_status import OK, answer
@@ -61,7 +61,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"joma {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
-    for command in (verify, listing, show, report, scan, export):
+    for command in (verify, listing, show, report, scan, cache, export):
         command.add_parser(commands)
     return parser, dict(commands.choices)
 

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     """Add `scan` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "scan",
-        help="measure a series of checkpoints: stable ranks, norms, coherence, attention entropy",
+        help="measure a series of checkpoints: stable ranks, norms, coherence, attention entropy and sparsity",
         description="Measure every checkpoint of a training run, reading only the tensors that are needed.",
         epilog=_EPILOG,
     )
@@ -49,12 +49,13 @@ def add_parser(commands: Any) -> None:
         "--measures",
         default="stable_rank",
         metavar="NAMES",
-        help="of stable_rank, spectral_norm, alpha, coherence, entropy; separated by commas (default: stable_rank)",
+        help="of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
+        "(default: stable_rank)",
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
     add("--root", metavar="NAME", help="which model of a checkpoint that holds several, as ema")
     add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
-    add("--text", type=Path, metavar="FILE", help="text for entropy, or its token ids as .npy")
+    add("--text", type=Path, metavar="FILE", help="text for measures that run the model, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")

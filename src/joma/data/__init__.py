@@ -2,9 +2,10 @@
 
 `hierarchy` (HBLT, Section 5), `latent_sets` (the generator of Table 1), `text` (WikiText and any other),
 `python_source` (a corpus that every machine has), `token_classes` (Figures 2 and 3), `facts` (the reversal curse and
-chain of thought), `hypercube` and `stroke_digits` (inductive bias).
+chain of thought), `hypercube` and `stroke_digits` (inductive bias), `ahead` (batches of many steps drawn at once).
 """
 
+from joma.data.ahead import Ahead
 from joma.data.facts import Chains, Reversals, chains, reversals, reversals_of
 from joma.data.hierarchy import HBLT
 from joma.data.hypercube import Hypercube
@@ -18,6 +19,7 @@ from joma.data.text import Corpus, download_wikitext, find_corpus, python_corpus
 __all__ = [
     "HBLT",
     "TABLE1",
+    "Ahead",
     "Chains",
     "Corpus",
     "Hypercube",

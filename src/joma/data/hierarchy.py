@@ -13,6 +13,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, beside, each, rows, sample_shape, uniform, write_sequences
 from joma.host.words import counted
 from joma.theory.arguments import Number, at_least_dims, whole, within
@@ -195,7 +196,7 @@ class HBLT:
         """These trees of an ensemble, as an ensemble."""
         if not self.members:
             raise ValueError("select takes members out of an ensemble, this is a single tree")
-        index = torch.as_tensor(members, device=self._leaf.device)
+        index = sent(members, self._leaf.device)
         return self._changed(lambda table: table[index])
 
     def to(self, device: torch.device | str) -> HBLT:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
 from joma.host.words import brief
 from joma.theory.arguments import whole
@@ -180,7 +181,7 @@ class LatentSets:
         """These members of an ensemble, as an ensemble."""
         if not self.members:
             raise ValueError("select takes members out of an ensemble, this is a single generator")
-        index = torch.as_tensor(members, device=self.tokens.device)
+        index = sent(members, self.tokens.device)
         return self._changed(lambda table: table[index])
 
     def to(self, device: torch.device | str) -> LatentSets:

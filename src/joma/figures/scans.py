@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,69 @@ def tables_of_colour(
     bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
     bar.set_label(unit)
     return figure
+
+
+def parts_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit: str) -> Figure:
+    """One panel each: a line per part, added up from the first step on, and their sum in the colour of the text.
+
+    >>> panel = Panel("layer 0", [0, 100, 200], ["QK", "all"], np.array([[0.0, 0.0], [-1.0, -0.5], [-1.5, -0.5]]))
+    >>> len(parts_over_steps([panel], colours={"QK": BLUE}, unit="nats").axes)
+    1
+    """
+    figure, axes = _grid(len(shown))
+    for axis, panel in zip(axes, shown, strict=True):
+        axis.set_title(panel.title)
+        axis.axhline(0.0, color=INK, lw=0.5)
+        for at, name in enumerate(panel.rows):
+            style = {"color": colours[name]} if name in colours else {"color": INK, "lw": 2.2}
+            _line(axis, panel.steps, panel.values[:, at], **style)
+        _steps(axis, panel)
+    for first in axes[::COLUMNS]:
+        first.set_ylabel(unit)
+    _legend(
+        figure,
+        {**colours, **dict.fromkeys((name for panel in shown for name in panel.rows if name not in colours), INK)},
+    )
+    return figure
+
+
+def stacked_parts(
+    ways: Sequence[tuple[str, np.ndarray]], *, rows: Sequence[str], colours: Mapping[str, str], unit: str
+) -> Figure:
+    """One panel per way, (title, values (rows, parts)): a bar per row, what raises stacked upwards, the rest downwards.
+
+    >>> colours = {"QK": BLUE, "MLP": ORANGE}
+    >>> len(stacked_parts([("down", np.array([[-1.0, 0.5]]))], rows="0", colours=colours, unit="nats").axes)
+    1
+    """
+    figure, axes = _grid(len(ways), width=5.0 if len(ways) < 3 else 3.4, height=2.8)
+    for axis, (title, values) in zip(axes, ways, strict=True):
+        axis.set_title(title)
+        axis.axhline(0.0, color=INK, lw=0.5)
+        place = np.arange(len(rows))
+        for sign in (1, -1):
+            ends = np.zeros(len(rows))
+            for part, colour in enumerate(colours.values()):
+                height = np.maximum(sign * values[:, part], 0.0) * sign
+                axis.bar(place, height, bottom=ends, color=colour, width=0.7)
+                ends = ends + height
+        axis.plot(place, values.sum(1), ls="", marker="D", color=INK, markersize=4)
+        _numbered(axis, "x", rows, "layer")
+    every = np.concatenate([values for _, values in ways])
+    low, high = np.minimum(every, 0).sum(1).min(), np.maximum(every, 0).sum(1).max()
+    for axis in axes:
+        axis.set_ylim(1.08 * low - 1e-9, 1.08 * high + 1e-9)
+    axes[0].set_ylabel(unit)
+    _legend(figure, colours, sum_of="their sum")
+    return figure
+
+
+def _legend(figure: Figure, colours: Mapping[str, str], *, sum_of: str = "") -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [Line2D([], [], color=colour, lw=3, label=name) for name, colour in colours.items()]
+    marks += [Line2D([], [], color=INK, ls="", marker="D", markersize=4, label=sum_of)] if sum_of else []
+    figure.legend(handles=marks, loc="outside lower center", ncols=min(4, len(marks)))
 
 
 def by_layer(shown: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], np.ndarray]]]]) -> Figure:

@@ -15,6 +15,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
 from joma.measure._allocation_groups import Share, State
+from joma.measure._allocation_sums import GroupSums
 from joma.theory.arguments import shown
 
 Function = Callable[[State], Tensor]
@@ -33,7 +34,7 @@ class Line:
         self, function: Function, start: State, end: State, shares: dict[str, Share], *, members: bool, name: str
     ) -> None:
         self.function, self.shares, self.members, self.name = function, shares, members, name
-        self.start, self.end = start, end
+        self.start, self.end, self.sums = start, end, GroupSums(shares)
         moves = {key: end[key].to(old.device) - old for key, old in start.items() if old.is_floating_point()}
         self.moves = {key: move for key, move in moves.items() if bool(move.any())}
 
@@ -109,16 +110,10 @@ def _tracked(line: Line, s: float) -> tuple[State, Tensor]:
 def _by_group(line: Line, leaves: State, measure: Tensor, members: int) -> Tensor:
     """(groups, members) from one backward pass."""
     gradients = torch.autograd.grad(measure, list(leaves.values()), retain_graph=True, allow_unused=True)
-    products = {k: g * line.moves[k] for k, g in zip(leaves, gradients, strict=True) if g is not None}
-    return torch.stack([_sum(products, share, members, measure) for share in line.shares.values()])
-
-
-def _sum(products: State, share: Share, members: int, like: Tensor) -> Tensor:
-    total = like.new_zeros(members)
-    for key, mask in share.items():
-        if key in products:
-            own = products[key] if mask is None else products[key] * mask
-            total = total + own.reshape(members, -1).sum(1).to(total)
+    total = measure.new_zeros(len(line.shares), members)
+    for key, gradient in zip(leaves, gradients, strict=True):
+        if gradient is not None:
+            line.sums.add(total, key, gradient * line.moves[key])
     return total.detach()
 
 

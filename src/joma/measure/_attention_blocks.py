@@ -24,9 +24,9 @@ ELEMENTS = 1 << 21
 """Logits at a time, in each of two buffers: 8 MiB in float32. Fewer cost more calls, more leave the cache."""
 LEAST = 64
 """Rows of a product, at least: fewer make it slow, and more make a causal block multiply keys that nobody sees."""
-_LOG2E = 1 / log(2)
+LOG2E = 1 / log(2)
 _MASKED = -1e30  # finite, so that 2^t t is 0 and not NaN
-_EMPTY = -1e29  # a row maximum below this has met no key
+EMPTY = -1e29  # a row maximum below this has met no key
 
 
 def forward(problem: Problem) -> tuple[Tensor, ...]:
@@ -47,33 +47,60 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> _Plan:
-        queries, kv_heads = problem.queries, problem.k.shape[1]
-        group = problem.q.shape[1] // kv_heads
-        rows = min(ELEMENTS // (group * problem.keys), queries // 8)  # an eighth wastes a sixteenth under a causal mask
-        rows = min(queries, max(rows, LEAST // group, 1))
-        pairs = max(1, ELEMENTS // (rows * group * problem.keys))
+        kv_heads = problem.k.shape[1]
+        rows, pairs = at_a_time(problem, problem.queries, ELEMENTS, LEAST)
         return cls(min(max(1, pairs // kv_heads), problem.q.shape[0]), min(pairs, kv_heads), rows)
 
     def blocks(self, problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
         """Slices of the batch, of the key heads and of the queries: several samples only with all their heads."""
         samples, kv_heads = problem.k.shape[:2]
-        for b in _slices(samples, self.batch):
-            for h in _slices(kv_heads, self.heads):
-                for rows in _slices(problem.queries, self.rows):
+        for b in slices(0, samples, self.batch):
+            for h in slices(0, kv_heads, self.heads):
+                for rows in slices(0, problem.queries, self.rows):
                     yield b, h, rows
 
     def size(self, problem: Problem) -> int:
         """Logits of the largest block."""
         group = problem.q.shape[1] // problem.k.shape[1]
-        widest = 0
-        for rows in _slices(problem.queries, self.rows):
-            first, last = problem.visible(rows.start, rows.stop)
-            widest = max(widest, (last - first) * (rows.stop - rows.start))
-        return self.batch * self.heads * group * widest
+        return self.batch * self.heads * group * widest(problem, slices(0, problem.queries, self.rows))
 
 
-def _slices(total: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+def at_a_time(problem: Problem, queries: int, elements: int, least: int) -> tuple[int, int]:
+    """How many of so many queries, and of pairs of a sample and a key head, make blocks of about `elements` logits."""
+    group = problem.q.shape[1] // problem.k.shape[1]
+    rows = min(elements // (group * problem.keys), queries // 8)  # an eighth wastes a sixteenth under a causal mask
+    rows = min(queries, max(rows, least // group, 1))
+    return rows, max(1, elements // (rows * group * problem.keys))
+
+
+def widest(problem: Problem, blocks: list[slice]) -> int:
+    """Logits per head of the largest of these blocks of queries."""
+    seen = [problem.visible(rows.start, rows.stop) for rows in blocks]
+    return max((last - first) * int(rows.stop - rows.start) for rows, (first, last) in zip(blocks, seen, strict=True))
+
+
+def slices(start: int, stop: int, size: int) -> list[slice]:
+    """start..stop in pieces of this size."""
+    return [slice(i, min(i + size, stop)) for i in range(start, stop, size)]
+
+
+def mask(problem: Problem, s: Tensor, batch: slice, heads: slice, rows: slice, first: int) -> None:
+    """Soft cap, bias and masks of a block of logits (batch, kv heads, group, queries, keys from `first`), in place."""
+    last = first + s.shape[-1]
+    if problem.softcap is not None:
+        s.div_(problem.softcap * LOG2E).tanh_().mul_(problem.softcap * LOG2E)
+    if problem.bias is not None:
+        bias = problem.bias.unflatten(1, (-1, s.shape[2]))
+        s.add_(bias[batch, heads, :, rows, first:last].to(s), alpha=LOG2E).clamp_(min=_MASKED)
+    low = min(max(problem.ends[1][rows]), last)
+    high = max(min(problem.ends[2][rows]), low)
+    whole = slice(None) if problem.interval[0].shape[0] == 1 else batch
+    for left, right in ((first, low), (high, last)):
+        if left < right:
+            hidden = problem.hidden(rows.start, rows.stop, left, right)[whole, :, None]
+            s[..., left - first : right - first].masked_fill_(hidden, _MASKED)
+    if problem.key_padding is not None:
+        s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last].to(s.device), _MASKED)
 
 
 @dataclass
@@ -94,7 +121,7 @@ class _Work:
     def of(cls, problem: Problem, plan: _Plan) -> _Work:
         exact = torch.promote_types(problem.q.dtype, torch.float32)
         kv_heads = problem.k.shape[1]
-        q = problem.q.to(exact).unflatten(1, (kv_heads, -1)) * (problem.scale * _LOG2E)
+        q = problem.q.to(exact).unflatten(1, (kv_heads, -1)) * (problem.scale * LOG2E)
         keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
         v = None if problem.v is None else problem.v.to(exact).contiguous()
         m, l, a = q.new_empty(3, *q.shape[:-1]).unbind(0)
@@ -117,7 +144,7 @@ class _Work:
         q, keys = q.flatten(0, 1).flatten(1, 2), self.keys[batch, heads, :, first:last].flatten(0, 1)
         s, e = (buffer[: q.shape[0] * q.shape[1] * shape[-1]].view(*q.shape[:2], -1) for buffer in self.buffers)
         torch.bmm(q, keys, out=s)
-        self._mask(s.view(shape), batch, heads, start, stop, first, last)
+        mask(problem, s.view(shape), batch, heads, rows, first)
         top = s.amax(-1, keepdim=True)
         s.sub_(top)
         torch.exp2(s, out=e)
@@ -128,35 +155,18 @@ class _Work:
             v = self.v[batch, heads, first:last].flatten(0, 1)
             self.output[at] = (torch.bmm(e, v) / total[..., None]).view(*shape[:-1], -1)
 
-    def _mask(self, s: Tensor, batch: slice, heads: slice, start: int, stop: int, first: int, last: int) -> None:
-        """Soft cap, bias and masks of one block of logits (batch, kv heads, group, queries, keys), in place."""
-        problem = self.problem
-        if problem.softcap is not None:
-            s.div_(problem.softcap * _LOG2E).tanh_().mul_(problem.softcap * _LOG2E)
-        if problem.bias is not None:
-            bias = problem.bias.unflatten(1, self.q.shape[1:3])
-            s.add_(bias[batch, heads, :, start:stop, first:last].to(s), alpha=_LOG2E).clamp_(min=_MASKED)
-        low, least_high = max(problem.ends[1][start:stop]), min(problem.ends[2][start:stop])
-        whole = slice(None) if problem.interval[0].shape[0] == 1 else batch
-        for left, right in ((first, min(low, last)), (max(least_high, min(low, last)), last)):
-            if left < right:
-                hidden = problem.hidden(start, stop, left, right)[whole, :, None]
-                s[..., left - first : right - first].masked_fill_(hidden, _MASKED)
-        if problem.key_padding is not None:
-            s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last], _MASKED)
-
     def finish(self) -> tuple[Tensor, ...]:
         problem = self.problem
-        empty = (self.m <= _EMPTY).flatten(1, 2)
+        empty = (self.m <= EMPTY).flatten(1, 2)
         m, a = (torch.where(empty, 0.0, each.flatten(1, 2)) for each in (self.m, self.a))
         l = torch.where(empty, 1.0, self.l.flatten(1, 2))
         log_l = l.log2()
         lse2 = m + log_l
-        entropy = ((log_l - a / l) / _LOG2E).clamp_(min=0.0)
+        entropy = ((log_l - a / l) / LOG2E).clamp_(min=0.0)
         stats = (
             entropy,
-            torch.where(empty, -torch.inf, lse2 / _LOG2E),
-            torch.where(empty, -torch.inf, m / _LOG2E),
+            torch.where(empty, -torch.inf, lse2 / LOG2E),
+            torch.where(empty, -torch.inf, m / LOG2E),
             self._mass(problem.first_key, lse2, empty),
             self._mass(problem.own.expand_as(problem.first_key), lse2, empty),
             torch.where(empty, 0.0, entropy.exp()),
@@ -179,9 +189,9 @@ class _Work:
             s = (self.q * self.keys.gather(3, index).mT[:, :, None]).sum(-1)
         s = s.flatten(1, 2)
         if problem.softcap is not None:
-            s = torch.tanh(s / (problem.softcap * _LOG2E)) * (problem.softcap * _LOG2E)
+            s = torch.tanh(s / (problem.softcap * LOG2E)) * (problem.softcap * LOG2E)
         if problem.bias is not None:
-            s = s + problem.bias.gather(3, at[:, None, :, None].expand(*s.shape, 1))[..., 0].to(s) * _LOG2E
+            s = s + problem.bias.gather(3, at[:, None, :, None].expand(*s.shape, 1))[..., 0].to(s) * LOG2E
         if problem.key_padding is not None:
             seen = seen & problem.key_padding.gather(1, at.expand(s.shape[0], -1))
         mass = torch.exp2(s - lse2).clamp_(max=1.0)

@@ -63,7 +63,7 @@ def _walk(
             if BIAS:
                 there = alive[:, None] & (n[None, :] < keys)
                 b = tl.load(bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=there, other=0.0)
-                s += b.to(tl.float32) * _LOG2E
+                s = tl.maximum(s + b.to(tl.float32) * _LOG2E, _MASKED)  # a bias of -inf is a mask
             if MASK:
                 keep = n[None, :] < keys
                 if CAUSAL:
@@ -109,7 +109,7 @@ def _one_logit(
 
 @triton.jit
 def _attention(
-    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Out,
+    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Shift, Total, Out,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_bb, stride_bh, stride_bm, stride_bn, stride_pb, stride_pn,
     stride_ob, stride_oh, stride_om, stride_od, stride_db, stride_dm,
@@ -189,6 +189,8 @@ def _attention(
     tl.store(Entropy + out, entropy, mask=alive)
     tl.store(Lse + out, tl.where(empty, nowhere, lse2 * _LN2), mask=alive)
     tl.store(Max + out, tl.where(empty, nowhere, m * _LN2), mask=alive)
+    tl.store(Shift + out, m, mask=alive)
+    tl.store(Total + out, safe, mask=alive)
 
     one = rows * 0  # the first key
     if PACKED:
@@ -231,11 +233,19 @@ def covers(problem: Problem) -> bool:
 
 def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) -> tuple[Tensor, ...]:
     """The six statistics and, if v was given, the output. `blocks`: queries, keys, warps, stages."""
+    return with_sums(problem, blocks)[0]
+
+
+def with_sums(
+    problem: Problem, blocks: tuple[int, int, int, int] | None = None
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """What `launch` gives, and m and l: for further passes, which then divide by the very sum they are a part of."""
     q, k = problem.q, problem.k
     batch, heads, queries, width = q.shape
     output = problem.v is not None
     v = problem.v if problem.v is not None else k
-    entropy, lse, top, first, own = q.new_empty(5, batch, heads, queries, dtype=torch.float32).unbind(0)
+    made = q.new_empty(7, batch, heads, queries, dtype=torch.float32).unbind(0)
+    entropy, lse, top, first, own, m, l = made
     out = v.new_empty(batch, heads, queries, v.shape[3]) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
@@ -244,7 +254,7 @@ def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) ->
     rows, columns, warps, stages = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
-        *(q, k, v, bias, padding, begin, end, entropy, lse, top, first, own, out),
+        *(q, k, v, bias, padding, begin, end, *made, out),
         *q.stride(),
         *k.stride(),
         *v.stride(),
@@ -271,7 +281,7 @@ def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) ->
         num_stages=stages,
     )
     stats = (entropy, lse, top, first, own, torch.where(top == -torch.inf, 0.0, entropy.exp()))
-    return (*stats, out) if output else stats
+    return (*stats, out) if output else stats, m, l
 
 
 def _blocks(problem: Problem) -> tuple[int, int, int, int]:

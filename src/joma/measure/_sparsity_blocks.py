@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import log
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
+from joma.measure._attention_blocks import EMPTY, LOG2E, at_a_time, mask, slices, widest
 from joma.measure._attention_problem import Problem
 from joma.measure._attention_sinks import Sink
 from joma.theory.arguments import Number
@@ -22,8 +22,6 @@ ELEMENTS = 1 << 20
 """Logits at a time."""
 LEAST = 64
 """Rows of a product, at least: fewer make it slow."""
-_LOG2E = 1 / log(2)
-_HIDDEN = -1e29  # in base 2: a logit below this is a mask, as in `attention_stats`
 
 
 class Masks(TypedDict, total=False):
@@ -87,23 +85,23 @@ class Block:
 
     def seen(self) -> Tensor:
         """Which keys each query sees. Only before `weights`."""
-        return self.logits > _HIDDEN
+        return self.logits > EMPTY
 
     def seen_by_any(self) -> Tensor:
         """(heads, keys): which keys some query sees. Only before `weights`."""
-        return self.logits.amax(-2) > _HIDDEN
+        return self.logits.amax(-2) > EMPTY
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """e with largest entry 1 in every row (0 where nothing is seen), and the denominator (heads, queries, 1).
 
         The logits are overwritten. A learned sink is in the denominator only.
         """
-        top = self.logits.amax(-1, keepdim=True).clamp_(min=_HIDDEN)
+        top = self.logits.amax(-1, keepdim=True).clamp_(min=EMPTY)
         e = self.logits.sub_(top).exp2_()
         total = e.sum(-1, keepdim=True)
         if self.sink is not None:
             total += torch.exp2(self.sink[..., None] - top)
-        return e, total.masked_fill_(top <= _HIDDEN, 1.0)
+        return e, total.masked_fill_(top <= EMPTY, 1.0)
 
 
 def per_query(attention: Attention, reduce: Callable[[Block], Tensor]) -> Tensor:
@@ -130,59 +128,23 @@ def _blocks(attention: Attention, queries: slice) -> Iterator[Block]:
     batch, heads, _, _ = problem.q.shape
     kv_heads, exact = problem.k.shape[1], _exact(problem.q)
     group = heads // kv_heads
-    row_slices, head_slices = _plan(problem, queries)
-    widest = max((last - first) * (r.stop - r.start) for r in row_slices for first, last in [_visible(problem, r)])
-    buffer = torch.empty(head_slices[0].stop * group * widest, dtype=exact, device=problem.q.device)
-    z = None if sink is None else (sink.logit.to(exact) * _LOG2E).expand(problem.q.shape[:-1])
+    size, pairs = at_a_time(problem, queries.stop - queries.start, ELEMENTS, LEAST)
+    row_slices, head_slices = slices(queries.start, queries.stop, size), slices(0, kv_heads, min(pairs, kv_heads))
+    largest = head_slices[0].stop * group * widest(problem, row_slices)
+    buffer = torch.empty(largest, dtype=exact, device=problem.q.device)
+    z = None if sink is None else (sink.logit.to(exact) * LOG2E).expand(problem.q.shape[:-1])
     for sample in range(batch):
-        q = problem.q[sample].to(exact).unflatten(0, (kv_heads, group)) * (problem.scale * _LOG2E)
+        q = problem.q[sample].to(exact).unflatten(0, (kv_heads, group)) * (problem.scale * LOG2E)
         k = problem.k[sample].to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
         for kv in head_slices:
             for rows in row_slices:
-                first, last = _visible(problem, rows)
+                first, last = problem.visible(rows.start, rows.stop)
                 if last == first:
                     continue
                 few = q[kv, :, rows].flatten(1, 2)
                 s = buffer[: few.shape[0] * few.shape[1] * (last - first)].view(*few.shape[:2], -1)
                 torch.bmm(few, k[kv, :, first:last], out=s)
+                logits = s.unflatten(1, (group, -1))
+                mask(problem, logits[None], slice(sample, sample + 1), kv, rows, first)
                 own = slice(kv.start * group, kv.stop * group)
-                s = s.view(own.stop - own.start, -1, last - first)
-                block = Block(sample, own, rows, first, s, None if z is None else z[sample, own, rows])
-                _mask(problem, block)
-                yield block
-
-
-def _visible(problem: Problem, rows: slice) -> tuple[int, int]:
-    return problem.visible(rows.start, rows.stop)
-
-
-def _plan(problem: Problem, queries: slice) -> tuple[list[slice], list[slice]]:
-    """Slices of the queries and of the key heads."""
-    kv_heads, keys, count = problem.k.shape[1], problem.keys, queries.stop - queries.start
-    group = problem.q.shape[1] // kv_heads
-    rows = min(ELEMENTS // (group * keys), count // 8)  # an eighth wastes a sixteenth under a causal mask
-    rows = min(count, max(rows, LEAST // group, 1))
-    pairs = min(max(1, ELEMENTS // (rows * group * keys)), kv_heads)
-    return _slices(queries.start, queries.stop, rows), _slices(0, kv_heads, pairs)
-
-
-def _slices(start: int, stop: int, size: int) -> list[slice]:
-    return [slice(i, min(i + size, stop)) for i in range(start, stop, size)]
-
-
-def _mask(problem: Problem, block: Block) -> None:
-    """Soft cap, bias and masks of one block, in place; masks touch only columns that some query does not see."""
-    s, rows, keys = block.logits, block.queries, block.keys
-    if problem.softcap is not None:
-        s.div_(problem.softcap * _LOG2E).tanh_().mul_(problem.softcap * _LOG2E)
-    if problem.bias is not None:
-        s.add_(problem.bias[block.sample, block.heads, rows, keys].to(s), alpha=_LOG2E)
-    low = min(max(problem.ends[1][rows]), keys.stop)
-    high = max(min(problem.ends[2][rows]), low)
-    row = block.sample if problem.interval[0].shape[0] > 1 else 0
-    for left, right in ((keys.start, low), (high, keys.stop)):
-        if left < right:
-            hidden = problem.hidden(rows.start, rows.stop, left, right)[row]
-            s[..., left - keys.start : right - keys.start].masked_fill_(hidden, -torch.inf)
-    if problem.key_padding is not None:
-        s.masked_fill_(~problem.key_padding[block.sample, keys].to(s.device), -torch.inf)
+                yield Block(sample, own, rows, first, logits.flatten(0, 1), None if z is None else z[sample, own, rows])

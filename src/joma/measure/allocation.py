@@ -12,7 +12,8 @@ this for the loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -121,8 +122,20 @@ def allocate(
     _must_be_options(function, tolerance, absolute, most, way)
     work = _Work(function, groups, members, way)
     rule = Rule(tolerance, absolute, most, each, eps=0.0)
-    found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
+    with _whole_products():
+        found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
     return _gathered(found, work)
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Products in float32 as it is: with factors rounded to ten bits, as TF32 does on a GPU, nothing would close."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _must_be_options(function: object, tolerance: float, absolute: float, most: int, way: str) -> None:

@@ -12,14 +12,17 @@ q (batch, heads, queries, width) and k (batch, kv_heads, keys, width) are as in 
 options that every function takes: scale, window, bias, softcap, sinks, sink_key, key_padding, cu_seqlens. A learned
 sink takes mass and is no key, so the masses of all keys then sum to less than 1. Queries that see no key have 0.
 
-Numbers are float32 (float64 for float64 inputs), exact up to rounding, without gradients. Extra memory is one buffer of
-1 Mi numbers (4 MiB in float32), or of 64 rows of logits where that is more, copies of one sample's q and k in float32,
-and in `top_mass` what torch needs to choose the kept keys of one block: at most 32 bytes per number of the buffer.
+`sparsity_stats` gives most of them at once, in two passes over the keys.
+
+Numbers are float32 (float64 for float64 inputs), exact up to rounding, without gradients. Two paths give the same
+numbers. On CUDA, Triton kernels pass over the keys and keep a few numbers per query; `top_mass` searches until it is
+certain to 5e-7. Elsewhere, extra memory is one buffer of 1 Mi numbers (4 MiB in float32), or of 64 rows of logits
+where that is more, copies of one sample's q and k in float32, and in `top_mass` what torch needs to choose the kept
+keys of one block: at most 32 bytes per number of the buffer.
 """
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import NamedTuple, Unpack
 
 import torch
@@ -27,8 +30,10 @@ from torch import Tensor
 
 from joma.host.words import brief
 from joma.measure._sparsity_blocks import Attention, Block, Options, for_each, per_query
+from joma.measure._sparsity_checks import at_most, checked_keep, checked_queries, checked_threshold, part_of
+from joma.measure._sparsity_cuda import Passes, covers, seen_keys
 from joma.measure.attention import attention_stats
-from joma.theory.arguments import Number, number, shown, whole
+from joma.theory.arguments import Number, shown
 
 
 def mass_above(
@@ -46,7 +51,10 @@ def mass_above(
     >>> mass_above(q, q, 0.01, relative=True)
     tensor([[[1., 1., 1., 1.]]])
     """
-    least = _threshold(threshold)
+    least = checked_threshold(threshold)
+    attention = Attention.of(q, k, causal, **options)
+    if covers(attention):
+        return Passes.of(attention).masses(least, relative)[0]
 
     def mass(block: Block) -> Tensor:
         e, total = block.weights()
@@ -54,7 +62,7 @@ def mass_above(
             return torch.threshold_(e, least, 0.0).sum(-1) / total[..., 0]
         return torch.threshold_(e.div_(total), least, 0.0).sum(-1)
 
-    return per_query(Attention.of(q, k, causal, **options), mass).clamp_(max=1.0)
+    return per_query(attention, mass).clamp_(max=1.0)
 
 
 def keys_above(
@@ -69,13 +77,16 @@ def keys_above(
     >>> keys_above(q, q, 0.3), keys_above(q, q, 0.01, relative=True)
     (tensor([[[1, 2, 3, 0]]]), tensor([[[1, 2, 3, 4]]]))
     """
-    least = _threshold(threshold)
+    least = checked_threshold(threshold)
+    attention = Attention.of(q, k, causal, **options)
+    if covers(attention):
+        return Passes.of(attention).masses(least, relative)[1]
 
     def count(block: Block) -> Tensor:
         e, total = block.weights()
         return (e if relative else e.div_(total)).gt_(least).sum(-1)
 
-    return per_query(Attention.of(q, k, causal, **options), count).long()
+    return per_query(attention, count).long()
 
 
 def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **options: Unpack[Options]) -> Tensor:
@@ -93,13 +104,16 @@ def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **option
     tensor([[[1.0000, 0.5000, 0.6667, 0.5000]]])
     """
     attention = Attention.of(q, k, causal, **options)
-    kept = _kept(keep, attention.problem.keys)
+    kept = checked_keep(keep, attention.problem.keys)
+    if covers(attention):
+        passes = Passes.of(attention)
+        return passes.top_mass(kept if isinstance(kept, int) else part_of(passes.seen, kept))
 
     def mass(block: Block) -> Tensor:
         if isinstance(kept, int):
             e, total = block.weights()
             return _largest(e, kept) / total[..., 0]
-        count = _part(block.seen().sum(-1, dtype=torch.int32), kept)  # before the logits are overwritten
+        count = part_of(block.seen().sum(-1, dtype=torch.int32), kept)  # before the logits are overwritten
         e, total = block.weights()
         return _largest_each(e, count) / total[..., 0]
 
@@ -119,7 +133,9 @@ def sink_mass(q: Number, k: Number, first: int, *, causal: bool = True, **option
     """
     attention = Attention.of(q, k, causal, **options)
     problem = attention.problem
-    count = _at_most(first, "first", problem.keys, "the number of keys")
+    count = at_most(first, "first", problem.keys, "the number of keys")
+    if covers(attention):
+        return Passes.of(attention).sink_mass(count)
     end = problem.first_key + count  # (batch or 1, queries)
 
     def mass(block: Block) -> Tensor:
@@ -143,6 +159,63 @@ def effective_keys(q: Number, k: Number, *, causal: bool = True, **options: Unpa
     tensor([[[1., 2., 3., 4.]]])
     """
     return attention_stats(q, k, causal=causal, **options).effective_keys
+
+
+class SparsityStats(NamedTuple):
+    """One number per query, each (batch, heads, queries).
+
+    effective_keys, mass_above, keys_above and sink_mass are what the functions of these names give. seen is the number
+    of keys that the query sees: H2O's sparsity is 1 - keys_above / seen.
+
+    >>> found = sparsity_stats([[[[0.0]] * 4]], [[[[0.0]] * 4]])
+    >>> found.keys_above, found.seen
+    (tensor([[[1, 2, 3, 4]]]), tensor([[[1, 2, 3, 4]]]))
+    """
+
+    effective_keys: Tensor
+    mass_above: Tensor
+    keys_above: Tensor
+    sink_mass: Tensor
+    seen: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def sparsity_stats(
+    q: Number,
+    k: Number,
+    *,
+    threshold: float = 0.01,
+    relative: bool = True,
+    first: int = 1,
+    causal: bool = True,
+    **options: Unpack[Options],
+) -> SparsityStats:
+    """The measures that two passes over the keys give: all but `top_mass` and the sets of keys.
+
+    threshold and relative are those of `mass_above`: unless given, the keys above 1 % of the row's largest (H2O).
+    first is that of `sink_mass`.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> sparsity_stats(q, q, first=2).sink_mass
+    tensor([[[1.0000, 1.0000, 0.6667, 0.5000]]])
+    """
+    least = checked_threshold(threshold)
+    attention = Attention.of(q, k, causal, **options)
+    count = at_most(first, "first", attention.problem.keys, "the number of keys")
+    if covers(attention):
+        passes = Passes.of(attention)
+        return SparsityStats(passes.effective_keys, *passes.masses(least, relative, count), passes.seen)
+    cut = {"relative": relative, "causal": causal}
+    return SparsityStats(
+        effective_keys(q, k, causal=causal, **options).detach(),
+        mass_above(q, k, least, **cut, **options),
+        keys_above(q, k, least, **cut, **options),
+        sink_mass(q, k, count, causal=causal, **options),
+        _seen(attention),
+    )
 
 
 class HeavyHitters(NamedTuple):
@@ -192,12 +265,16 @@ def heavy_hitters(
     """
     attention = Attention.of(q, k, causal, **options)
     problem = attention.problem
-    kept = _kept(keep, problem.keys)
-    limit = problem.keys if among is None else _at_most(among, "among", problem.keys, "the number of keys")
-    score, seen = _scores(attention, _range(queries, problem.queries), even)
+    kept = checked_keep(keep, problem.keys)
+    limit = problem.keys if among is None else at_most(among, "among", problem.keys, "the number of keys")
+    chosen = checked_queries(queries, problem.queries)
+    if covers(attention) and problem.bias is None:
+        score, seen = Passes.of(attention).received(chosen, even)
+    else:
+        score, seen = _scores(attention, chosen, even)
     seen[..., limit:] = False
     count = seen.sum(-1, keepdim=True)
-    size = count.clamp(max=kept) if isinstance(kept, int) else torch.minimum(_part(count, kept), count)
+    size = count.clamp(max=kept) if isinstance(kept, int) else torch.minimum(part_of(count, kept), count)
     ranked, order = score.masked_fill(~seen, -torch.inf).sort(descending=True, stable=True)
     width = max(1, int(size.max()))
     inside = torch.arange(width, device=score.device) < size
@@ -276,6 +353,14 @@ def _scores(attention: Attention, queries: slice, even: bool) -> tuple[Tensor, T
     return score / seen_by.clamp(min=1.0) if even else score, seen_by > 0
 
 
+def _seen(attention: Attention) -> Tensor:
+    """How many keys each query sees, (batch, heads, queries)."""
+    problem = attention.problem
+    if problem.bias is None:
+        return seen_keys(problem, problem.interval)[:, None].expand(problem.q.shape[:-1]).clone()
+    return per_query(attention, lambda block: block.seen().sum(-1)).long()
+
+
 def _largest(e: Tensor, kept: int) -> Tensor:
     """The sum of the `kept` largest entries of every row."""
     return e.topk(min(kept, e.shape[-1]), sorted=False).values.sum(-1)
@@ -292,46 +377,3 @@ def _largest_each(e: Tensor, count: Tensor) -> Tensor:
     over = most - count
     taken = surplus.gather(-1, (over - 1).clamp(min=0)[..., None])[..., 0]
     return total - torch.where(over > 0, taken, 0.0)
-
-
-def _part(count: Tensor, share: float) -> Tensor:
-    """A share of some keys as a number of keys: rounded up, though not because 0.28 * 25 is above 7 in binary."""
-    return (count.double() * share - 1e-9).ceil().long().clamp(min=1)
-
-
-def _threshold(threshold: float) -> float:
-    least = number(threshold, "threshold")
-    if not 0 <= least <= 1:
-        raise ValueError(f"threshold must lie in [0, 1], got {least:g}")
-    return least
-
-
-def _kept(keep: object, keys: int) -> int | float:
-    """A number of keys, or a share of them."""
-    if not isinstance(keep, bool) and isinstance(keep, Integral) and 1 <= int(keep) <= keys:
-        return int(keep)
-    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) <= 1:
-        return float(keep)
-    wanted = f"a whole number from 1 to the number of keys, {keys}, or a share above 0.0 and at most 1.0"
-    raise ValueError(f"keep must be {wanted}, got {shown(keep)}")
-
-
-def _at_most(value: int, name: str, most: int, meaning: str) -> int:
-    found = whole(value, name, 1)
-    if found > most:
-        raise ValueError(f"{name} must be at most {meaning}, {most}, got {found}")
-    return found
-
-
-def _range(queries: tuple[int, int] | None, count: int) -> slice:
-    if queries is None:
-        return slice(0, count)
-    try:
-        start, stop = (whole(each, "queries", 0) for each in queries)
-        good = start < stop <= count
-    except (TypeError, ValueError):
-        good = False
-    if not good:
-        wanted = f"(start, stop) with 0 <= start < stop <= {count}, the number of queries"
-        raise ValueError(f"queries must be {wanted}, got {shown(queries)}")
-    return slice(start, stop)

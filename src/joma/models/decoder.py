@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.host.words import brief, counted
+from joma.models._attention import Attention as Attention  # part of a decoder's config, so it is asked for here
+from joma.models._attention import See, attend
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part
 from joma.models.products import linear
@@ -28,7 +30,11 @@ Embeddings = Literal["learned", "frozen", "orthonormal"]
 Positions = Literal["none", "sinusoidal", "learned"]
 
 Look = Callable[[int, str, Tensor], None]
-"""Called with the layer, the name and the value of what passes by: query, key, logits, attention, hidden, stream."""
+"""Called with the layer, the name and the value of what passes by.
+
+In turn: query, key, logits, attention, mixed, hidden, stream. `attention` is what goes to keys: without softmax it need
+not sum to one. `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
+"""
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -52,6 +58,9 @@ class DecoderConfig:
     - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own
       layer
     - causal: whether a token sees only the tokens up to itself
+    - attention: how logits become weights. "off-by-one" adds a key of logit 0 and value 0 to the softmax, so that a
+      query may attend to nothing; "learned-sink" gives that key a logit that each head learns (`sink`, 0 at first);
+      "sigmoid" weighs each key for itself
     - norm: which norm, and whether it stands before or after attention and MLP
     - activation: of the MLP
     - residual: whether a block adds to its input
@@ -75,6 +84,7 @@ class DecoderConfig:
     context: int = 35
     dropout: float = 0.0
     causal: bool = True
+    attention: Attention = "softmax"
     norm: Norm = "post-layer"
     activation: Activation = "relu"
     residual: bool = True
@@ -120,6 +130,7 @@ class DecoderConfig:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "attention": get_args(Attention),
     "norm": get_args(Norm),
     "activation": get_args(Activation),
     "embeddings": get_args(Embeddings),
@@ -199,7 +210,7 @@ class Decoder(nn.Module):
         shape = x.shape
         x = x.flatten(1, 2)  # (members, positions, width)
         # taken apart once: taken out layer by layer, each would send back a gradient as large as all of them
-        blocks = {name: getattr(self, name).unbind(1) for name in _in_block(config)}
+        blocks = {name: getattr(self, name).unbind(1) for name in block_parameters(config)}
         places = 4 if config.mlp else 2  # of dropout, in a block; the embedding has one more
         for layer in range(config.layers):
             see = None if look is None else partial(look, layer)
@@ -245,9 +256,6 @@ class _Dropper:
         return x if self.noise is None else dropout(x, self.probability, self.noise, self.place)
 
 
-See = Callable[[str, Tensor], None] | None
-
-
 @compiled_part
 def _embed(
     tokens: Tensor, embedding: Tensor, position: Tensor | None, config: DecoderConfig, noise: Tensor | None
@@ -289,36 +297,17 @@ def _attend(
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
-    if see is None and not drop.drops and x.device.type == "cpu":
+    if see is None and not drop.drops and x.device.type == "cpu" and config.attention == "softmax":
         # nobody looks at the weights: torch's fused kernel takes half the time of many small products
         flat = [part.flatten(0, 1) for part in (query, key, value)]
         y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)
     else:
-        y = _attend_in_the_open(query, key, value, config, drop, see)
+        kind, sink = config.attention, w.get("sink")
+        y = attend(query, key, value, kind=kind, causal=config.causal, sink=sink, drop=drop, see=see)
     y = y.transpose(2, 3).reshape(members, batch * length, width)
     if config.projection:
         y = linear(y, w["projection"], w["projection_bias"])
     return drop(y)
-
-
-def _attend_in_the_open(
-    query: Tensor, key: Tensor, value: Tensor, config: DecoderConfig, drop: _Dropper, see: See
-) -> Tensor:
-    """Attention with its weights written out, as dropout and onlookers need them."""
-    shape = query.shape  # (members, batch, heads, length, head width)
-    length = shape[-2]
-    query, key, value = (part.flatten(0, 2) for part in (query, key, value))  # of one head a view, of several a copy
-    logits = torch.bmm(query, key.mT).view(*shape[:-1], length) / math.sqrt(shape[-1])
-    if config.causal:
-        future = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
-        logits = logits.masked_fill(future, -math.inf)
-    attention = logits.softmax(-1)
-    if see is not None:
-        for name, tensor in (("query", query), ("key", key)):
-            see(name, tensor.view(shape))
-        see("logits", logits)
-        see("attention", attention)
-    return torch.bmm(drop(attention).flatten(0, 2), value).view(shape)
 
 
 def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See) -> Tensor:
@@ -350,11 +339,16 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _in_block(config: DecoderConfig) -> tuple[str, ...]:
-    """The names of one block's parameters."""
+def block_parameters(config: DecoderConfig) -> tuple[str, ...]:
+    """The names of one block's parameters.
+
+    >>> block_parameters(DecoderConfig(vocabulary=9, norm="none", mlp=0, activation="identity", projection=False))
+    ('qkv', 'qkv_bias')
+    """
     parts = {
         "qkv": True,
         "qkv_bias": True,
+        "sink": config.attention == "learned-sink",
         "projection": config.projection,
         "projection_bias": config.projection,
         "up": config.mlp > 0,
@@ -382,7 +376,7 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
 
     values = {}
     blocks = [_block_start(config, uniform) for _ in range(1 if config.copies else config.layers)]
-    for name in _in_block(config):
+    for name in block_parameters(config):
         values[name] = torch.stack([block[name] for block in blocks]).expand(config.layers, *blocks[0][name].shape)
     if config.norm.startswith("pre"):
         values["last_scale"] = torch.ones(config.width)
@@ -412,6 +406,7 @@ def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[
         "attention_shift": torch.zeros(width),
         "mlp_scale": torch.ones(width),
         "mlp_shift": torch.zeros(width),
+        "sink": torch.zeros(config.heads),
     }
     if config.projection:
         values["projection"] = uniform(1 / math.sqrt(width), width, width).T

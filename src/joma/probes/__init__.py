@@ -2,8 +2,19 @@
 
 from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError
+from joma.probes._sparsity import AttentionSparsity
 from joma.probes._support import can_probe
-from joma.probes._text import attention_entropy
+from joma.probes._text import attention_entropy, attention_means, attention_sparsity
 from joma.probes._transformers import collect
 
-__all__ = ["Probe", "ProbeError", "attention_entropy", "can_probe", "collect", "collect_plain"]
+__all__ = [
+    "AttentionSparsity",
+    "Probe",
+    "ProbeError",
+    "attention_entropy",
+    "attention_means",
+    "attention_sparsity",
+    "can_probe",
+    "collect",
+    "collect_plain",
+]

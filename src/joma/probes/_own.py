@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.measure.attention import AttentionStats, logit_stats
+from joma.measure.attention import logit_stats
 from joma.probes._plain import Watching, following
 from joma.probes._record import Probe, ProbeError
+from joma.probes._sparsity import of_logits
 
 ATTENDING = {
     "bloom": "BloomAttention",
@@ -116,25 +117,32 @@ class _Watching(Watching):
             raise ProbeError(
                 f"{self.probe.model_name}: {name} applies softmax in an unknown way: it cannot be measured"
             )
-        stats = _of_longformer(module, scores) if "Longformer" in self.attending else _of_heads(module, scores)
-        self.probe.record(self.probe.names[module], stats, self.real(stats.entropy.shape[2]))
+        logits, first, own = (
+            _of_longformer(module, scores) if "Longformer" in self.attending else _of_heads(module, scores)
+        )
+        with torch.no_grad():
+            stats = logit_stats(logits, first=first, own=own)
+            sparsity = None if self.probe.top is None else of_logits(logits, stats, self.probe.top, first)
+        self.probe.record(self.probe.names[module], stats, self.real(stats.entropy.shape[2]), sparsity)
 
     def module(self) -> nn.Module:
         """The module that calls; a softmax that is a module of its own belongs to the one around it."""
         return self.caller[-2] if isinstance(self.caller[-1], nn.Softmax) and len(self.caller) > 1 else self.caller[-1]
 
 
-def _of_heads(module: nn.Module, scores: Tensor) -> AttentionStats:
+Columns = tuple[Tensor, Tensor | None, Tensor | None]
+"""Logits (batch, heads, queries, keys), and per query the columns of the first key and of its own; None: the usual."""
+
+
+def _of_heads(module: nn.Module, scores: Tensor) -> Columns:
     """Scores (batch, heads, queries, keys), or with batch and heads in one."""
     if scores.ndim == 3:
         scores = scores.unflatten(0, (-1, int(module.num_heads)))  # type: ignore[arg-type]
-    with torch.no_grad():
-        return logit_stats(scores)
+    return scores.detach(), None, None
 
 
-def _of_longformer(module: nn.Module, scores: Tensor) -> AttentionStats:
+def _of_longformer(module: nn.Module, scores: Tensor) -> Columns:
     """Scores (batch, queries, heads, 2 window + 1): column j of query i is key i + j - window."""
     window: Any = module.one_sided_attn_window_size
     query = torch.arange(scores.shape[1], device=scores.device)
-    with torch.no_grad():
-        return logit_stats(scores.transpose(1, 2), first=window - query, own=torch.full_like(query, window))
+    return scores.detach().transpose(1, 2), window - query, torch.full_like(query, window)

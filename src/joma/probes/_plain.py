@@ -15,12 +15,13 @@ from torch.overrides import TorchFunctionMode
 from joma.measure.attention import attention_stats
 from joma.probes._masks import as_bias
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
+from joma.probes._sparsity import of_products
 
 _MULTIHEAD = signature(F.multi_head_attention_forward)
 
 
 @contextmanager
-def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
+def collect_plain(model: nn.Module, *, keep: bool = True, sparsity: int | None = None) -> Iterator[Probe]:
     """Collect the statistics of every attention that `model` computes inside the `with` block, by calling module.
 
     Seen are torch.nn.functional.scaled_dot_product_attention and nn.MultiheadAttention (with what is built on it:
@@ -32,7 +33,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     term of the entropy, as in the weights that nn.MultiheadAttention returns.
 
     Queries and keys of three dimensions (batch, length, width) count as one head. What torch.compile has compiled runs
-    uncompiled inside the block.
+    uncompiled inside the block. sparsity: as in `collect`.
 
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     >>> with collect_plain(layer) as probe:
@@ -41,7 +42,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True) -> Iterator[Probe]:
     (['self_attn'], [[4.0, 4.0]])
     """
     model = inner(model)
-    probe = Probe(model, keep=keep)
+    probe = Probe(model, keep=keep, sparsity=sparsity)
     hooks = probe.watch(model)
     try:
         with uncompiled(), following(probe) as caller, Watching(probe, caller):
@@ -132,7 +133,9 @@ def _dot_product(
 
 def _measure(probe: Probe, name: str, q: Tensor, k: Tensor, real: Tensor | None, options: dict[str, Any]) -> None:
     with torch.no_grad():
-        probe.record(name, attention_stats(q.detach(), k.detach(), **options), real)
+        q, k = q.detach(), k.detach()
+        stats = attention_stats(q, k, **options)
+        probe.record(name, stats, real, None if probe.top is None else of_products(q, k, stats, probe.top, options))
 
 
 def _mask_for(query: Tensor, mask: Tensor) -> Tensor:

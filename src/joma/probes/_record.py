@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted, short
 from joma.measure.attention import AttentionStats
+from joma.probes._sparsity import AttentionSparsity
 
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
 
@@ -31,12 +32,19 @@ class ProbeError(ValueError):
     """A model that cannot be measured as it stands; the sentence names it and says why."""
 
 
+def must_be_keys(count: object) -> None:
+    """Refuse what is no number of keys; None is none at all."""
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise ValueError(f"sparsity must be a number of keys, at least 1, or None, got {count!r}")
+
+
 class Probe:
     """Attention statistics of a model, by the name of the module that attends.
 
     `stats[name]` lists one `AttentionStats` a call, each tensor (batch, heads, queries); it stays empty under
     keep=False. `mean` averages over everything seen so far. Padded queries and queries that see no key at all count
-    in no mean. A module that several layers share appears once, with the calls of all of them.
+    in no mean. A module that several layers share appears once, with the calls of all of them. Where sparsity was asked
+    for, `sparsity[name]` lists one `AttentionSparsity` per call, and `mean` knows its fields too.
 
     >>> from joma.probes import collect_plain
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -46,11 +54,13 @@ class Probe:
     (['MultiheadAttention'], torch.Size([1, 2]))
     """
 
-    def __init__(self, model: nn.Module, *, keep: bool) -> None:
+    def __init__(self, model: nn.Module, *, keep: bool, sparsity: int | None = None, gradients: bool = False) -> None:
         """Not for callers: `collect` and `collect_plain` make probes.
 
         model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
+        sparsity: the number of keys of `top_keys`; None: it is not measured. gradients: whether they stay in `stats`.
         """
+        must_be_keys(sparsity)
         self.model_name = type(model).__name__
         self.names = {
             module: ".".join(part for part in name.split(".") if part != _COMPILED) or self.model_name
@@ -58,6 +68,8 @@ class Probe:
             if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
         }
         self.stats: dict[str, list[AttentionStats]] = {}
+        self.sparsity: dict[str, list[AttentionSparsity]] = {}
+        self.top, self.gradients = sparsity, gradients
         self.running = False
         self.calls = 0
         self._calls_before = 0  # the forward pass under way
@@ -77,17 +89,24 @@ class Probe:
     def mean(self, measure: str = "entropy") -> Tensor:
         """(layers, heads), float64, on the CPU: the mean of one statistic over queries and calls.
 
-        `measure` is a field of `AttentionStats`; layers are in the order of `layers`. Where layers differ in their
-        number of heads, the heads that are not there are NaN.
+        `measure` is a field of `AttentionStats`, or of `AttentionSparsity` where that was asked for; layers are in the
+        order of `layers`. Where layers differ in their number of heads, the heads that are not there are NaN.
         """
-        if measure not in AttentionStats._fields:
-            raise ValueError(f"measure must be one of {', '.join(AttentionStats._fields)}, got {measure!r}")
-        at = AttentionStats._fields.index(measure)
+        if measure in AttentionSparsity._fields and self.top is None:
+            raise ValueError(f"{measure} was not measured: ask for it with collect(model, sparsity=16)")
+        known = AttentionStats._fields + (AttentionSparsity._fields if self.top is not None else ())
+        if measure not in known:
+            raise ValueError(f"measure must be one of {', '.join(known)}, got {measure!r}")
+        at = known.index(measure)
         return self._rows({name: total[at] / count for name, (total, count) in self._sums.items()})
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
         return self.mean("entropy")
+
+    def mean_sparsity(self) -> AttentionSparsity:
+        """Every field (layers, heads), where sparsity was asked for."""
+        return AttentionSparsity(*(self.mean(name) for name in AttentionSparsity._fields))
 
     def largest_logit(self) -> Tensor:
         """(layers, heads), float64, on the CPU: the largest logit of all queries and calls.
@@ -105,18 +124,23 @@ class Probe:
         heads = max(len(row) for row in rows)
         return torch.stack([torch.cat([row, row.new_full((heads - len(row),), torch.nan)]) for row in rows])
 
-    def record(self, name: str, stats: AttentionStats, real: Tensor | None) -> None:
+    def record(
+        self, name: str, stats: AttentionStats, real: Tensor | None, sparsity: AttentionSparsity | None = None
+    ) -> None:
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
         self.calls += 1
-        stats = AttentionStats(*(each.detach() for each in stats))
+        plain = AttentionStats(*(each.detach() for each in stats))
         if self._keep:
-            self.stats.setdefault(name, []).append(stats)
+            self.stats.setdefault(name, []).append(stats if self.gradients else plain)
+        if self._keep and sparsity is not None:
+            self.sparsity.setdefault(name, []).append(sparsity)
+        stats, numbers = plain, [*plain, *(sparsity or ())]
         # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
         wide = torch.float32 if stats.entropy.device.type == "mps" else torch.float64
         counted = stats.max_logit > -torch.inf
         if real is not None:
             counted = counted & real[:, None]
-        every = torch.stack([torch.where(counted, each, 0.0).sum((0, 2), dtype=wide) for each in stats])
+        every = torch.stack([torch.where(counted, each, 0.0).sum((0, 2), dtype=wide) for each in numbers])
         count = counted.sum((0, 2)).to(wide)
         largest = torch.where(counted, stats.max_logit, -torch.inf).amax((0, 2))
         if name in self._sums:

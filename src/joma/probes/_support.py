@@ -16,10 +16,11 @@ _ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\
 _SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
 
 
-def can_probe(config: Any) -> str | None:
+def can_probe(config: Any, *, gradients: bool = False) -> str | None:
     """Why `attention_entropy` cannot measure models of a transformers config, in one sentence; None where it can.
 
-    Only the config and transformers' own code are read, no weights: for planning what is worth downloading.
+    Only the config and transformers' own code are read, no weights: for planning what is worth downloading. gradients:
+    whether the entropy must have a gradient too.
 
     >>> from transformers import GPT2Config, MambaConfig
     >>> can_probe(GPT2Config()) is None
@@ -39,6 +40,8 @@ def can_probe(config: Any) -> str | None:
     ways = {way(each) for each in classes}
     if None in ways or (OWN in ways and len(ways) > 1):
         return unseen(kind)
+    if gradients and OWN in ways:
+        return no_gradient(kind)
     code = [_code(each) for each in classes]
     if not any(_ATTENTION.search(each) for each in code):
         return f"{kind} models have no attention: there is no entropy to measure"
@@ -53,6 +56,11 @@ def unseen(name: str) -> str:
         f"{name} models do not send attention through transformers' AttentionInterface, "
         "and their own way to attend is not known to joma: they cannot be measured"
     )
+
+
+def no_gradient(name: str) -> str:
+    """The sentence on a model whose logits are only looked at."""
+    return f"{name} models compute attention by themselves, so that joma has no gradient of their entropy"
 
 
 def way(model: Any) -> str | None:

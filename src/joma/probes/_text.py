@@ -1,8 +1,9 @@
-"""Attention entropy of a model on text, in bounded memory."""
+"""Attention entropy and sparsity of a model on text, in bounded memory."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -13,9 +14,10 @@ from joma.host.devices import lacking
 from joma.host.words import counted
 from joma.models.decoder import Decoder
 from joma.probes._own import ATTENDING
-from joma.probes._record import ProbeError, inner
+from joma.probes._record import Probe, ProbeError, inner, must_be_keys
+from joma.probes._sparsity import KEEP, AttentionSparsity
 from joma.probes._transformers import collect
-from joma.probes.decoder import ensemble_entropy
+from joma.probes.decoder import ensemble_entropy, ensemble_sparsity
 from joma.theory.arguments import Number, as_tensor
 
 CONTEXT = 512
@@ -52,23 +54,101 @@ def attention_entropy(
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
+    model, batches = _batches(model, tokens, context, batch, device)
+    if isinstance(model, Decoder):
+        _must_have_one_way(single_pass)
+        return _mean_of_members(batches, lambda some: (ensemble_entropy(model, some),))[0]
+    return _of_transformers(model, batches, single_pass, None).mean_entropy()
+
+
+def attention_sparsity(
+    model: nn.Module,
+    tokens: Number,
+    *,
+    keep: int = KEEP,
+    context: int | None = None,
+    batch: int = 8,
+    device: torch.device | str | None = None,
+    single_pass: bool | None = None,
+) -> AttentionSparsity:
+    """How sparse a model's attention is over text: six means over queries, each (layers, heads), float64.
+
+    keep: the number of keys of `top_keys`. Everything else is as in `attention_entropy`, also which models can be
+    measured; of a `Decoder` each is (members, layers, heads). No queries x keys tensor is made beside those that a
+    model makes itself. The first queries of a window see few keys, and 10 % of few keys is one key: compare values of
+    the same context.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> attention_sparsity(GPT2Model(shape), torch.arange(40) % 9, keep=2).top_keys.shape
+    torch.Size([2, 4])
+    """
+    return attention_means(
+        model, tokens, sparsity=keep, context=context, batch=batch, device=device, single_pass=single_pass
+    )[1]
+
+
+def attention_means(
+    model: nn.Module,
+    tokens: Number,
+    *,
+    sparsity: int,
+    context: int | None = None,
+    batch: int = 8,
+    device: torch.device | str | None = None,
+    single_pass: bool | None = None,
+) -> tuple[Tensor, AttentionSparsity]:
+    """What `attention_entropy` and `attention_sparsity` give, from one reading of the text.
+
+    sparsity: the number of keys of `top_keys`.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> entropy, sparsity = attention_means(GPT2Model(shape), torch.arange(40) % 9, sparsity=2)
+    >>> entropy.shape == sparsity.first_key.shape
+    True
+    """
+    if sparsity is None:
+        raise ValueError("sparsity must be a number of keys, at least 1, got None")
+    must_be_keys(sparsity)
+    model, batches = _batches(model, tokens, context, batch, device)
+    if isinstance(model, Decoder):
+        _must_have_one_way(single_pass)
+        entropy, *others = _mean_of_members(batches, lambda some: ensemble_sparsity(model, some, keep=sparsity))
+        return entropy, AttentionSparsity(*others)
+    probe = _of_transformers(model, batches, single_pass, sparsity)
+    return probe.mean_entropy(), probe.mean_sparsity()
+
+
+def _batches(
+    model: nn.Module, tokens: Number, context: int | None, batch: int, device: torch.device | str | None
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model where it is to run, and its windows, as many at a time as it may read, beside it."""
     model = inner(model)
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ProbeError(f"{type(model).__name__} reads two texts: call it yourself inside joma.probes.collect")
-    if single_pass and isinstance(model, Decoder):
-        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
     windows = _windows(model, tokens, context, batch)
     if device is not None:
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
-    windows_here = windows.to(next(model.parameters()).device)
-    if isinstance(model, Decoder):
-        with torch.inference_mode():
-            parts = [ensemble_entropy(model, some) * len(some) for some in windows_here.split(batch)]
-        return torch.stack(parts).sum(0).cpu() / len(windows)
     some = min(batch, _most_windows(model, windows.shape[1]))
-    return _of_transformers(model, windows_here.split(some), single_pass is not False)
+    return model, windows.to(next(model.parameters()).device).split(some)
+
+
+def _must_have_one_way(single_pass: bool | None) -> None:
+    if single_pass:
+        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
+
+
+def _mean_of_members(
+    batches: tuple[Tensor, ...], measure: Callable[[Tensor], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """The means over all windows of what is measured of each batch."""
+    total = sum(len(some) for some in batches)
+    with torch.inference_mode():
+        found = [[each * (len(some) / total) for each in measure(some)] for some in batches]
+    return tuple(torch.stack(parts).sum(0).cpu() for parts in zip(*found, strict=True))
 
 
 def _most_windows(model: nn.Module, length: int) -> int:
@@ -78,19 +158,22 @@ def _most_windows(model: nn.Module, length: int) -> int:
     return max(1, LOGITS // (heads * length**2)) if getattr(config, "model_type", None) in ATTENDING else sys.maxsize
 
 
-def _of_transformers(model: nn.Module, batches: tuple[Tensor, ...], single_pass: bool) -> Tensor:
+def _of_transformers(
+    model: nn.Module, batches: tuple[Tensor, ...], single_pass: bool | None, sparsity: int | None
+) -> Probe:
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
     options = {"use_cache": False} if "use_cache" in signature(base.forward).parameters else {}
     at, training = next(base.parameters()).device, model.training
     try:
         model.eval()
-        with torch.inference_mode(), collect(base, keep=False, single_pass=single_pass) as probe:
+        single = single_pass is not False
+        with torch.inference_mode(), collect(base, keep=False, single_pass=single, sparsity=sparsity) as probe:
             for ids in batches:
                 base(input_ids=ids.to(at), **options)
     finally:
         model.train(training)
-    return probe.mean_entropy()
+    return probe
 
 
 def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) -> Tensor:

@@ -7,7 +7,7 @@ registered here: a model with the attention function alone would get no mask, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import seen_by, structure
 from joma.probes._own import ON_SDPA, watching
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
-from joma.probes._support import INTERFACE, OWN, unseen, way
+from joma.probes._sparsity import of_products
+from joma.probes._support import INTERFACE, OWN, no_gradient, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 _ACTIVE: list[_TransformersProbe] = []
@@ -28,13 +29,20 @@ threads of a model that spreads its own work."""
 class _TransformersProbe(Probe):
     """A probe that also knows how its model's attention is to be computed."""
 
-    def __init__(self, model: nn.Module, *, keep: bool, single_pass: bool) -> None:
-        super().__init__(model, keep=keep)
+    def __init__(self, model: nn.Module, *, single_pass: bool, **options: Any) -> None:
+        super().__init__(model, **options)
         self.single_pass = single_pass
 
 
 @contextmanager
-def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -> Iterator[Probe]:
+def collect(
+    model: nn.Module,
+    *,
+    keep: bool = True,
+    single_pass: bool = False,
+    sparsity: int | None = None,
+    gradients: bool = False,
+) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
@@ -45,6 +53,10 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
 
     Packed text (position_ids that restart, or cu_seq_lens_q) gives the statistics of every document alone. Entropy
     leaves learned sinks out, as transformers' own attention weights do.
+
+    sparsity=16 also measures how sparse attention is (`AttentionSparsity`, with 16 as the number of `top_keys`): four
+    more passes over blocks of logits. gradients=True leaves the graph in `stats`, so that a mean entropy can be
+    differentiated by the model's parameters; models that compute attention by themselves have none.
 
     keep=False keeps the running means alone: memory does not grow with the number of calls. What torch.compile has
     compiled runs uncompiled inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM,
@@ -65,10 +77,12 @@ def collect(model: nn.Module, *, keep: bool = True, single_pass: bool = False) -
     model = inner(model)
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]
-    probe = _TransformersProbe(model, keep=keep, single_pass=single_pass)
+    probe = _TransformersProbe(model, keep=keep, single_pass=single_pass, sparsity=sparsity, gradients=gradients)
     hooks: list[Any] = []
     try:
         if own := _own_way(model):
+            if gradients:
+                raise ProbeError(no_gradient(type(model).__name__))
             if own in ON_SDPA:
                 for config in configs:
                     config._attn_implementation_internal = "sdpa"
@@ -182,6 +196,7 @@ def _attention(
         what = "soft caps, sinks or cu_seq_lens_q"
         raise ProbeError(f"{model}: {name} uses dropout with {what}: call model.eval() before measuring")
     listening = [probe for probe in probes if probe.running]
+    tracked = any(probe.gradients for probe in listening)
     k = key[:, :, : seen.keys]
     if beyond_sdpa or (dropout == 0 and any(probe.single_pass for probe in probes)):
         output, stats = attention_with_stats(query, k, value[:, :, : seen.keys], scale=scaling, **options)
@@ -189,10 +204,12 @@ def _attention(
     else:
         result = _sdpa(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
         if listening:
-            with torch.no_grad():
-                stats = attention_stats(query.detach(), k.detach(), scale=scaling, **options)
+            with nullcontext() if tracked else torch.no_grad():
+                stats = attention_stats(query, k, scale=scaling, **options)
+    options["scale"] = scaling
     for probe in listening:
-        probe.record(probe.names[module], stats, seen.real)
+        sparsity = None if probe.top is None else of_products(query.detach(), k.detach(), stats, probe.top, options)
+        probe.record(probe.names[module], stats, seen.real, sparsity)
     return result, None
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.measure.attention import attention_stats
 from joma.measure.correlation import pearson
 from joma.models.decoder import Decoder
+from joma.probes._sparsity import KEEP, of_products
 from joma.theory.arguments import Number, as_numbers, as_tensor
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -43,6 +46,50 @@ def ensemble_entropy(decoder: Decoder, tokens: Number) -> Tensor:
     total, look = _entropies(decoder, ids.device)
     decoder.features(ids, look=look)
     return total / math.prod(ids.shape[-2:])
+
+
+def ensemble_sparsity(decoder: Decoder, tokens: Number, *, keep: int = KEEP) -> tuple[Tensor, ...]:
+    """Means over queries and sequences: entropy, then the fields of `AttentionSparsity`, each (members, layers, heads).
+
+    tokens: as in `ensemble_entropy`, with whose entropy this one agrees up to rounding. keep: the number of keys of
+    `top_keys`. For texts of any length see `joma.probes.attention_sparsity`.
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1, 2])
+    >>> entropy, top_tenth, *_ = ensemble_sparsity(decoder, torch.zeros(4, 10, dtype=torch.long))
+    >>> entropy.shape, top_tenth.shape
+    (torch.Size([3, 2, 1]), torch.Size([3, 2, 1]))
+    """
+    config = decoder.config
+    if config.attention == "sigmoid":
+        raise ValueError("sigmoid attention weighs each key for itself: its masses do not sum to one and have no share")
+    found: list[Tensor] = []  # of each layer (statistics, members, heads)
+    query: list[Tensor] = []
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name == "query":
+            query.append(value)
+        if name == "key":
+            found.append(_sparse_means(decoder, layer, query.pop(), value, keep))
+
+    decoder.features(as_tensor(tokens, "tokens"), look=look)
+    return tuple(torch.stack(found, 2).unbind())
+
+
+def _sparse_means(decoder: Decoder, layer: int, q: Tensor, k: Tensor, keep: int) -> Tensor:
+    """(statistics, members, heads) of one layer; q and k (members, batch, heads, length, head width)."""
+    config = decoder.config
+    q, k = (x.detach().transpose(0, 1).flatten(1, 2) for x in (q, k))  # members as further heads: each has its sinks
+    options: dict[str, Any] = {"causal": config.causal}
+    if config.attention == "off-by-one":
+        options["sinks"] = 0.0
+    elif config.attention == "learned-sink":
+        options["sinks"] = _weight(decoder, "sink")[:, layer].detach().flatten()
+    with torch.no_grad():
+        stats = attention_stats(q, k, **options)
+        every = (stats.entropy, *of_products(q, k, stats, keep, options))
+        means = [each.expand_as(stats.entropy).mean((0, 2), dtype=torch.float64) for each in every]
+    return torch.stack(means).view(len(means), decoder.members, config.heads)
 
 
 def validation(decoder: Decoder, inputs: Number, targets: Number, cross_entropy: CrossEntropy) -> dict[str, Tensor]:

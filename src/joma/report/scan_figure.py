@@ -11,7 +11,8 @@ from joma.claims.execute import Picture
 from joma.figures import scans as drawn
 from joma.figures.reading import course, listing, number
 from joma.figures.style import house_style, to_svg
-from joma.report.scan_words import UNITS, axis_name, layers_of, measure_title
+from joma.report.scan_allocation import allocation_pictures
+from joma.report.scan_words import UNITS, axis_name, curve_title, group_title, layers_of, measure_title
 from joma.scan.curves import Curve, Scan, mean_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _TOLD = 6  # groups whose course is told in a caption
 def pictures_of(scan: Scan, measure: str) -> tuple[Picture, ...]:
     """All figures of one measure: curves, or layers where there is one checkpoint; heat maps; heads and experts."""
     curves = [curve for curve in scan.curves.values() if curve.measure == measure]
+    if measure == "allocation":
+        return allocation_pictures(scan, curves)
     found = [_over_steps(scan, curves) if len(scan.steps) > 1 else _over_layers(scan, curves)]
     if len(scan.steps) > 1 and any(len(layers_of(curve)[0]) > 1 for curve in curves):
         found.append(_heat(scan, curves))
@@ -44,8 +47,10 @@ def compared_pictures(scans: tuple[Scan, Scan], names: tuple[str, str]) -> tuple
             svg = _svg(drawn.compared(pairs, names), alt := f"One panel per curve. {' '.join(means)}")
         caption = f"{names[0]} (blue) and {names[1]} (ochre): the mean over layers thick, every layer thin. {means[0]}"
         return (Picture("compared", caption, svg, alt),)
-    shown = [(_title(scans[0].curves[name]), [_last(scan, name, who) for scan, who in zip(scans, names, strict=True)])
-             for name in both]  # fmt: skip
+    shown = [
+        (curve_title(scans[0].curves[name]), [_last(scan, name, who) for scan, who in zip(scans, names, strict=True)])
+        for name in both
+    ]
     with house_style():
         svg = _svg(drawn.by_layer(shown), alt := f"One panel per curve, layers to the right. {' '.join(means)}")
     return (Picture("compared", f"The last checkpoints of {names[0]} and {names[1]}, layer by layer.", svg, alt),)
@@ -60,7 +65,7 @@ def _over_steps(scan: Scan, curves: Sequence[Curve]) -> Picture:
     alt = " ".join(["One panel per group, one line per layer.", *(_ends_said(panel) for panel in panels)])
     with house_style():
         svg = _svg(drawn.curves_by_layer(panels), alt)
-    moves = [f"{curve.group or 'all heads'} {_course(scan, curve)}" for curve in curves[:_TOLD]]
+    moves = [f"{group_title(curve) if curve.group else 'all heads'} {_course(scan, curve)}" for curve in curves[:_TOLD]]
     moves += [f"{len(curves) - _TOLD} more are in the table below"] if len(curves) > _TOLD else []
     layered = any(len(panel.rows) > 1 for panel in panels)
     which = ", one line per layer, from the first (blue) to the last (ochre). Mean over layers" if layered else ""
@@ -72,7 +77,7 @@ def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
     lines = []
     for curve in curves:
         labels, values = layers_of(curve)
-        lines.append((curve.group or "mean over heads", _numbers(labels), values[0]))
+        lines.append((group_title(curve), _numbers(labels), values[0]))
     title = UNITS.get(curves[0].measure, curves[0].measure)
     said = [f"{name} {_range(values)}" for name, _, values in lines]
     alt = f"{title} at step {scan.steps[0]:,}, layers to the right, one line per group. {'; '.join(said)}."
@@ -95,7 +100,7 @@ def _heat(scan: Scan, curves: Sequence[Curve]) -> Picture:
 
 
 def _heads(scan: Scan, curve: Curve) -> Picture:
-    unit = UNITS.get(curve.measure, curve.measure)
+    unit, named = curve_title(curve), f"-{curve.group}" if curve.group else ""
     shown = [(f"step {scan.steps[at]:,}", curve.cells[at]) for at in _moments(curve)]
     rows = _numbers([row.label for row in curve.rows])
     least = _least(curve.cells[_moments(curve)[-1]])
@@ -104,8 +109,8 @@ def _heads(scan: Scan, curve: Curve) -> Picture:
     with house_style():
         figure = drawn.tables_of_colour(shown, rows=rows, columns=curve.columns, across="head", unit=unit)
         svg = _svg(figure, alt)
-    caption = f"{measure_title(curve.measure)} by layer and head. The lowest at the last step is {least}."
-    return Picture(f"{curve.measure}-heads", caption, svg, alt)
+    caption = f"{unit[:1].upper()}{unit[1:]} by layer and head. The lowest at the last step is {least}."
+    return Picture(f"{curve.measure}{named}-heads", caption, svg, alt)
 
 
 def _experts(scan: Scan, curve: Curve) -> Picture:
@@ -130,7 +135,7 @@ def _experts(scan: Scan, curve: Curve) -> Picture:
 def _panel(scan: Scan, curve: Curve) -> drawn.Panel:
     labels, values = layers_of(curve)
     steps = [scan.epochs[step] for step in scan.steps] if axis_name(scan) == "epoch" else scan.steps
-    return drawn.Panel(_title(curve), steps, labels, values, axis_name(scan))
+    return drawn.Panel(curve_title(curve), steps, labels, values, axis_name(scan))
 
 
 def _short(panel: drawn.Panel) -> str:
@@ -147,14 +152,9 @@ def _last(scan: Scan, name: str, who: str) -> tuple[str, list[str], np.ndarray]:
     return who, _numbers(labels), values[-1]
 
 
-def _title(curve: Curve) -> str:
-    unit = UNITS.get(curve.measure, curve.measure.replace("_", " "))
-    return f"{unit}, {curve.group}" if curve.group else unit
-
-
 def _told(name: str, scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
     both = [f"{who} {_course(scan, scan.curves[name])}" for scan, who in zip(scans, names, strict=True)]
-    return f"{_title(scans[0].curves[name])}, mean over layers: {'; '.join(both)}."
+    return f"{curve_title(scans[0].curves[name])}, mean over layers: {'; '.join(both)}."
 
 
 def _course(scan: Scan, curve: Curve) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from joma.claims.words import show
 from joma.host.words import counted
 from joma.report.markup import NOTHING
-from joma.report.scan_words import layers_of
+from joma.report.scan_words import group_title, layers_of
 from joma.scan.curves import Curve, Scan
 from joma.scan.errors import Fault
 
@@ -58,7 +58,7 @@ def covered(scan: Scan) -> str:
 def by_layer(scan: Scan, curve: Curve) -> str:
     """First, last, lowest and highest number of every layer."""
     labels, values = layers_of(curve)
-    name = curve.group or "mean over heads"
+    name = f"{group_title(curve)}{', mean over heads' if curve.by_head and curve.group else ''}"
     first, last = (f"{scan.axis} {scan.steps[at]:,}" for at in (0, -1))
     title = f"{curve.measure}, {name}"
     if len(scan.steps) == 1:

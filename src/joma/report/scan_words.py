@@ -11,8 +11,21 @@ UNITS = {
     "spectral_norm": "spectral norm",
     "entropy": "attention entropy (nats)",
     "alpha": "power-law exponent α",
+    "sparsity": "attention sparsity",
+    "allocation": "change of attention entropy by parameters",
 }
 """What an axis is called."""
+GROUPS = {
+    ("sparsity", "top_tenth"): "mass on the top 10 % of keys",
+    ("sparsity", "top_16"): "mass on the top 16 keys",
+    ("sparsity", "first_key"): "mass on the first key",
+    ("sparsity", "first_4"): "mass on the first 4 keys",
+    ("sparsity", "near_zero"): "keys below 1 % of the largest",
+    ("sparsity", "effective_share"): "effective keys / keys seen",
+    ("allocation", "entropy"): "change of entropy (nats)",
+    ("allocation", "loss"): "change of the loss (nats)",
+}
+"""What a curve is called whose group says which number of the running model it is."""
 MEANINGS = {
     "stable_rank": "The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
     "everything, at most the smaller side.",
@@ -20,6 +33,12 @@ MEANINGS = {
     "coherence": "The mean absolute cosine between two rows of the token embedding: 0 if all are orthogonal, 1 if all "
     "point one way.",
     "entropy": "The mean entropy of an attention row on the text, in nats: 0 if a token attends to one other alone.",
+    "sparsity": "Means over queries on the text. Mass: how much attention goes to the keys with the largest "
+    "probability, or to the first keys. Keys below 1 % of the largest: their share of the keys seen, H2O's sparsity. "
+    "Effective keys: e^entropy.",
+    "allocation": "Between neighbouring checkpoints, how much of the change of each layer's mean attention entropy, "
+    "and of the loss, came through each group of parameters, along the straight way between the two. The parts sum to "
+    "the change up to the closing error.",
     "alpha": "The exponent of a power law fitted to the largest squared singular values, as WeightWatcher defines it.",
 }
 """One sentence per measure."""
@@ -33,6 +52,25 @@ def measure_title(measure: str) -> str:
     """
     words = UNITS.get(measure, measure.replace("_", " "))
     return words[:1].upper() + words[1:]
+
+
+def curve_title(curve: Curve) -> str:
+    """A curve as the title of a panel.
+
+    >>> from joma.scan.names.rows import Row
+    >>> rows = (Row(0, None, "layer 0"),)
+    >>> curve_title(Curve("sparsity", "first_key", rows, ("0",), np.ones((1, 1, 1)), heads=True))
+    'mass on the first key'
+    >>> curve_title(Curve("stable_rank", "mlp", rows, ("stable rank",), np.ones((1, 1))))
+    'stable rank, mlp'
+    """
+    unit = UNITS.get(curve.measure, curve.measure.replace("_", " "))
+    return GROUPS.get((curve.measure, curve.group or ""), f"{unit}, {curve.group}" if curve.group else unit)
+
+
+def group_title(curve: Curve) -> str:
+    """The same without the measure, for a place that names it."""
+    return GROUPS.get((curve.measure, curve.group or ""), curve.group or "mean over heads")
 
 
 def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:

@@ -135,8 +135,8 @@ class Run(Checked):
         with _locked_for_writing(place) as lock:
             place.unlink(missing_ok=True)
             file.remove_leftovers(place)
-            for checkpoint in place.parent.glob(f"{escape(place.name)}-*.checkpoint*"):
-                checkpoint.unlink(missing_ok=True)
+            _remove_beside(place, "checkpoint*")
+            _remove_beside(place, "kept")
             lock.release()
 
     @property
@@ -300,6 +300,7 @@ class Run(Checked):
 
     def finish(self) -> None:
         """Mark the run as complete and leave a single file. It stays open to read; nothing can be added."""
+        _remove_beside(self.path, "kept")
         counts = dict(self._rows("SELECT name, count(*) FROM entries JOIN series ON id = series GROUP BY series"))
         self._set_status("finished", None, {"sealed": counts})
         self._stop_writing()
@@ -391,6 +392,12 @@ class Run(Checked):
 
 _PACKED = "dtype, shape, checksum, data"
 _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)"
+
+
+def _remove_beside(place: Path, kind: str) -> None:
+    """Remove what training keeps beside a run: checkpoints, and states that branches begin from."""
+    for found in place.parent.glob(f"{escape(place.name)}-*.{kind}"):
+        found.unlink(missing_ok=True)
 
 
 @contextmanager

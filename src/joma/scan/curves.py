@@ -21,8 +21,10 @@ SCHEMA, SCHEMA_VERSION = "joma-scan", 2
 class Curve:
     """One measure of one group of tensors over the usable steps.
 
-    measure, group: what was measured of what; group is None for a measure of the running model.
-    rows: layers, or experts of layers. columns: what a row has a number for, such as its heads.
+    measure, group: what was measured of what; of a measure of the running model the group is None, or says which of its
+    numbers this is.
+    rows: layers, or experts of layers. columns: what a row has a number for, such as its heads. heads: whether the
+    columns are heads; they always are without a group.
     values: (steps, rows), or (steps, rows, columns) where there are several; NaN where a step has no such number.
 
     >>> row = Row(0, None, "h.0.mlp.c_fc.weight")
@@ -36,6 +38,7 @@ class Curve:
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
     values: np.ndarray
+    heads: bool = False
 
     def __repr__(self) -> str:
         return brief(self)
@@ -48,7 +51,7 @@ class Curve:
     @property
     def by_head(self) -> bool:
         """Whether the columns are attention heads."""
-        return self.group is None
+        return self.heads or self.group is None
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -137,6 +140,15 @@ class Scan:
                     for column, value in zip(curve.columns, cells.tolist(), strict=True):
                         if np.isfinite(value):
                             yield step, curve, row, column, value
+
+
+def measure_of(name: str) -> str:
+    """The measure of a curve by the curve's name.
+
+    >>> measure_of("entropy"), measure_of("stable_rank/mlp")
+    ('entropy', 'stable_rank')
+    """
+    return name.partition("/")[0]
 
 
 def mean_of(values: np.ndarray, axis: int) -> np.ndarray:

@@ -38,15 +38,18 @@ def loaded_config(folder: Path, what: str) -> Any:
     return _pretrained("AutoConfig", folder, what)
 
 
-def loaded_model(folder: Path, device: torch.device) -> Any:
-    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing."""
+def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False) -> Any:
+    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing.
+
+    with_head: with the head over the vocabulary, and in float32: between rounded weights there is no way to go.
+    """
     _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
     _must_be_believable(folder / "config.json")
-    dtype = "auto" if device.type == "cuda" else torch.float32
+    dtype = "auto" if device.type == "cuda" and not with_head else torch.float32
     # The config may name attention code on the hub; the probe brings its own attention anyway.
     options = {"dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
     with _as_large_as_its_files(folder):
-        model, info = _pretrained("AutoModel", folder, f"{folder}", **options)
+        model, info = _pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
@@ -179,6 +182,6 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise BadInput("entropy needs transformers: pip install 'joma[hf]'") from None
+        raise BadInput("a model runs by transformers: pip install 'joma[hf]'") from None
     transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
     return transformers

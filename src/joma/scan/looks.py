@@ -11,7 +11,7 @@ from joma.host.words import counted
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
 from joma.scan.integrity import check_matrix
-from joma.scan.measures import ModelMeasure, WeightMeasure
+from joma.scan.measures import Measure, WeightMeasure
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
@@ -24,7 +24,7 @@ _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three
 class Wanted:
     """What a user asked for: measures by name, patterns, the groups to keep to (None: all), and the root."""
 
-    measures: Mapping[str, WeightMeasure | ModelMeasure]
+    measures: Mapping[str, Measure]
     patterns: Mapping[str, str]
     groups: tuple[str, ...] | None = None
     root: str | None = None

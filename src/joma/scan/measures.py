@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
+from joma.scan.allocation import Pair, allocated, loaded_whole, must_have_gradients
 from joma.scan.names.architecture import EMBEDDING, MLP
-from joma.scan.running import entropy, must_attend
+from joma.scan.running import KEPT, Between, must_attend
 
-Between = Callable[[str], None]
-"""Called between two pieces of work with how far it is; it may raise, to stop the work there."""
 TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
 _QUANTILES = (0.5, 0.9, 0.99)
 
@@ -39,15 +38,34 @@ class WeightMeasure:
 
 @dataclass(frozen=True)
 class ModelMeasure:
-    """Numbers of the running model on a text. No names of matrices are needed."""
+    """Numbers of the running model on a text, by layer and head. No names of matrices are needed.
 
-    call: Callable[[Path, Tensor, torch.device, Between], Tensor]
-    """The numbers of the model in a folder on its tokens; NaN stands for heads that a layer does not have."""
+    All that are asked for come from one reading of the text, `joma.scan.running.statistics`.
+    """
+
+    curves: Mapping[str, str]
+    """Curves by name, each with the statistic that it shows."""
     must_suit: Callable[[Any, str], None]
     """Refuses a model by its config and its name with a CheckpointError, before its weights are read."""
 
 
-def chosen(names: Iterable[str]) -> dict[str, WeightMeasure | ModelMeasure]:
+@dataclass(frozen=True)
+class PairMeasure:
+    """Numbers of two neighbouring checkpoints on a text, taken after all steps were looked at."""
+
+    curves: tuple[str, ...]
+    load: Callable[[Path, torch.device, Between], Any]
+    """What is held of a checkpoint in a folder: two of them at a time."""
+    call: Callable[[Any, Any, Tensor, Between], Pair]
+    """The numbers of the earlier and the later of two."""
+    must_suit: Callable[[Any, str], None]
+    """As of a ModelMeasure."""
+
+
+Measure = WeightMeasure | ModelMeasure | PairMeasure
+
+
+def chosen(names: Iterable[str]) -> dict[str, Measure]:
     """Measures by name, each once.
 
     >>> list(chosen(["stable_rank", "coherence"]))
@@ -63,7 +81,7 @@ def chosen(names: Iterable[str]) -> dict[str, WeightMeasure | ModelMeasure]:
     return _on_whole_spectra(found) if "alpha" in found else found
 
 
-def _on_whole_spectra(found: dict[str, WeightMeasure | ModelMeasure]) -> dict[str, WeightMeasure | ModelMeasure]:
+def _on_whole_spectra(found: dict[str, Measure]) -> dict[str, Measure]:
     """Where alpha needs the whole spectrum, stable ranks and norms are read off it: one pass, and no tolerance."""
     return {
         name: replace(measure, compute=_whole, stacked=_wholes, side_by_side=True)
@@ -124,12 +142,24 @@ def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
     return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
 
 
-MEASURES: Mapping[str, WeightMeasure | ModelMeasure] = {
+MEASURES: Mapping[str, Measure] = {
     "stable_rank": WeightMeasure(MLP, _spectrum, lambda found: [found[0]], ("stable rank",), _spectra),
     "spectral_norm": WeightMeasure(MLP, _spectrum, lambda found: [found[1]], ("spectral norm",), _spectra),
     "alpha": WeightMeasure(MLP, _whole, _alpha, ("alpha",), _wholes, side_by_side=True),
     "coherence": WeightMeasure(
         EMBEDDING, _coherence, lambda found: found, ("mean", *(f"q{q}" for q in _QUANTILES), "random mean")
     ),
-    "entropy": ModelMeasure(entropy, must_attend),
+    "entropy": ModelMeasure({"entropy": "entropy"}, must_attend),
+    "sparsity": ModelMeasure(
+        {
+            "sparsity/top_tenth": "top_tenth",
+            f"sparsity/top_{KEPT}": "top_keys",
+            "sparsity/first_key": "first_key",
+            "sparsity/first_4": "first_keys",
+            "sparsity/near_zero": "near_zero",
+            "sparsity/effective_share": "effective_share",
+        },
+        must_attend,
+    ),
+    "allocation": PairMeasure(("allocation/entropy", "allocation/loss"), loaded_whole, allocated, must_have_gradients),
 }

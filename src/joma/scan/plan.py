@@ -16,7 +16,7 @@ from joma.host.words import brief
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
 from joma.scan.looks import Wanted, agreed
-from joma.scan.measures import ModelMeasure, WeightMeasure, chosen
+from joma.scan.measures import Measure, ModelMeasure, PairMeasure, WeightMeasure, chosen
 from joma.scan.names.architecture import EMBEDDING
 from joma.scan.running import config_of
 from joma.scan.sources.series import Series
@@ -38,7 +38,7 @@ class Plan:
     - known: the same for all groups that were found, read or not
     - shapes: the shape of every tensor that is read
     - device: where it is measured
-    - tokens: the text, for every measure that runs the model
+    - tokens: the text, for measures that run the model; None without one
     - refused: measures that were asked for and that this model cannot give, with the reason
     - coverage: how many layers each group covers, and how many there are
     - notes: what was done to read the checkpoints, and how the text is cut
@@ -54,13 +54,13 @@ class Plan:
     """
 
     series: Series
-    measures: Mapping[str, WeightMeasure | ModelMeasure]
+    measures: Mapping[str, Measure]
     model_type: str | None
     groups: Mapping[str, tuple[str, ...]]
     known: Mapping[str, tuple[str, ...]]
     shapes: Mapping[str, tuple[int, ...]]
     device: torch.device
-    tokens: Mapping[str, Tensor]
+    tokens: Tensor | None
     refused: Mapping[str, str] = field(default_factory=dict)
     coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -81,12 +81,17 @@ class Plan:
             if isinstance(measure, WeightMeasure) and (measure.group == EMBEDDING) == (group == EMBEDDING)
         }
 
-    def model_names(self) -> dict[str, ModelMeasure]:
-        """The curves of the running model, by name."""
-        return {name: measure for name, measure in self.measures.items() if isinstance(measure, ModelMeasure)}
+    def model_names(self) -> dict[str, str]:
+        """The curves of the running model, each with the statistic that it shows."""
+        running = [measure for measure in self.measures.values() if isinstance(measure, ModelMeasure)]
+        return {name: statistic for measure in running for name, statistic in measure.curves.items()}
+
+    def pair_measures(self) -> dict[str, PairMeasure]:
+        """Measures of two neighbouring checkpoints, by name."""
+        return {name: measure for name, measure in self.measures.items() if isinstance(measure, PairMeasure)}
 
     def curve_names(self) -> list[str]:
-        """All curves, in order."""
+        """All curves that have a number at every step, in order; those of pairs are not among them."""
         return [*(name for group in self.groups for name in self.weight_names(group)), *self.model_names()]
 
     def gated(self, group: str) -> tuple[str, ...]:
@@ -136,22 +141,20 @@ def plan(
     """
     asked = chosen(measures)
     worker = usable_device(device)
-    running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure)}
+    running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
     _must_have_text(asked, running, text, tokenizer)
-    refused, configs = _configs(series, running)
+    refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
         raise CheckpointError(next(iter(refused.values())))
     look = agreed(series, Wanted(kept, patterns or {}, None if groups is None else tuple(groups), root))
     refused |= look.refused
     kept = {name: measure for name, measure in kept.items() if name not in refused}
-    tokens: dict[str, Tensor] = {}
+    tokens: Tensor | None = None
     notes = [*series.notes, *look.notes]
-    for name in [name for name in running if name in kept]:
-        place, config = configs[name]
-        assert text is not None  # `_must_have_text` saw to it
-        tokens[name] = tokens_of(place, config, text, tokenizer)
-        notes.append(windows_said(text, config, len(tokens[name])))
+    if read_by is not None and text is not None:
+        tokens = tokens_of(*read_by, text, tokenizer)
+        notes.append(windows_said([name for name in running if name in kept], text, read_by[1], len(tokens)))
     if not look.groups:
         notes.append("no matrices were found by name, so steps were not compared with each other: see --list")
     return Plan(
@@ -173,28 +176,35 @@ def _must_have_text(
     if running and text is None:
         raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
     if text is not None and not running:
-        raise BadInput(f"text is for entropy, but measures {','.join(asked)} does not read a text")
+        raise BadInput(f"text is for measures that run the model, but measures {','.join(asked)} does not read a text")
     if tokenizer is not None and text is None:
         raise BadInput(f"tokenizer is for a text, but measures {','.join(asked)} does not read one")
 
 
 def _configs(
-    series: Series, running: Mapping[str, ModelMeasure]
-) -> tuple[dict[str, str], dict[str, tuple[Place, Any]]]:
-    """Measures that run the model: those refused, with the reason, and a place with its config for the others.
+    series: Series, running: Mapping[str, ModelMeasure | PairMeasure]
+) -> tuple[dict[str, str], tuple[Place, Any] | None]:
+    """Measures that run the model: those refused, with the reason, and for the others a place with its config.
 
     The first place whose config can be read speaks for all; one that differs is a fault of its step.
     """
     refused: dict[str, str] = {}
-    found: dict[str, tuple[Place, Any]] = {}
+    read_by: tuple[Place, Any] | None = None
     for name, measure in running.items():
         try:
+            if isinstance(measure, PairMeasure):
+                _must_have_neighbours(series, name)
             place, config = _first_config(series)
             measure.must_suit(config, place.name)
-            found[name] = (place, config)
+            read_by = place, config
         except CheckpointError as error:
             refused[name] = str(error)
-    return refused, found
+    return refused, read_by
+
+
+def _must_have_neighbours(series: Series, name: str) -> None:
+    if len(series.places) < 2:
+        raise CheckpointError(f"{name} is of the change between two checkpoints, and {series.source} has one alone")
 
 
 def _first_config(series: Series) -> tuple[Place, Any]:

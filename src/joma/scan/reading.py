@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import zip_longest
@@ -16,11 +16,13 @@ from torch import Tensor
 
 from joma.host.threads import cores, limited
 from joma.scan.checkpoint import Checkpoint, Place
+from joma.scan.curves import measure_of
 from joma.scan.errors import CheckpointError, Fault, Unmeasurable
 from joma.scan.integrity import check_finite, check_matrix, checksum, sketch
 from joma.scan.looks import fault_of
-from joma.scan.measures import Between, WeightMeasure
+from joma.scan.measures import WeightMeasure
 from joma.scan.plan import Plan
+from joma.scan.running import Between, statistics
 
 SMALL_SIDE = 256
 """Matrices with a smaller side of at most this are measured exactly, in stacks."""
@@ -51,14 +53,20 @@ def measured(
                 values |= found
                 faults += [fault_of(place, error, name) for name, error in wrong.items()]
         notes = checkpoint.notes()
-    for name, measure in plan.model_names().items():
-        if name in missing:
-            try:
-                with place.folder() as folder:
-                    values[name] = measure.call(folder, plan.tokens[name], plan.device, between)
-            except CheckpointError as error:
-                faults.append(fault_of(place, error, name))
+    running = {name: statistic for name, statistic in plan.model_names().items() if name in missing}
+    try:
+        values |= _run(plan, place, running, between) if running else {}
+    except CheckpointError as error:
+        faults += [fault_of(place, error, measure) for measure in dict.fromkeys(map(measure_of, running))]
     return values, faults, notes
+
+
+def _run(plan: Plan, place: Place, running: Mapping[str, str], between: Between) -> dict[str, Tensor]:
+    """The curves of the running model, by name."""
+    assert plan.tokens is not None  # without a text no such measure is planned
+    with place.folder() as folder:
+        found = statistics(folder, plan.tokens, plan.device, between, set(running.values()))
+    return {name: found[statistic] for name, statistic in running.items()}
 
 
 def _group(

@@ -11,7 +11,8 @@ import numpy as np
 from joma.runs import Run, RunError
 from joma.scan.curves import Curve, Scan
 from joma.scan.errors import Fault
-from joma.scan.names.rows import Row, rows_of
+from joma.scan.names.rows import Row, layers, rows_of
+from joma.scan.pairs import finest, is_pair, pair_curves
 
 ABOUT = "about"
 """The series that tells what was left out, as bytes of JSON: one entry per sweep that changed it; the last counts."""
@@ -56,10 +57,15 @@ def stored_scan(run: Run) -> Scan:
     about = _about(run)
     faults = [Fault.from_json(told) for told in about.get("faults", ())]
     left_out = {fault.step for fault in faults if fault.measure is None}
-    names = [name for name in run.names() if name.partition("/")[0] not in NO_CURVES]
+    every = [name for name in run.names() if name.partition("/")[0] not in NO_CURVES]
+    names = [name for name in every if not is_pair(name)]
+    paired = finest(run, filter(is_pair, every), left_out)
     there = {name: [step for step in run.steps(name).tolist() if step not in left_out] for name in names}
-    steps = sorted({step for several in there.values() for step in several})
+    ends = {step for pairs in paired.values() for pair in pairs for step in pair}
+    steps = sorted({*ends, *(step for several in there.values() for step in several)})
     curves = {name: _curve(run, name, config["groups"], steps, there[name]) for name in names if there[name]}
+    for name, pairs in paired.items():
+        curves |= pair_curves(run, (name,), pairs, steps)
     return Scan(
         str(config["source"]),
         steps,
@@ -97,11 +103,10 @@ def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]], steps: list
     rows = _rows(run, name, groups.get(group, ()), values.shape[1])
     labels = list(run.dims(name).values())[-1] if read.ndim == 3 else (measure.replace("_", " "),)
     columns = tuple(map(str, labels)) if labels else tuple(str(at) for at in range(values.shape[-1]))
-    return Curve(measure, group or None, rows, columns, values)
+    return Curve(measure, group or None, rows, columns, values, heads="head" in run.dims(name))
 
 
 def _rows(run: Run, name: str, tensors: Sequence[str], count: int) -> tuple[Row, ...]:
-    labels = run.dims(name).get("tensor") or tensors
-    if len(labels) == count:
-        return rows_of([str(label) for label in labels])
-    return tuple(Row(at, None, f"layer {at}") for at in range(count))
+    dims = run.dims(name)
+    labels = dims.get("tensor") or (() if "layer" in dims else tensors)
+    return rows_of([str(label) for label in labels]) if len(labels) == count else layers(count)

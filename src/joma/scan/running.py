@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,11 @@ from joma.scan.integrity import FLOATS, check_finite
 from joma.scan.loading import loaded_config, loaded_model
 from joma.scan.text import context_of
 
-_one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
+Between = Callable[[str], None]
+"""Called between two pieces of work with how far it is; it may raise, to stop the work there."""
+KEPT = 16
+"""Keys whose mass sparsity tells beside that of the top 10 %."""
+one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
 
 
 def config_of(place: Place) -> Any:
@@ -38,7 +43,7 @@ def must_attend(config: Any, name: str) -> None:
     """Refuse a model whose attention nobody could measure on a text. name: what messages call the checkpoint."""
     kind = config.model_type
     if not isinstance(getattr(config, "vocab_size", None), int):
-        raise CheckpointError(f"entropy reads a text, and {name} ({kind}) is no language model")
+        raise CheckpointError(f"attention is measured on a text, and {name} ({kind}) is no language model")
     longest = config.to_dict().get("max_position_embeddings")  # XLNet has no limit, and says -1 where it is asked
     if isinstance(longest, int) and longest < 1:
         raise CheckpointError(f"the config of {name} says max_position_embeddings = {longest}; it must be at least 1")
@@ -48,27 +53,42 @@ def must_attend(config: Any, name: str) -> None:
         raise CheckpointError(f"{name}: {why}")
 
 
-def entropy(folder: Path, tokens: Tensor, device: torch.device, between: Any) -> Tensor:
-    """(layers, heads): mean attention entropy in nats of the model in a folder."""
-    from joma.probes import attention_entropy
+def statistics(
+    folder: Path, tokens: Tensor, device: torch.device, between: Between, wanted: Collection[str]
+) -> dict[str, Tensor]:
+    """The wanted statistics of the model in a folder, each (layers, heads), from one reading of its tokens.
 
-    with _one_model:
+    wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity`. NaN stands for heads that a layer does
+    not have.
+    """
+    from joma import probes
+
+    with one_model:
         between("about to load the model")
         model = loaded_model(folder, device)
-        for name, w in model.named_parameters():
-            if w.dtype in FLOATS:
-                check_finite(w.detach(), name, None)
+        must_be_finite(model)
         _watch(model, len(tokens), between)
+        options: dict[str, Any] = {"context": context_of(model.config, len(tokens)), "device": device}
         try:
-            context = context_of(model.config, len(tokens))
-            return attention_entropy(model, tokens, context=context, device=device)
+            if set(wanted) == {"entropy"}:
+                return {"entropy": probes.attention_entropy(model, tokens, **options)}
+            entropy, sparsity = probes.attention_means(model, tokens, sparsity=KEPT, **options)
         except BadInput:
             raise
         except ValueError as error:  # a model that cannot be probed
             raise Unmeasurable(str(error)) from None
+    found = {"entropy": entropy, **sparsity._asdict()}
+    return {name: found[name] for name in wanted}
 
 
-def _watch(model: Any, total: int, between: Any) -> None:
+def must_be_finite(model: Any) -> None:
+    """Refuse weights that are NaN or infinite."""
+    for name, w in model.named_parameters():
+        if w.dtype in FLOATS:
+            check_finite(w.detach(), name, None)
+
+
+def _watch(model: Any, total: int, between: Between) -> None:
     """Call `between` as the model runs, and refuse what is not finite: a mean would leave out queries that are NaN."""
     done = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
@@ -24,10 +24,12 @@ from joma.scan.curves import Curve, Scan, mean_of
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.gate import at_steps, prints, suspected, untrained
 from joma.scan.looks import fault_of
-from joma.scan.measures import Between, WeightMeasure
-from joma.scan.names.rows import Row, rows_of
+from joma.scan.measures import WeightMeasure
+from joma.scan.names.rows import layers, rows_of
+from joma.scan.pairs import Chain, pair_curves, sweep_pairs
 from joma.scan.plan import Plan
 from joma.scan.reading import measured
+from joma.scan.running import Between
 from joma.scan.time_left import TimeLeft
 
 Report = Callable[[str], None]
@@ -63,6 +65,7 @@ def sweep(
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
     Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
+    Measures of two neighbouring checkpoints come last, one pair after the other, whatever `jobs` is.
     A checkpoint with a fault is reported, left out, and tried again by the next sweep. A measure that cannot be taken
     of a checkpoint is left out alone: the others stay. keep_suspicious: steps that the fingerprints speak against
     stay in the curves, and are noted. `report` gets a line for each step, beginning with "["; with one job also
@@ -99,12 +102,21 @@ def sweep(
         notes += [f"kept although suspicious: {fault}" for fault in suspected(plan, compared)]
     else:
         faults += suspected(plan, compared)
-    return _found(plan, run, sorted(faults, key=lambda fault: fault.step), tuple(dict.fromkeys(notes)))
+    left_out = {fault.step for fault in faults if fault.measure is None}
+    usable = [place for place in plan.series.places if place.step not in left_out]
+    chains = [
+        sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report))
+        for name in (plan.pair_measures() if usable else ())
+    ]
+    faults += [fault for chain in chains for fault in chain.faults]
+    notes += [note for chain in chains for note in chain.notes]
+    faults.sort(key=lambda fault: fault.step)
+    return _found(plan, run, faults, tuple(dict.fromkeys(notes)), chains)
 
 
 def _threads(plan: Plan) -> AbstractContextManager[None]:
     """Tiny matrices are measured by one thread: others would wait for it, and for each other."""
-    tiny = not plan.tokens and all(prod(shape) <= _TINY for shape in plan.shapes.values())
+    tiny = plan.tokens is None and all(prod(shape) <= _TINY for shape in plan.shapes.values())
     return limited(1) if tiny else nullcontext()
 
 
@@ -114,11 +126,14 @@ def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[P
     if jobs == 1:  # without threads, an interrupt stops at once
         lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
         for place in plan.series.places:
-            yield place, _step(plan, run, place, recorded[place.step], _between(place, stop, report), lanes)
+            yield (
+                place,
+                _step(plan, run, place, recorded[place.step], _between(f"step {place.step}", stop, report), lanes),
+            )
         return
 
     def step(place: Place) -> _Outcome:
-        return _step(plan, run, place, recorded[place.step], _between(place, stop, lambda line: None))
+        return _step(plan, run, place, recorded[place.step], _between("", stop, lambda line: None))
 
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="joma-scan")
     try:
@@ -130,7 +145,7 @@ def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[P
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _between(place: Place, stop: Event, report: Report) -> Between:
+def _between(moment: str, stop: Event, report: Report) -> Between:
     """What the work on a checkpoint calls on its way: it ends the work once `stop` is set, and breaks long silence."""
     told = perf_counter()
 
@@ -139,7 +154,7 @@ def _between(place: Place, stop: Event, report: Report) -> Between:
         if stop.is_set():
             raise _Stopped
         if perf_counter() - told > _SILENCE:
-            report(f"step {place.step}  {doing}")
+            report(f"{moment}  {doing}")
             told = perf_counter()
 
     return between
@@ -203,13 +218,16 @@ def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
     return {name: found[name] for name in names}
 
 
-def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...]) -> Scan:
+def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], chains: Sequence[Chain]) -> Scan:
     """The curves over the steps that have at least one of them."""
     left_out = {fault.step for fault in faults if fault.measure is None}
     usable = [place.step for place in plan.series.places if place.step not in left_out]
     there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
-    steps = [step for step in usable if any(step in read for read in there.values())]
+    paired = {step for chain in chains for pair in chain.pairs for step in pair}
+    steps = [step for step in usable if step in paired or any(step in read for read in there.values())]
     curves = {name: _curve(plan, run, name, steps, read) for name, read in there.items() if read & set(steps)}
+    for chain in chains:
+        curves |= pair_curves(run, chain.curves, chain.pairs, steps)
     epochs = {place.step: place.epoch for place in plan.series.places}
     known = {step: epoch for step, epoch in epochs.items() if epoch is not None}
     return Scan(
@@ -226,9 +244,8 @@ def _curve(plan: Plan, run: Run, name: str, steps: list[int], there: set[int]) -
     known = plan.measures[measure]
     if isinstance(known, WeightMeasure):
         return Curve(measure, group, rows_of(plan.groups[group]), known.columns, values)
-    layers, heads = values.shape[1:]
-    rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(layers))
-    return Curve(measure, None, rows, tuple(str(head) for head in range(heads)), values)
+    heads = tuple(str(head) for head in range(values.shape[2]))
+    return Curve(measure, group or None, layers(values.shape[1]), heads, values, heads=True)
 
 
 def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +46,25 @@ def context_of(config: Any, length: int) -> int:
     return min(_longest(config), length)
 
 
-def windows_said(text: Path, config: Any, length: int) -> str:
-    """How a text is read, in one sentence.
+def windows_said(measures: Sequence[str], text: Path, config: Any, length: int) -> str:
+    """How a text is read, and for which measures, in one sentence.
 
     >>> from types import SimpleNamespace
-    >>> windows_said(Path("a.txt"), SimpleNamespace(max_position_embeddings=16), 100)
+    >>> windows_said(["entropy"], Path("a.txt"), SimpleNamespace(max_position_embeddings=16), 100)
     'entropy reads a.txt: 6 windows of 16 tokens; the last 4 of its 100 tokens are not read'
     """
     context = context_of(config, length)
     count, rest = divmod(length, context)
     left = f"; the last {rest} of its {length:,} tokens are not read" if rest else ""
-    return f"entropy reads {text.name}: {counted(count, 'window')} of {counted(context, 'token')}{left}"
+    who = f"{', '.join(measures)} read{'s' if len(measures) == 1 else ''}"
+    return f"{who} {text.name}: {counted(count, 'window')} of {counted(context, 'token')}{left}"
 
 
 def _must_suit(tokens: Tensor, config: Any, text: Path) -> None:
     least, words = min(SHORTEST, _longest(config)), getattr(config, "vocab_size", None)
     if len(tokens) < least:
         more = counted(least - len(tokens), "more token")
-        raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, entropy needs at least {least}: give {more}")
+        raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, and at least {least} are needed: give {more}")
     for token in (int(tokens.min()), int(tokens.max())):
         if isinstance(words, int) and not 0 <= token < words:
             raise BadInput(f"text {text} has token {token}, and the model knows 0 to {words - 1}")

@@ -61,12 +61,14 @@ def branch(
     if at not in base.keep_at:
         raise ValueError(f"at must be one of the steps whose state is kept, {list(base.keep_at)}, got {at}")
     optimizer = optimizer or base.optimizer
-    if renew is None:
-        renew = optimizer.state_kind != base.optimizer.state_kind
+    other_state = optimizer.state_kind != base.optimizer.state_kind
+    if renew is False and other_state:
+        kinds = f"{optimizer.kind} cannot go on with what {base.optimizer.kind} remembers"
+        raise ValueError(f"renew must be True or left out, since {kinds}, got False")
     last = base.steps if steps is None else steps
     return replace(
         base,
-        origin=Origin(of, at, renew),
+        origin=Origin(of, at, other_state if renew is None else renew),
         optimizer=optimizer,
         steps=last,
         frozen=tuple(frozen),

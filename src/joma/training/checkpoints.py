@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from joma.host.sealed import about_sealed, load_sealed, save_sealed
+from joma.host.words import counted
 from joma.runs import Run, RunError
 
 
@@ -20,7 +22,7 @@ class Checkpoint:
     """Whether `load` found a file that is damaged."""
 
     def __init__(self, run: Run, name: str, together: int) -> None:
-        self.path = run.path.with_name(f"{run.path.name}-{name.replace('/', '.') or 'ensemble'}.checkpoint")
+        self.path = _beside(run, name, "checkpoint")
         self.together = together
         self.identity = f"{run.created} {name} {together}"
         self.kept: Sequence[int] | None = None  # the step of every group in the file; None: no file of this run
@@ -70,7 +72,7 @@ class KeptState:
     """The state of a whole ensemble after some step, for those that branch off there. It belongs to one run."""
 
     def __init__(self, run: Run, name: str, step: int) -> None:
-        self.path = run.path.with_name(f"{run.path.name}-{name.replace('/', '.') or 'ensemble'}.step{step}.kept")
+        self.path = _beside(run, name, f"step{step}.kept")
         self.name, self.step, self.identity = name, step, f"{run.created} {name} {step}"
 
     @property
@@ -92,8 +94,8 @@ class KeptState:
                 "recorded is safe, and the same command goes on from the last checkpoint"
             ) from error
 
-    def load(self, members: Sequence[int]) -> dict[str, Tensor]:
-        """The state of these members."""
+    def load(self, members: Sequence[int], out_of: int) -> dict[str, Tensor]:
+        """The state of these members of a branch that has so many in all."""
         what = f"the state of {self.name} at step {self.step}, from which a branch begins,"
         try:
             tensors, about = load_sealed(self.path)
@@ -103,7 +105,15 @@ class KeptState:
             raise RunError(f"{what} cannot be read: {error}; start again with --fresh") from error
         if about.get("identity") != self.identity:
             raise RunError(f"{what} is of another run: {self.path}; start again with --fresh")
+        if (kept := len(tensors["diverged_at"])) != out_of:
+            raise ValueError(f"{what} has {counted(kept, 'member')}, the branch has {out_of}: they must be the same")
         return {key: tensor[list(members)] for key, tensor in tensors.items()}
+
+
+def _beside(run: Run, name: str, what: str) -> Path:
+    """A file beside the run, for an ensemble of this name; no two names have one file."""
+    plain = name.replace("%", "%25").replace(".", "%2E").replace("/", ".")
+    return run.path.with_name(f"{run.path.name}-{plain or 'ensemble'}.{what}")
 
 
 def forget_kept(run: Run) -> None:

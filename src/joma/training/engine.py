@@ -91,9 +91,26 @@ class Engine:
 
     def _begin(self, origin: Mapping[str, Tensor] | None) -> None:
         """Take over weights, moments and who has diverged from the ensemble that this one branches off."""
-        for name, tensor in self._inherited().items() if origin is not None else ():
-            tensor.copy_(origin[name])  # type: ignore[index]
+        if origin is not None:
+            self._inherit(origin)
         self._look_back()
+
+    def _inherit(self, origin: Mapping[str, Tensor]) -> None:
+        mine = self._inherited()
+        orders = [{name.partition(".")[0] for name in some if name.startswith("moment")} for some in (mine, origin)]
+        renew = self.ensemble.origin is not None and self.ensemble.origin.renew
+        if not renew and orders[0] != orders[1]:
+            raise ValueError("the branch begins with the state of another kind of optimizer: its origin must renew")
+        for name, tensor in mine.items():
+            if name not in origin and name.startswith("moment"):
+                continue  # of what was frozen until now the optimizer has no state
+            if name not in origin or origin[name].shape != tensor.shape:
+                there = f"has shape {tuple(origin[name].shape)}" if name in origin else "is missing"
+                raise ValueError(
+                    f"the state that the branch begins from does not fit its networks: {name} of shape "
+                    f"{tuple(tensor.shape)} {there} there"
+                )
+            tensor.copy_(origin[name])
 
     def _inherited(self) -> dict[str, Tensor]:
         """What a branch takes over from its origin. Buffers are as its own networks have them."""

@@ -48,7 +48,8 @@ class Ensemble:
     - networks: networks(members) -> the networks of these members: an nn.Module such as `joma.models.Decoder`, whose
       parameters have the member first and whose buffer `seeds` has one int32 per member. Each depends on nothing but
       its own number.
-    - batch: batch(step, members) -> the data of a step, counted from 0, for these members, on the device
+    - batch: batch(step, members) -> the data of a step, counted from 0, for these members, on the device.
+      `joma.data.Ahead` makes one of a function that draws many steps at once, so that a GPU is never waited for.
     - loss: loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key. On a GPU
       what it calls of `joma.models` and `joma.training` is compiled; mark your own with `compiled_part`.
     - optimizer: what updates them, with their learning rates
@@ -56,7 +57,7 @@ class Ensemble:
     - measures: measures[name](networks, members) -> (members, ...), called at every measuring point without gradients.
       What one pass finds can be given together, as a mapping: its parts are recorded as name/part.
     - between: between[name](networks, before, members) -> as a measure; `before` are the parameters at the measuring
-      point before, by name. At the first point they are those of now.
+      point before, by name. At the first point they are those that training began with.
     - measure_at: measure after so many steps; 0 is the untrained network. The last step always belongs to it.
     - keep_at: keep the whole state after so many steps beside the run, for branches (see `joma.training.branch`)
     - frozen: parameters that stay what they are, by name; ("qkv", index) freezes qkv[index], all members first
@@ -119,6 +120,8 @@ class Ensemble:
             raise ValueError(str(missing))
         if self.device == "cpu" and self.precision != "float32":
             raise ValueError(f"precision {self.precision!r} is a choice for a GPU; on a CPU it is float32")
+        if both := sorted(set(self.measures) & set(self.between)):
+            raise ValueError(f"between and measures both have {both[0]!r}: each is recorded under its name")
         if self.steps <= self.first:
             raise ValueError(f"steps must be above {self.first}, where the branch begins, got {self.steps}")
         for name in ("measure_at", "keep_at"):

@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from time import monotonic
 
 import torch
@@ -106,9 +107,10 @@ def train_all(
     """
     on_gpu = [ensemble.device.startswith("cuda") for ensemble in ensembles.values()]
     side_by_side = all(on_gpu) if side_by_side is None else side_by_side
+    waves = [{name: _fitted(name, one, ensembles) for name, one in wave.items()} for wave in _waves(ensembles)]
     teller = Teller(ensembles, progress)
     with room_to_compile() if any(on_gpu) else nullcontext():
-        for wave in _waves(ensembles):
+        for wave in waves:
             _train_wave(wave, run, teller, checkpoint_every, side_by_side=side_by_side)
 
 
@@ -121,6 +123,22 @@ def _waves(ensembles: Mapping[str, Ensemble]) -> Iterator[dict[str, Ensemble]]:
             raise ValueError(f"{', '.join(left)} branch off one another: one of them must begin without an origin")
         left = {name: one for name, one in left.items() if name not in wave}
         yield wave
+
+
+def _fitted(name: str, one: Ensemble, ensembles: Mapping[str, Ensemble]) -> Ensemble:
+    """A branch that fits its origin: an optimizer of another kind begins with a state of its own."""
+    origin = one.origin
+    if origin is None or origin.of not in ensembles:
+        return one
+    base = ensembles[origin.of]
+    begins = f"{name} begins at step {origin.at} of {origin.of}"
+    if origin.at not in base.keep_at:
+        raise ValueError(f"{begins}, which keeps {list(base.keep_at)}: that step must be in its keep_at")
+    if one.members != base.members:
+        raise ValueError(f"{begins}, which has {counted(base.members, 'member')}, not {one.members}")
+    if one.optimizer.state_kind == base.optimizer.state_kind:
+        return one
+    return replace(one, origin=replace(origin, renew=True))
 
 
 def _train_wave(
@@ -167,7 +185,7 @@ def _advance(
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
         teller.begin(name, training.mean_step, anew=training.begins_anew)
-    slowest = max(teller.part, key=teller.part.__getitem__)  # the others end up waiting for it
+    slowest = max(ensembles, key=teller.part.__getitem__)  # the others end up waiting for it
     going = {
         name: training.advance(every, urgent=name == slowest, saving=SAVING / len(trainings))
         for name, training in trainings.items()
@@ -288,7 +306,9 @@ class _Training:
         if len(members) not in self.engines:
             self.engines[len(members)] = Engine(self.ensemble, members, urgent=urgent)
         state, origin = self.parked.pop(group, None), self.ensemble.origin
-        begin = KeptState(self.run, origin.of, origin.at).load(members) if origin and state is None else None
+        begin = None
+        if origin is not None and state is None:
+            begin = KeptState(self.run, origin.of, origin.at).load(members, self.ensemble.members)
         self.engines[len(members)].become(members, state, begin)
         self.current = group
 

@@ -91,6 +91,16 @@ def test_a_member_reads_the_same_in_any_company(tiny, name):
     assert not torch.equal(who.batch(3, [1])[-1], who.batch(4, [1])[-1])
 
 
+def test_batches_drawn_ahead_are_those_of_their_step(tiny):
+    config = tiny["hblt-alignment"][1]
+    who, twin = trees.Members(config, 3), trees.Members(config, 3)
+    for step in range(6):
+        tokens, labels = who.batch(step, [2, 0])
+        sample = twin.sample(step, [2, 0], config.batch)
+        assert torch.equal(tokens, sample.tokens)
+        assert torch.equal(labels, sample.labels)
+
+
 @BOTH
 def test_every_seed_is_a_network_of_its_own_that_reads_data_of_its_own(tiny, name):
     """An interval over seeds that are copies of each other would have no width."""

@@ -466,19 +466,33 @@ def test_pool_leaves_out_what_it_asks_for(pool):
 
 
 def test_batches_hide_the_query_and_the_target(pool):
-    x, target = net.token_batch(pool, 8, 3, [1, 0])
+    x, target = (part[0] for part in net.token_batches(pool, 8, range(3, 4), [1, 0]))
     tokens = x.shape[-1]
     query = torch.arange(tokens)
     assert (x[:, query, :, query] == 0).all()
     assert (x.gather(-1, target[..., None]) == 0).all()
     assert (target != query[:, None]).all()
     assert (x.sum(-1) >= 1).all()
-    with_target, labels = net.class_batch(pool, 8, 3, [1, 0])
+    with_target, labels = (part[0] for part in net.class_batches(pool, 8, range(3, 4), [1, 0]))
     assert (with_target.sum(-1) == x.sum(-1) + 1).all()
     assert labels.max() == 1
-    alone = net.token_batch(pool, 8, 3, [0])
+    alone = [part[0] for part in net.token_batches(pool, 8, range(3, 4), [0])]
     assert torch.equal(alone[0][0], x[1])
     assert torch.equal(alone[1][0], target[1])
+
+
+@pytest.mark.parametrize("batches", [net.token_batches, net.class_batches, net.decoder_batches])
+def test_many_steps_at_once_are_those_of_one_at_a_time(pool, batches):
+    chosen = pool.with_query.shape[-1]
+    last = chosen // 8 + 2  # past the end, where turns begin anew
+    whole = batches(pool, 8, range(last), [1, 0])
+    for step in range(last):
+        for together, alone in zip(whole, batches(pool, 8, range(step, step + 1), [1, 0]), strict=True):
+            assert torch.equal(together[step], alone[0])
+    turn = torch.arange((last - 1) * 8, last * 8)
+    read, left_out = net.decoder_batches(pool, 8, range(last - 1, last), [1, 0])
+    assert torch.equal(read[0], pool.reading[[1, 0]][:, turn % pool.on.shape[1]])
+    assert torch.equal(left_out[0], pool.left_out[[1, 0]][:, turn % pool.on.shape[1]])
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ CLOSE = 1e-4
 """Nats by which the parts of one interval may miss its change. Rounding of float32 leaves about 1e-6."""
 SHARE = 1e-3
 """Of the change itself, where that is more."""
-MOST = 32
-"""Nodes per interval at most. Networks with ReLU have kinks, which close slowly; what is missed is recorded."""
+MOST = 14
+"""Nodes per interval at most: 2, 4, then 8. Kinks of ReLU close slowly with more; what is missed is recorded."""
 
 Between = Callable[[Decoder, Mapping[str, Tensor], Sequence[int]], Mapping[str, Tensor]]
 
@@ -55,16 +54,15 @@ def allocation(config: DecoderConfig, inputs: Tensor, sequences: int) -> dict[st
         now = {name: p.detach() for name, p in decoder.named_parameters()}
         sound = torch.stack([_finite(state) for state in (before, now)]).all(0)
         states = [{name: _without(p, sound) for name, p in state.items()} for state in (before, now)]
-        with _whole_products():
-            found = allocate(
-                lambda parameters: layer_entropies(decoder, parameters, chosen),
-                states,
-                groups,
-                tolerance=SHARE,
-                absolute=CLOSE,
-                most=MOST,
-                members=True,
-            )
+        found = allocate(
+            lambda parameters: layer_entropies(decoder, parameters, chosen),
+            states,
+            groups,
+            tolerance=SHARE,
+            absolute=CLOSE,
+            most=MOST,
+            members=True,
+        )
         parts = {"parts": found.parts[0].movedim(1, 0), "change": found.change[0], "gap": found.gaps[0]}
         return {name: _without(value, sound.cpu(), torch.nan) for name, value in parts.items()}
 
@@ -106,14 +104,3 @@ def _finite(state: Mapping[str, Tensor]) -> Tensor:
 def _without(values: Tensor, sound: Tensor, instead: float = 0.0) -> Tensor:
     """The values of members that diverged replaced, so that they disturb no other."""
     return torch.where(sound.view(-1, *[1] * (values.ndim - 1)), values, instead)
-
-
-@contextmanager
-def _whole_products() -> Iterator[None]:
-    """Products in float32 as it is: rounded to ten bits they would not close."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

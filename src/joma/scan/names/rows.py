@@ -31,6 +31,15 @@ class Row(NamedTuple):
         return {"layer": self.layer, "expert": self.expert, "name": self.name}
 
 
+def layers(count: int) -> tuple[Row, ...]:
+    """Rows for the layers of a running model.
+
+    >>> [row.label for row in layers(2)]
+    ['layer 0', 'layer 1']
+    """
+    return tuple(Row(layer, None, f"layer {layer}") for layer in range(count))
+
+
 def rows_of(tensors: Sequence[str]) -> tuple[Row, ...]:
     """A row for every tensor of a group.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Drawing, NotRun, Progress, Study, each_claim
+from joma.data.ahead import Ahead, Draw, sent, turns
 from joma.data.hierarchy import HBLT
 from joma.data.samples import streams
 from joma.figures.bands import bound, mean_and_band
@@ -72,19 +73,22 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     """Train each kind of network, counting edges and nodes at every measuring point."""
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), findings.COMMAND)
+    train_all(_ensembles(config), run, progress=progress)
+
+
+def _ensembles(config: Config) -> dict[str, Ensemble]:
     tree = HBLT.one_per_class(config.classes, config.branching, config.rho).to(config.device)
     x, labels, _ = _draw(config, tree, config.samples, 0)
     fresh = _draw(config, tree, config.held_out, 1)
     heights = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(_widths(config))]).to(config.device)
     data = net.Data(*fresh, heights)
 
-    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        turn = torch.arange(step * config.batch, (step + 1) * config.batch, device=x.device) % config.samples
-        some = torch.as_tensor(list(members), device=x.device)[:, None]
+    def draw(steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
+        turn = turns(steps, config.batch, config.samples, x.device)[:, None]
+        some = sent(members, x.device)[:, None]
         return x[some, turn], labels[some, turn]
 
-    ensembles = {name: _ensemble(config, tree.tokens, options, batch, data) for name, options in NETWORKS.items()}
-    train_all(ensembles, run, progress=progress)
+    return {name: _ensemble(config, tree.tokens, options, draw, data) for name, options in NETWORKS.items()}
 
 
 def _draw(config: Config, tree: HBLT, count: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,7 +104,7 @@ def _widths(config: Config) -> list[int]:
     return [int(width) for width in levels[::-1]]
 
 
-def _ensemble(config: Config, tokens: int, options: dict[str, Any], batch: Any, data: net.Data) -> Ensemble:
+def _ensemble(config: Config, tokens: int, options: dict[str, Any], draw: Draw, data: net.Data) -> Ensemble:
     seeds = [1000 * config.seed + member for member in range(config.members)]
 
     def networks(members: Sequence[int]) -> net.LatentMLP:
@@ -117,7 +121,7 @@ def _ensemble(config: Config, tokens: int, options: dict[str, Any], batch: Any, 
     return Ensemble(
         members=config.members,
         networks=networks,
-        batch=batch,
+        batch=Ahead(draw, steps=config.steps, device=config.device),
         loss=net.loss,
         optimizer=Optimizer("sgd", rate=config.rate),
         steps=config.steps,

@@ -170,7 +170,8 @@ def _scan(config: Config, run: Run, number: int, own: Path, source: str, text: P
     chosen = [found.steps[0], found.steps[len(found.steps) // 2], found.steps[-1]]
     run.keep(f"{place}coherence/steps", lambda: np.array(chosen))
     places = {each.step: each for each in series.places}
-    tokens = wanted.tokens["entropy"]
+    tokens = wanted.tokens
+    assert tokens is not None  # entropy is among the measures
     run.keep(f"{place}coherence", lambda: np.stack([_coherence(places[step], tokens, config) for step in chosen]))
     run.keep(f"{place}curve/entropy", lambda: found.curves["entropy"].values)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from joma.data.ahead import Ahead
 from joma.data.hierarchy import HBLT
 from joma.data.samples import Sample, streams
 from joma.measure.alignment import held_out_correlation, linear_probe
@@ -89,6 +90,7 @@ class Members:
         rho = torch.tensor(config.rhos, dtype=torch.float64).repeat_interleave(config.seeds)[:, None]
         tree = HBLT.one_per_class(config.classes, (*(2,) * (depth - 2), config.tokens), rho)
         self.tree = tree.permuted(streams(config.seed, self.number, step=-1)).to(config.device)
+        self.batch = Ahead(self._draw, steps=config.steps, device=config.device)
 
     def networks(self, members: Sequence[int]) -> Decoder:
         shape = transformer(
@@ -102,12 +104,19 @@ class Members:
 
     def sample(self, step: int, members: Sequence[int], count: int) -> Sample:
         """Fresh ones, which depend on member and step alone; those of negative steps are never trained on."""
-        source = streams(self.config.seed, [self.number[m] for m in members], step, device=self.config.device)
-        return self.tree.select(members).sample((len(members), count), generator=source)
+        return self._sample(range(step, step + 1), members, count)
 
-    def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        sample = self.sample(step, members, self.config.batch)
-        return sample.tokens, sample.labels
+    def _sample(self, steps: range, members: Sequence[int], count: int) -> Sample:
+        """One step after the other: a member at a step draws what it would draw alone."""
+        numbers, device = [self.number[m] for m in members], self.config.device
+        source = [one for step in steps for one in streams(self.config.seed, numbers, step, device=device)]
+        return self.tree.select([*members] * len(steps)).sample((len(source), count), generator=source)
+
+    def _draw(self, steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
+        """Tokens (steps, members, batch, length) and classes."""
+        sample = self._sample(steps, members, self.config.batch)
+        own = (len(steps), len(members))
+        return sample.tokens.unflatten(0, own), sample.labels.unflatten(0, own)
 
     def fresh(self, members: Sequence[int]) -> tuple[Sample, Sample]:
         """The samples on which neurons are chosen, and those on which they are scored."""

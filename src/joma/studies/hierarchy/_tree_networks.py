@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.data.ahead import sent, turns
 from joma.data.hierarchy import HBLT
 from joma.measure.correlation import pearson
 from joma.models import Decoder, DecoderConfig, JomaBlock
@@ -72,39 +73,38 @@ def draw_pool(tree: HBLT, samples: int, chosen: int, context: int, streams: Sequ
     return Pool(on, labels, with_query, reading, left_out)
 
 
-def token_batch(pool: Pool, size: int, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+def token_batches(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor]:
     """For every query as many sequences it is in, one more token left out of each.
 
-    x (members, queries, size, tokens) is what else is on, and (members, queries, size) the token left out.
+    x (steps, members, queries, size, tokens) is what else is on, (steps, members, queries, size) the token left out.
     """
-    x, member, sample = _with_query(pool, size, step, members)
+    x, member, sample = _with_query(pool, size, steps, members)
     token = torch.arange(x.shape[-1], device=x.device)
     first, second = pool.left_out[member, sample], pool.reading[member, sample][..., -1]
     target = torch.where(first == token[:, None], second, first)  # a query is not left out
     return (x & (target[..., None] != token)).float(), target
 
 
-def class_batch(pool: Pool, size: int, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+def class_batches(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The same with nothing left out, and the class to be told."""
-    x, member, sample = _with_query(pool, size, step, members)
+    x, member, sample = _with_query(pool, size, steps, members)
     return x.float(), pool.labels[member, sample]
 
 
-def _with_query(pool: Pool, size: int, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """What is on beside each query, (members, queries, size, tokens) bool, and where in the pool that is."""
-    some = torch.as_tensor(list(members), device=pool.on.device)
-    turn = torch.arange(step * size, (step + 1) * size, device=some.device) % pool.with_query.shape[-1]
-    sample = pool.with_query[some][..., turn]
-    member = some[:, None, None].expand_as(sample)
-    token = torch.arange(pool.on.shape[-1], device=some.device)
+def _with_query(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """What is on beside each query, (steps, members, queries, size, tokens) bool, and where in the pool that is."""
+    token = torch.arange(pool.on.shape[-1], device=pool.on.device)
+    turn = turns(steps, size, pool.with_query.shape[-1], pool.on.device)[:, None, None]
+    member = sent(members, pool.on.device)[:, None, None]
+    sample = pool.with_query[member, token[:, None], turn]
     return pool.on[member, sample] & (token[:, None, None] != token), member, sample
 
 
-def decoder_batch(pool: Pool, size: int, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """What the decoder reads, and the token left out."""
-    some = torch.as_tensor(list(members), device=pool.on.device)
-    turn = torch.arange(step * size, (step + 1) * size, device=some.device) % pool.on.shape[1]
-    return pool.reading[some][:, turn], pool.left_out[some][:, turn]
+def decoder_batches(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """What the decoder reads, (steps, members, size, context + 1), and the token left out."""
+    turn = turns(steps, size, pool.on.shape[1], pool.on.device)[:, None]
+    member = sent(members, pool.on.device)[:, None]
+    return pool.reading[member, turn], pool.left_out[member, turn]
 
 
 class QueryBlocks(JomaBlock):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Progress, Study
+from joma.data.ahead import Ahead
 from joma.data.samples import streams
 from joma.models import Decoder
 from joma.runs import Run
@@ -136,7 +137,7 @@ class _Kind(NamedTuple):
     """How a kind of network is made, fed and measured."""
 
     make: Callable[..., Any]
-    batch: Callable[[net.Pool, int, int, Sequence[int]], tuple[Tensor, ...]]
+    batches: Callable[[net.Pool, int, range, Sequence[int]], tuple[Tensor, ...]]
     loss: Callable[..., Tensor]
     optimizer: Optimizer
     steps: int
@@ -150,7 +151,7 @@ def _kind(setting: _Setting, name: str) -> _Kind:
     if name == DECODER:
         return _Kind(
             partial(Decoder, net.decoder_config(tokens, config.context, config.layers, config.width)),
-            net.decoder_batch,
+            net.decoder_batches,
             class_loss,
             Optimizer("adam", rate=config.decoder_rate),
             config.decoder_steps,
@@ -166,7 +167,7 @@ def _kind(setting: _Setting, name: str) -> _Kind:
     own = partial(net.QueryBlocks, tokens=tokens, nodes=nodes, residual=name.startswith("residual"))
     return _Kind(
         partial(net.SharedBlock, tokens=tokens) if name == SHARED else own,
-        net.class_batch if of_class else net.token_batch,
+        net.class_batches if of_class else net.token_batches,
         net.block_loss,
         Optimizer("sgd", rate=config.block_rate / (10 if name == SHARED else 1)),
         config.block_steps,
@@ -182,6 +183,9 @@ def _ensemble(setting: _Setting, name: str) -> Ensemble:
     def networks(members: Sequence[int]) -> Any:
         return kind.make([setting.seeds[member] for member in members])
 
+    def draw(steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
+        return kind.batches(setting.pool, kind.size, steps, members)
+
     # made now: the measures compare with them, and may be asked for any of the members
     untrained = networks(range(config.members)).to(config.device)
     measures: dict[str, Callable[[Any, Sequence[int]], Tensor]] = {}
@@ -195,7 +199,7 @@ def _ensemble(setting: _Setting, name: str) -> Ensemble:
     return Ensemble(
         members=config.members,
         networks=networks,
-        batch=lambda step, members: kind.batch(setting.pool, kind.size, step, members),
+        batch=Ahead(draw, steps=kind.steps, device=config.device),
         loss=kind.loss,
         optimizer=kind.optimizer,
         steps=kind.steps,

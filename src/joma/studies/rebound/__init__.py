@@ -1,1 +1,1 @@
-"""Why attention comes back: which weights make the entropy of attention rise again, when, where, and what can be foretold."""
+"""Why attention comes back: which weights raise its entropy again, in which layers, when, and what can be foretold."""

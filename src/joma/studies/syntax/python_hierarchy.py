@@ -15,6 +15,7 @@ from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Stud
 from joma.claims.controls import beyond, hardest
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.data.ahead import Ahead, sent
 from joma.data.python_source import python_tokens
 from joma.host.devices import lacking
 from joma.measure.intervals import Comparison, compare
@@ -167,15 +168,13 @@ def _ensemble(config: Config, vocabulary: int, material: Material, seeds: Sequen
     halves = [Half(*(part.to(config.device) for part in half)) for half in (material.chosen, material.scored)]
     offsets = torch.arange(config.context + 1, device=config.device)
 
-    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def draw(steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
         """Windows at random places; a network on shuffled text reads the same places as its twin."""
-        places, most = [], texts.shape[1] - config.context
-        for member in members:
-            generator = torch.Generator().manual_seed(seeds[member] * 1_000_003 + step)
-            places.append(torch.randint(most, (config.batch,), generator=generator))
-        text = torch.tensor([int(member >= config.seeds) for member in members])
-        where = torch.stack([text[:, None].expand(-1, config.batch), torch.stack(places)]).to(config.device)
-        windows = texts[where[0, ..., None], where[1, ..., None] + offsets]
+        most = texts.shape[1] - config.context
+        places = torch.stack([_places(seeds[m] * 1_000_003 + s, most, config.batch) for s in steps for m in members])
+        where = sent(places.unflatten(0, (len(steps), len(members))), config.device)
+        text = sent([int(member >= config.seeds) for member in members], config.device)
+        windows = texts[text[:, None, None], where[..., None] + offsets]
         return windows[..., :-1], windows[..., 1:]
 
     def measure(decoder: Decoder, members: Sequence[int]) -> Tensor:
@@ -185,7 +184,7 @@ def _ensemble(config: Config, vocabulary: int, material: Material, seeds: Sequen
     return Ensemble(
         members=len(seeds),
         networks=lambda members: Decoder(shape, [seeds[member] for member in members]),
-        batch=batch,
+        batch=Ahead(draw, steps=config.steps, device=config.device),
         loss=next_token_loss,
         optimizer=Optimizer("adam", rate=config.rate, clip=1.0),
         steps=config.steps,
@@ -194,6 +193,10 @@ def _ensemble(config: Config, vocabulary: int, material: Material, seeds: Sequen
         device=config.device,
         precision="tf32" if config.device.startswith("cuda") else "float32",
     )
+
+
+def _places(seed: int, most: int, count: int) -> Tensor:
+    return torch.randint(most, (count,), generator=torch.Generator().manual_seed(seed))
 
 
 def _align(run: Run) -> Finding:

@@ -1,0 +1,132 @@
+"""The cache that transformers is handed: one layer of it holds the keys and values that its policy keeps.
+
+Apart from `stream`, since it needs transformers to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+from joma.cache.errors import CacheError
+from joma.cache.policies import Call, Choice
+from joma.cache.rules import Rule
+
+
+class EvictingCache(Cache):  # type: ignore[misc]
+    """A cache of transformers that holds what its policy keeps; `joma.cache.evicting` makes it and says how to use it.
+
+    `positions(layer)` tells which tokens are held in each key-value head.
+    """
+
+    def __init__(self, rule: Rule, prompt: int | None) -> None:
+        """Not for callers: `evicting` makes it. prompt: of `snapkv`; None for the first tokens that come together."""
+        super().__init__(layer_class_to_replicate=partial(HeldLayer, rule, prompt, self._must_be_open))
+        self.rule = rule
+        self.open = True
+
+    def __repr__(self) -> str:
+        held = self.layers[0].held if self.layers else 0
+        return f"EvictingCache({self.rule.policy}, budget {self.rule.budget}: {held} keys of {self.get_seq_length()})"
+
+    def positions(self, layer: int = 0) -> Tensor:
+        """(batch, key-value heads, keys held): their places in the text, from 0."""
+        found: Tensor = self.layers[layer].positions
+        return found
+
+    def crop(self, *_: Any) -> None:
+        raise CacheError("a cache that evicts cannot go back: what it dropped is gone, so decode without assistants")
+
+    def _must_be_open(self) -> None:
+        if not self.open:
+            raise CacheError("this cache was made by a `with joma.cache.evicting(...)` block that is over")
+
+
+class HeldLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys, values, and what the policy remembers of them. Between calls it holds no more than the policy keeps."""
+
+    is_croppable = False
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, rule: Rule, prompt: int | None, check: Callable[[], None]) -> None:
+        super().__init__()
+        self.given, self.prompt, self.check = rule, prompt, check
+        self.rule = rule
+        self.seen = self.held = self.coming = 0
+        self.scores = self.positions = torch.empty(0)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.check()
+        if not self.is_initialized:
+            self._begin(key_states, value_states)
+        self.coming = key_states.shape[-2]
+        self.keys = torch.cat([self.keys, key_states], dim=-2)
+        self.values = torch.cat([self.values, value_states], dim=-2)
+        return self.keys, self.values
+
+    def call(self, query: Tensor, key: Tensor, scale: float, layer: int) -> Call:
+        """What the policy is asked, after `update`."""
+        if self.coming != query.shape[2] or key is not self.keys:
+            raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
+        return Call(self.rule, query, key, scale, self.scores, self.seen, layer)
+
+    def settle(self, choice: Choice) -> None:
+        """Drop what the policy does not keep."""
+        batch, heads = self.keys.shape[:2]
+        new = torch.arange(self.seen, self.seen + self.coming, device=self.keys.device).expand(batch, heads, -1)
+        self.positions = torch.cat([self.positions, new], -1)
+        self.scores = self.positions.to(self.scores.dtype) if choice.scores is None else choice.scores
+        self.seen += self.coming
+        self.coming = 0
+        if choice.kept is not None:
+            kept = choice.kept.expand(batch, heads, -1)  # as many in every head
+            for name in ("keys", "values", "positions", "scores"):
+                value = getattr(self, name)
+                setattr(self, name, value[kept].view(batch, heads, -1, *value.shape[3:]))
+        self.held = self.keys.shape[-2]
+
+    def get_seq_length(self) -> int:
+        """Tokens read, also those that are no longer held: the next one has this position."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.held + query_length, self.seen - self.held
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        super().reset()
+        self.__init__(self.given, self.prompt, self.check)  # type: ignore[misc]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._each(lambda value: value.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._each(lambda value: value[indices.to(value.device)])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.is_initialized:
+            for name in ("keys", "values", "positions", "scores"):
+                setattr(self, name, change(getattr(self, name)))
+
+    def _begin(self, key: Tensor, value: Tensor) -> None:
+        self.dtype, self.device, self.is_initialized = key.dtype, key.device, True
+        batch, heads, length = key.shape[:3]
+        self.keys, self.values = key[:, :, :0], value[:, :, :0]
+        self.scores = key.new_zeros(batch, heads, 0, dtype=torch.promote_types(key.dtype, torch.float32))
+        self.positions = torch.zeros(batch, heads, 0, dtype=torch.long, device=key.device)
+        if self.given.policy == "snapkv":
+            prompt = length if self.prompt is None else self.prompt
+            self.rule = replace(self.given, prompt=prompt, recent=min(self.given.recent, prompt))

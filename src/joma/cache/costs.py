@@ -1,0 +1,165 @@
+"""What every policy costs at every budget: the loss of one model on one text, recorded as it is measured."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from joma import __version__
+from joma.cache.evaluation import losses
+from joma.cache.rules import Rule, rule
+from joma.host.errors import BadInput
+from joma.host.progress import Progress, silent
+from joma.host.words import brief
+from joma.measure.intervals import compare
+from joma.runs import Run
+
+SCHEMA, SCHEMA_VERSION = "joma-cache", 1
+FULL = "full"
+SHORTEST = 3
+"""Tokens of a sequence: the second half of what they predict has at least one."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One policy at one budget, in nats per token over the second half of every sequence.
+
+    - rule: the policy and its numbers
+    - keep: the share of a sequence that the budget is
+    - loss: the mean
+    - added: its difference from full attention, sequence by sequence
+    - half_width: of the 95 % interval of `added` over sequences; NaN for a single one
+    - loss_of_all: the mean over all tokens, also the early ones, of which nothing is evicted yet
+    """
+
+    rule: Rule
+    keep: float
+    loss: float
+    added: float
+    half_width: float
+    loss_of_all: float
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the interval where there is none."""
+        kept = {"keep": self.keep, "budget": self.rule.budget, "sinks": self.rule.sinks, "recent": self.rule.recent}
+        width = None if np.isnan(self.half_width) else self.half_width
+        return {**kept, "loss": self.loss, "added": self.added, "half_width": width, "loss_of_all": self.loss_of_all}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All that was measured of one model. full: its loss with the whole cache, over second halves; of: by policy.
+
+    >>> settled = rule("window", 8, 64)
+    >>> costs = Costs(64, 2, 3.0, 3.1, {"window": [Cost(settled, 0.125, 3.2, 0.2, 0.1, 3.2)]})
+    >>> print(costs.table())
+    policy  12.5 %
+    window  +0.200
+    """
+
+    length: int
+    sequences: int
+    full: float
+    full_of_all: float
+    of: Mapping[str, Sequence[Cost]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def table(self) -> str:
+        """What is added to the loss, one line per policy and one column per share kept."""
+        keeps = sorted({cost.keep for several in self.of.values() for cost in several})
+        head = ["policy", *(f"{100 * keep:.3g} %" for keep in keeps)]
+        rows = [[name, *(_cell(several, keep) for keep in keeps)] for name, several in self.of.items()]
+        widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+        return "\n".join(_line(row, widths) for row in [head, *rows])
+
+    def as_json(self) -> dict[str, Any]:
+        """With its schema, in nats per token."""
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "joma": __version__,
+            "unit": "nats per token",
+            "counted": "second half of every sequence",
+            "length": self.length,
+            "sequences": self.sequences,
+            "full": {"loss": self.full, "loss_of_all": self.full_of_all},
+            "policies": {name: [cost.as_json() for cost in several] for name, several in self.of.items()},
+        }
+
+
+def measure(
+    model: nn.Module,
+    tokens: Tensor,
+    policies: Sequence[str],
+    keeps: Sequence[float],
+    run: Run,
+    *,
+    sinks: int | None = None,
+    recent: float = 0.5,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Costs:
+    """The cost of every policy at every budget; tokens (sequences, length), the rest as in `joma.cache.losses`.
+
+    What the run already holds is not measured again, so one that was stopped goes on, and one may ask for more later:
+    of the same model, and with the same text and options. The first half of a sequence is the prompt of `snapkv`. All
+    policies are compared on the second half.
+    """
+    length = tokens.shape[1]
+    if length < SHORTEST:
+        raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {length}")
+    _must_be_the_same(run, tokens, sinks, recent, seed)
+    options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
+    wanted = [(name, rule(name, keep, length, **options)) for name in policies if name != FULL for keep in keeps]
+    wanted = [(FULL, rule(FULL, 1.0, length)), *dict.fromkeys(wanted)]
+    found: dict[tuple[str, int], np.ndarray] = {}
+    for at, (name, settled) in enumerate(wanted):
+        words = f"{name}, {settled.budget} of {length} keys"
+
+        def told(share: float, _: str, at: int = at, words: str = words) -> None:
+            progress((at + share) / len(wanted), words)
+
+        def halves(name: str = name, keep: int = settled.budget, told: Progress = told) -> np.ndarray:
+            found = losses(model, tokens, name, keep, progress=told, **options).double()
+            return np.stack([found.mean(1).numpy(), found[:, length // 2 :].mean(1).numpy()], 1)
+
+        found[name, settled.budget] = run.keep(f"{name}/{settled.budget}", halves, dims=("sequence", "part"))
+    base = found[FULL, length]
+    by_policy: dict[str, list[Cost]] = {}
+    for name, settled in wanted[1:]:
+        by_policy.setdefault(name, []).append(_cost(settled, found[name, settled.budget], base, length))
+    whole = base.mean(0)
+    return Costs(length, len(tokens), float(whole[1]), float(whole[0]), by_policy)
+
+
+def _must_be_the_same(run: Run, tokens: Tensor, sinks: int | None, recent: float, seed: int) -> None:
+    """Numbers are kept by policy and budget: those of another text or of other options would be taken for these."""
+    text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
+    asked = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
+    if not np.array_equal(run.keep("asked", lambda: asked), asked):
+        raise BadInput(f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run")
+
+
+def _cost(settled: Rule, found: np.ndarray, base: np.ndarray, length: int) -> Cost:
+    one = compare(found[:, 1], base[:, 1])
+    means = found.mean(0)
+    return Cost(settled, settled.budget / length, float(means[1]), one.difference, one.half_width, float(means[0]))
+
+
+def _cell(several: Sequence[Cost], keep: float) -> str:
+    return next((f"{cost.added:+.3f}" for cost in several if cost.keep == keep), "")
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]).rstrip()

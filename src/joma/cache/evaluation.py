@@ -1,0 +1,110 @@
+"""The loss of a model whose cache is cut, on whole sequences at once: eviction becomes one mask per key-value head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from joma.cache._attending import attend, attending
+from joma.cache._positions import turns
+from joma.cache.errors import CacheError
+from joma.cache.models import must_be_cached, must_be_tokens, without_attention
+from joma.cache.policies import Call
+from joma.cache.rules import Rule, rule
+from joma.host.progress import Progress, silent
+
+NUMBERS = 1 << 28
+"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32."""
+
+
+def losses(
+    model: nn.Module,
+    tokens: Any,
+    policy: str = "full",
+    keep: float = 1.0,
+    *,
+    sinks: int | None = None,
+    recent: float = 0.5,
+    prompt: float = 0.5,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Tensor:
+    """Loss in nats per token of a causal language model that keeps only part of its cache: (sequences, length - 1).
+
+    model: one of transformers, with its head. tokens: (sequences, length), or (length,) of one. Entry t of the answer
+    is the loss of token t + 1, read by a query that sees at most `budget` keys in each key-value head, its own
+    included: ceil(keep * length) where keep is a share, or `keep` itself where it is a whole number (so 1.0 keeps all,
+    and 1 a single key). Queries before that number see everything.
+
+    policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`. sinks: the first tokens that are never evicted,
+    by `sinks` and `random` (4 unless given) and by `h2o`, `h2o-oracle` and `snapkv` (none unless given). recent: the
+    share of the budget that goes to the last tokens in `h2o`, `h2o-oracle`, `snapkv` and `random`; in `sinks` and
+    `window` all that is left does. prompt: the share of the length, or the number of tokens, that `snapkv` reads at
+    full attention before it chooses: only losses from entry `prompt` on feel its choice. seed: of `random`.
+    progress: hears after each layer how far it is.
+
+    What is computed is what the model would say with such a cache, token by token (`joma.cache.evicting` does that),
+    and where nothing is evicted it is what the model says, bit for bit. Runs in evaluation mode without gradients; the
+    answer is on the CPU, in float32 at least.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> losses(GPT2LMHeadModel(shape), torch.arange(16).view(2, 8) % 9, "window", 0.5).shape
+    torch.Size([2, 7])
+    """
+    must_be_cached(model)
+    ids = must_be_tokens(model, tokens)
+    settled = rule(policy, keep, ids.shape[1], sinks=sinks, recent=recent, prompt=prompt, seed=seed)
+    if settled.budget >= ids.shape[1]:
+        settled = replace(settled, policy="full")
+    ids = ids.to(next(model.parameters()).device)
+    training = model.training
+    try:
+        model.eval()
+        with torch.inference_mode():
+            some = _rows(model, ids.shape[1])
+            job = _Whole(model, settled, -(-len(ids) // some), progress)
+            return torch.cat([_losses(model, part, job, row * some) for row, part in enumerate(ids.split(some))])
+    finally:
+        model.train(training)
+
+
+class _Whole:
+    """Attends over whole sequences; nothing is held afterwards."""
+
+    def __init__(self, model: Any, settled: Rule, batches: int, progress: Progress) -> None:
+        self.rule, self.row, self.done = settled, 0, 0
+        self.turns = turns(model) if settled.policy == "sinks" else {}
+        self.layers: dict[nn.Module, int] = {}
+        self.calls, self.progress = batches * max(1, getattr(model.config, "num_hidden_layers", 1)), progress
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        layer = self.layers.setdefault(module, len(self.layers))
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = key.new_zeros(*key.shape[:2], 0, dtype=wide)
+        call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
+        output = attend(module, call, value, self.turns.get(module))[0]
+        self.done += 1
+        self.progress(min(1.0, self.done / self.calls), self.rule.policy)
+        return output
+
+
+def _losses(model: nn.Module, ids: Tensor, job: _Whole, row: int) -> Tensor:
+    job.row = row
+    with attending(model, job):
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    if not job.layers:
+        raise CacheError(without_attention(type(model).__name__))
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(wide.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1).cpu()
+
+
+def _rows(model: nn.Module, length: int) -> int:
+    """Sequences at a time."""
+    config: Any = model.config
+    heads = getattr(config, "num_attention_heads", 1)
+    return max(1, NUMBERS // (length * max(heads * length, getattr(config, "vocab_size", 1))))

@@ -1,0 +1,89 @@
+"""Which models have a cache that can be cut, and which tokens they read."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.cache.errors import CacheError
+from joma.host.errors import BadInput
+from joma.host.words import counted
+from joma.probes._support import INTERFACE, can_probe, way
+from joma.theory.arguments import as_tensor
+
+
+def cannot_be_cut(config: Any) -> str | None:
+    """Why models of a transformers config have no cache that a policy could cut, in one sentence; None where they have.
+
+    Only the config is read, no weights.
+
+    >>> from transformers import GPT2Config, MambaConfig
+    >>> cannot_be_cut(GPT2Config()) is None
+    True
+    >>> cannot_be_cut(MambaConfig())
+    'mamba models have no attention: there is no cache to cut'
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{kind} models read two texts: give a model that goes on with one, a causal language model"
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return f"{kind} models do not predict the next token: they have no cache to cut"
+    if "no attention" in (can_probe(config) or ""):
+        return f"{kind} models have no attention: there is no cache to cut"
+    if not _reachable(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]):
+        return f"{kind} models do not send attention through transformers' AttentionInterface: it cannot be cut"
+    return None
+
+
+def must_be_cached(model: nn.Module) -> None:
+    """Refuse what is no causal language model of transformers whose attention can be reached."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError:
+        raise CacheError("transformers is not installed: pip install 'joma[hf]'") from None
+    name = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        raise CacheError(f"{name} is not a model of transformers: only those have a cache that can be cut")
+    config: Any = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise CacheError(f"{name} reads two texts: give a model that goes on with one, a causal language model")
+    kind: Any = type(model)
+    if not _reachable(kind):
+        if "no attention" in (can_probe(config) or ""):
+            raise CacheError(without_attention(name))
+        raise CacheError(f"{name} does not send attention through transformers' AttentionInterface: it cannot be cut")
+    if model.get_output_embeddings() is None:
+        raise CacheError(f"{name} has no head that predicts the next token: load it with AutoModelForCausalLM")
+
+
+def without_attention(name: str) -> str:
+    """The sentence on a model that keeps no keys."""
+    return f"{name} has no attention: there is no cache to cut"
+
+
+@cache
+def _reachable(kind: type[nn.Module]) -> bool:
+    """Whether the attention of a class of models can be replaced; transformers reads its code to tell."""
+    return way(kind) == INTERFACE
+
+
+def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:
+    """(sequences, length) that the model can read."""
+    ids = as_tensor(tokens, "tokens")
+    ids = ids[None] if ids.ndim == 1 else ids
+    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise BadInput(f"tokens must be token ids, (sequences, length), got {ids.dtype} {tuple(ids.shape)}")
+    if ids.shape[1] < 2:
+        raise BadInput("tokens must have at least 2 per sequence, one to read and one to predict, got 1")
+    config: Any = model.config
+    longest, words = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
+    if isinstance(longest, int) and 0 < longest < ids.shape[1]:
+        raise BadInput(f"{type(model).__name__} reads at most {counted(longest, 'token')}, got {ids.shape[1]}")
+    if isinstance(words, int) and not (int(ids.min()) >= 0 and int(ids.max()) < words):
+        raise BadInput(f"tokens must be from 0 to {words - 1} for {type(model).__name__}")
+    return ids.long()

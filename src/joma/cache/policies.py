@@ -1,0 +1,230 @@
+"""Which keys a query sees under each policy, per layer and key-value head.
+
+Every policy is one function of a `Call`: some queries in a row, the keys that are held and the queries' own keys after
+them, in the order of the text. It says which keys each query sees and which are held afterwards. A sequence read at
+once is one call with nothing held; read token by token, it is as many calls, and gives the same.
+
+A key that was evicted never comes back. Scores are attention weights, summed over the query heads that share a
+key-value head. A query sees its own key always, and never one that comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joma.cache._draws import priorities
+from joma.cache.rules import Rule
+from joma.host.words import brief
+
+POOL = 5
+"""Neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a policy is asked: `query` (batch, heads, queries, width) and `key` (batch, key-value heads, keys, width).
+
+    scores (batch, key-value heads, held): what the policy remembers of the keys held. seen: tokens read before.
+    layer, row: of the model and of the first sequence in all that are evaluated; they vary the draws of `random`.
+    """
+
+    rule: Rule
+    query: Tensor
+    key: Tensor
+    scale: float
+    scores: Tensor
+    seen: int = 0
+    layer: int = 0
+    row: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def keys(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def held(self) -> int:
+        return self.keys - self.queries
+
+    @cached_property
+    def place(self) -> Tensor:
+        """(keys,) in the order of the text."""
+        return torch.arange(self.keys, device=self.key.device)
+
+    @cached_property
+    def own(self) -> Tensor:
+        """(queries, 1): the place of each query's own key."""
+        return self.place[self.held :, None]
+
+    @cached_property
+    def causal(self) -> Tensor:
+        """(queries, keys)."""
+        return self.place <= self.own
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """(batch, key-value heads, query heads of each, queries, keys), in float32 at least, -inf after the query."""
+        wide = torch.promote_types(self.query.dtype, torch.float32)
+        query = self.query.to(wide).unflatten(1, (self.key.shape[1], -1))
+        found: Tensor = query @ self.key.to(wide)[:, :, None].mT * self.scale
+        return found.masked_fill_(~self.causal, -torch.inf)
+
+    def remembered(self, new: Tensor | float = 0.0) -> Tensor:
+        """Scores of all keys, `new` for those that just came."""
+        scores = self.scores.new_empty(*self.key.shape[:2], self.keys)
+        scores[..., : self.held] = self.scores
+        scores[..., self.held :] = new
+        return scores
+
+
+@dataclass(frozen=True)
+class Choice:
+    """seen: (batch, key-value heads, queries, keys) or what broadcasts to it; None where every key before is seen.
+
+    kept: (batch, key-value heads, keys), the keys held afterwards; None for all. scores: of all keys.
+    """
+
+    seen: Tensor | None = None
+    kept: Tensor | None = None
+    scores: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def full(call: Call) -> Choice:
+    """Everything."""
+    return Choice()
+
+
+def window(call: Call) -> Choice:
+    """The last keys."""
+    return _fits(call) or _as_seen(call.causal & (call.place > call.own - call.rule.budget))
+
+
+def sinks(call: Call) -> Choice:
+    """The first keys and the last. Where positions are rotations, they are counted inside the cache."""
+    recent = call.place > call.own - (call.rule.budget - call.rule.sinks)
+    return _fits(call) or _as_seen(call.causal & (recent | (call.place < call.rule.sinks)))
+
+
+def random(call: Call) -> Choice:
+    """Keys drawn at random, besides the protected ones: at any time each set of that size is equally likely."""
+    scores = call.remembered(priorities(call))
+    return _fits(call, scores) or _by_rank(call, scores)
+
+
+def h2o_oracle(call: Call) -> Choice:
+    """The keys with the most attention from all queries, also from those yet to come, and the last ones."""
+    weights = call.logits.softmax(-1).sum((2, 3))
+    return _fits(call) or _by_rank(call, weights)
+
+
+def h2o(call: Call) -> Choice:
+    """The keys with the most attention from all queries so far, and the last ones.
+
+    Each query first evicts the key with the lowest score that is not protected, then attends to what is left, and all
+    that is left gains by its weights: scores are never frozen, and never see what comes later.
+    """
+    rule, held = call.rule, call.held
+    scores = call.remembered()
+    free = min(max(rule.budget - call.seen, 0), call.queries)  # queries that need not evict
+    if free:
+        scores[..., : held + free] += call.logits[..., :free, : held + free].softmax(-1).sum((2, 3))
+    gone = torch.full_like(scores, call.queries, dtype=torch.int32)  # the query from which on a key is gone
+    bias = torch.zeros_like(scores)
+    for query in range(free, call.queries):
+        own = held + query
+        left = (scores - bias)[..., rule.sinks : own - rule.recent + 1]
+        out = left.argmin(-1, keepdim=True) + rule.sinks
+        bias.scatter_(-1, out, -torch.inf)
+        gone.scatter_(-1, out, query)
+        row = call.logits[..., query, : own + 1] + bias[:, :, None, : own + 1]
+        scores[..., : own + 1] += row.softmax(-1).sum(2)
+    if free == call.queries:
+        return Choice(scores=scores)
+    order = call.own - held  # (queries, 1)
+    return _as_seen(call.causal & (order < gone[:, :, None]), scores)
+
+
+def snapkv(call: Call) -> Choice:
+    """The prompt is read at full attention. At its end, its last queries choose which of its keys stay for good.
+
+    Afterwards a query sees those and the last keys, which slide along. The scores are smoothed over `POOL` neighbours.
+    """
+    rule, end = call.rule, call.rule.prompt
+    scores = call.remembered()
+    first, last = max(end - rule.recent - call.seen, 0), min(end - call.seen, call.queries)
+    if first < last:
+        scores += call.logits[..., first:last, :].softmax(-1).sum((2, 3))
+    if call.seen + call.queries < end:
+        return Choice(scores=scores)
+    before = end - rule.recent  # keys of the prompt to choose from
+    count = min(rule.budget - rule.recent, before)
+    if call.seen < end and before:
+        scores = _chosen(scores, before, count, rule.sinks)
+    stays, recent = scores.isinf(), rule.budget - count
+    later = call.seen + call.own - call.held >= end
+    seen = call.causal & (~later | stays[:, :, None] | (call.place > call.own - recent))
+    return Choice(seen, stays | (call.place >= call.keys - recent), scores)
+
+
+def top_k(call: Call) -> Choice:
+    """The keys with the largest weights, chosen anew by every query: nothing is evicted. It is the ceiling."""
+    if call.seen + call.queries <= call.rule.budget:
+        return Choice()
+    weights = call.logits.softmax(-1).sum(2) if call.logits.shape[2] > 1 else call.logits[:, :, 0]
+    best = weights.topk(min(call.rule.budget, call.keys), sorted=False).indices
+    return Choice(call.causal & torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, best, True))
+
+
+FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
+    "full": full,
+    "window": window,
+    "sinks": sinks,
+    "h2o": h2o,
+    "h2o-oracle": h2o_oracle,
+    "snapkv": snapkv,
+    "random": random,
+    "top-k": top_k,
+}
+
+
+def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
+    """The choice where nothing need go yet."""
+    return Choice(scores=scores) if call.seen + call.queries <= call.rule.budget else None
+
+
+def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
+    """What the last query sees is what stays."""
+    return Choice(seen, seen[..., -1, :], scores)
+
+
+def _by_rank(call: Call, scores: Tensor) -> Choice:
+    """Sinks, recent keys and, of those between, the ones with the highest scores so far."""
+    ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1)  # whole numbers: no two are equal
+    ranks[..., : call.rule.sinks] = call.keys
+    better = (ranks[..., :, None] > ranks[..., None, :]).cumsum(-2, dtype=torch.int32)
+    oldest = call.own[:, 0] - call.rule.recent  # the youngest key that is not recent, for each query
+    before = better.index_select(-2, oldest.clamp(min=0))
+    stays = (before < call.rule.budget - call.rule.recent) | (call.place > oldest[:, None])
+    return _as_seen(call.causal & stays, scores)
+
+
+def _chosen(scores: Tensor, before: int, count: int, sinks: int) -> Tensor:
+    """inf for the `count` of the first `before` keys that stay, 0 for all else."""
+    smooth = F.avg_pool1d(scores[..., :before], POOL, stride=1, padding=POOL // 2)
+    smooth[..., :sinks] = torch.inf
+    return torch.zeros_like(scores).scatter_(-1, smooth.topk(count).indices, torch.inf)

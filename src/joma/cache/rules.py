@@ -1,0 +1,107 @@
+"""What a policy may keep: its name and its budget, settled from what a user asks for, or refused in one sentence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+
+from joma.host.errors import BadInput
+from joma.host.words import brief, counted
+
+POLICIES = ("full", "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k")
+"""The names that `losses` and `joma cache` take; `joma.cache.policies` says what each does."""
+SINKS = {"sinks": 4, "random": 4}
+"""Sinks that a policy protects unless told: the others are as published, and protect none."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A policy with its numbers.
+
+    - policy: one of `POLICIES`
+    - budget: keys that a query may see in each key-value head, its own included
+    - sinks: the first tokens, never evicted
+    - recent: the last tokens, the query's own included, never evicted; the whole budget in `window`, `top-k` and `full`
+    - prompt: tokens that `snapkv` reads at full attention before it chooses
+    - seed: of the policy `random`
+
+    >>> rule("h2o", 0.2, 100)
+    Rule(policy='h2o', budget=20, sinks=0, recent=10, prompt=50)
+    """
+
+    policy: str
+    budget: int
+    sinks: int
+    recent: int
+    prompt: int
+    seed: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def rule(
+    policy: str,
+    keep: float,
+    length: int,
+    *,
+    sinks: int | None = None,
+    recent: float = 0.5,
+    prompt: float = 0.5,
+    seed: int = 0,
+) -> Rule:
+    """The rule for sequences of `length` tokens; arguments as in `joma.cache.losses`.
+
+    Protected keys come out of the budget: first the recent ones, at least the query's own, then as many sinks as fit.
+    """
+    if policy not in POLICIES:
+        raise BadInput(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if sinks is not None and not (is_whole(sinks) and sinks >= 0):
+        raise BadInput(f"sinks must be a whole number, at least 0, got {sinks}")
+    if not (is_whole(seed) and 0 <= seed < 2**63):
+        raise BadInput(f"seed must be a whole number from 0 to 2**63 - 1, got {seed}")
+    if not 0 <= recent <= 1:
+        raise BadInput(f"recent is a share of the budget, from 0 to 1, got {recent}")
+    budget = budget_of(keep, length)
+    first = SINKS.get(policy, 0) if sinks is None else sinks
+    last = max(1, min(budget, round(recent * budget)))
+    read = _prompt(prompt, length)
+    if policy in ("full", "window", "top-k"):  # these protect nothing: all that they keep are chosen alike
+        last = budget
+    elif policy == "sinks":
+        last = max(1, budget - first)
+    elif policy == "snapkv":
+        last = min(last, read)
+    return Rule(policy, budget, min(first, budget - last), last, read, seed)
+
+
+def budget_of(keep: float, length: int) -> int:
+    """Keys per key-value head: a whole number as it is, a share of the length rounded up.
+
+    >>> budget_of(0.1, 512), budget_of(64, 512), budget_of(1.0, 512), budget_of(1, 512)
+    (52, 64, 512, 1)
+    """
+    if isinstance(keep, bool) or not (is_whole(keep) or math.isfinite(keep)):
+        raise BadInput(f"keep must be a share of the length or a number of keys, got {keep}")
+    if is_whole(keep):
+        if not 1 <= keep <= length:
+            raise BadInput(f"keep must be from 1 to {length} keys, the length of a sequence, got {keep}")
+        return int(keep)
+    if not 0 < keep <= 1:
+        raise BadInput(f"keep is a share above 0 and at most 1, or a whole number of keys, got {keep}")
+    return math.ceil(keep * length - 1e-9)  # 0.1 * 30 is a little more than 3
+
+
+def is_whole(number: object) -> bool:
+    """Whether a number counts something: an integer of Python or numpy."""
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def _prompt(prompt: float, length: int) -> int:
+    if isinstance(prompt, bool) or not prompt > 0:
+        raise BadInput(f"prompt must be a share of the length or a number of tokens above 0, got {prompt}")
+    read = int(prompt) if is_whole(prompt) else max(1, round(prompt * length)) if prompt < 1 else length
+    if read >= length and length > 1:
+        raise BadInput(f"prompt must leave tokens after it: {counted(read, 'token')} of {length}")
+    return min(read, length)

@@ -1,0 +1,103 @@
+"""The real thing: a cache that stays small while a model reads or writes token by token."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.cache._attending import attend, attending
+from joma.cache._positions import turns
+from joma.cache.errors import CacheError
+from joma.cache.models import must_be_cached
+from joma.cache.rules import is_whole, rule
+from joma.host.errors import BadInput
+
+if TYPE_CHECKING:
+    from joma.cache._layers import EvictingCache
+
+
+@contextmanager
+def evicting(
+    model: nn.Module,
+    policy: str,
+    keep: int,
+    *,
+    sinks: int | None = None,
+    recent: float = 0.5,
+    prompt: int | None = None,
+    seed: int = 0,
+) -> Iterator[EvictingCache]:
+    """A cache for `model` that keeps `keep` keys in each key-value head, to be given as past_key_values in the block.
+
+    Arguments are those of `joma.cache.losses`, in numbers of tokens, since nobody knows how long the text will get.
+    prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`.
+
+    Tokens may come one by one or many at a time: each is read with the cache as it stands when its turn comes, and the
+    answer is the same. Between calls a layer holds `keep` keys per head, during a call those and the ones that come;
+    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. `h2o-oracle` would need the
+    future and is refused. Sequences of a batch must have one length, without padding.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> shape = GPT2Config(vocab_size=9, n_positions=64, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> model = GPT2LMHeadModel(shape).eval()
+    >>> options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    >>> with evicting(model, "h2o", 8) as cache:
+    ...     ids = model.generate(torch.tensor([[1, 2, 3]]), past_key_values=cache, **options)
+    >>> ids.shape, cache
+    (torch.Size([1, 23]), EvictingCache(h2o, budget 8: 8 keys of 22))
+    """
+    must_be_cached(model)
+    if policy == "h2o-oracle":
+        raise CacheError("h2o-oracle knows the attention of queries yet to come: only joma.cache.losses can have it")
+    if not is_whole(keep) or keep < 1:
+        raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
+    if prompt is not None and not is_whole(prompt):
+        raise BadInput(f"prompt must be a number of tokens, since the text's length is not known, got {prompt}")
+    length = sys.maxsize
+    asked = length - 1 if prompt is None else prompt
+    settled = rule(policy, keep, length, sinks=sinks, recent=recent, prompt=asked, seed=seed)
+    from joma.cache._layers import EvictingCache
+
+    cache = EvictingCache(settled, prompt)
+    job = _Streaming(cache, turns(model) if policy == "sinks" else {})
+    try:
+        with attending(model, job), _caching(model):
+            yield cache
+    finally:
+        cache.open = False
+
+
+@contextmanager
+def _caching(model: Any) -> Iterator[None]:
+    """Have `generate` hand over new tokens alone: a model saved with use_cache=False would read all anew each time."""
+    configs: list[Any] = [model.config, getattr(model, "generation_config", None)]
+    kept = [(each, each.use_cache) for each in configs if hasattr(each, "use_cache")]
+    try:
+        for each, _ in kept:
+            each.use_cache = True
+        yield
+    finally:
+        for each, before in kept:
+            each.use_cache = before
+
+
+class _Streaming:
+    """Attends with what the cache holds, and has it drop what the policy lets go."""
+
+    def __init__(self, cache: EvictingCache, turned: dict[nn.Module, Any]) -> None:
+        self.cache, self.turned = cache, turned
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        index: Any = getattr(module, "layer_idx", None)
+        if index is None or index >= len(self.cache.layers):
+            raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
+        layer = self.cache.layers[index]
+        with torch.no_grad():
+            output, choice = attend(module, layer.call(query, key, scale, index), value, self.turned.get(module))
+            layer.settle(choice)
+        return output

@@ -1,0 +1,103 @@
+"""Batches drawn ahead: many steps at once, on the device before their step comes, so that neither waits for the other.
+
+A GPU that is handed a batch from ordinary memory at every step stops the host until it has done all before, and the
+other networks that train beside it get no work meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Draw = Callable[[range, Sequence[int]], tuple[Tensor, ...]]
+"""draw(steps, members) -> tensors (steps, members, ...). What a step reads depends on its own number alone."""
+
+MOST_BYTES = {"cpu": 2 * 2**20, "cuda": 128 * 2**20}
+"""What is kept for later steps: on a CPU as much as its caches hold, beyond that it is slower than a step at a time."""
+LONGEST = 256
+"""Steps drawn at once, at most."""
+
+
+class Ahead:
+    """What `joma.training.Ensemble` takes as `batch`, from a function that draws many steps at once.
+
+    A step is drawn alone; when the next one is asked for too, as in training, as many are drawn as `most_bytes` hold.
+    Each is what it would be if drawn alone, so the order in which they are asked for makes no difference. One block is
+    kept: each ensemble wants its own `Ahead`.
+
+    - draw: see `Draw`; its tensors may lie in main memory, they are sent to `device` without waiting
+    - steps: none beyond it is drawn before it is asked for
+    - device: where batches are wanted
+    - most_bytes: of a block that is kept; `MOST_BYTES` unless given
+
+    >>> def draw(steps, members):
+    ...     number = torch.tensor(list(steps))[:, None] * 100 + torch.tensor(list(members))
+    ...     return (number,)
+    >>> batch = Ahead(draw, steps=1000)
+    >>> [batch(step, [3, 7]) for step in (5, 6, 2)]
+    [(tensor([503, 507]),), (tensor([603, 607]),), (tensor([203, 207]),)]
+    """
+
+    def __init__(self, draw: Draw, *, steps: int, device: str = "cpu", most_bytes: int | None = None) -> None:
+        """The arguments are described above, with the class."""
+        self.draw, self.steps, self.device = draw, steps, torch.device(device)
+        self.most_bytes = MOST_BYTES[self.device.type] if most_bytes is None else most_bytes
+        self._parts: tuple[Tensor, ...] = ()
+        self._held = range(0)
+        self._of: tuple[object, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Ahead({self.steps:,} steps, {self.device}, holds {len(self._held)})"
+
+    def __call__(self, step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        """The batch of a step for these members, (members, ...) each."""
+        of = (self._stream(), *members)
+        if of != self._of or step not in self._held:
+            goes_on = of == self._of and step == self._held.stop
+            self._draw(range(step, self._end(step) if goes_on else step + 1), members)
+            self._of = of
+        return tuple(part[step - self._held.start] for part in self._parts)
+
+    def _draw(self, steps: range, members: Sequence[int]) -> None:
+        self._parts, self._held, self._of = (), range(0), ()  # let go first: never two blocks, none that is half drawn
+        parts = tuple(sent(part, self.device) for part in self.draw(steps, members))
+        for part in parts:
+            if part.shape[:2] != (len(steps), len(members)):
+                wanted = f"({len(steps)}, {len(members)}, ...), steps and members"
+                raise ValueError(f"draw must give tensors of shape {wanted}, got {tuple(part.shape)}")
+        self._parts, self._held = parts, steps
+
+    def _end(self, step: int) -> int:
+        """Where a block from `step` on ends, by the size of the one before."""
+        one = sum(part.nbytes for part in self._parts) // len(self._held)
+        end = step + max(1, min(LONGEST, self.most_bytes // max(1, one)))
+        return min(end, self.steps) if step < self.steps else step + 1
+
+    def _stream(self) -> int:
+        """Memory belongs to the stream it was drawn on: another one draws its own."""
+        return torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
+
+
+def sent(values: Tensor | Sequence[int], device: torch.device | str) -> Tensor:
+    """These values on a device. Nothing waits: a GPU reads them from pinned memory when it gets there.
+
+    >>> sent(range(3), "cpu")
+    tensor([0, 1, 2])
+    """
+    tensor = values if isinstance(values, Tensor) else torch.tensor(values)
+    if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def turns(steps: range, size: int, count: int, device: torch.device | str) -> Tensor:
+    """Which of `count` samples each step reads when steps take `size` of them in turn: (steps, size).
+
+    >>> turns(range(1, 4), 3, 8, "cpu")
+    tensor([[3, 4, 5],
+            [6, 7, 0],
+            [1, 2, 3]])
+    """
+    return (torch.arange(steps.start * size, steps.stop * size, device=device) % count).view(len(steps), size)

@@ -1,0 +1,229 @@
+"""Forecasts of a curve over training, and their skill over "it stays as it is".
+
+A forecaster gets the past of a curve, (points,) steps and (..., points) values, and a later step. It gives the value
+at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
+`ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
+
+    persistence    it stays as it is
+    linear         it goes on as over the last part of its past, in the step
+    log_linear     the same in the logarithm of the step
+    earlier_runs   it changes as the mean of earlier runs did between the two steps
+
+Any other function of (steps, curve, to) is a forecaster as well: that of a theory, say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.host.words import brief
+from joma.theory.arguments import Number, as_numbers
+
+Forecaster = Callable[[Tensor, Tensor, float], Tensor]
+"""Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
+
+NEARLY = 1.01
+"""So much beyond the last recorded point a target may lie and is read there: steps are rounded."""
+
+
+class Backtest(NamedTuple):
+    """What was foretold from every point of a curve, and what came.
+
+    >>> backtest([1, 2, 4, 8], [4.0, 3.0, 2.0, 1.0], log_linear)
+    Backtest(at=[2, 4], to=[4, 8], made=[2, 1], truth=[2, 1])
+    """
+
+    at: Tensor
+    """The steps from which was foretold, (origins,)."""
+    to: Tensor
+    """The steps that were foretold, (origins,)."""
+    made: Tensor
+    """What was foretold, (..., origins)."""
+    truth: Tensor
+    """What came, (..., origins)."""
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def persistence(steps: Number, curve: Number, to: float) -> Tensor:
+    """It stays as it is: the last value of the past. steps: (points,), curve: (..., points) -> (...).
+
+    >>> persistence([1, 2, 4], [4.0, 3.0, 2.0], to=8)
+    tensor(2., dtype=torch.float64)
+    """
+    return _past(steps, curve)[1][..., -1]
+
+
+def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
+    """It goes on from its last value with the slope that it had since step t / window, t being the last step.
+
+    The slope is that of least squares. It is 0 where the past has a single point. Shapes as in `persistence`.
+
+    >>> linear([2, 3, 4], [3.0, 2.5, 2.0], to=8)
+    tensor(0., dtype=torch.float64)
+    """
+    at, past = _past(steps, curve)
+    return past[..., -1] + _slope(at, past, _recent(at, window)) * (to - at[-1])
+
+
+def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
+    """As `linear`, in the logarithm of the step. Step 0 has none and is left out.
+
+    >>> log_linear([1, 2, 4], [4.0, 3.0, 2.0], to=8)
+    tensor(1.0000, dtype=torch.float64)
+    """
+    at, past = _past(steps, curve)
+    at, past = at[at > 0], past[..., at > 0]
+    if not len(at):
+        raise ValueError("steps must hold one above 0: step 0 has no logarithm")
+    return past[..., -1] + _slope(at.log(), past, _recent(at, window)) * (torch.tensor(to).double() / at[-1]).log()
+
+
+def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number, runs: Number) -> Tensor:
+    """It changes as the mean of earlier runs did between its last step and `to`.
+
+    runs: (runs, ..., points), whole, recorded at runs_steps (points,). Between two of them it is read in the logarithm
+    of the step. Other shapes as in `persistence`.
+
+    >>> earlier_runs([1, 2], [4.0, 3.5], to=4, runs_steps=[1, 2, 4], runs=[[4.0, 3.0, 2.0], [4.0, 2.0, 2.0]])
+    tensor(3., dtype=torch.float64)
+    """
+    at, past = _past(steps, curve)
+    places, known = _past(runs_steps, runs, "runs_steps", "runs")
+    if known.ndim < 2 or known.shape[1:-1] != past.shape[:-1]:
+        wanted = f"(runs, {', '.join(map(str, past.shape[:-1])) + ', ' if past.ndim > 1 else ''}points)"
+        raise ValueError(f"runs must have shape {wanted} to go with curve, got {tuple(known.shape)}")
+    mean = known.mean(0)
+    return past[..., -1] + value_at(places, mean, to) - value_at(places, mean, float(at[-1]))
+
+
+def value_at(steps: Number, curve: Number, step: float) -> Tensor:
+    """A recorded curve at any step between its points, in the logarithm of the step. (..., points) -> (...).
+
+    >>> value_at([1, 4, 16], [3.0, 2.0, 1.0], 8)
+    tensor(1.5000, dtype=torch.float64)
+    """
+    at, values = _past(steps, curve)
+    if not at[0] <= step <= NEARLY * at[-1]:
+        raise ValueError(f"step must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
+    right = int(torch.searchsorted(at, step).clamp(1 if len(at) > 1 else 0, len(at) - 1))
+    left = max(right - 1, 0)
+    if at[right] <= step or left == right:
+        return values[..., right]
+    # step 0 has no logarithm
+    share = step / at[right] if at[left] == 0 else (step / at[left]).log() / (at[right] / at[left]).log()
+    return values[..., left] + share * (values[..., right] - values[..., left])
+
+
+def backtest(
+    steps: Number, curve: Number, forecaster: Forecaster = persistence, *, ahead: float = 2.0, first: float = 1.0
+) -> Backtest:
+    """Forecasts of a recorded curve from each of its points, at step t, for step `ahead` * t.
+
+    steps: (points,), curve: (..., points). The forecaster gets the points up to t and nothing else. Points before step
+    `first` are left out, and so are those for which nothing was recorded at `ahead` * t, and the first point above 0,
+    which has no past.
+
+    >>> backtest([0, 1, 2, 4, 8], [5.0, 4.0, 3.0, 2.0, 1.0]).made
+    tensor([3., 2.], dtype=torch.float64)
+    """
+    at, values = _past(steps, curve)
+    places = _origins(at, ahead, first)
+    to = [min(ahead * float(at[i]), float(at[-1])) for i in places]
+    made = [forecaster(at[: i + 1], values[..., : i + 1], step) for i, step in zip(places, to, strict=True)]
+    truth = [value_at(at, values, step) for step in to]
+    return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
+
+
+def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, first: float = 1.0) -> Backtest:
+    """`backtest` of `earlier_runs`: every run is foretold from the mean of all others, which are known whole.
+
+    curves: (runs, ..., points), at least two runs.
+
+    >>> found = backtest_earlier_runs([1, 2, 4], [[4.0, 3.5, 2.5], [4.0, 3.0, 2.0], [4.0, 2.0, 1.0]])
+    >>> found.made[:, 0]
+    tensor([2.5000, 2.0000, 1.0000], dtype=torch.float64)
+    """
+    at, values = _past(steps, curves, curve_name="curves")
+    if values.ndim < 2 or len(values) < 2:
+        raise ValueError(f"curves must have at least 2 runs, (runs, ..., points), got shape {tuple(values.shape)}")
+
+    def told_by_others(place: int) -> Backtest:
+        others = torch.cat(
+            [values[:place], values[place + 1 :]]
+        )  # not all less this one, which would be in the rounding
+
+        def forecaster(past_steps: Tensor, past: Tensor, to: float) -> Tensor:
+            return earlier_runs(past_steps, past, to, runs_steps=at, runs=others)
+
+        return backtest(at, values[place], forecaster, ahead=ahead, first=first)
+
+    each = [told_by_others(place) for place in range(len(values))]
+    made, truth = (torch.stack([getattr(one, part) for one in each]) for part in ("made", "truth"))
+    return Backtest(each[0].at, each[0].to, made, truth)
+
+
+def skill(made: Number, truth: Number, persisted: Number) -> Tensor:
+    """Which part of the squared error of persistence a forecast avoids, for every run: (runs, ...) -> (runs,).
+
+    1 is a perfect forecast, 0 is as good as "it stays as it is", a negative one is worse. A run's skill is
+
+        (its error by persistence - its error by the forecast) / (error by persistence, mean over runs),
+
+    errors being means of squares over all but the first dimension. The mean over runs is therefore 1 - MSE / MSE of
+    persistence over all of them, and no run counts for more because it happened to stand still.
+
+    >>> skill(made=[[1.0, 2.0]], truth=[[1.0, 4.0]], persisted=[[3.0, 4.0]])
+    tensor([0.], dtype=torch.float64)
+    """
+    given = {"made": made, "truth": truth, "persisted": persisted}
+    first, second, third = (as_numbers(value, name).double() for name, value in given.items())
+    if not first.shape == second.shape == third.shape or first.ndim < 1:
+        shapes = ", ".join(str(tuple(one.shape)) for one in (first, second, third))
+        raise ValueError(f"made, truth and persisted must have one shape, (runs, ...), got {shapes}")
+    error, still = ((one - second).square().flatten(1).mean(1) if one.ndim > 1 else (one - second).square()
+                    for one in (first, third))  # fmt: skip
+    return (still - error) / still.mean()
+
+
+def _past(steps: Number, curve: Number, steps_name: str = "steps", curve_name: str = "curve") -> tuple[Tensor, Tensor]:
+    at, values = as_numbers(steps, steps_name), as_numbers(curve, curve_name)
+    if at.is_complex() or values.is_complex():
+        raise ValueError(f"{steps_name} and {curve_name} must be real numbers, got {at.dtype} and {values.dtype}")
+    if at.ndim != 1 or not len(at) or bool((at.double().diff() <= 0).any()) or bool(at[0] < 0):
+        raise ValueError(f"{steps_name} must be one row of increasing numbers from 0 on, got {tuple(at.shape)}")
+    if values.ndim < 1 or values.shape[-1] != len(at):
+        raise ValueError(f"{curve_name} must have {len(at)} points last, one per step, got {tuple(values.shape)}")
+    return at.to(values.device).double(), values.double()
+
+
+def _recent(at: Tensor, window: float) -> Tensor:
+    """(points,) bool: those since step t / window, and in any case the last two."""
+    if not window > 1:
+        raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
+    recent = at >= at[-1] / window / NEARLY
+    recent[-2:] = True
+    return recent
+
+
+def _slope(x: Tensor, values: Tensor, recent: Tensor) -> Tensor:
+    """Of least squares over the recent points, (...); 0 of a single one."""
+    centred = x[recent] - x[recent].mean()
+    spread = centred.square().sum()
+    return (values[..., recent] * centred).sum(-1) / torch.where(spread > 0, spread, 1.0)
+
+
+def _origins(at: Tensor, ahead: float, first: float) -> list[int]:
+    if not ahead > 1:
+        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
+    second = int((at > 0).int().argmax()) + 1
+    places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
+    if not places:
+        raise ValueError(f"steps must go on to {ahead:g} times a step of at least {first:g} that has a past, "
+                         f"got {len(at)} steps up to {at[-1]:g}")  # fmt: skip
+    return places

@@ -1,0 +1,156 @@
+"""Which parameters made attention change between two checkpoints: `joma.measure.allocation` on models of transformers.
+
+Entropies come from queries and keys as logsumexp minus the expected logit, whose gradient is finite at masked keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from joma.host.errors import BadInput
+from joma.host.words import brief
+from joma.scan.errors import CheckpointError, Unmeasurable
+from joma.scan.loading import loaded_model
+from joma.scan.names.kinds import parameter_groups
+from joma.scan.running import Between, must_attend, must_be_finite, one_model
+from joma.scan.text import context_of
+
+if TYPE_CHECKING:
+    from joma.measure.allocation import Allocation
+
+Function = Callable[[dict[str, Tensor]], Tensor]
+TOLERANCE = 1e-3
+"""Closing error of an interval, relative to its change."""
+ABSOLUTE = 1e-4
+"""Closing error in nats that never matters: entropies are told to three digits."""
+MOST = 64
+"""Nodes per interval and batch, at most."""
+TOGETHER = 4096
+"""Tokens at a time: the graph of all of them is in memory."""
+CHANGE, ERROR = "change", "error"
+"""Columns before those of the groups: the whole change, and what the parts miss of it (never negative)."""
+
+
+class Pair(NamedTuple):
+    """What two checkpoints gave: values (rows, columns) of every curve, and which curves have a row per layer."""
+
+    values: Mapping[str, np.ndarray]
+    columns: tuple[str, ...]
+    by_layer: tuple[str, ...]
+    line: str
+    """For a line of progress."""
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def must_have_gradients(config: Any, name: str) -> None:
+    """Refuse a model whose entropies have no gradient, or that has no loss of its own on a text."""
+    must_attend(config, name)
+    from joma.probes import can_probe
+
+    if why := can_probe(config, gradients=True):
+        raise CheckpointError(f"{name}: {why}")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    causal, masked = (type(config) in found for found in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING))
+    if not causal or (masked and not getattr(config, "is_decoder", False)):
+        raise CheckpointError(f"allocation is of models that foretell the next token, and {name} "
+                              f"({config.model_type}) does not")  # fmt: skip
+
+
+def loaded_whole(folder: Path, device: torch.device, between: Between) -> Any:
+    """The model in a folder with its head, in float32 on the device."""
+    with one_model:
+        between("about to load the model")
+        model = loaded_model(folder, device, with_head=True)
+        must_be_finite(model)
+        for (
+            module
+        ) in model.modules():  # the vector of a padding token has no gradient, though a text may hold the token
+            if isinstance(module, nn.Embedding):
+                module.padding_idx = None
+        return model.to(device)
+
+
+def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between) -> Pair:
+    """How much of the change of every layer's entropy, and of the loss, came through each group of parameters.
+
+    earlier, later: what `loaded_whole` gives. The means run over all windows of the tokens.
+    """
+    context = context_of(later.config, len(tokens))
+    windows = tokens[: len(tokens) // context * context].view(-1, context).to(next(later.parameters()).device)
+    states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
+    groups = parameter_groups(later)
+    found: list[tuple[float, Allocation]] = []
+    with one_model:
+        for batch in windows.split(max(1, TOGETHER // context)):
+            function = _watched(
+                entropies_and_loss(later, batch), between, f"{len(batch):,} of {len(windows):,} windows"
+            )
+            found.append((len(batch) / len(windows), _closed(function, states, groups)))
+    parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
+    reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
+    return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
+
+
+def _closed(function: Function, states: list[dict[str, Tensor]], groups: Mapping[str, Any]) -> Allocation:
+    from joma.measure.allocation import allocate
+
+    try:
+        return allocate(function, states, groups, tolerance=TOLERANCE, absolute=ABSOLUTE, most=MOST, way="backward")
+    except BadInput:
+        raise
+    except ValueError as error:  # NaN on the way, or other parameters
+        raise Unmeasurable(str(error)) from None
+
+
+def entropies_and_loss(model: Any, ids: Tensor) -> Function:
+    """A function of the parameters: the mean entropy of every layer in nats, then the loss.
+
+    ids: token ids (batch, length). It has a gradient by every parameter. The model must be in evaluation mode.
+    """
+    from joma.probes import collect
+
+    def function(parameters: dict[str, Tensor]) -> Tensor:
+        given = {"input_ids": ids, "use_cache": False}
+        with collect(model, gradients=True) as probe:
+            logits = torch.func.functional_call(model, parameters, (), given).logits
+        layers = [torch.stack([one.entropy.mean() for one in probe.stats[name]]).mean() for name in probe.layers]
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        loss = F.cross_entropy(logits[:, :-1].to(wide).flatten(0, 1), ids[:, 1:].flatten())
+        return torch.stack([*layers, loss])
+
+    return function
+
+
+def _watched(function: Function, between: Between, of: str) -> Function:
+    passes = 0
+
+    def watched(parameters: dict[str, Tensor]) -> Tensor:
+        nonlocal passes
+        passes += 1
+        between(f"pass {passes} over {of}")
+        return function(parameters)
+
+    return watched
+
+
+def _pair(groups: tuple[str, ...], parts: Any, change: Any, nodes: int, reasons: tuple[str, ...]) -> Pair:
+    """parts (groups, measures) and change (measures): the last measure is the loss."""
+    error = (parts.sum(0) - change).abs()
+    table = torch.cat([change[None], error[None], parts]).T.numpy()  # (measures, columns)
+    moved = ", ".join(f"{x:+.3g}" for x in change[:-1][:4].tolist()) + (", ..." if len(change) > 5 else "")
+    line = f"entropy {moved}; loss {float(change[-1]):+.3g}; closes to {float(error.max()):.1g} with {nodes} nodes"
+    columns = (CHANGE, ERROR, *groups)
+    values = {"allocation/entropy": table[:-1], "allocation/loss": table[-1:]}
+    notes = tuple(f"not closed: {reason.partition(', ')[2] or reason}" for reason in reasons)
+    return Pair(values, columns, ("allocation/entropy",), line, notes)

@@ -1,0 +1,147 @@
+"""The oracle: every policy again, one token, one head and one list of held positions at a time, with plain tensors.
+
+It shares no line with joma.cache. It can also be told to make the mistakes that others made, so that a test can show
+that they would be seen.
+"""
+
+import math
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+
+NAME = "slow_oracle"
+
+
+def slow_losses(model, tokens, policy, budget, **options):
+    """(sequences, length - 1), as joma.cache.losses."""
+    with _attending(model, policy, budget, options), torch.no_grad():
+        logits = model(input_ids=tokens, use_cache=False).logits
+    return F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
+
+
+@contextmanager
+def _attending(model, policy, budget, options):
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    layers = {}
+
+    def attention(module, query, key, value, mask, scaling=None, dropout=0.0, **_):
+        layer = layers.setdefault(module, len(layers))
+        out = torch.zeros_like(query)
+        group = query.shape[1] // key.shape[1]
+        for row in range(len(query)):
+            for head in range(key.shape[1]):
+                mine = slice(head * group, (head + 1) * group)
+                one = Head(query[row, mine], key[row, head], value[row, head], scaling, policy, budget, **options)
+                one.rotated = int(query.shape[-1] * _rotated(model))
+                one.place = (layer, row, head)
+                out[row, mine] = one.read()
+        return out.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    before = model.config._attn_implementation_internal
+    model.config._attn_implementation_internal = NAME
+    try:
+        yield
+    finally:
+        model.config._attn_implementation_internal = before
+
+
+def _rotated(model):
+    rope = getattr(model.config, "rope_parameters", None)
+    return rope.get("partial_rotary_factor", 1.0) if rope else 0
+
+
+class Head:
+    """One key-value head of one sequence with its query heads: query (group, tokens, width), key (tokens, width)."""
+
+    def __init__(self, query, key, value, scale, policy, budget, *, sinks=0, recent=0, prompt=0, draw=None, wrong=""):
+        self.query, self.key, self.value, self.scale = query, key, value, scale
+        self.policy, self.budget, self.sinks, self.recent, self.prompt = policy, budget, sinks, recent, prompt
+        self.draw, self.wrong = draw, wrong
+        self.length = key.shape[0]
+        self.score = [0.0] * self.length
+        self.held = []
+
+    def read(self):
+        if self.policy == "h2o-oracle":
+            for t in range(self.length):
+                self.gain(t, range(t + 1))
+        rows = []
+        for t in range(self.length):
+            self.held.append(t)
+            self.evict(t)
+            seen = self.best(t) if self.policy == "top-k" else self.held
+            weights = self.weights(t, seen)
+            rows.append(weights @ self.value[seen])
+            if self.policy in ("h2o", "snapkv") and self.counts(t):
+                self.gain(t, seen)
+        return torch.stack(rows, 1)
+
+    def counts(self, t):
+        """Whether query t adds to the scores."""
+        if self.policy == "snapkv":
+            return self.prompt - self.recent <= t < self.prompt
+        if self.wrong == "early scores frozen":
+            return t < self.budget
+        return True
+
+    def gain(self, t, seen):
+        seen = list(seen)
+        weights = self.weights(t, seen)
+        weights = weights[:1] if self.wrong == "first head of a group alone" else weights
+        if self.wrong == "scored by the last queries":  # as SnapKV would: what was gained before is forgotten
+            self.score = [score * (t % self.recent != 0) for score in self.score]
+        for j, weight in zip(seen, weights.sum(0).tolist(), strict=True):
+            self.score[j] += weight
+
+    def evict(self, t):
+        if self.policy == "snapkv" and t >= self.prompt:
+            self.snap(t)
+        if self.policy in ("full", "top-k", "snapkv"):
+            return
+        limit = self.budget + (self.wrong == "one key too many")
+        while len(self.held) > limit:
+            old = self.held[: len(self.held) - self.recent]
+            if self.wrong != "sinks dropped":
+                old = [j for j in old if j >= self.sinks]
+            self.held.remove(min(old, key=self.worth))
+
+    def worth(self, j):
+        if self.policy in ("h2o", "h2o-oracle"):
+            return self.score[j]
+        return self.draw(*self.place, j) if self.policy == "random" else j  # window, sinks
+
+    def snap(self, t):
+        if t == self.prompt:
+            before = self.prompt - self.recent
+            padded = [0.0, 0.0, *self.score[:before], 0.0, 0.0]
+            smooth = [sum(padded[j : j + 5]) / 5 for j in range(before)]
+            order = sorted(range(before), key=lambda j: -math.inf if j < self.sinks else -smooth[j])
+            self.chosen = sorted(order[: self.budget - self.recent])
+        late = self.budget - len(self.chosen)
+        last = [j for j in range(t + 1) if j > t - late and j not in self.chosen]
+        self.held = sorted(self.chosen + last)
+
+    def best(self, t):
+        weights = self.weights(t, self.held).sum(0)
+        return sorted(weights.topk(min(self.budget, t + 1)).indices.tolist())
+
+    def weights(self, t, seen):
+        """(group, seen)."""
+        query, key = self.query[:, t], self.key[seen]
+        if self.policy == "sinks" and self.rotated and self.wrong != "positions of the text":
+            query = self.turned(query, torch.full((len(query),), len(seen) - 1 - t))
+            key = self.turned(key, torch.arange(len(seen)) - torch.tensor(seen))
+        return (query @ key.T * self.scale).softmax(-1)
+
+    def turned(self, x, by):
+        """Rotated by so many positions: coordinate i and i + half turn together."""
+        half = self.rotated // 2
+        angle = by[:, None].double() * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], 1)

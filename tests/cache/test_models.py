@@ -1,0 +1,125 @@
+"""Which models and which tokens: what has no cache that can be cut gets one sentence."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import LENGTH, TOKENS, without_cache
+
+from joma.cache import CacheError, _positions, evicting, losses, rule
+from joma.cache.models import cannot_be_cut
+from joma.host.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("mamba", "MambaForCausalLM has no attention: there is no cache to cut"),
+        ("bert", "a model that attends in both directions has no cache"),
+        ("t5", "T5ForConditionalGeneration reads two texts"),
+        ("gpt_neo", "GPTNeoForCausalLM does not send attention through transformers' AttentionInterface"),
+        ("headless", "GPTNeoXModel has no head that predicts the next token"),
+        ("sliding", "the model already forgets what is 8 tokens away, and is asked to read 40"),
+        ("decoder", "Decoder is not a model of transformers"),
+    ],
+)
+def test_a_model_without_a_cache_to_cut(kind, sentence, tokens):
+    with pytest.raises(CacheError, match=sentence):
+        losses(without_cache(kind), tokens, "window", 0.5)
+
+
+def test_a_window_longer_than_the_text_is_no_window(tokens):
+    model = without_cache("sliding")
+    assert losses(model, tokens[:, :8], "h2o", 0.5).shape == (2, 7)
+
+
+def test_what_a_config_says():
+    from transformers import BertConfig, MambaConfig, T5Config, ViTConfig
+
+    assert cannot_be_cut(MambaConfig()) == "mamba models have no attention: there is no cache to cut"
+    assert cannot_be_cut(T5Config()).startswith("t5 models read two texts")
+    assert cannot_be_cut(ViTConfig()) == "vit models do not predict the next token: they have no cache to cut"
+    assert cannot_be_cut(BertConfig()) is None  # some BERTs are decoders: only reading shows it
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"policy": "h20"}, "policy must be one of full, window, sinks, h2o, h2o-oracle, .* got 'h20'"),
+        ({"keep": 0.0}, "keep is a share above 0 and at most 1, or a whole number of keys, got 0.0"),
+        ({"keep": 1.5}, "keep is a share above 0 and at most 1, or a whole number of keys, got 1.5"),
+        ({"keep": float("nan")}, "keep must be a share of the length or a number of keys, got nan"),
+        ({"keep": 0}, "keep must be from 1 to 40 keys, the length of a sequence, got 0"),
+        ({"keep": 41}, "keep must be from 1 to 40 keys, the length of a sequence, got 41"),
+        ({"keep": True}, "keep must be a share of the length or a number of keys, got True"),
+        ({"sinks": -1}, "sinks must be a whole number, at least 0, got -1"),
+        ({"recent": 1.2}, "recent is a share of the budget, from 0 to 1, got 1.2"),
+        ({"prompt": 40}, "prompt must leave tokens after it: 40 tokens of 40"),
+        ({"prompt": 0}, "prompt must be a share of the length or a number of tokens above 0, got 0"),
+        ({"tokens": np.zeros((2, 1), int)}, "tokens must have at least 2 per sequence"),
+        ({"tokens": np.zeros((2, 65), int)}, "LlamaForCausalLM reads at most 64 tokens, got 65"),
+        ({"tokens": np.zeros((2, 3))}, "tokens must be token ids, .* got torch.float64"),
+        ({"tokens": [[0, TOKENS]]}, f"tokens must be from 0 to {TOKENS - 1} for LlamaForCausalLM"),
+    ],
+)
+def test_bad_input_gets_one_sentence(models, tokens, options, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        losses(models["llama"], **{"tokens": tokens, "policy": "snapkv", "keep": 0.5, **options})
+
+
+def test_budgets_leave_room_for_the_own_key_first():
+    assert rule("sinks", 1, LENGTH).sinks == 0
+    assert (rule("sinks", 3, LENGTH).sinks, rule("sinks", 3, LENGTH).recent) == (2, 1)
+    assert (rule("random", 5, LENGTH).sinks, rule("random", 5, LENGTH).recent) == (3, 2)
+    assert (rule("h2o", 0.2, 100).budget, rule("h2o", 0.2, 100).recent) == (20, 10)  # 10 % heavy and 10 % recent
+    assert rule("window", 0.1, 30).budget == 3
+    assert rule("window", np.int64(7), 30).budget == 7
+    assert rule("window", 0.1, 30, sinks=2).sinks == 0
+
+
+def test_a_model_in_training_mode_is_left_there(models, tokens):
+    model = models["gpt2"].train()
+    try:
+        found = losses(model, tokens, "h2o", 0.2)
+        assert model.training
+    finally:
+        model.eval()
+    assert torch.equal(found, losses(model, tokens, "h2o", 0.2))  # without dropout
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_half_precision_chooses_in_single(models, tokens):
+    model = deepcopy(models["llama"]).to(torch.bfloat16)
+    for policy in ("sinks", "h2o", "top-k"):
+        found = losses(model, tokens, policy, 0.25)
+        assert found.dtype == torch.float32
+        assert found.isfinite().all()
+    with torch.no_grad(), evicting(model, "sinks", 10) as cache:
+        model(input_ids=tokens, past_key_values=cache)
+    assert cache.layers[0].keys.dtype == torch.bfloat16
+
+
+def test_positions_that_cannot_be_counted_anew_are_refused(models, tokens, monkeypatch):
+    model = models["llama"]
+    monkeypatch.setattr(model.model.rotary_emb, "rope_type", "dynamic")
+    with pytest.raises(CacheError, match="positions of LlamaForCausalLM cannot be counted inside the cache"):
+        losses(model, tokens, "sinks", 0.5)
+    assert losses(model, tokens, "window", 0.5).isfinite().all()
+
+
+def test_a_rotation_that_is_none_is_found(models):
+    """What a function is called is not believed: here the tables turn the wrong way."""
+    model, listening = models["llama"], _positions._Listening()
+    with torch.no_grad(), _positions.attending(model, listening):
+        model(input_ids=torch.zeros(1, 4, dtype=torch.long), use_cache=False)
+    module, key = next(iter(listening.keys.items()))
+    rotary = model.model.rotary_emb
+
+    def backwards(x, position_ids):
+        cos, sin = rotary(x, position_ids)
+        return cos, -sin
+
+    assert _positions._turn_of(model, module, rotary, key) is not None
+    with pytest.raises(CacheError, match="cannot be counted inside the cache"):
+        _positions._turn_of(model, module, backwards, key)

@@ -1,0 +1,144 @@
+"""Every policy against the oracle that goes token by token, and against the mistakes that others made."""
+
+import math
+from copy import deepcopy
+from functools import cache
+
+import pytest
+import torch
+from slow_cache import slow_losses
+from tiny_models import KINDS, LENGTH, TOKENS
+
+from joma.cache import POLICIES, losses, rule
+from joma.cache._draws import priorities
+from joma.cache.policies import Call, random, top_k
+
+BUDGET = 10
+
+
+@cache
+def draws(layer):
+    """The draws of `random`: only its numbers are taken from joma.cache, not what is done with them."""
+    key = torch.zeros(2, 4, LENGTH, 4, dtype=torch.float64)
+    return priorities(Call(rule("random", 2, LENGTH), key, key, 1.0, key[:, :, :0, 0], layer=layer)).tolist()
+
+
+def draw(layer, row, head, position):
+    return draws(layer)[row][head][position]
+
+
+def oracle(model, tokens, policy, budget=BUDGET, wrong="", **given):
+    settled = rule(policy, budget, LENGTH, **given)
+    options = {"sinks": settled.sinks, "recent": settled.recent, "prompt": settled.prompt, "draw": draw}
+    return slow_losses(model, tokens, policy, budget, wrong=wrong, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_is_what_the_oracle_does_token_by_token(models, tokens, kind, policy):
+    found = losses(models[kind], tokens, policy, BUDGET)
+    # transformers' tables of rotations are in float32, and those of the oracle are not
+    tolerance = 1e-4 if policy == "sinks" else 1e-5 if kind == "llama" else 1e-10
+    torch.testing.assert_close(found, oracle(models[kind], tokens, policy), rtol=0, atol=tolerance)
+    if policy != "full":
+        assert (found - losses(models[kind], tokens)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("sinks", {"sinks": 1}),
+        ("sinks", {"sinks": 0}),
+        ("h2o", {"sinks": 3, "recent": 0.3}),
+        ("h2o", {"recent": 0.0}),
+        ("h2o-oracle", {"sinks": 2, "recent": 0.2}),
+        ("snapkv", {"sinks": 2, "recent": 0.3, "prompt": 25}),
+        ("snapkv", {"prompt": 7}),
+        ("random", {"sinks": 0, "recent": 0.2}),
+        ("random", {"recent": 1.0}),
+    ],
+)
+def test_options_mean_what_they_say(models, tokens, policy, options):
+    found = losses(models["llama"], tokens, policy, BUDGET, **options)
+    wanted = oracle(models["llama"], tokens, policy, **options)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wrong"),
+    [
+        ("sinks", "sinks dropped"),
+        ("sinks", "positions of the text"),
+        ("sinks", "one key too many"),
+        ("h2o", "early scores frozen"),
+        ("h2o", "scored by the last queries"),
+        ("h2o", "first head of a group alone"),
+        ("h2o", "one key too many"),
+        ("random", "sinks dropped"),
+    ],
+)
+def test_mistakes_that_others_made_would_be_seen(models, tokens, policy, wrong):
+    found = losses(models["llama"], tokens, policy, BUDGET)
+    assert (found - oracle(models["llama"], tokens, policy, wrong=wrong)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_kept_is_full_attention_bit_for_bit(models, tokens, kind, policy):
+    model = deepcopy(models[kind]).float()
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits
+    assert model.config._attn_implementation == "sdpa"
+    told, wanted = logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    own = torch.nn.functional.cross_entropy(told, wanted, reduction="none").view(2, -1)
+    assert torch.equal(losses(model, tokens, policy, 1.0), own)
+    assert torch.equal(losses(model, tokens, policy, LENGTH), own)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("policy", [one for one in POLICIES if one != "h2o-oracle"])
+def test_no_query_learns_of_what_comes_later(models, tokens, policy):
+    """The first tokens of a longer text, and of two that go on differently: causality would vanish without a word."""
+    other = tokens.clone()
+    other[:, 30:] = (other[:, 30:] + 7) % TOKENS
+    one, two = (losses(models["gpt2"], text, policy, BUDGET) for text in (tokens, other))
+    assert torch.equal(one[:, :29], two[:, :29])
+    assert (one[:, 30:] - two[:, 30:]).abs().max() > 1e-2
+
+
+def test_the_ceiling_is_monotone(models, tokens):
+    """The sets grow with the budget, so the attention they hold does too."""
+    query, key = torch.randn(2, 4, 2, 20, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(2)
+    key = key[:, :2].contiguous()
+    weights = Call(rule("full", 1.0, 20), query, key, 0.5, key[:, :, :0, 0]).logits.softmax(-1).sum(2)
+    held = [torch.zeros(2, 2, 20, 20, dtype=torch.bool)]
+    for budget in range(1, 20):
+        seen = top_k(Call(rule("top-k", budget, 20), query, key, 0.5, key[:, :, :0, 0])).seen
+        assert (seen.sum(-1) == torch.arange(1, 21).clamp(max=budget)).all()
+        assert (held[-1] <= seen).all()
+        held.append(seen)
+    mass = torch.stack([(weights * seen).sum(-1) for seen in held])
+    assert (mass.diff(dim=0) >= 0).all()
+    far = [
+        (losses(models["llama"], tokens, "top-k", k) - losses(models["llama"], tokens)).abs().mean() for k in (2, 8, 32)
+    ]
+    assert far[0] > far[1] > far[2]
+
+
+def test_sequences_are_read_alone_however_many_come_together(models, tokens, monkeypatch):
+    together = losses(models["llama"], tokens, "random", BUDGET)
+    monkeypatch.setattr("joma.cache.evaluation.NUMBERS", 1)
+    torch.testing.assert_close(losses(models["llama"], tokens, "random", BUDGET), together, rtol=0, atol=1e-12)
+    assert not torch.allclose(losses(models["llama"], tokens, "random", BUDGET, seed=1), together)
+
+
+def test_random_draws_any_key_as_often():
+    """Of 2,000 heads, each of the keys that may go stays in as many as another."""
+    key = torch.zeros(500, 4, 30, 2)
+    settled = rule("random", 12, 30, sinks=2, recent=1 / 3)
+    stays = random(Call(settled, key, key, 1.0, key[:, :, :0, 0])).kept.float().mean((0, 1))
+    assert (stays[:2] == 1).all()
+    assert (stays[-4:] == 1).all()
+    chance = 6 / 24
+    assert (stays[2:-4] - chance).abs().max() < 4.5 * math.sqrt(chance * (1 - chance) / 2000)
+    assert math.isclose(stays.sum().item(), 12, rel_tol=1e-6)

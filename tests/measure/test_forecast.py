@@ -1,0 +1,149 @@
+"""Forecasts of curves: each against a curve that it must foretell exactly, and none may see what it is asked for."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.measure.forecast import (
+    backtest,
+    backtest_earlier_runs,
+    earlier_runs,
+    linear,
+    log_linear,
+    persistence,
+    skill,
+    value_at,
+)
+
+STEPS = torch.tensor([0, 8, 11, 16, 23, 32, 45, 64, 91, 128]).double()
+PLAIN = {"persistence": persistence, "linear": linear, "log_linear": log_linear}
+
+
+def log(steps):
+    return steps.clamp(min=1).log()
+
+
+@pytest.mark.parametrize(
+    ("forecaster", "curve"),
+    [(persistence, 0 * STEPS + 2.5), (linear, 3 - 0.02 * STEPS), (log_linear, 3 - 0.4 * log(STEPS))],
+    ids=list(PLAIN),
+)
+def test_each_foretells_its_own_kind_of_curve_and_no_other(forecaster, curve):
+    for other in PLAIN.values():
+        found = backtest(STEPS, torch.stack([curve, 2 * curve]), other, first=16)
+        off = (found.made - found.truth).abs().max()
+        constant = curve.min() == curve.max()
+        # between two points truth is read in log t, where a straight line in t bends a little
+        assert off < 0.02 if other is forecaster or constant else off > 0.1
+
+
+def test_steps_that_are_foretold():
+    found = backtest(STEPS, STEPS, first=11)
+    assert found.at.tolist() == [11, 16, 23, 32, 45, 64]
+    assert found.to.tolist() == [22, 32, 46, 64, 90, 128]
+    assert backtest(STEPS, STEPS).at[0] == 11  # step 8 has no past above step 0
+    assert backtest(STEPS, STEPS, ahead=4).at.tolist() == [11, 16, 23, 32]
+    assert backtest([1, 2, 4.02, 8], [0.0, 0, 0, 0]).to[-1] == 8  # rounded steps: 8.04 is read at 8
+
+
+@pytest.mark.parametrize("forecaster", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("last", [16, 32, 64])
+def test_the_future_moves_no_forecast(forecaster, last):
+    curve = torch.randn(2, 3, len(STEPS), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spoiled = torch.where(last < STEPS, 1e6, curve)
+    before, after = (backtest(STEPS, x, forecaster, first=16) for x in (curve, spoiled))
+    known = before.at <= last
+    assert known.any()
+    assert torch.equal(before.made[..., known], after.made[..., known])
+    assert not torch.equal(before.truth[..., known], after.truth[..., known])
+
+
+def test_a_run_is_foretold_by_the_others_and_its_own_past():
+    curves = torch.randn(4, 2, len(STEPS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = backtest_earlier_runs(STEPS, curves, first=16)
+    place = found.at.tolist().index(32)
+    others = curves[[0, 1, 3]].mean(0)
+    wanted = curves[2, :, 5] + others[:, 7] - others[:, 5]
+    torch.testing.assert_close(found.made[2, :, place], wanted)
+    spoiled = curves.clone()
+    spoiled[2, :, 6:] = 1e6  # its own future
+    again = backtest_earlier_runs(STEPS, spoiled, first=16)
+    assert torch.equal(found.made[2, :, : place + 1], again.made[2, :, : place + 1])
+    assert not torch.equal(found.made[0, :, place], again.made[0, :, place])  # of others it is known whole
+
+
+def test_equal_runs_foretell_each_other_exactly():
+    curves = (3 + torch.sin(STEPS / 20)).expand(3, -1) + torch.tensor([[0.0], [1.0], [-2.0]])
+    found = backtest_earlier_runs(STEPS, curves)
+    torch.testing.assert_close(found.made, found.truth)
+    gained = skill(found.made, found.truth, backtest(STEPS, curves).made)
+    torch.testing.assert_close(gained, torch.ones(3).double())
+
+
+def test_skill_is_one_zero_or_below():
+    truth = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    still = truth + 1
+    assert torch.equal(skill(truth, truth, still), torch.ones(2).double())
+    assert torch.equal(skill(still, truth, still), torch.zeros(2).double())
+    assert torch.equal(skill(truth + 2, truth, still), torch.full((2,), -3.0).double())
+
+
+@given(st.lists(st.floats(-3, 3), min_size=12, max_size=12))
+def test_the_mean_skill_is_that_of_all_runs_together(numbers):
+    made = torch.tensor(numbers).view(3, 4)
+    truth, still = torch.zeros(3, 4), torch.arange(1.0, 13.0).view(3, 4)
+    whole = 1 - made.double().square().mean() / still.double().square().mean()
+    assert math.isclose(float(skill(made, truth, still).mean()), float(whole), abs_tol=1e-9)
+
+
+def test_a_run_that_stood_still_counts_no_more_than_others():
+    truth, still = [[0.0], [0.0]], [[0.0], [1.0]]  # the first run did not move at all
+    assert skill([[0.1], [0.0]], truth, still).tolist() == pytest.approx([-0.02, 2.0])
+
+
+def test_values_between_points_are_read_in_the_logarithm():
+    assert value_at([2, 8], [0.0, 1.0], 4).item() == pytest.approx(0.5)
+    assert value_at([0, 8], [0.0, 1.0], 4).item() == pytest.approx(0.5)  # step 0 has no logarithm
+    assert value_at([0, 8], [0.0, 1.0], 8).item() == 1
+    assert value_at([5], [2.0], 5).item() == 2
+
+
+def test_a_wider_window_sees_more_of_the_past():
+    curve = torch.where(STEPS < 40, 3.0, 3 - (STEPS - 40) / 10)
+    narrow, wide = (float(linear(STEPS, curve, 256, window=window)) for window in (2, 16))
+    assert narrow < wide - 3
+
+
+def test_arrays_of_a_record():
+    steps, curves = np.array([0, 10, 20, 40]), np.ones((3, 2, 4), np.float32)
+    assert backtest(steps, curves).made.shape == (3, 2, 1)
+    assert backtest_earlier_runs(steps, curves).made.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: persistence([2, 1], [0.0, 0.0], 4), r"steps must be one row of increasing numbers from 0 on"),
+        (lambda: persistence([-1, 1], [0.0, 0.0], 4), r"steps must be one row of increasing numbers"),
+        (lambda: linear([1, 2], [[0.0], [1.0]], 4), r"curve must have 2 points last, one per step, got \(2, 1\)"),
+        (lambda: linear([1, 2], [0.0, 1.0], 4, window=1), r"window must be above 1"),
+        (lambda: log_linear([0], [1.0], 4), r"steps must hold one above 0"),
+        (lambda: backtest([1, 2, 4], [1.0, 1, 1], ahead=1), r"ahead must be above 1"),
+        (lambda: backtest([1, 2, 3], [1.0, 1, 1]), r"steps must go on to 2 times a step of at least 1"),
+        (lambda: backtest([1, 2, 4], [1.0, 1, 1], first=3), r"at least 3 that has a past, got 3 steps up to 4"),
+        (lambda: value_at([1, 2], [1.0, 1], 5), r"step must lie between 1 and 2, which are recorded, got 5"),
+        (lambda: backtest_earlier_runs([1, 2, 4], [[1.0, 1, 1]]), r"curves must have at least 2 runs"),
+        (
+            lambda: earlier_runs([1, 2], [1.0, 1], 4, runs_steps=[1, 2, 4], runs=[1.0, 1, 1]),
+            r"runs must have shape \(runs, points\) to go with curve, got \(3,\)",
+        ),
+        (lambda: skill([1.0], [1.0, 2.0], [1.0]), r"must have one shape, \(runs, ...\), got \(1,\), \(2,\), \(1,\)"),
+    ],
+)
+def test_refusals(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -1,0 +1,209 @@
+"""Kernels of sparsity against the float64 matrix, on every kind of mask.
+
+On a CPU they run under Triton's interpreter, in float32. With JOMA_TEST_DEVICE=cuda they run compiled, in bf16 too.
+"""
+
+import os
+from functools import cache
+
+import pytest
+import sparsity_oracle as oracle
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.measure import sparsity
+from joma.measure._sparsity_blocks import Attention
+from joma.measure._sparsity_checks import part_of
+from joma.measure._sparsity_cuda import Passes, covers, seen_keys
+
+triton = pytest.importorskip("triton", reason="Triton is not installed here")
+
+from joma.measure._sparsity_launch import Blocks, Ends, top  # noqa: E402
+
+DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+DTYPES = [torch.float32] if DEVICE == "cpu" else [torch.float32, torch.bfloat16]
+SMALL = Blocks(16, 16, 4, 2) if DEVICE == "cpu" else None
+LENGTH = 21
+PADDING = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(5)) > 0.4
+PADDING[0, :7] = False  # the first queries of this sample see nothing at all
+NUMBERS = torch.randn(2, LENGTH, LENGTH, generator=torch.Generator().manual_seed(6))
+ADDED = torch.where(NUMBERS > 1, -torch.inf, NUMBERS)
+MASKS = {
+    "causal": {},
+    "all keys": {"causal": False},
+    "window": {"window": 5},
+    "window both ways": {"window": 4, "causal": False},
+    "soft cap": {"softcap": 2.0},
+    "alibi": {"bias": NUMBERS[None, :, :1]},
+    "masking bias": {"bias": ADDED[None]},
+    "padding": {"key_padding": PADDING},
+    "learned logits": {"sinks": NUMBERS[:, 0, 0]},
+    "learned key": {"sink_key": NUMBERS[:1, 0, :16]},
+    "packed": {"cu_seqlens": [0, 5, 6, 17, LENGTH]},
+    "packed by sample": {"cu_seqlens": [[0, 5, 17, LENGTH], [0, 1, LENGTH, LENGTH]], "causal": False},
+    "everything": {
+        "cu_seqlens": [0, 12, LENGTH],
+        "window": 9,
+        "softcap": 3.0,
+        "bias": ADDED[None],
+        "sinks": NUMBERS[:, 0, 0],
+        "key_padding": PADDING,
+    },
+}
+
+
+EVERY = list(MASKS)
+HARDEST = ["masking bias", "packed by sample", "everything"] if DEVICE == "cpu" else EVERY  # the interpreter is slow
+MOST = ["causal", "window both ways", "learned key", *HARDEST] if DEVICE == "cpu" else EVERY
+
+
+def draw(seed=0, heads=2, kv_heads=1, queries=LENGTH, keys=LENGTH, width=16, spread=2.0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(2, heads, queries, width, generator=generator) * spread
+    return q.to(dtype), torch.randn(2, kv_heads, keys, width, generator=generator).to(dtype)
+
+
+def on_device(options):
+    return {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+
+
+def passes(q, k, causal=True, blocks=SMALL, **options):
+    return Passes.of(Attention.of(q.to(DEVICE), k.to(DEVICE), causal, **on_device(options)), blocks)
+
+
+@cache
+def whole(mask, dtype):
+    q, k = draw(dtype=dtype)
+    return q, k, *oracle.matrix(q, k, **MASKS[mask])
+
+
+def close(found, wanted, tolerance=4e-6):
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double().cpu(), wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("mask", MOST)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masses_agree_with_the_matrix(mask, dtype):
+    q, k, p, seen = whole(mask, dtype)
+    found = passes(q, k, **MASKS[mask])
+    assert (found.seen.cpu() == seen.sum(-1)).all()
+    for relative in (False, True):
+        least = 0.05 * p.amax(-1, keepdim=True) if relative else 0.05
+        assert ((p / least - 1).abs() > 1e-5)[seen].all(), "a probability at the threshold would decide by rounding"
+        mass, count, sinks = found.masses(0.05, relative, first=4)
+        close(mass, oracle.mass_above(p, 0.05, relative))
+        assert (count.cpu() == (p > least).sum(-1)).all()
+        close(sinks, oracle.sink_mass(p, 4, MASKS[mask].get("cu_seqlens")))
+    close(found.sink_mass(4), oracle.sink_mass(p, 4, MASKS[mask].get("cu_seqlens")))
+
+
+@pytest.mark.parametrize("mask", HARDEST)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_masses_agree_with_the_matrix(mask, dtype):
+    q, k, p, seen = whole(mask, dtype)
+    found = passes(q, k, **MASKS[mask])
+    for keep in (0.3,) if DEVICE == "cpu" else (1, 5, LENGTH, 0.3):
+        kept = keep if isinstance(keep, int) else part_of(found.seen, keep)
+        close(found.top_mass(kept), oracle.top_mass(p, seen, keep))
+
+
+@pytest.mark.parametrize("mask", ["padding", "learned key", "packed by sample"])
+def test_what_keys_receive_agrees_with_the_matrix(mask):
+    q, k, p, seen = whole(mask, torch.float32)
+    found = passes(q, k, **MASKS[mask])
+    for start, stop, even in ((0, LENGTH, True), (11, 20, True), (11, 20, False)):
+        score, could = found.received(slice(start, stop), even)
+        close(score, oracle.scores(p[:, :, start:stop], seen[:, :, start:stop], even), 4e-5)
+        assert (could.cpu() == seen[:, :, start:stop].any(-2)).all()
+
+
+@settings(max_examples=2 if DEVICE == "cpu" else 40, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 30),
+    st.integers(0, 10),
+    st.booleans(),
+    st.none() | st.integers(1, 35),
+    st.sampled_from([(1, 1), (2, 1)]),
+    st.sampled_from([0.0, 0.01, 1.0, 16.0]),
+    st.floats(0.01, 1.0),
+)
+def test_any_shape(seed, queries, more, causal, window, heads, spread, share):
+    q, k = draw(seed, *heads, queries, queries + more, spread=spread)
+    options = {"causal": causal, "window": window}
+    p, seen = oracle.matrix(q, k, **options)
+    found = passes(q, k, **options)
+    wanted = oracle.top_mass(p, seen, share)
+    close(found.top_mass(part_of(found.seen, share)), wanted, 4e-6 if spread < 16 else 4e-5)
+    problem = found.problem
+    assert (seen_keys(problem, problem.interval).cpu() == seen.sum(-1)[0, 0]).all()
+    assert all((a == b).all() for a, b in zip(found.ends[:2], problem.interval, strict=True))
+    for relative in (False, True):
+        mass, count, _ = found.masses(1.0, relative)
+        assert not mass.any()
+        assert not count.any()
+        everything, count, _ = found.masses(0.0, relative)
+        close(everything, torch.ones_like(wanted))
+        assert (count.cpu() == seen.sum(-1)).all()
+
+
+@pytest.mark.parametrize("name", ["equal", "two levels", "heavy tail"])
+def test_the_search_ends_with_its_certificate(name):
+    """Equal weights are the hardest: the bracket must close on them, and counts cannot separate them."""
+    keys = 64
+    generator = torch.Generator().manual_seed(0)
+    s = {
+        "equal": torch.zeros(keys),
+        "two levels": torch.arange(keys) % 2 * 3.0,
+        "heavy tail": torch.randn(keys, generator=generator) ** 3,
+    }[name]
+    q, k = torch.ones(1, 1, 1, 16), (s[:, None] / 16).expand(keys, 16).contiguous()[None, None]
+    found = passes(q, k, causal=False, scale=1.0)
+    p = s.double().softmax(0).sort(descending=True).values
+    for keep in (1, 40) if DEVICE == "cuda" else (40,):
+        rows = found.search(torch.full_like(found.m, keep), found.seen.to(found.m))
+        mass, gap = top(found.problem, found.ends, rows, 1e-6, SMALL)
+        assert gap.item() <= 1e-6
+        assert mass.item() == pytest.approx(p[:keep].sum().item(), abs=3e-6)
+
+
+def test_kernels_read_nothing_beyond_the_bias():
+    """The last block has rows that are no queries. What lies behind the bias would overflow: warnings are errors."""
+    q, k = draw(1)
+    size = 2 * 2 * LENGTH * LENGTH
+    memory = torch.full((size + 64 * LENGTH,), 3e38)
+    bias = memory[:size].view(2, 2, LENGTH, LENGTH).normal_()
+    p, seen = oracle.matrix(q, k, bias=bias)
+    close(passes(q, k, bias=memory.to(DEVICE)[:size].view_as(bias)).top_mass(5), oracle.top_mass(p, seen, 5))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="without CUDA the public functions work in blocks")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_public_functions_use_the_kernels_and_agree_with_the_blocks(dtype):
+    q, k = draw(2, queries=300, keys=300, width=64, dtype=dtype)
+    on = q.to(DEVICE), k.to(DEVICE)
+    assert covers(Attention.of(*on, True))
+    calls = [("mass_above", 0.01), ("keys_above", 0.0123), ("top_mass", 20), ("top_mass", 0.1), ("sink_mass", 4)]
+    for name, argument in calls:
+        measure = getattr(sparsity, name)
+        wanted, found = measure(q, k, argument), measure(*on, argument).cpu()
+        torch.testing.assert_close(found.float(), wanted.float(), rtol=0, atol=2 if name == "keys_above" else 1e-5)
+    for wanted, found in zip(sparsity.sparsity_stats(q, k), sparsity.sparsity_stats(*on), strict=True):
+        torch.testing.assert_close(found.cpu().float(), wanted.float(), rtol=1e-4, atol=1e-4)
+    for even in (False, True):
+        wanted, found = (sparsity.heavy_hitters(*pair, 20, even=even) for pair in ((q, k), on))
+        torch.testing.assert_close(found.score.cpu(), wanted.score, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(-5, 8), st.booleans(), st.none() | st.integers(1, 15))
+def test_intervals_made_in_fewer_steps_are_the_same(queries, more, causal, window):
+    keys = max(1, queries + (max(0, more) if causal else more))  # without a causal mask there may be fewer keys
+    q, k = (torch.zeros(1, 1, count, 16, device=DEVICE) for count in (queries, keys))
+    problem = Attention.of(q, k, causal, window=window).problem
+    ends = Ends.of(problem)
+    assert all(end.dtype == torch.int32 for end in ends)
+    for mine, slow in zip(ends, (*problem.interval, problem.first_key), strict=True):
+        assert (mine == slow).all()

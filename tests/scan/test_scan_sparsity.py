@@ -1,0 +1,116 @@
+"""Sparsity of attention over a series: one reading of the text per checkpoint, and everything a scan does with it."""
+
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_series import LAYERS, WORDS, change, make_series, scan
+
+from joma.cli.main import main
+from joma.probes import attention_entropy, attention_sparsity
+from joma.runs import Run
+from joma.scan.measures import MEASURES
+from joma.scan.record import stored_scan
+
+CURVES = list(MEASURES["sparsity"].curves)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
+    return tmp_path / "tokens.npy"
+
+
+@pytest.fixture
+def three(neox, tmp_path):
+    return make_series(neox, tmp_path / "series", (0, 1, 10))
+
+
+def of_probe(folder, tokens):
+    from transformers import AutoModel
+
+    model, ids = AutoModel.from_pretrained(folder), torch.from_numpy(np.load(tokens))
+    entropy = attention_entropy(model, ids, context=16)
+    return [entropy, *attention_sparsity(model, ids, keep=16, context=16)]
+
+
+def test_all_that_run_the_model_come_from_one_reading(three, tokens, tmp_path, monkeypatch):
+    running = sys.modules["joma.scan.running"]
+    loaded, read = running.loaded_model, []
+    monkeypatch.setattr(
+        running, "loaded_model", lambda folder, device: (read.append(folder), loaded(folder, device))[1]
+    )
+    arguments = ("--text", tokens, "--csv", tmp_path / "a.csv")
+    status, found = scan(three, "--measures", "entropy,sparsity", *arguments, out=tmp_path / "out")
+    assert (status, len(read)) == (0, 3)
+    assert list(found["curves"]) == ["entropy", *CURVES]
+    assert found["notes"][0].startswith("entropy, sparsity read tokens.npy: 6 windows of 16 tokens")
+    for at, step in enumerate(found["steps"]):
+        for name, want in zip(found["curves"], of_probe(three / f"step{step}", tokens), strict=True):
+            curve = found["curves"][name]
+            assert curve["columns_are"] == "heads"
+            torch.testing.assert_close(torch.tensor(curve["values"][at]).double(), want, rtol=0, atol=1e-6)
+    with (tmp_path / "a.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "sparsity" and row["group"] == "near_zero"]
+    assert len(rows) == 3 * LAYERS * 4
+    assert float(rows[5]["value"]) == found["curves"]["sparsity/near_zero"]["values"][0][1][1]
+    assert (rows[5]["layer"], rows[5]["head"]) == ("1", "1")
+
+
+def test_entropy_that_is_there_is_kept_and_sparsity_is_added(three, tokens, tmp_path, capsys):
+    before = scan(three, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")[1]
+    after = scan(three, "--measures", "entropy,sparsity", "--text", tokens, out=tmp_path / "out")[1]
+    assert after["curves"]["entropy"] == before["curves"]["entropy"]
+    capsys.readouterr()
+    assert scan(three, "--measures", "sparsity", "--text", tokens, out=tmp_path / "out")[0] == 0
+    assert capsys.readouterr().out.count("recorded already") == 3
+
+
+def test_page_thresholds_and_comparison(three, tokens, tmp_path, capsys):
+    out = tmp_path / "out"
+    rules = ("--fail-if", "sparsity/effective_share@1>0.5", "--fail-if", "sparsity/first_4<0")
+    words = [
+        "scan",
+        three,
+        "--measures",
+        "sparsity",
+        "--text",
+        tokens,
+        "--out",
+        out,
+        *rules,
+        "--json",
+        tmp_path / "a.json",
+    ]
+    assert main([str(word) for word in words]) == 4
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("beyond: ")]
+    assert len(said) == 3 * 4
+    assert said[0].startswith(
+        "beyond: sparsity/effective_share@1>0.5: step 0, layer 1, head 0: sparsity/effective_share"
+    )
+    page = next(out.glob("scan-series-*.html")).read_text()
+    assert page.count("<figure") == 2 + 6
+    assert "mass on the top 10 % of keys" in page
+    assert "attention sparsity, " not in page
+    run = json.loads((tmp_path / "a.json").read_text())["run"]
+    with Run.open(run) as stored:
+        again = stored_scan(stored).as_json()["curves"]
+    assert again == json.loads((tmp_path / "a.json").read_text())["curves"]
+    assert main(["scan", "--compare", run, run, "--measures", "sparsity", "--out", str(out)]) == 0
+    compared = next(out.glob("compare-*.html")).read_text()
+    assert "sparsity/near_zero" in compared
+
+
+def test_a_fault_is_told_once_for_all_its_curves(three, tokens, tmp_path):
+    change(three / "step1", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
+    status, found = scan(three, "--measures", "entropy,sparsity", "--text", tokens, out=tmp_path / "out")
+    assert (status, found["steps"]) == (3, [0, 10])
+    assert [fault["measure"] for fault in found["left_out"]] == ["entropy", "sparsity"]
+
+
+def test_a_text_is_needed(three, tmp_path):
+    with pytest.raises(ValueError, match="sparsity runs the model on a text: give one as text"):
+        scan(three, "--measures", "sparsity", out=tmp_path / "out")

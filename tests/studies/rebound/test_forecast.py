@@ -1,0 +1,231 @@
+"""The study `forecast` on a made-up language: nothing is foretold from the future, and its judges can be turned."""
+
+from functools import partial
+from math import isfinite
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from records import carried_out, changed, found, verdicts
+from small_language_models import SMALL
+
+from joma.claims.execute import draw
+from joma.measure.forecast import backtest, persistence, skill
+from joma.models import Decoder, DecoderConfig
+from joma.probes.decoder import ensemble_entropy
+from joma.recipes.language_curves import alive, curve, steps_of
+from joma.studies.rebound import _forecast_scores as scores
+from joma.studies.rebound import forecast
+from joma.studies.rebound._forecast_entropy import equation_6
+from joma.studies.rebound._forecast_theory import Past, along_equation_6, drift, logit_shift, tie
+from joma.studies.rebound._forecast_words import Words, entropy_after, look_at_words
+from joma.studies.rebound._points import spread_points
+from joma.theory import salience
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+CONFIG = SMALL | {"steps": 46, "every": 4, "words": 12, "first": 8, "rate": 0.02, "sgd_rate": 0.5, "layers": (1, 2)}
+VARIANTS = ("Adam, 1 layer", "Adam, 2 layers", "SGD, 1 layer")
+FOREVER = 1e6
+
+
+@pytest.fixture(scope="module")
+def small(data_folder, tmp_path_factory):
+    config = forecast.Config(**CONFIG, data=str(data_folder))
+    return carried_out(forecast.STUDY, config, tmp_path_factory.mktemp("forecast") / "run.sqlite")
+
+
+def test_what_is_recorded(small):
+    for variant in VARIANTS:
+        layers = 2 if "2" in variant else 1
+        assert small.value(f"{variant}/at").tolist() == [8, 11, 16, 23]
+        for quantity in scores.QUANTITIES:
+            assert small.value(f"{variant}/{quantity}/persistence").shape == (3, layers, 4)
+    # the first forecast needs a past, and at the start there is none: the network as it is
+    told = curve(small, VARIANTS[0], "words/entropy, corrected")[0]
+    now = curve(small, VARIANTS[0], "valid/entropy")[0].mean(-1)
+    np.testing.assert_allclose(told[:, 0], now[:, 0], atol=1e-6)
+    assert np.abs(told[:, 3:] - now[:, 3:]).max() > 1e-6
+    findings_survive_json(forecast.STUDY, small)
+
+
+@pytest.mark.parametrize("last", [8, 16])
+def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
+    """All that was recorded of the first seed after step `last` is spoiled, as measures would have given it."""
+
+    def spoil(name, step, value):
+        if step <= last or not name.startswith(VARIANTS) or name.count("/") < 2:
+            return value
+        value = value.copy()
+        value[0] = FOREVER
+        return value
+
+    spoiled = changed(small, tmp_path / "spoiled", spoil)
+    for variant in VARIANTS:
+        kept = alive(small, variant)[0]
+        for make in (scores.entropy_forecasts, scores.logit_forecasts):
+            before, after = (make(run, variant, kept, 8) for run in (small, spoiled))
+            known = before[scores.PERSISTENCE].at <= last
+            assert 0 < known.sum() < len(known)
+            for name in before:
+                same = torch.equal(before[name].made[0][..., known], after[name].made[0][..., known])
+                assert same is not name.endswith("weights at 2t known"), name  # which is no forecast
+                assert not torch.equal(before[name].truth[0][..., known], after[name].truth[0][..., known])
+
+
+def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
+    """The entropy that was foretold at a step follows from the past in the record: the measure saw nothing else."""
+    steps = steps_of(small, VARIANTS[0])
+    past = scores.past_of_words(small, VARIANTS[0], np.arange(3))
+    assert past.steps.tolist() == steps.tolist() == spread_points(4, 46)
+    sizes, shares = (torch.from_numpy(small.value(f"words/{name}").copy()) for name in ("sizes", "shares"))
+    shift = logit_shift(scores.until(past, 4), 2 * steps[4], sizes, shares)
+    again = logit_shift(scores.until(past, 4)._replace(logits=past.logits[:5] * 2), 2 * steps[4], sizes, shares)
+    torch.testing.assert_close(again, 2 * shift)  # the tie is fitted to the logits
+    torch.testing.assert_close(
+        (shares * past.logits).sum(-1), torch.zeros(len(steps), 3, 1).double(), atol=1e-6, rtol=0
+    )
+
+
+def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
+    """What Theorem 1 foretells rests on what was recorded before: it must be there when the run is taken up."""
+    config = forecast.Config(**CONFIG, data=str(data_folder))
+    ends_the_same_after_an_interrupt(forecast.STUDY, config, small, tmp_path / "run", after=0.5)
+
+
+def with_errors(run, path, **by_name):
+    """A copy in which squared errors are as given by forecaster, relative to persistence, which has 1."""
+
+    def change(name, step, value):
+        parts = name.split("/")
+        if name.endswith("/valid/loss"):
+            return value * 0 + (9.0 if step == 0 else 0.1)  # they all learned
+        if len(parts) < 3 or parts[1] not in scores.QUANTITIES:
+            return value
+        size = by_name.get(parts[2].replace(",", "").replace(" ", "_").replace(".", ""), 1.0)
+        return np.full_like(value, size) * (1 + 0.01 * np.arange(len(value)))[:, None, None]
+
+    return changed(run, path, change)
+
+
+@pytest.mark.parametrize(
+    ("claim", "name"), [(forecast.FORETELLS, "Theorem_1"), (forecast.GROWTH, "eq_6")], ids=["theorem", "equation"]
+)
+def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
+    printed = f"{name}_as_printed"
+    cases = {
+        "holds": {printed: 0.5},
+        "holds as corrected": {name: 0.5},
+        "fails": {printed: 1.5, name: 1.5},
+        "not above its control": {},
+        "only qualitative": {printed: 0.95, name: 0.95},
+    }
+    for place, (verdict, errors) in enumerate(cases.items()):
+        run = with_errors(small, tmp_path / str(place), **errors)
+        assert verdicts(forecast.STUDY, run)[claim.name] == verdict, errors
+    beaten = with_errors(small, tmp_path / "beaten", **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
+    finding = found(forecast.STUDY, beaten, claim)
+    assert finding.verdict == "fails"
+    assert "against earlier runs" in finding.measured
+    assert finding.beside["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
+
+
+def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
+    idle = changed(small, tmp_path / "idle", lambda name, step, value: value + 9 * name.endswith("/valid/loss"))
+    for finding in (found(forecast.STUDY, idle, claim) for claim in forecast.STUDY.claims):
+        assert finding.verdict == "not run"
+        assert "learned no more than how frequent words are" in finding.reason
+    assert all("othing" in picture.caption or "No network" in picture.caption for picture in draw(forecast.STUDY, idle))
+
+
+def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
+    sizes = CONFIG | {"steps": 32, "layers": (1,), "sgd_rate": 1e30}
+    run = carried_out(forecast.STUDY, forecast.Config(**sizes, data=str(data_folder)), tmp_path / "run")
+    assert f"{VARIANTS[0]}/at" in run
+    assert f"{VARIANTS[2]}/at" not in run  # all diverged
+    for claim in forecast.STUDY.claims:
+        assert found(forecast.STUDY, run, claim).beside["diverged and left out"] == {"runs of SGD, 1 layer": 3.0}
+
+
+def test_figures_say_what_is_seen(small, tmp_path):
+    draws_labelled_figures(forecast.STUDY, small, tmp_path)
+
+
+def test_words_and_entropy_of_a_network_by_hand():
+    decoder = Decoder(DecoderConfig(vocabulary=5, width=8, mlp=8, layers=2, context=4), seeds=[0, 1])
+    tokens = torch.tensor([[0, 1, 0, 3], [4, 0, 2, 0]])
+    words = Words(tokens, tokens.clamp(max=2), torch.tensor([1.0, 1.0, 3.0]).double())
+    with torch.no_grad():
+        seen = look_at_words(decoder, words)
+        still = entropy_after(decoder, words, torch.zeros(2, 2, 3))
+        sharp = entropy_after(decoder, words, torch.tensor([50.0, 0.0, 0.0]).expand(2, 2, 3))
+    torch.testing.assert_close(still, ensemble_entropy(decoder, tokens).mean(-1))
+    # rows that see word 0 once have all on it, rows that see it twice choose between the two
+    assert (sharp <= np.log(2) * 3 / 8 + 1e-6).all()
+    torch.testing.assert_close(seen["attention"].sum(-1), torch.ones(2, 2).double())
+    kept = {}
+    decoder.requires_grad_(False)
+    decoder.features(tokens, look=lambda layer, name, value: kept.update({(layer, name): value}))
+    logits = kept[1, "logits"][0, :, 0]
+    rows = [(s, q) for s in range(2) for q in range(1, 4)]
+    ones = [logits[s, q, k] - logits[s, q, : q + 1].mean() for s, q in rows for k in range(q + 1) if tokens[s, k] == 1]
+    assert seen["logits"][0, 1, 1].item() == pytest.approx(float(torch.stack(ones).mean()), abs=1e-5)
+    x = decoder.embedding[0, 1] * 8**0.5 + decoder.sinusoids[1]
+    through = decoder.qkv[0, 0, :, 16:] @ decoder.projection[0, 0] @ decoder.up[0, 0]  # the scale is 1 at the start
+    assert seen["squares"][0, 0, 1].item() == pytest.approx(float((x @ through).square().sum()), rel=1e-4)
+
+
+def test_logits_that_obey_theorem_1_are_foretold():
+    steps = torch.tensor([0.0, 8, 11, 16, 23, 32, 64], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    growth = torch.rand(6, generator=generator, dtype=torch.float64)
+    squares = 1 + growth * steps.clamp(min=1).log()[:, None]
+    bbar = torch.softmax(torch.randn(6, generator=generator, dtype=torch.float64), -1)
+    sizes, shares = torch.tensor([1.0] * 5 + [10.0]).double(), torch.full((6,), 1 / 6).double()
+    logits = 0.7 * drift(squares - squares[0], bbar, sizes)
+    logits = logits - (shares * logits).sum(-1, keepdim=True)
+    past = Past(steps[:-1], logits[:-1], squares[:-1], bbar.expand(6, 6))
+    assert float(tie(past, sizes, "corrected")) == pytest.approx(0.7)
+    torch.testing.assert_close(logits[-2] + logit_shift(past, 64.0, sizes, shares), logits[-1])
+    wrong = past._replace(attention=past.attention.flip(-1))
+    assert (logits[-2] + logit_shift(wrong, 64.0, sizes, shares) - logits[-1]).abs().max() > 0.01
+
+
+def test_words_that_follow_equation_6_are_foretold():
+    steps = torch.tensor([0.0, 8, 11, 16, 19, 23, 27, 32], dtype=torch.float64)
+    mu, clock = torch.tensor([0.5, 1.0, 1.8]).double(), 0.01
+    u = salience.trajectory(mu, steps * clock, v0=0.1)
+    wanted = salience.trajectory(mu, [0.64], v0=0.1)[0]
+    told = along_equation_6(steps, u[:, None], 64.0)[0]
+    torch.testing.assert_close(told, wanted, atol=0.02, rtol=0)
+    assert ((u[-1] - wanted).abs() > 0.08).all()  # they do move
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_entropies_that_follow_equation_6_are_foretold(scale):
+    """Before, in and after the drop, for targets that are not on the grid of the fit."""
+    steps = torch.cat([torch.zeros(1), 2 ** torch.arange(3, 10.5, 0.5)]).double()
+    mu = torch.linspace(0.6, 3.1, 10, dtype=torch.float64)
+    curves = torch.stack([salience.entropy_curve(mu, steps * clock, scale=scale) for clock in (0.0005, 0.001, 0.002)])
+    still, told = (backtest(steps, curves, way, first=64) for way in (persistence, partial(equation_6, scale=scale)))
+    assert skill(told.made, told.truth, still.made).mean() > 0.5
+    assert not isfinite(float(equation_6(steps, curves[0] * torch.nan, 9.0, scale=scale)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"first": 4}, "first must be at least 2 times every = 4 to have a past, got 4"),
+        ({"steps": 15}, "steps must be at least 2 times first = 8, got 15"),
+        ({"heads": 2}, "heads must be 1: with several the theorem does not say whose logits, got 2"),
+    ],
+)
+def test_refusals(change, said):
+    with pytest.raises(ValueError, match=said):
+        forecast.Config(**CONFIG | change)
+
+
+def test_more_words_than_there_are(data_folder, tmp_path):
+    config = forecast.Config(**CONFIG | {"words": 40}, data=str(data_folder))
+    with pytest.raises(ValueError, match="words must be below 40, those of the vocabulary, got 40"):
+        carried_out(forecast.STUDY, config, tmp_path / "run")

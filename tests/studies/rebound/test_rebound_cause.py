@@ -1,0 +1,213 @@
+"""What brings attention back, on a made-up language: what is recorded, and that its judges can be turned."""
+
+import json
+
+import numpy as np
+import pytest
+from records import carried_out, changed, found, verdicts
+
+from joma.claims.execute import draw
+from joma.figures.style import house_style
+from joma.recipes import language_curves as recorded
+from joma.studies.rebound import _cause_claims as claims
+from joma.studies.rebound import _cause_record as record
+from joma.studies.rebound._cause_networks import BLOCK, Config
+from joma.studies.rebound.rebound_cause import STUDY
+
+SMALL = {
+    "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
+    "sequence": 5, "valid_sequences": 6, "allocate": 6, "steps": 14, "deep_steps": 14, "every": 2, "valley": 4,
+    "seeds": 3, "layers": (1, 2), "twins": (1, 2), "altered": True, "rate": 0.02,
+}  # fmt: skip
+NONE = "not above its control"
+TWINS = {claims.NEEDS_QK: "QK", claims.NEEDS_BLOCK: BLOCK, claims.NEEDS_EMBEDDINGS: "embeddings"}
+RISE = 0.4
+"""Of a layer that comes back, in records that are made up."""
+
+
+@pytest.fixture(scope="module")
+def run(data_folder, tmp_path_factory):
+    config = Config(**SMALL, data=str(data_folder))
+    return carried_out(STUDY, config, tmp_path_factory.mktemp("cause") / "run.sqlite")
+
+
+def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, loss=1.0):
+    """A copy in which every layer falls by 1 and rises by `rise`; twins by what is frozen rise by theirs.
+
+    split: the parts of the way back by kind of weights, own QK all of it unless said. gap: what parts miss in each
+    interval. spread: by how much seeds differ.
+    """
+    split = {"own QK": rise, **(split or {})}
+    groups = {}
+
+    def level(name, step, back):
+        return 2.5 - min(step, 4) / 4 + max(step - 4, 0) / 10 * back
+
+    def change(name, step, value):
+        variant, _, what = name.partition("/")
+        frozen = next((part for part in TWINS.values() if variant.endswith(f"{part} frozen")), "")
+        seeds = spread * (np.arange(len(value)) - 1) if np.ndim(value) else 0.0
+        if what == "groups":
+            groups[variant] = json.loads(bytes(value).decode())
+        if what == "valid/loss":
+            return value * 0 + (9.0 if step == 0 else loss)
+        if what == "valid/entropy":
+            back = (twins or {}).get(frozen, rise) + seeds[:, None, None] * (-1 if frozen else 1)
+            return level(name, step, back) + 0 * value
+        if what in ("allocation/change", "allocation/parts") and step:
+            valley, at = record.valley_of(run, variant), run.steps(name).tolist()
+            gone = step - at[at.index(step) - 1]
+            share = gone / (14 - valley) if step > valley else -gone / valley
+            parts = parts_made(groups[variant], value.shape[-1], split if step > valley else {"own QK": 1.0}, seeds)
+            return share * parts if what.endswith("parts") else share * parts.sum(1) + gap
+        return value
+
+    return changed(run, path, change)
+
+
+def parts_made(groups, layers, split, seeds):
+    """(seeds, groups, layers): each kind's part through the first group of that kind."""
+    made = np.zeros((len(seeds), len(groups), layers))
+    for layer in range(layers):
+        kinds = [record.kind_of(group, layer + 1) for group in groups]
+        for kind, part in split.items():
+            if kind in kinds:
+                made[:, kinds.index(kind), layer] = part + seeds
+    return made
+
+
+def test_parts_add_up_and_what_attention_cannot_see_has_none(run):
+    for variant in ("1 layer", "2 layers", "2 layers, no MLP", "2 layers, identity", "2 layers, no residual"):
+        for way in ("down", "back"):
+            split, change = (of(run, variant, way) for of in (record.parts_of_way, record.change_of_way))
+            assert (split[record.BLIND] == 0).all()
+            np.testing.assert_allclose(sum(split.values()), change, atol=5e-3)
+            for kind in record.KINDS[2:]:
+                assert (split[kind][0] == 0).all(), "nothing lies below a first layer"
+            assert np.abs(split["own QK"]).min() > 0
+    assert np.abs(record.parts_of_way(run, "2 layers", "back")["lower MLP"][1]).min() > 0
+    assert not record.parts_of_way(run, "2 layers, no MLP", "back")["lower MLP"].any()
+
+
+def test_twins_leave_their_base_at_the_valley(run):
+    for base in ("1 layer", "2 layers"):
+        whole = recorded.curve(run, base, "valid/entropy")[0]
+        for frozen in TWINS.values():
+            twin = f"{base}, {frozen} frozen"
+            assert recorded.steps_of(run, twin).tolist() == [4, 8, 12, 14]
+            twins = recorded.curve(run, twin, "valid/entropy")[0]
+            np.testing.assert_array_equal(twins[:, 0], whole[:, 2])
+            assert np.abs(twins[:, 1:] - whole[:, 3:]).min() > 0
+    assert "2 layers, no MLP, QK frozen/valid/entropy" not in run
+
+
+def test_whose_weights_bring_a_layer_back(run, tmp_path):
+    cases = [
+        ({}, "holds"),
+        ({"own QK": 0.0, "embeddings": 0.4, "lower MLP": 0.3}, "fails"),
+        ({"own QK": 0.2, "embeddings": 0.2}, NONE),
+        ({"own QK": 0.21, "embeddings": 0.18}, "only qualitative"),
+    ]
+    for place, (split, verdict) in enumerate(cases):
+        of = verdicts(STUDY, made(run, tmp_path / f"{place}.sqlite", split=split, spread=1e-4))
+        assert of["own-qk-first-layer"] == of["own-qk-higher-layers"] == verdict, split
+    noisy = made(run, tmp_path / "noisy.sqlite", split={"own QK": 0.2, "embeddings": -0.1}, spread=0.05)
+    assert found(STUDY, noisy, claims.OWN_FIRST).printed.effects["1 layer"].difference == pytest.approx(0.3)
+
+
+def test_which_weights_below_bring_a_higher_layer_back(run, tmp_path):
+    cases = [
+        ({"own QK": -0.2, "lower MLP": 0.5, "embeddings": 0.1}, "holds"),
+        ({"own QK": -0.2, "lower MLP": 0.3, "lower norms": 0.3}, NONE),
+        ({"own QK": -0.2, "lower MLP": 0.1, "embeddings": 0.5}, "fails"),
+    ]
+    for place, (split, verdict) in enumerate(cases):
+        copy = made(run, tmp_path / f"{place}.sqlite", split=split, spread=1e-4)
+        assert verdicts(STUDY, copy)["higher-layers-by-lower-mlp"] == verdict, split
+
+
+@pytest.mark.parametrize(("claim", "frozen"), TWINS.items())
+def test_what_must_move_for_attention_to_come_back(run, tmp_path, claim, frozen):
+    for left, verdict in ((0.0, "holds"), (0.2, "only qualitative"), (RISE, NONE), (0.8, "fails")):
+        copy = made(run, tmp_path / f"{left}.sqlite", twins={frozen: left}, spread=1e-3)
+        of = verdicts(STUDY, copy)
+        assert of[claim.name] == verdict
+        assert {of[other.name] for other in TWINS if other is not claim} == {NONE}
+    cases = set(found(STUDY, copy, claim).printed.effects)
+    higher = set() if claim is claims.NEEDS_EMBEDDINGS else {"2 layers: layer 2"}
+    assert cases == {"1 layer", "2 layers: layer 1"} | higher
+    wide = made(run, tmp_path / "wide.sqlite", twins={frozen: 0.35}, spread=0.05)
+    assert verdicts(STUDY, wide)[claim.name] == "undecided"
+
+
+def test_parts_that_do_not_close_or_come_from_nowhere(run, tmp_path):
+    for place, (changes, verdict) in enumerate(
+        (
+            ({}, "holds"),
+            ({"gap": 2e-3}, "fails"),
+            ({"gap": 1e-4}, "holds"),
+            ({"split": {record.BLIND: 1e-9}}, "fails"),
+            ({"rise": 0.0, "split": {"own QK": 0.0}}, "holds"),
+        )
+    ):
+        copy = made(run, tmp_path / f"{place}.sqlite", **changes)
+        assert verdicts(STUDY, copy)["parts-close"] == verdict, changes
+
+
+def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
+    for name, changes, reason in (
+        ("flat", {"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance"),
+        ("small", {"rise": 0.04, "spread": 1e-4}, "the largest rise from the valley to the end is 0.040 nats"),
+        ("chance", {"rise": 0.1, "spread": 0.2}, "beyond chance"),
+        ("idle", {"loss": 9.0}, "learned no more than how frequent words are"),
+    ):
+        copy = made(run, tmp_path / f"{name}.sqlite", **changes)
+        of = verdicts(STUDY, copy)
+        assert {of[claim.name] for claim in (claims.OWN_FIRST, claims.OWN_HIGHER, *TWINS)} == {"not run"}, name
+        assert reason in found(STUDY, copy, claims.OWN_FIRST).reason
+
+
+def test_networks_that_diverged_are_said(run, tmp_path):
+    def gone(name, step, value):
+        return value * 0 + 3 if name == "2 layers, QK frozen/diverged_at" else value
+
+    finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claims.NEEDS_QK)
+    assert finding.verdict == "not run"
+    assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
+
+
+def test_figures_say_what_the_record_has(run, tmp_path):
+    copy = made(run, tmp_path / "a.sqlite", split={"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2})
+    with house_style():
+        over, bars, twins = draw(STUDY, copy)
+    assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
+    assert "entropy falls from 2.5 to 1.5 nats at step 4, then rises to 1.9 nats" in over.alt
+    assert "−0.10 of +0.10 in 1 layer" in bars.caption
+    assert "2 layers, no MLP: layer 2" in bars.alt
+    assert "1 layer: +0.40 with nothing frozen" in twins.caption
+    assert "Two panels of horizontal bars, 6 groups" in bars.alt
+    assert (
+        "3 panels of curves: the change of entropy since the valley. 1 layer: with nothing frozen it rises from 0 to"
+        in twins.alt
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"valley": 14}, "valley must lie above 0 and below 14, where training ends, got 14"),
+        ({"layers": (0, 2)}, "layers must be at least 1, got 0"),
+        ({"layers": (1,)}, "altered needs 2 among the layers and more than 12 steps, got layers 1 and 14 steps"),
+        ({"steps": 12}, "altered needs 2 among the layers and more than 12 steps, got layers 1, 2 and 12 steps"),
+    ],
+)
+def test_what_a_config_refuses(changes, words):
+    with pytest.raises(ValueError, match=words):
+        Config(**SMALL | changes)
+
+
+def test_kinds_and_names_of_cases():
+    assert record.kind_of("last norm", 1) == record.kind_of("layer 3 QK", 2) == record.BLIND
+    assert record.kind_of("layer 12 norms", 13) == "lower norms"
+    assert record.Case("5 layers", (1, 2, 4)).name == "5 layers: layers 2 to 3, 5"
+    assert record.Case("1 layer", (0,)).name == "1 layer"

@@ -1,0 +1,278 @@
+"""A cache that forgets: a tiny series is trained and cut, and verdicts follow sparsity and costs in the record."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.contract import silent
+from joma.claims.execute import execute, judge, plain_config
+from joma.claims.finding import Finding
+from joma.figures.style import house_style
+from joma.measure.sparsity import effective_keys, heavy_hitters, keys_above, stability, top_mass
+from joma.runs import Run
+from joma.studies.sparsity import _kv_findings as findings
+from joma.studies.sparsity import _kv_measures as measures
+from joma.studies.sparsity import kv_cache
+from joma.studies.sparsity._kv_networks import Config
+from joma.studies.sparsity._kv_stories import find_stories, load_stories, written
+
+pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
+
+STUDY = kv_cache.STUDY
+TINY = Config(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,), seeds=1,
+              characters=30_000, held_out=3_000, sequences=4, sinks=1)  # fmt: skip
+NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
+STEPS, SEQUENCES = (0, 50, 100), 30
+CONFIG = Config(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
+
+
+def test_it_runs_goes_on_where_it_was_killed_and_leaves_no_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+
+    class Killed(Exception):
+        pass
+
+    def kill(share, doing):
+        if "network 1: cutting the cache at step 1" in doing:
+            raise Killed
+
+    path = tmp_path / "run.sqlite"
+    run = Run.create(path, study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
+    with pytest.raises(Killed):
+        STUDY.run(TINY, run, kill)
+    run.close()
+    with Run.open(path, write=True) as run, carried_out(STUDY, TINY, tmp_path / "whole.sqlite") as whole:
+        STUDY.run(TINY, run, silent)
+        assert sorted(run.names()) == sorted(whole.names())
+        for name in whole.names():
+            np.testing.assert_array_equal(run.array(name), whole.array(name))
+        assert run.array("seed 0/cut").shape == (3, len(TINY.policies), len(TINY.keeps), 4)
+        assert run.array("seed 0/zero").shape == (3, 1, 2)
+        assert run.array("seed 0/train loss").shape == (1, 2)
+        assert TINY.series(0).seed != TINY.series(1).seed
+        assert [finding.claim for finding in judge(STUDY, run)] == list(STUDY.claims)
+        assert found(STUDY, run, findings.STORIES).reason == findings.ABSENT
+    assert not list(tmp_path.glob("*.series*"))
+
+
+def record(path, *, end=0.97, noise=0.5, start=0.1, left_out=0.9, overlap=0.6, untrained_overlap=0.2, spread=0.01,
+           slope=-0.3, loss=2.0, stories=None, **costs):  # fmt: skip
+    """A record in which every claim holds. costs: at a fifth of the cache, in nats; slope: of the cost by sparsity."""
+    luck = np.random.default_rng(0)
+    paid = {"window": 0.2, "sinks": 0.01, "h2o": 0.01, "random": 0.2, "top-k": 0.0} | costs
+    run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
+    for seed in range(CONFIG.seeds):
+        away = spread * (luck.random() - 0.5)
+        for step in STEPS:
+            whole = loss + 0.3 * luck.standard_normal(SEQUENCES) if step else np.full(SEQUENCES, 5.7)
+            sparse = 0.1 * luck.standard_normal(SEQUENCES)
+            more = slope * sparse if step else 0 * sparse
+            cut = np.stack([np.tile(whole + paid[one] + more - more.mean(), (3, 1)) for one in CONFIG.policies])
+            heads = np.ones((2, 2))
+            values = {
+                "loss": whole, "permuted": whole + 0.1, "cut": cut, "zero": heads * (end if step else start) + away,
+                "random zero": heads * noise, "effective": heads * (1 - (left_out if step else 0.0)) + away,
+                "top": heads, "sink": 0.1 * heads, "overlap": heads * (overlap if step else untrained_overlap) + away,
+                "chance": 0.1 * heads, "zero by sequence": sparse,
+                "effective by sequence": 0.5 - sparse,
+            }  # fmt: skip
+            run.record(step, {f"seed {seed}/{name}": value for name, value in values.items()})
+    if stories is not None:
+        cut = np.stack(
+            [np.tile(1 + stories.get(one, 0.2) + 0.001 * luck.random(20), (3, 1)) for one in CONFIG.policies]
+        )
+        heads = np.full((2, 2), 0.5)
+        run.record(0, {"stories/loss": np.ones(20), "stories/cut": cut, "stories/zero": heads, "stories/sink": heads,
+                       "stories/random zero": heads})  # fmt: skip
+    return run
+
+
+GOOD = {"stories": {"h2o": 0.01}}
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [
+        ({}, {}),
+        ({"end": 0.9}, {"attention-is-sparse": LITTLE}),  # not 95 %
+        ({"noise": 0.8, "end": 0.8}, {"attention-is-sparse": NOT}),  # no sparser than noise of the same spread
+        ({"start": 0.8, "end": 0.8}, {"attention-is-sparse": NOT}),
+        ({"noise": 0.95}, {"attention-is-sparse": OPEN}),  # no room above the control
+        ({"noise": 0.9, "end": 0.8}, {"attention-is-sparse": "fails"}),
+        ({"left_out": 0.05}, {"sparsity-arises-in-training": LITTLE}),
+        ({"left_out": -0.2}, {"sparsity-arises-in-training": "fails"}),
+        ({"overlap": 0.2, "untrained_overlap": 0.2, "spread": 1e-4}, {"heavy-hitters-stay": NOT}),
+        ({"h2o": 0.1}, {"a-fifth-of-the-cache-suffices": LITTLE}),  # better than chance, but not for nothing
+        ({"random": 0.1, "h2o": 0.1}, {"a-fifth-of-the-cache-suffices": NOT}),
+        ({"random": 0.1, "h2o": 0.2}, {"a-fifth-of-the-cache-suffices": "fails"}),
+        ({"window": 0.01, "sinks": 0.01},
+         {"a-fifth-of-the-cache-suffices": NOT, "first-tokens-rescue-the-window": NOT}),
+        ({"sinks": 0.1}, {"first-tokens-rescue-the-window": LITTLE}),
+        ({"sinks": 0.4}, {"first-tokens-rescue-the-window": "fails"}),
+        ({"slope": 0.3}, {"sparsity-explains-what-eviction-costs": "fails"}),
+        ({"stories": {"h2o": 0.2}}, {"a-fifth-suffices-others-network": NOT}),
+        ({"stories": {"h2o": 0.1}}, {"a-fifth-suffices-others-network": LITTLE}),
+        ({"stories": None}, {"a-fifth-suffices-others-network": "not run"}),
+    ],
+)  # fmt: skip
+def test_verdicts_follow_the_record(tmp_path, planted, expected):
+    with record(tmp_path / "run.sqlite", **GOOD | planted) as run:
+        seen = verdicts(STUDY, run)
+        assert seen == {claim.name: "holds" for claim in STUDY.claims} | expected
+        for finding in STUDY.judge(run):
+            assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
+
+
+def test_the_loss_is_held_fixed(tmp_path):
+    """Costs that follow the loss alone look like sparsity where sparsity follows the loss; held fixed, they do not."""
+    luck = np.random.default_rng(1)
+
+    def follows(name, step, value):
+        if name.endswith("cut"):
+            rows = np.broadcast_to(value.mean(-1, keepdims=True), value.shape)
+            return rows + 0.5 * loss[name[:6], step] + 0.01 * luck.standard_normal(value.shape)
+        if name.endswith("effective by sequence"):
+            return loss[name[:6], step] + 0.01 * luck.standard_normal(value.shape)
+        return value
+
+    with record(tmp_path / "a.sqlite") as run:
+        loss = {(f"seed {s}", step): run.at(f"seed {s}/loss", step) for s in range(CONFIG.seeds) for step in STEPS}
+        with changed(run, tmp_path / "b.sqlite", follows) as copy:
+            finding = found(STUDY, copy, findings.EXPLAINS)
+            assert finding.verdict in (NOT, OPEN)
+            assert abs(finding.main.effect) < 0.2
+
+
+def test_networks_that_did_not_learn_do_not_count(tmp_path):
+    with record(tmp_path / "a.sqlite", **GOOD) as run:
+        with altered(run, tmp_path / "b.sqlite", "seed 1/loss", lambda x: x * 0 + 5.7) as copy:
+            finding = found(STUDY, copy, findings.ZEROS)
+            assert finding.main.seeds == 3
+            assert finding.beside["left out because they did not learn"] == {"networks": 1}
+
+        def none(name, step, value):
+            return value * 0 + 5.7 if name.endswith("/loss") and "seed" in name else value
+
+        with changed(run, tmp_path / "c.sqlite", none) as copy, house_style():
+            seen = verdicts(STUDY, copy)
+            assert seen.pop("a-fifth-suffices-others-network") == "holds"
+            assert set(seen.values()) == {"not run"}
+            assert STUDY.draw(copy) == []
+
+
+def test_figures_tell_what_is_recorded(tmp_path):
+    with record(tmp_path / "a.sqlite", h2o=0.125, **GOOD) as run, house_style():
+        draws_labelled_figures(STUDY, run, tmp_path)
+        first, second = STUDY.draw(run)
+        assert "h2o +0.125" in first.caption
+        assert "stories260K, at a fifth: h2o +0.010" in first.alt
+        assert "to 89.9 %" in second.caption
+        assert "random logits stays at 50 %" in second.alt
+
+
+def test_sparsity_is_that_of_the_measures():
+    """From the weights of a model: the same numbers as joma.measure has from queries and keys."""
+    source = torch.Generator().manual_seed(0)
+    q, k = 2 * torch.randn(2, 3, 2, 40, 8, generator=source)
+    future = torch.ones(40, 40, dtype=torch.bool).triu(1)
+    weights = (q @ k.mT / 8**0.5).masked_fill(future, -torch.inf).softmax(-1)
+    ours = measures._of_weights(weights[:, None], source)
+    late, seen = slice(20, None), torch.arange(1, 41)
+    zero = (1 - keys_above(q, k, 0.01, relative=True) / seen)[..., late].mean(-1)
+    torch.testing.assert_close(ours["zero"][:, 0], zero)
+    torch.testing.assert_close(ours["effective"][:, 0], (effective_keys(q, k) / seen)[..., late].mean(-1))
+    torch.testing.assert_close(ours["top"][:, 0], top_mass(q, k, 0.1)[..., late].mean(-1))
+    sets = [heavy_hitters(q, k, 0.1, queries=part, among=20, even=True) for part in ((20, 30), (30, 40))]
+    shared = stability(*sets)
+    torch.testing.assert_close(ours["overlap"][:, 0].double(), shared.overlap)
+    torch.testing.assert_close(ours["chance"][:, 0].double(), shared.chance, atol=1e-6, rtol=0)
+
+
+def test_random_logits_have_the_spread_of_the_real_ones():
+    """Gaussian logits are their own control; weights on one key alone are sparser than noise of their spread."""
+    source = torch.Generator().manual_seed(0)
+    future = torch.ones(64, 64, dtype=torch.bool).triu(1)
+    logits = 2.5 * torch.randn(4, 1, 8, 64, 64, generator=source)
+    found = measures._of_weights(logits.masked_fill(future, -torch.inf).softmax(-1), source)
+    assert found["zero"].mean() == pytest.approx(found["random zero"].mean().item(), abs=0.02)
+    one = torch.where(torch.eye(64, dtype=torch.bool), 5.0, 0.0).expand(1, 1, 1, 64, 64)
+    found = measures._of_weights(one.masked_fill(future, -torch.inf).softmax(-1), source)
+    assert found["zero"].mean() > 0.9 > 0.1 > found["random zero"].mean()
+
+
+def test_shuffling_keeps_the_words_and_the_second_half():
+    tokens = torch.arange(40).view(2, 20)
+    mixed = measures.shuffled(tokens, 3)
+    assert torch.equal(mixed[:, 10:], tokens[:, 10:])
+    assert torch.equal(mixed[:, :10].sort().values, tokens[:, :10])
+    assert not torch.equal(mixed, tokens)
+
+
+@pytest.fixture
+def stories():
+    path = find_stories()
+    if path is None:
+        pytest.skip("JOMA_DATA names no folder with stories260K")
+    return path
+
+
+def test_stories_are_fluent_and_cutting_their_cache_costs(stories):
+    model = load_stories(stories)
+    tokens = written(model, 4, 64, seed=0)
+    assert tokens.shape == (4, 64)
+    assert (tokens[:, 0] == 1).all()
+    found = measures.answers(model, tokens, ("window", "top-k"), (0.2,), 1, seed=0)
+    assert found["loss"].mean() < 2.5  # of ln 512 = 6.2
+    assert found["cut"][0, 0].mean() > found["cut"][1, 0].mean()
+
+
+def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
+    folder = tmp_path / "stories260K"
+    folder.mkdir()
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    assert find_stories() is None
+    path = folder / "stories260K.bin"
+    path.write_bytes(b"short")
+    assert find_stories() == path
+    with pytest.raises(ValueError, match="must begin with a header of 28 bytes, it has 5"):
+        load_stories(path)
+    header = np.array([8, 16, 1, 2, 1, 32, 16], "<i4").tobytes()
+    path.write_bytes(header + bytes(40))
+    with pytest.raises(ValueError, match=r"must have [\d,]+ bytes by its header, it has 68"):
+        load_stories(path)
+    path.write_bytes(np.array([8, 16, 1, 3, 1, 32, 16], "<i4").tobytes() + bytes(40))
+    with pytest.raises(ValueError, match="a header that describes no model"):
+        load_stories(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"policies": ("window", "lru")}, "policies must be some of window, .*, got 'lru'"),
+        ({"policies": ("window", "sinks", "h2o")}, "'random' is missing"),
+        ({"keeps": (0.5,)}, "keeps must be shares between 0 and 1, 0.2 among them"),
+        ({"keeps": (0.2, 1.0)}, "keeps must be shares"),
+        ({"checkpoints": (60,)}, "checkpoints must lie below 60"),
+        ({"context": 16}, "context must be at least 32"),
+        ({"sequences": 2}, "sequences must be at least 4"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        replace(Config(), **changes)
+
+
+def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+    result = execute(STUDY, replace(TINY, wikitext=True), tmp_path)
+    assert {finding.verdict for finding in result.findings} == {"not run"}
+    assert "WikiText-2 is not at" in result.findings[0].measured
+    if not torch.cuda.is_available():
+        result = execute(STUDY, replace(TINY, device="cuda"), tmp_path / "cuda")
+        assert "device cuda needs a CUDA GPU" in result.findings[0].measured

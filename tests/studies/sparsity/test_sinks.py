@@ -1,0 +1,222 @@
+"""Attention sinks: networks of all kinds train, and verdicts follow the mass on the first key of those that learned."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures
+from records import altered, carried_out, changed, found, verdicts
+
+from joma.claims.execute import judge, plain_config
+from joma.claims.finding import Finding
+from joma.data.text import Corpus, CorpusError
+from joma.figures.style import house_style
+from joma.models import Decoder
+from joma.runs import Run
+from joma.studies.sparsity import _sinks_findings as findings
+from joma.studies.sparsity import sinks
+from joma.studies.sparsity._sinks_networks import KEYS, KINDS, Config, Members, _mass, uniform
+from joma.studies.sparsity._sinks_readings import COPY, TEXT, Reading, copying, of_text, without_fetching
+
+STUDY = sinks.STUDY
+SEEDS = 4
+CONFIG = Config(
+    text_kinds=KINDS, firsts=("fixed", "free"), layers=2, text_layers=2, heads=3, width=12, seeds=SEEDS, length=100
+)
+TINY = replace(CONFIG, length=16, width=12, batch=2, steps=4, text_steps=2, every=2, pool=8, valid=3, seeds=2,
+               text_kinds=("softmax",), tokens=20_000, vocabulary=60)  # fmt: skip
+NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
+VANISHED = {"off-by-one": 0.12, "learned-sink": 0.01, "sigmoid": 0.01}
+UNFETCHED = 1.2
+
+
+def test_it_runs_on_both_readings_and_goes_on_where_it_was_killed(tmp_path):
+    with carried_out(STUDY, TINY, tmp_path / "a.sqlite") as run:
+        names = run.names()
+        assert all(f"{COPY}/{kind}/attention/mass" in names for kind in KINDS)
+        assert f"{TEXT}/softmax/attention/mass" in names
+        assert f"{TEXT}/sigmoid/attention/mass" not in names
+        mass = run.array(f"{COPY}/softmax/attention/mass")
+        assert mass.shape == (3, 4, 2, 3, KEYS)  # points, members, layers, heads
+        np.testing.assert_allclose(run.array(f"{COPY}/softmax/attention/total"), 1.0, atol=1e-5)
+        assert (run.array(f"{COPY}/off-by-one/attention/total") < 1).all()
+        assert np.isnan(run.array(f"{TEXT}/softmax/attention/fetched")).all()
+        assert [finding.claim for finding in judge(STUDY, run)] == list(STUDY.claims)
+        before = {name: run.array(name) for name in names}
+        STUDY.run(TINY, run, lambda share, doing: None)
+        assert all(np.array_equal(run.array(name), before[name], equal_nan=True) for name in names)
+
+
+def written(path, *, softmax=0.4, second=0.01, start=0.01, replaced=0.3, text=None, spread=0.01, fetched=0.1, loss=2.0,
+            **others):  # fmt: skip
+    """A record in which every claim holds; softmax's mass on the first key, and that of the `others` by kind."""
+    luck = np.random.default_rng(0)
+    away = luck.standard_normal(SEEDS)
+    away = np.tile(spread * (away - away.mean()), 2)  # of every seed; nothing in the mean
+    ends = VANISHED | {name.replace("_", "-"): value for name, value in others.items()}
+    run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
+    run.keep("unfetched", lambda: UNFETCHED)
+    for reading in (COPY, TEXT):
+        run.keep(f"{reading}/words", lambda: 300)
+        for kind in KINDS:
+            own = softmax if reading == COPY or text is None else text
+            end = own if kind == "softmax" else ends[kind]
+            for step in (0, 50, 100):
+                mass = np.full((2 * SEEDS, 2, 3, KEYS), second)
+                mass[..., 0] = (end if step else start) + (away if step else 0 * away)[:, None, None]
+                values = {"mass": mass, "total": mass.sum(-1), "replaced": mass[..., 0] * 0 + replaced,
+                          "moved": mass[..., :2], "loss": np.full(2 * SEEDS, loss),
+                          "fetched": np.full(2 * SEEDS, fetched)}  # fmt: skip
+                run.record(step, {f"{reading}/{kind}/attention/{name}": value for name, value in values.items()})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [
+        ({}, ["holds"] * 5),
+        ({"spread": 1.0}, [OPEN, *["not run"] * 4]),
+        ({"softmax": 0.03}, [LITTLE, *["not run"] * 4]),  # above its controls, by less than matters
+        ({"softmax": 0.0, "spread": 0.001}, ["fails", *["not run"] * 4]),
+        ({"start": 0.4}, [NOT, *["not run"] * 4]),  # the untrained network has it as well
+        ({"second": 0.4}, [NOT, *["not run"] * 4]),  # and so has the second key
+        ({"text": 0.01}, [LITTLE, *["holds"] * 4]),  # no sink in the text: only the made language is judged
+        ({"replaced": 0.1}, ["holds", LITTLE, *["holds"] * 3]),  # another word has a quarter of it
+        ({"replaced": 0.0}, ["holds", "fails", *["holds"] * 3]),
+        ({"sigmoid": 0.4}, ["holds", "holds", NOT, "holds", "holds"]),
+        ({"sigmoid": 0.2}, ["holds", "holds", LITTLE, "holds", "holds"]),  # less than softmax, and still a sink
+        ({"sigmoid": 0.5}, ["holds", "holds", "fails", "holds", "holds"]),
+        ({"learned_sink": 0.4}, ["holds", "holds", "holds", NOT, "holds"]),
+        ({"off_by_one": 0.01}, ["holds", "holds", "holds", "holds", LITTLE]),  # it is enough after all
+        ({"fetched": 1.1, "loss": 5.6}, ["not run"] * 5),
+        ({"fetched": 1.1, "text": 0.01}, [NOT, *["not run"] * 4]),  # only the text was learned, and has no sink
+        ({"loss": 5.6}, ["holds"] * 5),  # only the made language was: guessing among 301 words loses 5.7
+    ],
+)
+def test_verdicts_follow_the_record(tmp_path, planted, expected):
+    with written(tmp_path / "run.sqlite", **planted) as run:
+        assert list(verdicts(STUDY, run).values()) == expected
+        for finding in STUDY.judge(run):
+            assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
+
+
+def test_a_kind_that_never_attends_proves_nothing(tmp_path):
+    """It has no sink because it has no attention: left out, and where all are, not run."""
+    with written(tmp_path / "a.sqlite") as run:
+        name = f"{COPY}/sigmoid/attention/fetched"
+        with altered(run, tmp_path / "b.sqlite", name, lambda x: x * 0 + UNFETCHED) as copy:
+            assert found(STUDY, copy, findings.SOFTMAX).verdict == "not run"
+            assert found(STUDY, copy, findings.LEARNED).verdict == "holds"
+
+        def one(value):
+            value = value.copy()
+            value[0] = UNFETCHED
+            return value
+
+        with altered(run, tmp_path / "c.sqlite", name, one) as copy:
+            finding = found(STUDY, copy, findings.SOFTMAX)
+            assert finding.verdict == "holds"
+            assert finding.printed.effects["made language"].seeds == SEEDS - 1
+            assert finding.beside["left out because they did not learn"] == {"networks": 1}
+
+
+def test_figures_tell_what_is_recorded(tmp_path):
+    with written(tmp_path / "a.sqlite", softmax=0.375) as run, house_style():
+        draws_labelled_figures(STUDY, run, tmp_path)
+        first, second = STUDY.draw(run)
+        assert "37.5 % with softmax" in first.caption
+        assert "sigmoid stays at 1 %" in first.alt
+        assert "another word has 30 % in the first place" in second.caption
+        with changed(run, tmp_path / "b.sqlite", lambda name, step, x: x * 2 if name.endswith("mass") else x) as copy:
+            assert "75 % with softmax" in STUDY.draw(copy)[0].caption
+
+
+def test_the_made_language_is_what_it_says():
+    made = copying(12, 3, 40, train=200, valid=5, seed=0)
+    assert made.train.shape == (200, 41)
+    assert made.valid.shape == (5, 41)
+    before, trigger, after = made.train[:, :-2], made.train[:, 1:-1], made.train[:, 2:]
+    asked = trigger < 3
+    assert torch.equal(after[asked], before[asked])
+    assert (after[~asked] == before[~asked]).float().mean() < 0.5
+    assert torch.equal(made.train, copying(12, 3, 40, train=200, valid=5, seed=0).train)
+    assert not torch.equal(made.train, copying(12, 3, 40, train=200, valid=5, seed=1).train)
+    certain = Reading(torch.tensor([[5, 5, 0, 5, 0, 5, 0, 5]]), torch.zeros(1, 8), 6, 1)
+    assert without_fetching(certain) == 0.0
+    assert 0.5 < without_fetching(made) < np.log(12)
+
+
+def test_members_begin_alike_and_read_what_their_first_token_says():
+    made = copying(12, 3, 16, train=8, valid=3, seed=0)
+    config = replace(TINY, words=12, triggers=3)
+    members = Members(config, COPY, "softmax", made)
+    read, following = members.batch(0, range(4))
+    assert (read[:2, :, 0] == 12).all()
+    assert (read[2:, :, 0] != 12).any()
+    assert torch.equal(read[:2, :, 1:], read[2:, :, :-1])
+    assert torch.equal(read[..., 1:], following[..., :-1])
+    plain, sigmoid = (Members(config, COPY, kind, made).networks([0, 1]) for kind in ("softmax", "sigmoid"))
+    assert torch.equal(plain.qkv, sigmoid.qkv)
+
+
+def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
+    for kind, most in (("softmax", 1.0), ("sigmoid", 1.0)):
+        decoder = Decoder(TINY.shape(9, kind, 2), seeds=[0])
+        with torch.no_grad():
+            decoder.qkv.zero_()
+            decoder.qkv_bias.zero_()
+        mass, total = _mass(decoder, torch.zeros(1, 2, 16, dtype=torch.long))
+        assert total.max() <= most + 1e-6
+        if kind == "softmax":
+            assert mass[..., 0].flatten().tolist() == pytest.approx([uniform(16)] * 6)
+        with torch.no_grad():
+            decoder.qkv_bias[..., : 2 * 12] = 9.0  # all logits large: a sigmoid's weights are all 1
+        mass, total = _mass(decoder, torch.zeros(1, 2, 16, dtype=torch.long))
+        assert mass[..., 0].flatten().tolist() == pytest.approx([uniform(16)] * 6, rel=1e-3)
+        assert (total > 2).all() == (kind == "sigmoid")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"text_kinds": ("linear",)},
+            "text_kinds must be some of softmax, off-by-one, learned-sink, sigmoid, got 'lin",
+        ),
+        ({"text_kinds": ("sigmoid",)}, "text_kinds must hold softmax"),
+        ({"firsts": ("none",)}, "firsts must be some of fixed, free, got 'none'"),
+        ({"length": 8}, "length must be at least 16"),
+        ({"triggers": 24}, "triggers must lie between 1 and 23"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+        ({"corpus": "shakespeare"}, "corpus must be one of python"),
+    ],
+)
+def test_refusals(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        replace(Config(), **changes)
+
+
+def test_a_text_that_is_too_short_is_refused():
+    text = Corpus("short", ("a", "b"), {split: torch.zeros(20, dtype=torch.int32) for split in ("train", "valid")}, "")
+    with pytest.raises(CorpusError, match="too few for sequences of 17 tokens"):
+        of_text(text, 16, 3)
+
+
+def test_one_network_that_keeps_its_sink_leaves_it_open(tmp_path):
+    """In the mean the excess matters, but one network of four has all of it: what is left is not decided."""
+
+    def one(value):
+        value = value.copy()
+        value[..., 0] = 0.0
+        value[0, ..., 0] = 0.6
+        return value
+
+    with written(tmp_path / "a.sqlite", text=0.01) as run:
+        for kind, claim in (("learned-sink", findings.LEARNED), ("off-by-one", findings.ZERO)):
+            with altered(run, tmp_path / f"{kind}.sqlite", f"{COPY}/{kind}/attention/mass", one) as copy:
+                finding = found(STUDY, copy, claim)
+                assert finding.verdict == OPEN
+                assert finding.beside["made language"]["networks with a head above 30 %"] == 1
