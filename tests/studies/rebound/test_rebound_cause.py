@@ -31,11 +31,11 @@ def run(data_folder, tmp_path_factory):
     return carried_out(STUDY, config, tmp_path_factory.mktemp("cause") / "run.sqlite")
 
 
-def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, loss=1.0):
+def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0):
     """A copy in which every layer falls by 1 and rises by `rise`; twins by what is frozen rise by theirs.
 
     split: the parts of the way back by kind of weights, own QK all of it unless said. gap: what parts miss in each
-    interval. spread: by how much seeds differ.
+    interval up to step `until`. spread: by how much seeds differ.
     """
     split = {"own QK": rise, **(split or {})}
     groups = {}
@@ -59,7 +59,7 @@ def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, 
             gone = step - at[at.index(step) - 1]
             share = gone / (14 - valley) if step > valley else -gone / valley
             parts = parts_made(groups[variant], value.shape[-1], split if step > valley else {"own QK": 1.0}, seeds)
-            return share * parts if what.endswith("parts") else share * parts.sum(1) + gap
+            return share * parts if what.endswith("parts") else share * parts.sum(1) + gap * (step <= until)
         return value
 
     return changed(run, path, change)
@@ -145,6 +145,7 @@ def test_parts_that_do_not_close_or_come_from_nowhere(run, tmp_path):
         (
             ({}, "holds"),
             ({"gap": 2e-3}, "fails"),
+            ({"gap": 2e-3, "until": 4}, "only qualitative"),
             ({"gap": 1e-4}, "holds"),
             ({"split": {record.BLIND: 1e-9}}, "fails"),
             ({"rise": 0.0, "split": {"own QK": 0.0}}, "holds"),
@@ -182,9 +183,15 @@ def test_figures_say_what_the_record_has(run, tmp_path):
         over, bars, twins = draw(STUDY, copy)
     assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
     assert "entropy falls from 2.5 to 1.5 nats at step 4, then rises to 1.9 nats" in over.alt
+    assert (
+        "After the valley entropy rises most through embeddings in 1 layer and 2 layers: layer 1, and through MLPs"
+        in (over.caption)
+    )
     assert "−0.10 of +0.10 in 1 layer" in bars.caption
+    assert "2 layers, no MLP: 3 seeds, valley at step 12." in bars.caption
     assert "2 layers, no MLP: layer 2" in bars.alt
     assert "1 layer: +0.40 with nothing frozen" in twins.caption
+    assert "Entropy comes back beyond chance in 3 of 3 panels with QK frozen" in twins.caption
     assert "Two panels of horizontal bars, 6 groups" in bars.alt
     assert (
         "3 panels of curves: the change of entropy since the valley. 1 layer: with nothing frozen it rises from 0 to"
@@ -204,6 +211,18 @@ def test_figures_say_what_the_record_has(run, tmp_path):
 def test_what_a_config_refuses(changes, words):
     with pytest.raises(ValueError, match=words):
         Config(**SMALL | changes)
+
+
+def test_higher_layers_are_taken_together_where_only_their_mean_comes_back(run, monkeypatch):
+    by_turns = np.array([[-0.4, -0.4, -0.4], [0.5, 0.01, -0.21], [-0.3, 0.2, 0.42]])
+    rises = {"1 layer": by_turns[:1], "2 layers": by_turns}
+    monkeypatch.setattr(record, "rises", lambda run, name: rises[name])
+    assert record.first_layers(run) == []
+    assert record.higher_layers(run) == [record.Case("2 layers", (1, 2))]
+    by_turns[2] = [0.2, 0.21, 0.22]
+    assert record.higher_layers(run) == [record.Case("2 layers", (2,))]
+    by_turns[1:] = -0.1
+    assert record.higher_layers(run) == []
 
 
 def test_kinds_and_names_of_cases():
