@@ -290,8 +290,8 @@ def _twins_caption(run: Run, cases: Sequence[Case]) -> str:
     told = "; ".join(f"{case.name}: {', '.join(_rises_told(run, case))}" for case in cases)
     return (
         f"{_stopped_told(run, cases)} From the valley, step {valley_of(run, cases[0].base):,}, twins go on with one "
-        f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {told}. Lines: means of {run.config['seeds']} "
-        "seeds; bands: their range."
+        f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {told}. Lines: "
+        f"means of {run.config['seeds']} seeds; bands: their range."
     )
 
 
