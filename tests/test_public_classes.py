@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from joma import data, measure, models, optim, probes, runs, scan, theory, training
+from joma.data.ahead import Ahead
 from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
 from joma.probes import collect_plain
@@ -103,6 +104,7 @@ SETS = data.LatentSets.draw(20, (10, 20), 2, generator=torch.Generator().manual_
 TREE = data.HBLT(3, 2, 0.9, p0=[0.5, 0.5], p_zero=[1.0, 0.2])
 MANY = torch.linspace(0.1, 1, 60, dtype=torch.float64)
 EXAMPLES = {
+    "data.ahead.Ahead": lambda folder: Ahead(lambda steps, members: (), steps=1000),
     "data.facts.Chains": lambda folder: importlib.import_module("joma.data.facts").chains(100, entity=2),
     "data.facts.Reversals": lambda folder: importlib.import_module("joma.data.facts").reversals(200, identity=True),
     "data.hierarchy.HBLT": lambda folder: TREE,
