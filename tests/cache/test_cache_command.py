@@ -113,6 +113,9 @@ def test_a_policy_that_the_model_cannot_have_is_left_out(tmp_path, place, capsys
         (["--device", "tpu"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         (["--recent", "2"], "recent is a share of the budget, from 0 to 1, got 2.0"),
         (["--text", "nowhere.txt"], "text nowhere.txt cannot be read"),
+        (["--seed", "-1"], "seed must be a whole number from 0 to 2**63 - 1, got -1"),
+        (["--policies", "full"], "--policies must name at least one of window, sinks"),
+        (["--policies", ","], "--policies must name at least one of window, sinks"),
     ],
 )
 def test_bad_input_gets_one_sentence(place, tmp_path, capsys, arguments, sentence):
@@ -149,3 +152,15 @@ def test_several_checkpoints_need_a_name(place, tmp_path, capsys):
     assert cache(place, tmp_path, model=tmp_path / "run") == 2
     assert "has 2 checkpoints (0, 10); name one with --step" in capsys.readouterr().err
     assert cache(place, tmp_path, "--step", "10", "--policies", "window", model=tmp_path / "run") == 0
+
+
+def test_weights_that_are_nan_are_one_sentence_and_leave_nothing(place, tmp_path, capsys):
+    model = fresh("llama")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "nan")
+    assert cache(tmp_path, tmp_path / "out", "--keep", "0.2", model="nan", text=place / "ids.npy") == 2
+    said = capsys.readouterr().err
+    assert "down_proj.weight" in said
+    assert said.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*.*"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import COMMON, LENGTH, fresh
 
-from joma.cache import CacheError, evicting, losses
+from joma.cache import CacheError, evicting, losses, rule
 from joma.cache._positions import turns
 from joma.cache.costs import measure
 from joma.host.errors import BadInput
@@ -140,3 +140,38 @@ def test_two_tokens_have_no_second_half(models, tokens, tmp_path):
         with pytest.raises(BadInput, match="at least 3 per sequence"):
             measure(models["gpt2"], tokens[:, :2], ["window"], [0.5], run)
         assert measure(models["gpt2"], tokens[:, :3], ["window"], [0.5], run).full > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"keep": "few"}, "keep must be a share of the length or a number of keys, got few"),
+        ({"keep": None}, "keep must be a share"),
+        ({"recent": "half"}, "recent is a share of the budget, from 0 to 1, got half"),
+        ({"prompt": None}, "prompt must be a share of the length or a number of tokens above 0, got None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_gets_one_sentence(models, tokens, options, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        losses(models["llama"], tokens, "snapkv", **{"keep": 0.5, **options})
+
+
+def test_complex_tokens_and_empty_sequences_get_one_sentence(models, tokens):
+    with pytest.raises(BadInput, match="tokens must be token ids"):
+        losses(models["gpt2"], tokens.to(torch.complex64))
+    with pytest.raises(BadInput, match="length must be a number of tokens, at least 1, got 0"):
+        rule("window", 0.5, 0)
+
+
+def test_losses_that_are_nan_are_not_recorded(models, tokens, tmp_path):
+    """A comparison over sequences would leave them out, and tell the others' mean."""
+    with Run.create(tmp_path / "a.sqlite", study="cache", config={}) as run:
+        norm = models["llama"].model.norm
+        handle = norm.register_forward_hook(lambda _, __, output: output * torch.nan)
+        try:
+            with pytest.raises(CacheError, match="loss on the text is NaN or infinite"):
+                measure(models["llama"], tokens, ["window"], [0.2], run)
+        finally:
+            handle.remove()
+        assert measure(models["llama"], tokens.tolist(), ["window"], [0.2], run).full > 0

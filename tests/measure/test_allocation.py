@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call
 
-from joma.measure import attention_stats
+from joma.measure import _allocation_sums, attention_stats
+from joma.measure._allocation_groups import read_groups
 from joma.measure._allocation_slopes import cheaper
 from joma.measure.allocation import allocate
 from joma.models import Decoder, DecoderConfig
@@ -389,3 +390,61 @@ def test_states_are_left_as_they_were():
         for p, q in zip(a.values(), b.values(), strict=True)
     )
     assert all(p.grad is None for state in states for p in state.values())
+
+
+def halves(members, rows=6):
+    """The square sum of a parameter on its way, and groups that split it."""
+    draw = torch.Generator().manual_seed(0)
+    states = [{"w": torch.randn(members, rows, 8, generator=draw)} for _ in range(2)]
+    return lambda p: p["w"].square().sum((1, 2)), states, {"a": [("w", (slice(None), slice(2)))]}
+
+
+def test_products_inside_autocast_are_as_outside():
+    """Sums over groups are products as well, and autocast rounds their factors to eight bits."""
+    x = torch.randn(48, generator=torch.Generator().manual_seed(1))
+    _, (start, end), _ = halves(1, rows=48)
+    asked = (
+        lambda p: (p["w"][0].mT @ x).square().mean(),
+        [start, end],
+        {"a": [("w", (0, slice(9)))], "b": [("w", (0, slice(9, 30)))]},
+    )
+    outside = allocate(*asked)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = allocate(*asked)
+    assert torch.equal(inside.parts, outside.parts)
+    assert torch.equal(inside.change, outside.change)
+
+
+def test_a_program_that_uses_the_newer_setting_of_precision_keeps_it():
+    function, states, groups = halves(2)
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    seen = []
+    try:
+        with pytest.raises(RuntimeError):  # else this test tells nothing
+            torch.get_float32_matmul_precision()
+        allocate(lambda p: seen.append(matmul.fp32_precision) or function(p), states, groups, members=True)
+        assert set(seen) == {"ieee"}
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("large", [1, 1 << 20])
+@pytest.mark.parametrize("alike", [True, False])
+def test_sums_with_and_without_a_matrix_agree(monkeypatch, large, alike):
+    """Few groups of a large parameter are summed one by one; members may differ in what a group holds."""
+    monkeypatch.setattr(_allocation_sums, "LARGE", large)
+    function, states, groups = halves(3)
+    if not alike:
+        groups = {"a": [("w", torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(2)) > 0.5)]}
+    found = allocate(function, states, groups, members=True, way="backward")
+    mask = torch.zeros(3, 6, 8, dtype=torch.bool)
+    mask[groups["a"][0][1]] = True
+    change = states[1]["w"].double().square() - states[0]["w"].double().square()
+    expected = torch.stack([(change * mask).sum((1, 2)), (change * ~mask).sum((1, 2))])
+    torch.testing.assert_close(found.parts[0], expected, rtol=0, atol=1e-4)
+    sums = _allocation_sums.GroupSums(read_groups(groups, states[0]))
+    sums.add(torch.zeros(2, 3), "w", states[0]["w"])
+    assert bool(sums.matrices) == (large > 1)

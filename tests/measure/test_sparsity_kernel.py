@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.measure import sparsity
+from joma.measure._attention_problem import Problem
 from joma.measure._sparsity_blocks import Attention
 from joma.measure._sparsity_checks import part_of
 from joma.measure._sparsity_cuda import Passes, covers, seen_keys
@@ -207,3 +208,19 @@ def test_intervals_made_in_fewer_steps_are_the_same(queries, more, causal, windo
     assert all(end.dtype == torch.int32 for end in ends)
     for mine, slow in zip(ends, (*problem.interval, problem.first_key), strict=True):
         assert (mine == slow).all()
+
+
+def test_places_beyond_32_bits_and_too_many_heads_are_left_to_the_other_path():
+    """The kernels count places inside a head in 32 bits: a bias of 46,342 queries and keys would be read elsewhere."""
+    from joma.measure._attention_triton import covers
+
+    def problem(heads=1, queries=64, bias=False):
+        q = torch.empty(1, heads, queries, 64, device="meta")
+        added = torch.empty(1, heads, queries, queries, device="meta") if bias else None
+        return Problem(q, q, None, True, 0.125, None, added, None, None, None)
+
+    assert covers(problem(queries=46_340, bias=True))
+    assert not covers(problem(queries=46_342, bias=True))
+    assert covers(problem(queries=46_342))
+    assert covers(problem(heads=65_535))
+    assert not covers(problem(heads=65_536))

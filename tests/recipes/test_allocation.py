@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.data.text import Corpus
+from joma.models import products
 from joma.models.decoder import Decoder
 from joma.models.groups import parameter_groups
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
@@ -147,3 +148,19 @@ def test_frozen_groups_that_do_not_exist_are_one_sentence(text: Corpus) -> None:
 def test_the_groups_are_named(run: Run) -> None:
     names = json.loads(bytes(run.value("base/groups")).decode())
     assert names[:3] == ["embeddings", "layer 1 QK", "layer 1 value and output"]
+
+
+def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text: Corpus) -> None:
+    decoder = Decoder(base(text).decoder, [0])
+    seen: list[bool] = []
+    features = decoder.features
+
+    def watched(*arguments: object, **options: object) -> Tensor:
+        seen.append(products._HALF["on"])
+        return features(*arguments, **options)  # type: ignore[arg-type]
+
+    decoder.features = watched  # type: ignore[method-assign]
+    with products.half_products():
+        layer_entropies(decoder, dict(decoder.named_parameters()), text.tokens["valid"][None, :10].long())
+        assert products._HALF["on"]
+    assert seen == [False]

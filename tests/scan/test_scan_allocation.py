@@ -5,6 +5,7 @@ import csv
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -292,3 +293,12 @@ def test_numbers_that_overflow_on_the_way_are_left_out(trained, ids, tmp_path):
     assert (fault["step"], fault["measure"]) == (8, "allocation")
     assert "NaN or infinity" in fault["what"]
     assert json.dumps(found["curves"]["allocation/loss"])  # that of 2 to 4 stands
+
+
+def test_fewer_windows_at_a_time_where_the_vocabulary_is_large():
+    """The loss keeps logits over the vocabulary: 4,096 tokens of 262,144 words would be 13 GB."""
+    from joma.scan.allocation import LOGITS, _at_once
+
+    for words, windows in ((50_304, 8), (262_144, 2), (2_000_000, 1)):
+        assert _at_once(SimpleNamespace(vocab_size=words), 512) == windows
+        assert windows == 1 or windows * 512 * words <= LOGITS

@@ -306,3 +306,16 @@ def test_every_weight_is_in_one_group(shape: DecoderConfig, by_layer: bool) -> N
             times[name][index] += 1
     for name, count in times.items():
         assert (count == 1).all(), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"frozen": "embedding"}, "frozen must be a list of parameters, got the one name 'embedding'"),
+        ({"optimizer": "adam"}, "optimizer must be an Optimizer of joma.training, got 'adam'"),
+        ({"steps": 8.5}, "steps must be a whole number of at least 1, got 8.5"),
+    ],
+)
+def test_what_a_branch_cannot_be_is_said_when_it_is_made(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        branch(made(), of="base", at=4, **changes)

@@ -11,7 +11,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from joma import __version__
+from joma.cache.errors import CacheError
 from joma.cache.evaluation import losses
+from joma.cache.models import must_be_tokens
 from joma.cache.rules import Rule, rule
 from joma.host.errors import BadInput
 from joma.host.progress import Progress, silent
@@ -115,6 +117,7 @@ def measure(
     of the same model, and with the same text and options. The first half of a sequence is the prompt of `snapkv`. All
     policies are compared on the second half.
     """
+    tokens = must_be_tokens(model, tokens)
     length = tokens.shape[1]
     if length < SHORTEST:
         raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {length}")
@@ -129,8 +132,12 @@ def measure(
         def told(share: float, _: str, at: int = at, words: str = words) -> None:
             progress((at + share) / len(wanted), words)
 
-        def halves(name: str = name, keep: int = settled.budget, told: Progress = told) -> np.ndarray:
+        def halves(
+            name: str = name, keep: int = settled.budget, told: Progress = told, words: str = words
+        ) -> np.ndarray:
             found = losses(model, tokens, name, keep, progress=told, **options).double()
+            if not found.isfinite().all():
+                raise CacheError(f"the model's loss on the text is NaN or infinite ({words}): it cannot be compared")
             return np.stack([found.mean(1).numpy(), found[:, length // 2 :].mean(1).numpy()], 1)
 
         found[name, settled.budget] = run.keep(f"{name}/{settled.budget}", halves, dims=("sequence", "part"))

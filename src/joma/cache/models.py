@@ -14,6 +14,8 @@ from joma.host.words import counted
 from joma.probes._support import INTERFACE, can_probe, way
 from joma.theory.arguments import as_tensor
 
+_NO_IDS = (torch.bool, torch.complex32, torch.complex64, torch.complex128)
+
 
 def cannot_be_cut(config: Any) -> str | None:
     """Why models of a transformers config have no cache that a policy could cut, in one sentence; None where they have.
@@ -76,7 +78,7 @@ def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:
     """(sequences, length) that the model can read."""
     ids = as_tensor(tokens, "tokens")
     ids = ids[None] if ids.ndim == 1 else ids
-    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype in _NO_IDS:
         raise BadInput(f"tokens must be token ids, (sequences, length), got {ids.dtype} {tuple(ids.shape)}")
     if ids.shape[1] < 2:
         raise BadInput("tokens must have at least 2 per sequence, one to read and one to predict, got 1")

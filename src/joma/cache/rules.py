@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 from joma.host.errors import BadInput
 from joma.host.words import brief, counted
@@ -61,7 +61,7 @@ def rule(
         raise BadInput(f"sinks must be a whole number, at least 0, got {sinks}")
     if not (is_whole(seed) and 0 <= seed < 2**63):
         raise BadInput(f"seed must be a whole number from 0 to 2**63 - 1, got {seed}")
-    if not 0 <= recent <= 1:
+    if not is_number(recent) or not 0 <= recent <= 1:
         raise BadInput(f"recent is a share of the budget, from 0 to 1, got {recent}")
     budget = budget_of(keep, length)
     first = SINKS.get(policy, 0) if sinks is None else sinks
@@ -82,8 +82,10 @@ def budget_of(keep: float, length: int) -> int:
     >>> budget_of(0.1, 512), budget_of(64, 512), budget_of(1.0, 512), budget_of(1, 512)
     (52, 64, 512, 1)
     """
-    if isinstance(keep, bool) or not (is_whole(keep) or math.isfinite(keep)):
+    if not is_number(keep) or not (is_whole(keep) or math.isfinite(keep)):
         raise BadInput(f"keep must be a share of the length or a number of keys, got {keep}")
+    if not is_whole(length) or length < 1:
+        raise BadInput(f"length must be a number of tokens, at least 1, got {length}")
     if is_whole(keep):
         if not 1 <= keep <= length:
             raise BadInput(f"keep must be from 1 to {length} keys, the length of a sequence, got {keep}")
@@ -98,8 +100,13 @@ def is_whole(number: object) -> bool:
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 
+def is_number(number: object) -> bool:
+    """Whether it is one real number of Python or numpy; True and False are none."""
+    return isinstance(number, Real) and not isinstance(number, bool)
+
+
 def _prompt(prompt: float, length: int) -> int:
-    if isinstance(prompt, bool) or not prompt > 0:
+    if not is_number(prompt) or not prompt > 0:
         raise BadInput(f"prompt must be a share of the length or a number of tokens above 0, got {prompt}")
     read = int(prompt) if is_whole(prompt) else max(1, round(prompt * length)) if prompt < 1 else length
     if read >= length and length > 1:

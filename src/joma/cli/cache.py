@@ -96,7 +96,11 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], list[float]]:
 
     policies = [one for word in options.policies or POLICIES[1:] for one in word.split(",") if one]
     for one in policies:
-        rule(one, 1.0, 2, sinks=options.sinks, recent=options.recent)
+        rule(one, 1.0, 2, sinks=options.sinks, recent=options.recent, seed=options.seed)
+    if not {*policies} - {"full"}:
+        raise BadInput(
+            f"--policies must name at least one of {', '.join(POLICIES[1:])}: full attention is measured anyway"
+        )
     keeps = [_keep(word) for word in options.keep]
     refuse_files(options.out)
     if options.json not in (None, "-"):
@@ -163,9 +167,12 @@ def _model(options: argparse.Namespace, place: Place) -> Any:
     import torch
 
     from joma.scan.loading import loaded_model
+    from joma.scan.running import must_be_finite
 
     with place.folder() as folder:
-        return loaded_model(folder, torch.device(options.device), with_head=True).to(options.device)
+        model = loaded_model(folder, torch.device(options.device), with_head=True)
+    must_be_finite(model)
+    return model.to(options.device)
 
 
 def _positions(model: Any, policies: list[str], screen: Any) -> dict[str, str]:

@@ -165,6 +165,6 @@ def _forward_agrees(line: Line, s: float, leaves: State, found: Tensor | None) -
         return True
     generator = torch.Generator().manual_seed(0)  # of its own: a run keeps its random numbers
     mix = torch.rand(found.shape, generator=generator, dtype=torch.float64).add(0.5).to(found)
-    by_backward = _by_group(line, leaves, (mix * found).sum(), 1)[:, 0]
+    by_backward = _by_group(line, leaves, (mix * found).sum(), len(found) if line.members else 1).sum(1)
     by_forward = (tangents * mix).reshape(len(tangents), -1).sum(1)
     return bool(((by_forward - by_backward).abs() <= SAME * by_backward.abs().max()).all())

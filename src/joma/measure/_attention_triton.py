@@ -221,6 +221,7 @@ def _attention(
 # fmt: on
 
 _WIDTHS = (16, 32, 64, 128, 256)
+_MOST_HEADS = 65_535  # programs in the second dimension of a grid
 
 
 def covers(problem: Problem) -> bool:
@@ -228,7 +229,19 @@ def covers(problem: Problem) -> bool:
     widths = [problem.q.shape[3]] + ([] if problem.v is None else [problem.v.shape[3]])
     kinds = {t.dtype for t in (problem.q, problem.k, problem.v) if t is not None}
     exact = kinds <= {torch.float32} or kinds <= {torch.bfloat16} or kinds <= {torch.float16}
-    return problem.scale > 0 and problem.keys > 0 and exact and all(width in _WIDTHS for width in widths)
+    known = problem.scale > 0 and problem.keys > 0 and exact and all(width in _WIDTHS for width in widths)
+    return known and _within_reach(problem)
+
+
+def _within_reach(problem: Problem) -> bool:
+    """Whether places inside one head are numbers of 32 bits, as the kernels count them, and CUDA takes so many heads.
+
+    A bias for 46,341 queries and as many keys has more.
+    """
+    batch, heads = problem.q.shape[:2]
+    given = [each for each in (problem.q, problem.k, problem.v, problem.bias) if each is not None]
+    last = [sum((n - 1) * step for n, step in zip(t.shape[2:], t.stride()[2:], strict=True)) for t in given]
+    return max(last) < 2**31 and batch * heads <= _MOST_HEADS
 
 
 def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) -> tuple[Tensor, ...]:

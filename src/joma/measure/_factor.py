@@ -20,14 +20,13 @@ If a is below lambda_i the factorisation breaks down, and the vectors must be im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import ceil, log2, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from joma.host.products import float32_products
 from joma.measure._lanczos import ROUNDING, least_overlap, times
 
 COLUMNS = 2048
@@ -134,7 +133,7 @@ def gram(a: Tensor, half: Tensor) -> Tensor:
             g[:, here, :i] = g[:, :i, here].mT
     elif a.dtype is torch.float32:
         mixed = torch.zeros_like(g)
-        with _tf32():
+        with float32_products("high"):
             for piece in a.split(COLUMNS, dim=-1):
                 coarse = (piece.view(torch.int32) & _TF32).view(torch.float32)
                 g.baddbmm_(coarse, coarse.mT)
@@ -153,7 +152,7 @@ def by_squaring(g: Tensor, start: Tensor, squarings: int) -> tuple[Tensor, Tenso
     Few and large operations, which nobody waits for. In TF32: the Ritz value is that of G all the same.
     """
     tiny = torch.finfo(g.dtype).tiny
-    with _tf32():
+    with float32_products("high"):
         power = g
         for _ in range(squarings):
             power = power / torch.linalg.matrix_norm(power, keepdim=True).clamp_min(tiny)
@@ -187,16 +186,6 @@ def by_lanczos(g: Tensor, start: Tensor, steps: int, count: int) -> tuple[Tensor
     held = (images @ rows.mT).cpu().double()
     theta, s = torch.linalg.eigh((held + held.mT) / 2)
     return theta[:, -count:].flip(-1), rows.mT @ s[..., -count:].flip(-1).to(rows)
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _squared(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from joma.host.products import float32_products
 from joma.theory.arguments import Number, as_numbers
 
 BLOCK = 64
@@ -22,13 +23,8 @@ def compute_dtype(w: Tensor) -> torch.dtype:
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Products in real float32, whatever the training loop around us has chosen (TF32, autocast)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with float32_products("highest"), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def checked(given: Number) -> Tensor:

@@ -15,6 +15,7 @@ transpose of torch.nn.Linear's weight. Numbers are float32, float64 for float64 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, number
+from joma.theory.arguments import Number, as_numbers, as_tensor, at_least_dims, number, whole
 
 
 def neuron_contributions(hidden: Number, output: Number) -> Tensor:
@@ -37,6 +38,7 @@ def neuron_contributions(hidden: Number, output: Number) -> Tensor:
     if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2]:
         wanted = "(..., tokens, neurons) and (..., neurons, width)"
         raise ValueError(f"hidden and output must be {wanted}, got {tuple(hidden.shape)} and {tuple(output.shape)}")
+    _must_broadcast(hidden.shape[:-2], output.shape[:-2], "hidden and output")
     lengths: Tensor = torch.linalg.vector_norm(output, dim=-1)
     return hidden.abs() * lengths[..., None, :]
 
@@ -53,6 +55,9 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
     if mixed.ndim < 3 or output.ndim < 2 or mixed.shape[-3] * mixed.shape[-1] != output.shape[-2]:
         wanted = "(..., heads, tokens, head width) and (..., heads * head width, width)"
         raise ValueError(f"mixed and output must be {wanted}, got {tuple(mixed.shape)} and {tuple(output.shape)}")
+    if not output.shape[-2]:
+        raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
+    _must_broadcast(mixed.shape[:-3], output.shape[:-2], "mixed and output")
     slices = output.unflatten(-2, (mixed.shape[-3], -1))
     squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(
         -1
@@ -84,7 +89,7 @@ def active(scores: Number, budget: float) -> Tensor:
     >>> active([[0.1, 0.7, 0.2, 0.0]], 0.5)
     tensor([[False,  True,  True, False]])
     """
-    scores = _exact(scores, "scores")
+    scores = at_least_dims(_exact(scores, "scores"), "scores", 1, "(..., units)")
     count = units_of(budget, scores.shape[-1])
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, True)
@@ -96,7 +101,7 @@ def units_of(budget: float, units: int) -> int:
     >>> units_of(0.2, 8), units_of(0.01, 8)
     (2, 1)
     """
-    return max(1, round(_share(budget, "budget") * units))
+    return max(1, round(_share(budget, "budget") * whole(units, "units", 1)))
 
 
 def carried(contributions: Number, sets: Number) -> Tensor:
@@ -108,7 +113,7 @@ def carried(contributions: Number, sets: Number) -> Tensor:
     tensor([0.9000], dtype=torch.float64)
     """
     each = _contributions(contributions)
-    chosen = torch.as_tensor(sets, device=each.device)
+    chosen = as_tensor(sets, "sets").to(each.device)
     if chosen.dtype != torch.bool:
         raise ValueError(f"sets must be bool, got {chosen.dtype}")
     try:
@@ -145,7 +150,10 @@ class Predictor(NamedTuple):
 
     def __call__(self, features: Number) -> Tensor:
         """Scores (..., tokens, units)."""
-        return as_numbers(features, "features").to(self.weight) @ self.weight + self.bias
+        known = at_least_dims(as_numbers(features, "features"), "features", 2, "(..., tokens, features)")
+        if known.shape[-1] != self.weight.shape[-2]:
+            raise ValueError(f"features must be {self.weight.shape[-2]} per token, got {known.shape[-1]}")
+        return known.to(self.weight) @ self.weight + self.bias
 
     def __repr__(self) -> str:
         return brief(self)
@@ -173,7 +181,9 @@ def fit_predictor(
     least = number(ridge, "ridge")
     if not 0 <= least < torch.inf:
         raise ValueError(f"ridge must be at least 0, got {least:g}")
-    if rank is not None and not 1 <= rank <= each.shape[-1]:
+    if not x.isfinite().all():
+        raise ValueError("features must be finite, got NaN or infinity")
+    if rank is not None and whole(rank, "rank", 1) > each.shape[-1]:
         raise ValueError(f"rank must lie between 1 and the number of units, {each.shape[-1]}, got {rank}")
     x, y = x.double(), _shares(each).double()
     means = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
@@ -242,12 +252,20 @@ def _exact(given: Number, name: str) -> Tensor:
     return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
+def _must_broadcast(one: Sequence[int], other: Sequence[int], names: str) -> None:
+    try:
+        torch.broadcast_shapes(tuple(one), tuple(other))
+    except RuntimeError:
+        shapes = f"{tuple(one)} and {tuple(other)}"
+        raise ValueError(f"{names} must have leading dimensions that broadcast, got {shapes}") from None
+
+
 def _contributions(given: Number) -> Tensor:
     each = _exact(given, "contributions")
     if each.ndim < 2 or not each.shape[-1] or not each.shape[-2]:
         raise ValueError(f"contributions must be (..., tokens, units), none of them 0, got {tuple(each.shape)}")
-    if not (each >= 0).all():
-        raise ValueError("contributions must be at least 0 and no NaN")
+    if not (each >= 0).all() or each.isinf().any():
+        raise ValueError("contributions must be at least 0 and no NaN or infinity")
     return each
 
 

@@ -12,8 +12,7 @@ this for the loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -25,6 +24,7 @@ from joma.host.words import brief
 from joma.measure._allocation_groups import Share, State, read_groups, read_states
 from joma.measure._allocation_path import ORDERS, Rule, Whole, follow
 from joma.measure._allocation_slopes import Line, Way, cheaper, choose
+from joma.measure._gram import full_precision
 from joma.theory.arguments import must_be_callable, number, shown, whole
 
 NODES = 128
@@ -122,20 +122,8 @@ def allocate(
     _must_be_options(function, tolerance, absolute, most, way)
     work = _Work(function, groups, members, way)
     rule = Rule(tolerance, absolute, most, each, eps=0.0)
-    with _whole_products():
-        found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
+    found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
     return _gathered(found, work)
-
-
-@contextmanager
-def _whole_products() -> Iterator[None]:
-    """Products in float32 as it is: with factors rounded to ten bits, as TF32 does on a GPU, nothing would close."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _must_be_options(function: object, tolerance: float, absolute: float, most: int, way: str) -> None:
@@ -168,13 +156,17 @@ class _Work:
         name = f"interval {self.count}"
         self.count += 1
         self.shares = self.shares or read_groups(self.groups, start)
-        line = Line(self.function, start, end, self.shares, members=self.members, name=name)
+        # With factors rounded to ten bits, as TF32 does, or to eight, as autocast does, nothing would close.
+        with full_precision(next(iter(start.values())).device):
+            return self._interval(Line(self.function, start, end, self.shares, members=self.members, name=name), rule)
+
+    def _interval(self, line: Line, rule: Rule) -> _Interval:
         before, after = line.value(0) if self.last is None else self.last, line.value(1)
         if before.shape != after.shape:
             raise ValueError(f"function must return the same shape for every state, got {tuple(before.shape)} and then "
                              f"{tuple(after.shape)}")  # fmt: skip
         self.last = after
-        rule = rule._replace(eps=_eps(after, start))
+        rule = rule._replace(eps=_eps(after, line.start))
         return self._followed(line, before.cpu().double(), after.cpu().double(), rule)
 
     def _followed(self, line: Line, before: Tensor, after: Tensor, rule: Rule) -> _Interval:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers
+from joma.theory.arguments import Number, as_numbers, must_be_callable, number
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
@@ -56,7 +56,9 @@ def persistence(steps: Number, curve: Number, to: float) -> Tensor:
     >>> persistence([1, 2, 4], [4.0, 3.0, 2.0], to=8)
     tensor(2., dtype=torch.float64)
     """
-    return _past(steps, curve)[1][..., -1]
+    at, past = _past(steps, curve)
+    _later(to, at)
+    return past[..., -1]
 
 
 def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
@@ -68,7 +70,7 @@ def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> T
     tensor(0., dtype=torch.float64)
     """
     at, past = _past(steps, curve)
-    return past[..., -1] + _slope(at, past, _recent(at, window)) * (to - at[-1])
+    return past[..., -1] + _slope(at, past, _recent(at, window)) * (_later(to, at) - at[-1])
 
 
 def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
@@ -81,7 +83,7 @@ def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) 
     at, past = at[at > 0], past[..., at > 0]
     if not len(at):
         raise ValueError("steps must hold one above 0: step 0 has no logarithm")
-    return past[..., -1] + _slope(at.log(), past, _recent(at, window)) * (torch.tensor(to).double() / at[-1]).log()
+    return past[..., -1] + _slope(at.log(), past, _recent(at, window)) * (_later(to, at) / at[-1]).log()
 
 
 def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number, runs: Number) -> Tensor:
@@ -109,6 +111,7 @@ def value_at(steps: Number, curve: Number, step: float) -> Tensor:
     tensor(1.5000, dtype=torch.float64)
     """
     at, values = _past(steps, curve)
+    step = number(step, "step")
     if not at[0] <= step <= NEARLY * at[-1]:
         raise ValueError(f"step must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
     right = int(torch.searchsorted(at, step).clamp(1 if len(at) > 1 else 0, len(at) - 1))
@@ -132,10 +135,11 @@ def backtest(
     >>> backtest([0, 1, 2, 4, 8], [5.0, 4.0, 3.0, 2.0, 1.0]).made
     tensor([3., 2.], dtype=torch.float64)
     """
+    must_be_callable(forecaster, "forecaster")
     at, values = _past(steps, curve)
     places = _origins(at, ahead, first)
     to = [min(ahead * float(at[i]), float(at[-1])) for i in places]
-    made = [forecaster(at[: i + 1], values[..., : i + 1], step) for i, step in zip(places, to, strict=True)]
+    made = [_told(forecaster, at[: i + 1], values[..., : i + 1], step) for i, step in zip(places, to, strict=True)]
     truth = [value_at(at, values, step) for step in to]
     return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
 
@@ -195,16 +199,30 @@ def _past(steps: Number, curve: Number, steps_name: str = "steps", curve_name: s
     at, values = as_numbers(steps, steps_name), as_numbers(curve, curve_name)
     if at.is_complex() or values.is_complex():
         raise ValueError(f"{steps_name} and {curve_name} must be real numbers, got {at.dtype} and {values.dtype}")
-    if at.ndim != 1 or not len(at) or bool((at.double().diff() <= 0).any()) or bool(at[0] < 0):
+    if at.ndim != 1 or not len(at) or not bool((at.double().diff() > 0).all() & (at[0] >= 0) & at.isfinite().all()):
         raise ValueError(f"{steps_name} must be one row of increasing numbers from 0 on, got {tuple(at.shape)}")
     if values.ndim < 1 or values.shape[-1] != len(at):
         raise ValueError(f"{curve_name} must have {len(at)} points last, one per step, got {tuple(values.shape)}")
     return at.to(values.device).double(), values.double()
 
 
+def _told(forecaster: Forecaster, at: Tensor, past: Tensor, to: float) -> Tensor:
+    made = as_numbers(forecaster(at, past, to), "what forecaster gives").to(past)
+    if made.shape != past.shape[:-1]:
+        raise ValueError(
+            f"forecaster must give {tuple(past.shape[:-1])}, one number per curve, got {tuple(made.shape)}"
+        )
+    return made
+
+
+def _later(to: float, at: Tensor) -> Tensor:
+    """The step that is asked for: not before the last of the past."""
+    return torch.tensor(number(to, "to", least=float(at[-1]))).to(at)
+
+
 def _recent(at: Tensor, window: float) -> Tensor:
     """(points,) bool: those since step t / window, and in any case the last two."""
-    if not window > 1:
+    if not number(window, "window") > 1:
         raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
     recent = at >= at[-1] / window / NEARLY
     recent[-2:] = True
@@ -219,7 +237,8 @@ def _slope(x: Tensor, values: Tensor, recent: Tensor) -> Tensor:
 
 
 def _origins(at: Tensor, ahead: float, first: float) -> list[int]:
-    if not ahead > 1:
+    number(first, "first")
+    if not number(ahead, "ahead") > 1:
         raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
     second = int((at > 0).int().argmax()) + 1
     places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]

@@ -34,6 +34,8 @@ MOST = 64
 """Nodes per interval and batch, at most."""
 TOGETHER = 4096
 """Tokens at a time: the graph of all of them is in memory."""
+LOGITS = 1 << 28
+"""Logits over the vocabulary at a time, 1 GiB in float32: the loss keeps them about three times."""
 CHANGE, ERROR = "change", "error"
 """Columns before those of the groups: the whole change, and what the parts miss of it (never negative)."""
 
@@ -92,7 +94,7 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between) -> Pai
     groups = parameter_groups(later)
     found: list[tuple[float, Allocation]] = []
     with one_model:
-        for batch in windows.split(max(1, TOGETHER // context)):
+        for batch in windows.split(_at_once(later.config, context)):
             function = _watched(
                 entropies_and_loss(later, batch), between, f"{len(batch):,} of {len(windows):,} windows"
             )
@@ -100,6 +102,12 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between) -> Pai
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
     return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
+
+
+def _at_once(config: Any, context: int) -> int:
+    """Windows at a time."""
+    words = getattr(config, "vocab_size", None) or 1
+    return max(1, min(TOGETHER, LOGITS // words) // context)
 
 
 def _closed(function: Function, states: list[dict[str, Tensor]], groups: Mapping[str, Any]) -> Allocation:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from joma.theory.arguments import whole
 from joma.training.ensemble import Ensemble, Origin
 from joma.training.optimizers import Optimizer
 
@@ -60,12 +61,16 @@ def branch(
     """
     if at not in base.keep_at:
         raise ValueError(f"at must be one of the steps whose state is kept, {list(base.keep_at)}, got {at}")
+    if isinstance(frozen, str):
+        raise ValueError(f"frozen must be a list of parameters, got the one name {frozen!r}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ValueError(f"optimizer must be an Optimizer of joma.training, got {optimizer!r}")
     optimizer = optimizer or base.optimizer
     other_state = optimizer.state_kind != base.optimizer.state_kind
     if renew is False and other_state:
         kinds = f"{optimizer.kind} cannot go on with what {base.optimizer.kind} remembers"
         raise ValueError(f"renew must be True or left out, since {kinds}, got False")
-    last = base.steps if steps is None else steps
+    last = base.steps if steps is None else whole(steps, "steps", 1)
     return replace(
         base,
         origin=Origin(of, at, other_state if renew is None else renew),

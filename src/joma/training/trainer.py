@@ -20,6 +20,7 @@ from time import monotonic
 import torch
 
 from joma.host.interrupts import signals_noted
+from joma.host.products import float32_products
 from joma.host.progress import Progress
 from joma.host.words import counted
 from joma.models.products import half_products
@@ -344,16 +345,16 @@ def products(precision: Precision) -> Iterator[None]:
     On a CPU without oneDNN: on Arm it takes fifty times as long when the second factor of many small products is a
     transposed view, as the keys of attention are.
     """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
-    try:
-        with half_logits(precision.startswith("half")), half_products(precision == "half"), warnings.catch_warnings():
-            for said in ("TF32 acceleration on top of oneDNN", "TensorFloat32 tensor cores"):
-                warnings.filterwarnings("ignore", said)  # advice on a choice that was made here
-            # the compiler asks the layers of stacked weights for gradients that they have none of
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-            warnings.filterwarnings("ignore", module="torch._inductor")
-            with torch.backends.mkldnn.flags(enabled=False):
-                yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with (
+        float32_products("highest" if precision == "float32" else "high"),
+        half_logits(precision.startswith("half")),
+        half_products(precision == "half"),
+        warnings.catch_warnings(),
+    ):
+        for said in ("TF32 acceleration on top of oneDNN", "TensorFloat32 tensor cores"):
+            warnings.filterwarnings("ignore", said)  # advice on a choice that was made here
+        # the compiler asks the layers of stacked weights for gradients that they have none of
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        warnings.filterwarnings("ignore", module="torch._inductor")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield

@@ -17,7 +17,7 @@ from joma.runs import Run
 from joma.studies.sparsity import _active_findings as findings
 from joma.studies.sparsity import deja_vu
 from joma.studies.sparsity._active_networks import CARRIED, HEADS, KEPT, NEURONS, Config, Members, _loss, _seen
-from joma.studies.sparsity._sinks_readings import Reading
+from joma.studies.sparsity._readings import Reading
 from joma.training import next_token_loss
 
 STUDY = deja_vu.STUDY
@@ -192,6 +192,24 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
         assert finding.verdict == "holds"
         assert finding.beside["left out because they did not learn"] == {"networks": 1}
         assert {effect.seeds for effect in finding.printed.effects.values()} == {SEEDS - 1, SEEDS}
+
+
+def test_costs_are_those_of_networks_that_learned(tmp_path):
+    def one_lost(name, step, value):
+        if name == f"relu/active/{NEURONS} loss":
+            value = value.copy()
+            value[0] = np.linspace(6.0, 9.0, len(KEPT))
+        if name == f"relu/active/{NEURONS} needed" and step == 50:
+            value = value.copy()
+            value[0] = 0.0
+        return value
+
+    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
+        whole, left = (findings.Active(one).cost("relu", NEURONS, "static") for one in (run, copy))
+        assert left == pytest.approx(whole)
+        assert (
+            found(STUDY, copy, findings.ARISES).verdict == "holds"
+        )  # the least on the way is not that of the lost one
 
 
 def test_figures_tell_what_is_recorded(tmp_path):

@@ -17,8 +17,8 @@ from joma.models import Decoder
 from joma.runs import Run
 from joma.studies.sparsity import _sinks_findings as findings
 from joma.studies.sparsity import sinks
+from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
 from joma.studies.sparsity._sinks_networks import KEYS, KINDS, Config, Members, _mass, uniform
-from joma.studies.sparsity._sinks_readings import COPY, TEXT, Reading, copying, of_text, without_fetching
 
 STUDY = sinks.STUDY
 SEEDS = 4
@@ -120,6 +120,27 @@ def test_a_kind_that_never_attends_proves_nothing(tmp_path):
             assert finding.verdict == "holds"
             assert finding.printed.effects["made language"].seeds == SEEDS - 1
             assert finding.beside["left out because they did not learn"] == {"networks": 1}
+
+
+def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
+    """One network with softmax never attends, and puts all on the first key from the beginning on."""
+
+    def never_attends(name, step, value):
+        value = value.copy()
+        if name == f"{COPY}/softmax/attention/fetched":
+            value[0] = UNFETCHED
+        if name == f"{COPY}/softmax/attention/mass":
+            value[0, ..., 0] = 1.0
+        if name == f"{COPY}/softmax/attention/loss":
+            value[0] = 9.0
+        return value
+
+    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", never_attends) as copy:
+        told = found(STUDY, copy, findings.SINKS).beside["made language"]
+        assert told["strongest head"] == pytest.approx(0.4)
+        assert told["step with half of the final mass"] == 50
+        beside = found(STUDY, copy, findings.SOFTMAX).beside["made language"]
+        assert beside["loss minus that of softmax, in nats"] == pytest.approx(0.0)
 
 
 def test_figures_tell_what_is_recorded(tmp_path):

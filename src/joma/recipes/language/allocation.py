@@ -13,6 +13,7 @@ from torch.func import functional_call
 from joma.measure.allocation import allocate
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.models.groups import Part, parameter_groups
+from joma.models.products import half_products
 
 CLOSE = 1e-4
 """Nats by which the parts of one interval may miss its change. Rounding of float32 leaves about 1e-6."""
@@ -81,7 +82,9 @@ def layer_entropies(decoder: Decoder, parameters: Mapping[str, Tensor], tokens: 
             mean = (value.softmax(-1) * value.masked_fill(value == -torch.inf, 0.0)).sum(-1)
             found.append((value.logsumexp(-1) - mean).double().mean((1, 2, 3)))
 
-    functional_call(_Features(decoder), {f"decoder.{name}": p for name, p in parameters.items()}, (tokens, look))
+    given = {f"decoder.{name}": p for name, p in parameters.items()}
+    with half_products(False):  # in which a decoder may train: sums of float16 factors would not close
+        functional_call(_Features(decoder), given, (tokens, look))
     return torch.stack(found, dim=1)
 
 

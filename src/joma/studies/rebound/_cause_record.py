@@ -1,7 +1,7 @@
 """What the study of causes recorded, read back: ways down and back of every layer, and what they came through.
 
-The way down is from the start to the valley, the way back from the valley to the end. The valley is a step of the
-config, decided before the run, so that no noise chooses it.
+The way down is from the start to the valley, the way back from the valley to the end. The valley is one step of the
+config for all depths, layers and seeds, decided before the run, and not the lowest point of each curve.
 """
 
 from __future__ import annotations

@@ -136,7 +136,8 @@ def _dots(axis: Axes, found: Reading, by: Alike, optimizer: str) -> None:
     axis.plot(x[order], y, color=COLOURS[optimizer], lw=1.2, label=optimizer)
     for i, value in zip(order, y, strict=True):
         name, last = f"{found.rates[rates[i]]:g}", i == order[-1]
-        side: Any = {"xytext": (-4 if last else 4, 4), "ha": "right" if last else "left"}
+        above = optimizer != OPTIMIZERS[0]  # so that numbers of both optimizers do not meet
+        side: Any = {"xytext": (-4 if last else 4, 4 if above else -10), "ha": "right" if last else "left"}
         axis.annotate(name, (x[i], value), textcoords="offset points", fontsize=7, **side)
 
 

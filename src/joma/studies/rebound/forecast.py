@@ -169,7 +169,8 @@ def _with(past: Past, points: Sequence[int], now: dict[str, Tensor]) -> Past:
 
 def _judged(claim: Claim, run: Run, names: dict[Form, str]) -> Finding:
     """Entropy and logits are the cases. The skill is compared with that of the best control: "no change", whose skill
-    is 0, a straight line, or earlier runs, whichever has the highest mean.
+    is 0, a straight line, or earlier runs, whichever has the highest mean. That rule was made after the first quick run
+    had been seen.
     """
     expected = (
         "entropy and logits at step 2t are foretold with a skill above that of no change and of every other control, "

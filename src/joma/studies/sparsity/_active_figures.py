@@ -111,8 +111,7 @@ def _kept(seen: Active) -> Drawing:
     odd = [one for one in seen.config.activations if _worse_than_random(seen, one)]
     said += "".join(
         f" With {one}, the neurons that contribute most keep less than random ones, "
-        f"{_of(means[NEURONS, one], KEPT, 'best')} against {_of(means[NEURONS, one], KEPT, 'random')}: there the many "
-        "small contributions are needed."
+        f"{_of(means[NEURONS, one], KEPT, 'best')} against {_of(means[NEURONS, one], KEPT, 'random')}."
         for one in odd
     )
     how = (

@@ -1,6 +1,7 @@
 """What the study `deja-vu` claims, and how it judges: what sets of units carry, over seeds, beside its controls.
 
-What matters and the sizes were set after one look at the quick scale, and before any network of paper scale.
+What matters and the sizes were set after one look at the quick scale, and before any network of paper scale. The
+rule that units worth less than `NATS` count as nothing to keep came after a quick result had been seen.
 """
 
 from __future__ import annotations
@@ -128,9 +129,9 @@ class Active:
         return self._of_learned(activation, (none - loss[:, KEPT.index(by)]) / worth)
 
     def cost(self, activation: str, units: str, by: str) -> float:
-        """In nats, mean over seeds."""
+        """In nats, mean over the networks that learned."""
         loss = self.over_steps(activation, units, "loss")[-1]
-        return float((loss[:, KEPT.index(by)] - loss[:, 0]).mean())
+        return _mean(self._of_learned(activation, loss[:, KEPT.index(by)] - loss[:, KEPT.index("all")]))
 
     @property
     def lost(self) -> Numbers:
@@ -209,7 +210,7 @@ def _arises(run: Run) -> Finding:
     for activation in _trained(seen):
         # What can be done without, so that more is what the claim says.
         cases[activation] = compare(1 - seen.needed(activation), 1 - seen.needed(activation, step=0))
-        course = seen.over_steps(activation, NEURONS, "needed").mean(1)
+        course = seen.over_steps(activation, NEURONS, "needed")[:, seen.learned(activation)].mean(1)
         form.append(at_most(f"end above the least, {activation}", float(course[-1] - course.min()), TENTH / 2, "%"))
     if not cases:
         return not_run(ARISES, expected, UNLEARNED, COMMAND)

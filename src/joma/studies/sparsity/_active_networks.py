@@ -27,7 +27,7 @@ from joma.measure.active import (
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.language import TEXTS
-from joma.studies.sparsity._sinks_readings import Reading
+from joma.studies.sparsity._readings import Reading
 from joma.training import Ensemble, Optimizer, next_token_loss
 from joma.training.ensemble import Precision
 

@@ -13,6 +13,7 @@ from joma.claims.controls import hardest
 from joma.claims.evidence import at_least, at_most
 from joma.claims.finding import Finding
 from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.sparsity._kv_networks import COMMAND, prefix
@@ -244,18 +245,12 @@ def _explains(series: Series) -> dict[str, Any]:
 
 def _mean_correlation(one: Any, other: Any) -> float:
     pairs = zip(one.reshape(len(one), -1), other.reshape(len(other), -1), strict=True)
-    return float(np.mean([_correlation(a, b) for a, b in pairs]))
+    return float(np.mean([pearson(a, b) for a, b in pairs]))
 
 
 def _centred(values: Any) -> Any:
     """Each checkpoint without its mean: what is left differs between sequences."""
     return values - values.mean(-1, keepdims=True)
-
-
-def _correlation(one: Any, other: Any) -> float:
-    one, other = one - one.mean(), other - other.mean()
-    size = np.sqrt((one**2).sum() * (other**2).sum())
-    return float((one * other).sum() / size) if size > 0 else float("nan")
 
 
 def _partial(cost: Any, sparse: Any, loss: Any) -> float:
@@ -266,7 +261,7 @@ def _partial(cost: Any, sparse: Any, loss: Any) -> float:
         values = values.ravel()
         return values - fixed @ np.linalg.lstsq(fixed, values, rcond=None)[0]
 
-    return _correlation(freed(cost), freed(sparse))
+    return float(pearson(freed(cost), freed(sparse)))
 
 
 def _stories(run: Run) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,22 +24,47 @@ def find_stories() -> Path | None:
     return path if data and path.is_file() else None
 
 
+class _Header(NamedTuple):
+    """Seven sizes. words is below zero where the output has a matrix of its own."""
+
+    dim: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    words: int
+    length: int
+
+
 def load_stories(path: Path) -> Any:
     """The model in evaluation mode, from the llama2.c layout: a header of seven int32, then float32 tensors.
 
     llama2.c rotates adjacent pairs, transformers two halves: the rows of queries and keys are reordered.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     raw = path.read_bytes()
     if len(raw) < 28:
         raise BadInput(f"{path} must begin with a header of 28 bytes, it has {len(raw)}")
-    dim, hidden, layers, heads, kv_heads, words, length = np.frombuffer(raw[:28], "<i4").tolist()
-    sizes = (dim, hidden, layers, heads, kv_heads, abs(words), length)
+    header = _Header(*np.frombuffer(raw[:28], "<i4").tolist())
+    dim, _, layers, heads, kv_heads, words, _ = header
+    sizes = header._replace(words=abs(words))
     if not all(0 < size <= 65_536 for size in sizes) or dim % heads or heads % kv_heads or 4 * len(raw) < dim:
         raise BadInput(f"{path} has a header that describes no model: {', '.join(map(str, sizes))}")
+    parts = _cut(path, raw, _shapes(header))
+    for name, count in (("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads)):
+        pairs = parts[name].view(layers, count, dim // heads // 2, 2, dim)
+        parts[name] = pairs.transpose(2, 3).reshape(layers, -1, dim)
+    model = LlamaForCausalLM(_config(header))
+    model.load_state_dict(_state(parts, layers))
+    return model.eval()
+
+
+def _shapes(header: _Header) -> dict[str, tuple[int, ...]]:
+    """Of the tensors, in the order of the file."""
+    dim, hidden, layers, heads, kv_heads, words, length = header
     width = dim // heads
-    shapes = {
+    return {
         "embed_tokens": (abs(words), dim),
         "input_layernorm": (layers, dim),
         "self_attn.q_proj": (layers, dim, dim),
@@ -54,27 +79,24 @@ def load_stories(path: Path) -> Any:
         "rotary tables": (2, length, width // 2),
         **({} if words > 0 else {"lm_head": (abs(words), dim)}),
     }
-    parts = _cut(path, raw, shapes)
-    for name, count in (("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads)):
-        pairs = parts[name].view(layers, count, width // 2, 2, dim)
-        parts[name] = pairs.transpose(2, 3).reshape(layers, count * width, dim)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=abs(words),
-            hidden_size=dim,
-            intermediate_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            max_position_embeddings=length,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=words > 0,
-            bos_token_id=BEGIN,
-            attn_implementation="eager",
-        )
+
+
+def _config(header: _Header) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=abs(header.words),
+        hidden_size=header.dim,
+        intermediate_size=header.hidden,
+        num_hidden_layers=header.layers,
+        num_attention_heads=header.heads,
+        num_key_value_heads=header.kv_heads,
+        max_position_embeddings=header.length,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=header.words > 0,
+        bos_token_id=BEGIN,
+        attn_implementation="eager",
     )
-    model.load_state_dict(_state(parts, layers))
-    return model.eval()
 
 
 def _cut(path: Path, raw: bytes, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -104,7 +104,8 @@ def _by_place(seen: Sinks) -> Drawing:
     softmax = {reading: _four(seen, reading, "softmax").mean(1) for reading in READINGS}
     said = " ".join(
         f"On the {READINGS[reading]}, with softmax, the first word has {number(float(x[0]), '%')} in the first place "
-        f"and {number(float(x[2]), '%')} elsewhere; another word has {number(float(x[1]), '%')} in the first place."
+        f"and a copy of it {number(float(x[2]), '%')} elsewhere; another word has "
+        f"{number(float(x[1]), '%')} in the first place."
         for reading, x in softmax.items()
     )
     how = (

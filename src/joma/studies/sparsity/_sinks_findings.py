@@ -15,8 +15,8 @@ from joma.claims.rules import of_effect
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
+from joma.studies.sparsity._readings import COPY, TEXT
 from joma.studies.sparsity._sinks_networks import Config, called, guessing, uniform
-from joma.studies.sparsity._sinks_readings import COPY, TEXT
 
 MATTERS = 0.05  # of all attention, mean over layers and heads: five keys' worth and more where a query sees a hundred
 FALLEN = 0.1  # of the loss of guessing: networks that read the text and end less below it have not learned
@@ -190,13 +190,13 @@ def _sinks(run: Run) -> Finding:
 
 def _told(seen: Sinks, reading: str) -> dict[str, float]:
     """What else there is to say of softmax on a reading."""
-    heads = seen.over_steps(reading, "softmax")[-1][..., 0]  # (seeds, layers, heads)
+    heads = seen.over_steps(reading, "softmax")[-1][..., 0][seen.learned(reading, "softmax")]  # (seeds, layers, heads)
     numbers = {
         "uniform": seen.uniform,
         "untrained": known_mean(seen.first_key(reading, "softmax", step=0)),
         "second key": known_mean(seen.mean(reading, "softmax")[:, 1]),
-        "strongest head": float(heads.max((1, 2)).mean()),
-        "share of heads above 30 %": float((heads > STRONG).mean()),
+        "strongest head": known_mean(heads.max((1, 2))),
+        "share of heads above 30 %": known_mean((heads > STRONG).astype(float)),
         "step with half of the final mass": _half_way(seen, reading),
     }
     if "free" in seen.config.firsts:
@@ -206,7 +206,10 @@ def _told(seen: Sinks, reading: str) -> dict[str, float]:
 
 def _half_way(seen: Sinks, reading: str) -> float:
     """The first measuring point with half of what the first key gains in all; NaN where that does not matter."""
-    mass = seen.over_steps(reading, "softmax")[..., 0].mean((1, 2, 3))
+    kept = seen.learned(reading, "softmax")
+    if not kept.any():
+        return float("nan")
+    mass = seen.over_steps(reading, "softmax")[..., 0][:, kept].mean((1, 2, 3))
     gain = mass[-1] - mass[0]
     if gain < MATTERS:
         return float("nan")
@@ -266,7 +269,10 @@ def _against(claim: Claim, kind: str, expected: str, size: Callable[[str, float]
 
 def _costs(seen: Sinks, reading: str, kind: str) -> dict[str, float]:
     """How much attention goes to keys at all, and what the kind's loss is beside softmax's."""
-    losses = [seen.over_steps(reading, one, "loss")[-1].mean() for one in (kind, "softmax")]
+    losses = [
+        known_mean(np.where(seen.learned(reading, one), seen.over_steps(reading, one, "loss")[-1], np.nan))
+        for one in (kind, "softmax")
+    ]
     return {
         "networks with a head above 30 %": seen.strong(reading, kind),
         "attention on all keys": known_mean(seen.mean(reading, kind, "total")),

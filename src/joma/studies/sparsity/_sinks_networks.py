@@ -13,7 +13,7 @@ from torch import Tensor
 from joma.host.devices import must_be_a_device
 from joma.models.decoder import Attention, Decoder, DecoderConfig
 from joma.recipes.language import TEXTS
-from joma.studies.sparsity._sinks_readings import COPY, TEXT, Reading
+from joma.studies.sparsity._readings import COPY, TEXT, Reading
 from joma.training import Ensemble, Optimizer, next_token_loss
 from joma.training.ensemble import Precision
 

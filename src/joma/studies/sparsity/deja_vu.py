@@ -1,4 +1,7 @@
-"""Contextual sparsity: which heads and neurons each token needs, and whether the layer before tells."""
+"""Contextual sparsity: which heads and neurons each token needs, and whether the layer before tells.
+
+The sizes of the quick scale were tuned until it decided something.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from joma.runs import Run
 from joma.studies.sparsity import _active_findings as findings
 from joma.studies.sparsity._active_figures import draw
 from joma.studies.sparsity._active_networks import Config, Members
-from joma.studies.sparsity._sinks_readings import of_text
+from joma.studies.sparsity._readings import of_text
 from joma.training import train_all
 
 

@@ -1,4 +1,9 @@
-"""Attention sinks: when the first token comes to draw attention, and whether that needs softmax."""
+"""Attention sinks: when the first token comes to draw attention, and whether that needs softmax.
+
+The sizes of the quick scale were tuned until it decided something. The made language was chosen after trials
+(`_readings`). For the text at paper scale, depth, rate and length were changed once, after a trial without a
+sink.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ from joma.recipes.language import corpus as find_text
 from joma.recipes.language.text import remember_corpus, same_text
 from joma.runs import Run
 from joma.studies.sparsity import _sinks_findings as findings
+from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
 from joma.studies.sparsity._sinks_figures import draw
 from joma.studies.sparsity._sinks_networks import Config, Members, called
-from joma.studies.sparsity._sinks_readings import COPY, TEXT, Reading, copying, of_text, without_fetching
 from joma.training import train_all
 
 
@@ -101,7 +106,8 @@ STUDY = Study(
         "same with a learned logit (learned sink), and a sigmoid of each logit. All kinds begin with the same weights "
         "and read the same sequences. Measured is the attention of late queries, which see half of the sequence or "
         "more: how much of it goes to the first key. Uniform attention, the untrained network and the second key are "
-        "the controls. The first word is also replaced by another one, and put elsewhere, to tell place from word. "
-        "Kinds are compared only where softmax has a sink; a network that did not learn does not count."
+        "the controls. The first word is also replaced by another one, and a copy of it is put elsewhere, to tell "
+        "place from word. Kinds are compared only where softmax has a sink; a network that did not learn does not "
+        "count."
     ),
 )
