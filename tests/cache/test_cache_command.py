@@ -1,6 +1,7 @@
 """`joma cache`: table, JSON and figure of a saved model, and one sentence for what it cannot do."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -159,8 +160,26 @@ def test_weights_that_are_nan_are_one_sentence_and_leave_nothing(place, tmp_path
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[0, 0] = torch.nan
     model.save_pretrained(tmp_path / "nan")
+    capsys.readouterr()  # which draws a bar
     assert cache(tmp_path, tmp_path / "out", "--keep", "0.2", model="nan", text=place / "ids.npy") == 2
     said = capsys.readouterr().err
     assert "down_proj.weight" in said
     assert said.count("\n") == 1
     assert not list((tmp_path / "out").glob("*.*"))
+
+
+class Harm:
+    """What a pickle may call."""
+
+    def __reduce__(self):
+        return os.mkdir, ("harm",)
+
+
+def test_a_pickle_that_calls_is_refused_in_one_sentence(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fresh("llama").config.save_pretrained(tmp_path / "pickled")
+    torch.save({"lm_head.weight": Harm()}, tmp_path / "pickled" / "pytorch_model.bin")
+    assert cache(tmp_path, tmp_path / "out", model="pickled", text=place / "ids.npy") == 2
+    said = capsys.readouterr().err
+    assert said.endswith("pickle that holds more than tensors, and joma never runs such code\n")
+    assert not (tmp_path / "harm").exists()

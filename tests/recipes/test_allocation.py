@@ -164,3 +164,11 @@ def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text: C
         layer_entropies(decoder, dict(decoder.named_parameters()), text.tokens["valid"][None, :10].long())
         assert products._HALF["on"]
     assert seen == [False]
+
+
+@pytest.mark.parametrize("attention", ["off-by-one", "learned-sink", "sigmoid"])
+def test_entropy_of_logits_is_not_taken_for_that_of_other_attention(text: Corpus, attention: str) -> None:
+    """Their entropy, which is recorded beside it, is not that of a softmax of their logits."""
+    shape = replace(base(text).decoder, attention=attention)
+    with pytest.raises(ValueError, match=f"entropy of softmax attention, and the decoder's is {attention}"):
+        allocation(shape, text.tokens["valid"][None, :10].long(), 1)

@@ -88,10 +88,11 @@ def allocate(
     """The change of every measure between neighbouring states, split by the groups of parameters it came through.
 
     function: takes a dict of parameters by name, gives a floating tensor of measures of any shape. It must give the
-    same numbers when called again: no dropout. states: dicts of parameters, two or more, in the order of training,
-    float32 or float64; an iterator that reads checkpoints one by one holds two of them at a time. groups: {name:
-    [parameter names]}; ("qkv", (slice(None), 0)) instead of "qkv" is the part `qkv[:, 0]` of that parameter. No entry
-    may be in two groups. What is in none is collected in a last group "rest", so that the sum closes.
+    same numbers when called again: no dropout. TF32 and autocast are off around it. states: dicts of parameters, two or
+    more, in the order of training, float32 or float64; an iterator that reads checkpoints one by one holds two of them
+    at a time. groups: {name: [parameter names]}; ("qkv", (slice(None), 0)) instead of "qkv" is the part `qkv[:, 0]` of
+    that parameter. No entry may be in two groups. What is in none is collected in a last group "rest", so that the sum
+    closes.
 
     Each interval gets 2, 4 and 8 nodes, then it is halved where it is worst, until its closing error is at most
 

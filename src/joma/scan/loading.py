@@ -115,6 +115,10 @@ def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
             raise CheckpointError(
                 f"{what} needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
             ) from None
+        if "Weights only load failed" in said:  # torch goes on to say how to run them
+            raise CheckpointError(
+                f"{what} has weights in a pickle that holds more than tensors, and joma never runs such code"
+            ) from None
         raise CheckpointError(f"{what} cannot be loaded by transformers: {said[:160]}") from None
 
 

@@ -48,6 +48,8 @@ def allocation(config: DecoderConfig, inputs: Tensor, sequences: int) -> dict[st
 
     inputs: (sequences, length) of the validation text, of which `sequences` are read, spread evenly.
     """
+    if config.attention != "softmax":
+        raise ValueError(f"allocate splits the entropy of softmax attention, and the decoder's is {config.attention}")
     chosen = inputs[torch.linspace(0, len(inputs) - 1, min(sequences, len(inputs))).long()]
     groups = parameter_groups(config, by_layer=True)
 
