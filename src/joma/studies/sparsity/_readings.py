@@ -1,4 +1,4 @@
-"""What the networks of the study `sinks` read: a text, and a made language in which attention is mostly idle.
+"""What the networks of `sinks` and `deja-vu` read: a text, and a made language in which attention is mostly idle.
 
 The made language, its sizes and its rates were chosen after trials in which softmax formed a sink and all kinds of
 attention learned to fetch. So the sink of softmax is not a finding there. What the other kinds do is one.
@@ -6,12 +6,14 @@ attention learned to fetch. So the sink of softmax is not a finding there. What 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from joma.data.text import Corpus, CorpusError
+from joma.recipes.language import LanguageModelConfig, same_text
+from joma.runs import Run
 
 COPY, TEXT = "copying", "text"
 """The readings. In the first, attention helps at few tokens, so that a head has nothing to do at all others."""
@@ -32,6 +34,31 @@ class Reading(NamedTuple):
     def first(self) -> int:
         """The fixed first token: a word of its own, after all others."""
         return self.words
+
+
+class Told(Protocol):
+    """A config that names a text."""
+
+    @property
+    def corpus(self) -> str: ...
+    @property
+    def data(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+def text_config(config: Told) -> LanguageModelConfig:
+    """What says which text is meant to those who find it."""
+    return LanguageModelConfig(
+        corpus=config.corpus, data=config.data, tokens=config.tokens, vocabulary=config.vocabulary
+    )
+
+
+def same_words(config: Told, run: Run) -> None:
+    """A study's `check`: the text of a finished run is still the one that is found, or none is found."""
+    same_text(text_config(config), run)
 
 
 def of_text(text: Corpus, length: int, valid: int) -> Reading:

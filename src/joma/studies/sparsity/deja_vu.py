@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from joma.claims.contract import NotRun, Progress, Study, each_claim
 from joma.host.devices import lacking
-from joma.recipes.language import LanguageModelConfig
 from joma.recipes.language import corpus as find_text
-from joma.recipes.language.text import remember_corpus, same_text
+from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 from joma.studies.sparsity import _active_findings as findings
 from joma.studies.sparsity._active_figures import draw
 from joma.studies.sparsity._active_networks import Config, Members
-from joma.studies.sparsity._readings import of_text
+from joma.studies.sparsity._readings import of_text, same_words, text_config
 from joma.training import train_all
 
 
@@ -22,7 +21,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     """Train networks of every activation, and look on the way which heads and neurons tokens need."""
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), findings.COMMAND)
-    text = find_text(_of_text(config), progress)
+    text = find_text(text_config(config), progress)
     remember_corpus(text, run)
     reading = of_text(text, config.length, 2 * config.sequences)
     run.keep("words", lambda: reading.words)
@@ -31,17 +30,6 @@ def run(config: Config, run: Run, progress: Progress) -> None:
         run,
         progress=lambda share, doing: progress(0.02 + 0.97 * share, doing),
     )
-
-
-def _of_text(config: Config) -> LanguageModelConfig:
-    return LanguageModelConfig(
-        corpus=config.corpus, data=config.data, tokens=config.tokens, vocabulary=config.vocabulary
-    )
-
-
-def check(config: Config, run: Run) -> None:
-    """The text of a finished run is still the one that is found, or none is found."""
-    same_text(_of_text(config), run)
 
 
 STUDY = Study(
@@ -70,7 +58,7 @@ STUDY = Study(
     run=run,
     judge=each_claim(*findings.JUDGES),
     draw=draw,
-    check=check,
+    check=same_words,
     about=(
         "Decoders are trained on a text, with ReLU and with GELU. At several steps, every token is asked which neurons "
         "and which heads carry 90 % of what their layer adds to the stream. Sets of one size are then compared: the "

@@ -11,12 +11,20 @@ from collections.abc import Callable
 
 from joma.claims.contract import NotRun, Progress, Study, each_claim
 from joma.host.devices import lacking
-from joma.recipes.language import LanguageModelConfig
 from joma.recipes.language import corpus as find_text
-from joma.recipes.language.text import remember_corpus, same_text
+from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 from joma.studies.sparsity import _sinks_findings as findings
-from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
+from joma.studies.sparsity._readings import (
+    COPY,
+    TEXT,
+    Reading,
+    copying,
+    of_text,
+    same_words,
+    text_config,
+    without_fetching,
+)
 from joma.studies.sparsity._sinks_figures import draw
 from joma.studies.sparsity._sinks_networks import Config, Members, called
 from joma.training import train_all
@@ -42,7 +50,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
 
 def _readings(config: Config, run: Run, progress: Progress) -> dict[str, Callable[[], Reading]]:
     def text() -> Reading:
-        found = find_text(_of_text(config), progress)
+        found = find_text(text_config(config), progress)
         remember_corpus(found, run)
         return of_text(found, config.length, config.valid)
 
@@ -52,17 +60,6 @@ def _readings(config: Config, run: Run, progress: Progress) -> dict[str, Callabl
         )
 
     return {COPY: made, TEXT: text}
-
-
-def _of_text(config: Config) -> LanguageModelConfig:
-    return LanguageModelConfig(
-        corpus=config.corpus, data=config.data, tokens=config.tokens, vocabulary=config.vocabulary
-    )
-
-
-def check(config: Config, run: Run) -> None:
-    """The text of a finished run is still the one that is found, or none is found."""
-    same_text(_of_text(config), run)
 
 
 STUDY = Study(
@@ -99,7 +96,7 @@ STUDY = Study(
     run=run,
     judge=each_claim(*findings.JUDGES),
     draw=draw,
-    check=check,
+    check=same_words,
     about=(
         "Decoders with four kinds of attention are trained on a text and on a made language in which attention helps "
         "at few tokens only. The kinds are softmax, softmax with one more key of logit 0 and value 0 (off-by-one), the "
