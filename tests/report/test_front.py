@@ -139,7 +139,7 @@ def test_cards_show_paper_scale_first_and_this_run_in_small(
 
 
 def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[Result]) -> None:
-    names = ("a", "b", "c", "d", "e")
+    names = ("a", "b", "c", "d", "e", "f", "g")
     several = [
         dataclasses.replace(
             results[0],

@@ -1,4 +1,4 @@
-"""Four cards under the headline: a figure, a question, and the answer in a sentence made from its finding."""
+"""Six cards under the headline: a figure, a question, and the answer in a sentence made from its finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from joma.report.markup import Anchors
 from joma.report.questions import DRAWN_FOR_THEOREMS, QUESTIONS, THEOREMS, Question
 from joma.report.verdict_words import WORDS, css, notable
 
-CARDS = 4
+CARDS = 6
 
 
 @dataclass(frozen=True)

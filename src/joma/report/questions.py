@@ -58,6 +58,18 @@ QUESTIONS = (
         "with a linear MLP by",
     ),
     Question(
+        "Do higher layers come back by their own attention?",
+        "rebound-cause/own-qk-higher-layers",
+        "in the second of two layers own queries and keys change entropy by",
+        "all weights below it by",
+    ),
+    Question(
+        "Can the theory foretell attention?",
+        "forecast/theorem-1-foretells",
+        "the skill of Theorem 1 over “no change” is",
+        "that of the curve of other seeds is",
+    ),
+    Question(
         "Do neurons learn the hidden tree?",
         "table1/lowest-latents-align",
         "a latent correlates with its best neuron by",
