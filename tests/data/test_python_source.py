@@ -1,6 +1,7 @@
-"""The standard library as a corpus, and its labels against a slow reading of the syntax tree."""
+"""The source of a package as a corpus, and its labels against a slow reading of the syntax tree."""
 
 import ast
+import hashlib
 import io
 import random
 import tokenize
@@ -12,7 +13,14 @@ import torch
 from joma.data import _syntax, python_source
 from joma.data._syntax import CLASSES, LEVELS, labelled
 from joma.data.errors import CorpusError
-from joma.data.python_source import python_tokens, source_files, source_text
+from joma.data.python_source import (
+    REFERENCE,
+    python_tokens,
+    source_files,
+    source_folder,
+    source_release,
+    source_text,
+)
 
 SAMPLE = '''\
 """Doc."""
@@ -66,12 +74,61 @@ def label(file, level, word, occurrence=0):
 # Text
 
 
-def test_it_is_the_library_and_nothing_installed():
+def test_it_is_the_package_without_its_tests():
     files = list(source_files())
-    names = {path.name for path in files}
-    assert {"dataclasses.py", "ast.py"} <= names
-    assert not any("site-packages" in path.parts or "test" in path.parts for path in files)
+    names = {path.relative_to(source_folder()).as_posix() for path in files}
+    assert {"core/basic.py", "polys/rings.py"} <= names
+    assert not any({"tests", "_antlr"} & set(name.split("/")) for name in names)
     assert files == list(source_files())
+
+
+def test_the_order_is_that_of_a_hash_of_the_names(tmp_path):
+    for name in ("b/x.py", "a.py", "c.py", "b/y.py", "b/tests/z.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = [path.relative_to(tmp_path).as_posix() for path in source_files(tmp_path)]
+    expected = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("b/x.py", "a.py", "c.py", "b/y.py")}
+    assert found == sorted(expected, key=expected.get)
+
+
+reference = pytest.mark.skipif(
+    source_release().sha256 != REFERENCE.sha256,
+    reason=f"sympy {source_release().version} is installed, and the numbers below are of {REFERENCE.version}",
+)
+
+
+@reference
+def test_every_version_of_python_makes_the_same_tokens():
+    """The hash was found with Python 3.11, 3.12 and 3.13, over the first 60,000 tokens."""
+    code = python_tokens(4096, tokens=60_000)
+    digest = hashlib.sha256("\0".join((*code.vocabulary, *code.files)).encode())
+    for tensor in (code.tokens, *(code.labels[level] for level in sorted(code.labels)), code.starts):
+        digest.update(tensor.to(torch.int64).numpy().astype("<i8").tobytes())
+    assert digest.hexdigest() == "04f84b723a26bd71763710a4e4f1e3d5a7bdab551297a2bd4213ba8ce32a8995"
+
+
+@reference
+def test_the_hash_of_the_release_is_that_of_its_files():
+    digest = hashlib.sha256()
+    for path in source_files():
+        content = path.read_bytes()
+        digest.update(path.relative_to(source_folder()).as_posix().encode() + b"\0%d\0" % len(content) + content)
+    assert digest.hexdigest() == REFERENCE.sha256 == python_tokens(20, tokens=500).source
+
+
+def test_another_file_is_another_release(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr(python_source, "source_folder", lambda: tmp_path)
+    first = source_release()
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert first.sha256 != source_release().sha256
+    assert python_tokens(20).source == source_release().sha256
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(python_source, "find_spec", lambda name: None)
+    with pytest.raises(CorpusError, match=r"the source of sympy, which is not installed: pip install sympy==1\.14\.0"):
+        source_text(10)
 
 
 def test_text_is_deterministic_and_cut():

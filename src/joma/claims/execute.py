@@ -17,6 +17,7 @@ import numpy as np
 
 from joma.claims.contract import Finding, NotRun, Progress, Study, check_config, silent
 from joma.claims.finding import Provenance
+from joma.claims.text_source import source_of
 from joma.claims.verdicts import not_run
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style, to_svg
@@ -175,6 +176,7 @@ def provenance(run: Run) -> Provenance:
         machine=str(machine),
         created=run.created,
         record=run.path.name,
+        text_sha256=source_of(run),
     )
 
 

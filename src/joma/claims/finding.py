@@ -34,10 +34,13 @@ class Provenance:
     created: str = ""
     record: str = ""
     """The run's file."""
+    text_sha256: str = ""
+    """Of the files that a text was read from, where it comes with a package: see `joma.claims.text_source`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """Plain data; the hash of a text only where there is one."""
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return given if self.text_sha256 else {name: given[name] for name in given if name != "text_sha256"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,8 @@ class Finding:
             None if data["evidence"][form] is None else Evidence.from_json(data["evidence"][form])
             for form in ("printed", "corrected")
         )
-        provenance = {name: data["provenance"][name] for name in Provenance.__dataclass_fields__}
+        given = {"text_sha256": "", **data["provenance"]}  # most findings have no text
+        provenance = {name: given[name] for name in Provenance.__dataclass_fields__}
         return Finding(
             claim,
             data["expected"],

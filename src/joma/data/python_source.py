@@ -1,14 +1,20 @@
-"""A corpus that every machine with Python has: the source of its standard library, with the syntax it is written in."""
+"""A corpus that every machine with torch has: the source of sympy, with the syntax it is written in.
+
+torch needs sympy, so nothing has to be downloaded. The standard library would be there too, but it is another text in
+every version of Python. One release of sympy is the same everywhere, and the lock pins it (`REFERENCE`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,29 +26,70 @@ from joma.data.errors import CorpusError
 from joma.host.progress import Progress, silent
 from joma.host.words import brief
 
-_LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3")
-"""Not the library itself, or text made to be odd: test data in strange encodings, grammars, generated tables."""
-_TABLES = ("encodings", "pydoc_data")
-"""Data written as Python: left out where syntax matters."""
-_FORMAT = 1  # of the cached file; raised when tokens or labels change
+PACKAGE = "sympy"
+_LEFT_OUT = ("__pycache__", "test", "tests", "test-examples", "benchmarks", "_antlr")
+"""Not the library itself, or written by a program: grammars as tables."""
+_TABLES = ("polyquinticconst.py", "resolvent_lookup.py")
+"""Numbers written as Python."""
+_FORMAT = 2  # of the cached file; raised when tokens or labels change
+
+
+class Release(NamedTuple):
+    """Which text it is: the version of the package, and the sha256 of the names and contents of its files."""
+
+    version: str
+    sha256: str
+
+
+REFERENCE = Release("1.14.0", "6ac622e369442287cb77b1a53b6acb2d5b1ede9e0679be3f9252a2867dde5e21")
+"""The release that the kept numbers at quick scale were made with."""
+
+
+def source_folder() -> Path:
+    """Where the package is installed. It is not imported.
+
+    >>> source_folder().name
+    'sympy'
+    """
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise CorpusError(
+            f"the text is the source of {PACKAGE}, which is not installed: pip install {PACKAGE}=={REFERENCE.version}"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def source_release() -> Release:
+    """The text as it is installed here; numbers can be compared with others where its sha256 is the same.
+
+    >>> len(source_release().sha256)
+    64
+    """
+    try:
+        installed = version(PACKAGE)
+    except PackageNotFoundError:
+        installed = "of an unknown version"
+    return Release(installed, _digest(_sources(source_folder())))
 
 
 def source_files(folder: Path | None = None) -> Iterator[Path]:
-    """The .py files of the standard library (or of a folder), in an order that depends on nothing but their names.
+    """The .py files of the package (or of a folder), in an order that depends on nothing but their names.
+
+    A hash of the name mixes them, so that the first thousand tokens are of many parts of the package.
 
     >>> next(source_files()).suffix
     '.py'
     """
-    root = Path(sysconfig.get_path("stdlib")) if folder is None else folder
+    root = source_folder() if folder is None else Path(folder)
     found: list[Path] = []
     for place, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
-        found += [Path(place, name) for name in names if name.endswith(".py")]
-    yield from sorted(found)
+        found += [Path(place, name) for name in names if name.endswith(".py") and name not in _TABLES]
+    yield from sorted(found, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
 
 
 def source_text(characters: int | None = None) -> str:
-    """The files one after another, a form feed between them, cut after `characters`. Deterministic for a version.
+    """The files one after another, a form feed between them, cut after `characters`.
 
     Files that are not UTF-8 are skipped.
 
@@ -79,7 +126,8 @@ class PythonTokens:
         depth       the number of blocks around; this one has no names
 
     files, starts: the names of the files, and (files + 1,) where each begins; the last is N.
-    skipped: how many files did not parse. sha256: names source, version of Python and number of tokens.
+    skipped: how many files did not parse. sha256: names the files and the number of tokens; every version of Python
+    makes the same tokens of them. source: the sha256 of the files alone, see `source_release`.
 
     >>> code = python_tokens(256, tokens=2000)
     >>> sorted(code.labels), code.vocabulary[:2], int(code.starts[-1])
@@ -94,6 +142,7 @@ class PythonTokens:
     starts: Tensor
     skipped: int
     sha256: str
+    source: str
 
     def __repr__(self) -> str:
         return brief(self)
@@ -102,13 +151,12 @@ class PythonTokens:
 def python_tokens(
     vocabulary: int = 4096, *, tokens: int | None = None, folder: Path | None = None, progress: Progress = silent
 ) -> PythonTokens:
-    """The standard library's source, tokenised by Python's own lexer and labelled from its syntax tree.
+    """The source of sympy, tokenised by Python's own lexer and labelled from its syntax tree.
 
     vocabulary: at most so many entries, the nine classes included. Comments are left out, formatted strings and
     strings of more than 40 characters are always `<string>`.
-    tokens: stop after so many; the files come in an order mixed by a hash of their names, so that the first thousand
-    are of many packages. folder: another folder of source instead.
-    Test packages and generated tables are left out. Deterministic for a version of Python, and cached.
+    tokens: stop after so many. The files come as `source_files` orders them. folder: another folder of source instead.
+    Tests and generated tables are left out. The same in every version of Python from 3.11 on, and cached.
 
     >>> code = python_tokens(256, tokens=2000)
     >>> len(code.vocabulary), code.tokens.shape, code.names["block"][:3]
@@ -121,17 +169,16 @@ def python_tokens(
         )
     if tokens is not None and tokens < 1:
         raise CorpusError(f"tokens must be at least 1, got {tokens}")
-    sources = _sources(folder)
+    root = source_folder() if folder is None else Path(folder)
+    sources = _sources(root)
     if not sources:
-        raise CorpusError(f"{folder or sysconfig.get_path('stdlib')} holds no Python source")
-    digest = hashlib.sha256()
-    for name, content in sources.items():
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    # The lexer and the tree depend on the version, to the last digit.
-    key = key_of(_FORMAT, sys.implementation.name, sys.version_info[:3], digest.hexdigest(), tokens)
+        raise CorpusError(f"{root} holds no Python source")
+    source = _digest(sources)
+    # What lexer and tree make of source from elsewhere may depend on the version: each keeps its own.
+    key = key_of(_FORMAT, sys.implementation.name, sys.version_info[:3], source, tokens)
     kept = remembered("python", key, lambda: _prepared(sources, tokens, progress))
     if not len(kept["words"]):
-        raise CorpusError(f"none of the {len(sources)} files of {folder} is Python that this version reads")
+        raise CorpusError(f"none of the {len(sources)} files of {root} is Python that this version reads")
     words = unpacked(kept["vocabulary"])
     listed, entry = _cut(kept["words"].numpy(), words, kept["classes"].numpy(), vocabulary)
     return PythonTokens(
@@ -142,20 +189,21 @@ def python_tokens(
         files=unpacked(kept["files"]),
         starts=kept["starts"],
         skipped=int(kept["skipped"]),
-        sha256=key,
+        sha256=key_of(_FORMAT, source, tokens),
+        source=source,
     )
 
 
-def _sources(folder: Path | None) -> dict[str, bytes]:
-    """Name to content, ordered by a hash of the name, so that the beginning is a sample of the whole."""
-    root = Path(sysconfig.get_path("stdlib")) if folder is None else Path(folder)
-    found = {}
-    for path in source_files(root):
-        name = path.relative_to(root).as_posix()
-        # _sysconfigdata and config- hold the settings of one build, not of a version.
-        if not set(name.split("/")) & set(_TABLES) and not name.startswith(("_sysconfigdata", "config-")):
-            found[name] = path.read_bytes()
-    return dict(sorted(found.items(), key=lambda item: hashlib.sha256(item[0].encode()).digest()))
+def _sources(root: Path) -> dict[str, bytes]:
+    """Name to content, in the order of `source_files`."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in source_files(root)}
+
+
+def _digest(sources: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sources.items():
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ training split: <unk> first, then by frequency, ties in alphabetical order.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from joma.data._words import (
     split_files,
 )
 from joma.data.errors import CorpusError
-from joma.data.python_source import python_tokens
+from joma.data.python_source import PACKAGE, python_tokens
 from joma.host.progress import Progress, silent
 from joma.host.words import brief, counted
 from joma.theory.arguments import Number, as_tensor
@@ -59,7 +58,8 @@ class Corpus:
     """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
 
     name: what messages and records call it. vocabulary: its words. sha256 names the content and the rules that made
-    tokens of it, for a record of what a model was trained on.
+    tokens of it, for a record of what a model was trained on. source: of text that comes with a package, the sha256 of
+    its files (`joma.data.python_source.source_release`).
 
     >>> corpus = Corpus("tiny", ("<unk>", "a", "b"), {"train": torch.tensor([1, 2, 2], dtype=torch.int32)}, "")
     >>> [corpus.vocabulary[number] for number in corpus.tokens["train"]]
@@ -70,6 +70,7 @@ class Corpus:
     vocabulary: tuple[str, ...]
     tokens: dict[str, Tensor]
     sha256: str
+    source: str = ""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -144,7 +145,7 @@ def text_file(path: Path | str, *, progress: Progress = silent) -> Corpus:
 
 
 def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress: Progress = silent) -> Corpus:
-    """The standard library's source (see `python_tokens`), which needs no download.
+    """The source of sympy (see `python_tokens`), which torch brings: nothing is downloaded.
 
     Whole files, at most 5 % of the tokens each, are held out to validate and to test. Words outside the vocabulary are
     the token of their lexical class, so there is no <unk>. The vocabulary is made from all three splits.
@@ -165,7 +166,7 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
     if not all(parts.values()):
         raise CorpusError(f"{len(code.tokens):,} tokens are too few files to hold some out; ask for more tokens")
     ids = {split: torch.cat(part) for split, part in parts.items()}
-    return Corpus(f"python-{platform.python_version()}", code.vocabulary, ids, key_of(code.sha256, vocabulary))
+    return Corpus(PACKAGE, code.vocabulary, ids, key_of(code.sha256, vocabulary), code.source)
 
 
 def find_corpus(

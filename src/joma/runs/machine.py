@@ -13,10 +13,12 @@ import joma
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, joma, numpy, torch and SQLite, and joma's commit; torch is looked up, not imported.
+    """Versions of Python, joma, numpy, torch, sympy and SQLite, and joma's commit; nothing is imported for it.
+
+    sympy's source is the text at quick scale.
 
     >>> sorted(versions())
-    ['commit', 'joma', 'numpy', 'python', 'sqlite', 'torch']
+    ['commit', 'joma', 'numpy', 'python', 'sqlite', 'sympy', 'torch']
     """
     return {
         "python": platform.python_version(),
@@ -24,6 +26,7 @@ def versions() -> dict[str, str]:
         "commit": _commit(),
         "numpy": _installed("numpy"),
         "torch": _installed("torch"),
+        "sympy": _installed("sympy"),
         "sqlite": sqlite3.sqlite_version,
     }
 

@@ -30,7 +30,7 @@ from joma.studies.depth_width.depth_width import STUDY
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
 TINY = Config(
-    texts=("python", "wikitext-2"),
+    texts=("sympy", "wikitext-2"),
     tokens=30_000,
     vocabulary=40,
     layers=(1, 2),
@@ -48,7 +48,7 @@ TINY = Config(
     points=2,
     timed=False,
 )
-TEXTS, TREES = ("python", "wikitext-2", SHUFFLED), (DEEP, FLAT)
+TEXTS, TREES = ("sympy", "wikitext-2", SHUFFLED), (DEEP, FLAT)
 SEEDS = np.array([-1.0, 0.0, 1.0])
 
 
@@ -233,7 +233,7 @@ def test_verdicts_of_a_tiny_run(tiny):
 
 
 def test_members_of_one_seed_start_alike_at_every_rate(tiny):
-    start = Sweep(tiny, "python").curves[0, 0]  # (rates, seeds)
+    start = Sweep(tiny, "sympy").curves[0, 0]  # (rates, seeds)
     np.testing.assert_allclose(start[0], start[1], rtol=1e-6)
     assert len(np.unique(start[0].round(6))) == 3
 
@@ -287,7 +287,7 @@ def test_a_text_that_is_not_there_is_not_run(timed):
     assert of.verdict == "not run"
     assert "WikiText-2 was not part of this run" in of.reason
     assert "wikitext-2" not in kinds_of(run)
-    assert "was not part" not in found(STUDY, run, _claims.DEEPER["python"]).reason
+    assert "was not part" not in found(STUDY, run, _claims.DEEPER["sympy"]).reason
 
 
 def test_a_run_without_any_text_is_not_run(tmp_path):
@@ -346,14 +346,14 @@ def judged(run, path, claim, **kinds):
         (losses(1.3), "fails"),
     ],
 )
-@pytest.mark.parametrize("kind", ["python", "wikitext", "deep"])
+@pytest.mark.parametrize("kind", ["sympy", "wikitext", "deep"])
 def test_deeper_must_beat_chance_and_another_rate(tiny, tmp_path, kind, values, verdict):
     claim = _claims.DEEPER[{"wikitext": "wikitext-2", "deep": DEEP}.get(kind, kind)]
     assert judged(tiny, tmp_path / "made", claim, **{kind: values}) == verdict
 
 
 def test_the_best_shape_is_asked_on_every_data_set(tiny, tmp_path):
-    everywhere = dict.fromkeys(("python", "wikitext", "deep"), losses(0.9))
+    everywhere = dict.fromkeys(("sympy", "wikitext", "deep"), losses(0.9))
     assert judged(tiny, tmp_path / "all", _claims.BEST, **everywhere) == "holds"
     assert judged(tiny, tmp_path / "one", _claims.BEST, **everywhere | {"deep": losses(1.2)}) == "only qualitative"
     assert judged(tiny, tmp_path / "none", _claims.BEST, **dict.fromkeys(everywhere, losses(1.2))) == "fails"
@@ -362,12 +362,12 @@ def test_the_best_shape_is_asked_on_every_data_set(tiny, tmp_path):
 def test_shape_against_rate(tiny, tmp_path):
     large, small = losses(1.3, rate=0.1), losses(1.05, rate=0.4)
     for name, values, verdict in (("large", large, "holds"), ("small", small, "fails")):
-        kinds = dict.fromkeys(("python", "wikitext", "deep"), values)
+        kinds = dict.fromkeys(("sympy", "wikitext", "deep"), values)
         assert judged(tiny, tmp_path / name, _claims.SHAPE, **kinds) == verdict
 
 
 @pytest.mark.parametrize(
-    ("claim", "kind", "control"), [(_claims.HIERARCHY, "deep", "flat"), (_claims.ORDER, "python", SHUFFLED)]
+    ("claim", "kind", "control"), [(_claims.HIERARCHY, "deep", "flat"), (_claims.ORDER, "sympy", SHUFFLED)]
 )
 def test_gains_are_compared_with_data_without_hierarchy(tiny, tmp_path, claim, kind, control):
     gain, none = losses(0.5), losses(1.0)
@@ -379,17 +379,17 @@ def test_gains_are_compared_with_data_without_hierarchy(tiny, tmp_path, claim, k
 def test_networks_that_learned_nothing_tell_nothing(tiny, tmp_path):
     idle = losses(9.0, 9.0)
     run = made(tiny, tmp_path / "idle", python=idle, deep=idle)
-    for claim in (_claims.DEEPER["python"], _claims.BEST, _claims.SHAPE, _claims.HIERARCHY, _claims.ORDER):
+    for claim in (_claims.DEEPER["sympy"], _claims.BEST, _claims.SHAPE, _claims.HIERARCHY, _claims.ORDER):
         finding = found(STUDY, run, claim)
         assert finding.verdict == "not run"
         assert "1 layer learned nothing: their loss is 9.000 nats" in finding.reason
     some = made(tiny, tmp_path / "some", python=losses(9.0))
     assert "no deeper shape learned" in found(STUDY, some, _claims.BEST).reason
-    assert "networks of 2 layers learned nothing" in found(STUDY, some, _claims.DEEPER["python"]).reason
+    assert "networks of 2 layers learned nothing" in found(STUDY, some, _claims.DEEPER["sympy"]).reason
 
 
 def test_shuffled_text_need_not_be_learned(tiny, tmp_path):
-    kinds = {"python": losses(0.5), SHUFFLED: losses(9.0, 9.0)}
+    kinds = {"sympy": losses(0.5), SHUFFLED: losses(9.0, 9.0)}
     assert judged(tiny, tmp_path / "made", _claims.ORDER, **kinds) == "holds"
 
 
@@ -397,7 +397,7 @@ def test_no_seed_chooses_its_own_rate(tiny, tmp_path):
     """The last seed would be much better at the second rate, but the others are not."""
     values = losses(1.0, rate=0.1, spread=0.0)
     values[:, 1, 2] = 0.5
-    sweep = Sweep(made(tiny, tmp_path / "made", python=values), "python")
+    sweep = Sweep(made(tiny, tmp_path / "made", sympy=values), "sympy")
     np.testing.assert_allclose(sweep.at_best(0)[2], 1.0)
     np.testing.assert_allclose(sweep.at_best(0)[:2], 1.1)  # to them it spoke for the second rate
     assert sweep.best_rate(0) == 1
@@ -405,7 +405,7 @@ def test_no_seed_chooses_its_own_rate(tiny, tmp_path):
 
 def test_the_rate_is_not_chosen_on_what_is_judged(tiny, tmp_path):
     values = losses(1.0, spread=0.0)
-    base = made(tiny, tmp_path / "base", python=values)
+    base = made(tiny, tmp_path / "base", sympy=values)
 
     def turned(name, step, value):
         return value[::-1].copy() if name.startswith("text") and name.endswith("judging") else value
@@ -424,7 +424,7 @@ def test_a_network_is_read_where_the_choosing_half_is_lowest(tiny, tmp_path):
         worse = {"choosing": 1.0, "judging": -0.5}  # after the best point one half rises and the other falls
         return value + worse[name.rpartition("/")[2]] if "/valid/" in name and step == last else value
 
-    sweep = Sweep(changed(base, tmp_path / "later", later), "python")
+    sweep = Sweep(changed(base, tmp_path / "later", later), "sympy")
     np.testing.assert_allclose(sweep.at_best(0), 1.0, atol=0.01)
 
 
@@ -438,10 +438,10 @@ def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
         return value
 
     run = changed(base, tmp_path / "lost", lost)
-    sweep = Sweep(run, "python")
+    sweep = Sweep(run, "sympy")
     assert sweep.diverged == 3
     np.testing.assert_allclose(sweep.at_best(1), 0.6, atol=0.01)  # the other rate
-    finding = found(STUDY, run, _claims.DEEPER["python"])
+    finding = found(STUDY, run, _claims.DEEPER["sympy"])
     assert finding.beside["networks left out"] == {"diverged on Python source": 3.0}
     for drawing in STUDY.draw(run):
         says_what_is_seen(drawing)
@@ -463,7 +463,7 @@ def test_the_caption_follows_the_numbers(tiny, tmp_path):
         ({"tree_layers": (4, 2)}, "tree_layers must be at least 2 different numbers in rising order"),
         ({"rates": (1e-3, 1e-3)}, "rates must be at least 2 different numbers"),
         ({"texts": ("song",)}, "texts must be among python, wikitext-2, wikitext-103, got 'song'"),
-        ({"texts": ("python", "python")}, "texts must differ"),
+        ({"texts": ("sympy", "sympy")}, "texts must differ"),
         ({"seeds": 2}, "seeds must be at least 3"),
         ({"branching": (4,)}, "branching must have two levels or more"),
         ({"rho": 1.0}, "rho must lie above 0 and below 1"),

@@ -300,7 +300,7 @@ def test_networks_that_learned_nothing_have_no_valley(tmp_path):
 
 
 def test_not_run_says_what_would():
-    assert onset._command(type("Run", (), {"config": {"corpus": "python"}})).endswith("rebound-onset --scale paper")
+    assert onset._command(type("Run", (), {"config": {"corpus": "sympy"}})).endswith("rebound-onset --scale paper")
 
 
 @pytest.mark.parametrize(

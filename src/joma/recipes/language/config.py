@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joma.data.python_source import PACKAGE
 from joma.host.devices import must_be_a_device
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.models.decoder import DecoderConfig
 from joma.training import Optimizer
 from joma.training.ensemble import Precision
 
-PYTHON = "python"
-"""The corpus that needs no download: the source of Python's standard library."""
+PYTHON = PACKAGE
+"""The corpus that needs no download: the source of sympy, which torch brings."""
 TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
 """Every corpus that has a name, as a caption calls it; a text file is called by its own."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from joma.claims.contract import NotRun, Progress, silent
+from joma.claims.text_source import remember_source
 from joma.data.text import Corpus, CorpusError, cut_vocabulary, find_corpus, python_corpus, streams, text_file
 from joma.recipes.language.config import PYTHON, TEXTS, LanguageModelConfig
 from joma.runs import Run
@@ -72,6 +73,8 @@ def remember_corpus(text: Corpus, run: Run) -> None:
     """Keep the sizes and the digest of the text; refuse another one than the run began with."""
     sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]
     run.keep("corpus/sizes", lambda: np.array(sizes))
+    if text.source:
+        remember_source(run, text.source)
     _must_be(text, run.keep("corpus/sha256", lambda: _digest(text)), run)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Finding, Progress, Study, each_claim
+from joma.claims.text_source import remember_source
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import compare
 from joma.measure.superposition import Superposition, superposition
@@ -27,7 +28,7 @@ SHOWN = 3  # neurons whose contexts are printed
 
 @dataclass(frozen=True)
 class Config:
-    """A model and a text, or a small model trained on the spot on Python's standard library.
+    """A model and a text, or a small model trained on the spot on Python source.
 
     `steps`, `width`, `layers` and `vocabulary` are those of the small model; a given one brings its own.
     """
@@ -35,7 +36,7 @@ class Config:
     model: str = ""
     """A model folder or hub name; without one, a small GPT-NeoX is trained first."""
     text: str = ""
-    """A UTF-8 file; without one, the source of Python's standard library."""
+    """A UTF-8 file; without one, the source of sympy."""
     characters: int = 1_000_000
     """How much of the text to read."""
     texts: int = 400
@@ -81,6 +82,8 @@ LEARNED = Claim(
 
 def run(config: Config, run: Run, progress: Progress) -> None:
     """Train or load, read each network and its untrained twin on the same texts, score every neuron."""
+    if not config.text:
+        remember_source(run)
     for number in range(config.seeds):
 
         def of_this(share: float, doing: str, number: int = number) -> None:
@@ -223,7 +226,7 @@ def _attention(layer: Layer, text: int, position: int) -> Tensor:
 STUDY = Study(
     name="fig10",
     title="Figure 10: pattern superposition in MLP neurons",
-    version=1,
+    version=2,
     claims=(UNRELATED, LEARNED),
     quick=Config(),
     paper=Config(model="EleutherAI/pythia-70m", texts=4000, length=128, characters=10_000_000, device="cuda", seeds=1),

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from joma.claims.contract import NotRun, Progress, Study, each_claim
+from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
 from joma.host.devices import lacking
 from joma.measure.embedding import coherence
@@ -83,6 +84,8 @@ def run(config: Config, run: Run, progress: Progress) -> None:
         raise ValueError("--series needs a text to measure attention entropy on: give one with --text FILE")
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), findings.COMMAND)
+    if not config.series:
+        remember_source(run)
     for number in range(config.seeds):
 
         def of_this(share: float, doing: str, number: int = number) -> None:
@@ -222,7 +225,7 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
 STUDY = Study(
     name="fig7",
     title="Figure 7: rank and entropy over a series of checkpoints",
-    version=1,
+    version=2,
     claims=findings.CLAIMS,
     quick=Config(),
     paper=Config(

@@ -75,7 +75,7 @@ WORDS = {DEEP: "deep trees", FLAT: "flat trees", SHUFFLED: "shuffled text"}
 def words(kind: str) -> str:
     """A kind of data as a sentence calls it.
 
-    >>> words("python"), words("deep tree")
+    >>> words("sympy"), words("deep tree")
     ('Python source', 'deep trees')
     """
     return WORDS.get(kind) or called(kind)

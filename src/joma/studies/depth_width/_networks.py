@@ -30,7 +30,7 @@ class Config:
     """Decoders of one parameter count and several depths, on text and on latent trees. Every rate meets every seed."""
 
     texts: tuple[str, ...] = (PYTHON,)
-    """python, wikitext-2, wikitext-103: those that are on this machine are read. The first is also read shuffled."""
+    """sympy, wikitext-2, wikitext-103: those that are on this machine are read. The first is also read shuffled."""
     data: str = ""
     """The folder that holds the folder of WikiText; empty: JOMA_DATA."""
     tokens: int = 200_000

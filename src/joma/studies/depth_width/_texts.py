@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import NotRun, Progress
+from joma.claims.text_source import remember_source
 from joma.data.text import Corpus, CorpusError, streams, windows
 from joma.recipes.language import LanguageModelConfig, corpus
 from joma.runs import Run
@@ -36,6 +37,8 @@ def find_texts(config: Config, progress: Progress) -> dict[str, Corpus]:
 def remember_texts(texts: dict[str, Corpus], run: Run) -> None:
     """Keep sizes and digest of every text; refuse another one than the run began with."""
     for name, text in texts.items():
+        if text.source:
+            remember_source(run, text.source)
         sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]
         run.keep(f"{name}/sizes", lambda sizes=sizes: np.array(sizes))  # type: ignore[misc]
         must_be(name, text, run.keep(f"{name}/sha256", lambda text=text: digest(text)), run)  # type: ignore[misc]

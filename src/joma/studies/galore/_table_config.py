@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from joma.data.python_source import PACKAGE
 from joma.models.llama import LlamaConfig
 
 FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON = METHODS = (
@@ -23,7 +24,7 @@ def shown(method: str) -> str:
     return "scaled full rank" if method == SCALED else method
 
 
-PYTHON, INSTALLED = "python", "wikitext-2 and installed python"
+PYTHON, INSTALLED = PACKAGE, "wikitext-2 and installed python"
 TEXTS = (PYTHON, INSTALLED)
 
 
@@ -34,7 +35,7 @@ class Config:
     methods: tuple[str, ...] = METHODS[:-1]
     """Which are trained."""
     text: str = PYTHON
-    """`python`: the standard library, cut by Python's lexer. Or `wikitext-2 and installed python`, as byte pairs."""
+    """`sympy`: the source of sympy, cut by Python's lexer. Or `wikitext-2 and installed python`, as byte pairs."""
     data: str = ""
     """The folder that holds wikitext-2; JOMA_DATA unless given."""
     source: int = 120_000

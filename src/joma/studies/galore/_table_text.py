@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import NotRun, Progress, silent
+from joma.claims.text_source import remember_source
 from joma.data._subwords import subwords
 from joma.data.errors import CorpusError
 from joma.data.text import python_corpus
@@ -27,13 +28,15 @@ class Text(NamedTuple):
     sizes: tuple[int, int]
     """Files and bytes of Python source; 0 where they are not counted."""
     sha256: str
+    source: str = ""
+    """Of `Corpus`: the sha256 of the files, where they come with one package."""
 
 
 def read_text(config: Config, progress: Progress) -> Text:
     """The text that the config names; `NotRun` where this machine lacks it."""
     if config.text == PYTHON:
         corpus = python_corpus(config.vocabulary, tokens=config.source, progress=lambda _, doing: progress(0.0, doing))
-        return Text(corpus.tokens["train"], {"Python": corpus.tokens["valid"]}, (0, 0), corpus.sha256)
+        return Text(corpus.tokens["train"], {"Python": corpus.tokens["valid"]}, (0, 0), corpus.sha256, corpus.source)
     found = subwords(_wikitext(config), config.vocabulary, most=config.source, progress=progress)
     return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
 
@@ -102,6 +105,8 @@ def remember(reading: Reading, run: Run) -> None:
     text, names = reading.text, list(reading.held_out)
     run.keep("text/sha256", lambda: np.frombuffer(bytes.fromhex(text.sha256), np.uint8))
     _must_be(text, run)
+    if text.source:
+        remember_source(run, text.source)
     run.keep(
         "text/tokens", lambda: np.array([len(text.train), *text.sizes]), dims={"what": ["train", "files", "bytes"]}
     )

@@ -26,7 +26,7 @@ from joma.measure.active import (
 )
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
-from joma.recipes.language import TEXTS
+from joma.recipes.language import PYTHON, TEXTS
 from joma.studies.sparsity._readings import Reading
 from joma.training import Ensemble, Optimizer, next_token_loss
 from joma.training.ensemble import Precision
@@ -43,8 +43,8 @@ KEPT = ("all", "none", "best", "predicted", "static", "permuted", "random")
 class Config:
     """Decoders with several activations. Quick scale: small ones, on Python source."""
 
-    corpus: str = "python"
-    """python, wikitext-2 or wikitext-103, or a text file."""
+    corpus: str = PYTHON
+    """sympy, wikitext-2 or wikitext-103, or a text file."""
     data: str = ""
     """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
     tokens: int = 100_000

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from joma.host.devices import must_be_a_device
 from joma.models.decoder import Attention, Decoder, DecoderConfig
-from joma.recipes.language import TEXTS
+from joma.recipes.language import PYTHON, TEXTS
 from joma.studies.sparsity._readings import COPY, TEXT, Reading
 from joma.training import Ensemble, Optimizer, next_token_loss
 from joma.training.ensemble import Precision
@@ -28,8 +28,8 @@ KEYS = 4
 class Config:
     """Decoders with four kinds of attention. Quick scale: small ones, on Python source."""
 
-    corpus: str = "python"
-    """Of the reading "text": python, wikitext-2 or wikitext-103, or a text file."""
+    corpus: str = PYTHON
+    """Of the reading "text": sympy, wikitext-2 or wikitext-103, or a text file."""
     data: str = ""
     """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
     tokens: int = 100_000

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from joma.claims.contract import NotRun, Progress, Study, each_claim
+from joma.claims.text_source import remember_source
 from joma.host.devices import lacking
 from joma.runs import Run
 from joma.studies.sparsity import _kv_findings as findings
@@ -25,6 +26,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), COMMAND)
     text = corpus(config)
+    remember_source(run)
     for number in range(config.seeds):
 
         def of_this(share: float, doing: str, number: int = number) -> None:
@@ -49,7 +51,7 @@ def _stories(config: Config, path: Path, run: Run) -> None:
 STUDY = Study(
     name="kv-cache",
     title="What sparse attention buys: a cache that forgets",
-    version=1,
+    version=2,
     claims=findings.CLAIMS,
     quick=Config(),
     paper=Config(

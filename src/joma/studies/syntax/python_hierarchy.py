@@ -14,6 +14,7 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, each_claim
 from joma.claims.controls import beyond, hardest
 from joma.claims.evidence import at_least
+from joma.claims.text_source import remember_source
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.data.ahead import Ahead, sent
 from joma.data.python_source import python_tokens
@@ -44,7 +45,7 @@ COMMAND = "joma verify python-hierarchy --scale paper"
 
 @dataclass(frozen=True)
 class Config:
-    """Small decoders on the standard library's source; the same ones on its tokens in random order are a control."""
+    """Small decoders on Python source; the same ones on its tokens in random order are a control."""
 
     tokens: int = 300_000
     """Of source to read."""
@@ -147,6 +148,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), COMMAND)
     code = python_tokens(config.vocabulary, tokens=config.tokens, progress=lambda s, doing: progress(0.1 * s, doing))
+    remember_source(run, code.source)
     # Which seed a member has: those on shuffled text repeat the first ones.
     seeds = [config.seed + i for i in (*range(config.seeds), *range(config.shuffled))]
     material = prepare(code, config, seeds)
@@ -339,7 +341,7 @@ _SHUFFLED = {"neuron": ("neuron", "labels"), "beyond": ("neuron", "beyond"), "hi
 STUDY = Study(
     name="python-hierarchy",
     title="Section 5 on real code: hidden nodes and the syntax of Python",
-    version=2,
+    version=3,
     claims=(ALIGN, BEYOND, ONE_NODE, ORDER, DEPTH),
     quick=Config(),
     paper=Config(
@@ -365,8 +367,8 @@ STUDY = Study(
     judge=each_claim(_align, _combinations, _one_node, _order, _depth),
     draw=draw,
     about=(
-        "Decoders learn to predict the next token of Python's standard library. They are tested on files that they "
-        "never saw. Every frequent label of the syntax tree (expressions, statements, blocks, definitions) is a "
+        "Decoders learn to predict the next token of the source of sympy. They are tested on files that they never saw. "
+        "Every frequent label of the syntax tree (expressions, statements, blocks, definitions) is a "
         "latent. The best hidden node for a label is chosen on one half of these files and scored on the other half, "
         "over training. There are three controls: the same network before training, networks trained on shuffled "
         "tokens, and labels rotated within their file. Much of the syntax can be read from the current token. "
