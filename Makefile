@@ -12,12 +12,13 @@ JOBS      ?= 2
 
 setup: $(VENV)/.ready
 
-# torch goes first and alone, so that no dependency can pick another build of it; the lock holds the rest, hashed.
+# The lock first: hashed, without torch, and without looking at what packages ask for, so that nothing can pick a build of
+# torch. Then torch, by version alone: what it needs is there already, but for the CUDA packages of a CUDA build.
 $(VENV)/.ready: requirements/lock.txt requirements/triton.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "joma needs Python 3.11 or newer; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIP) $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIP) $(TORCH)
 	@# A CUDA build of torch brings its own triton, which must stay; a CPU build has none, and the kernel tests want one.
 	@$(BIN)/python -c 'import triton' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/triton.txt
@@ -62,7 +63,7 @@ dist: setup
 
 # For maintainers, with uv installed: resolve the lock anew (torch stays out, see above).
 lock:
-	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header \
+	uv pip compile pyproject.toml requirements/torch-brings.in --all-extras --universal --python-version 3.11 --generate-hashes --no-header \
 	  --override requirements/without-torch.txt --no-emit-package torch --no-emit-package triton -o requirements/lock.txt
 	echo "triton>=3.5; sys_platform == 'linux'" | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-header \
 	  -o requirements/triton.txt

@@ -96,7 +96,7 @@ def test_a_text_that_is_too_small_is_refused(data_folder, tmp_path, changes, sen
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"corpus": "wikitext-3"}, "corpus must be one of python, wikitext-2, wikitext-103"),
+        ({"corpus": "wikitext-3"}, "corpus must be one of sympy, wikitext-2, wikitext-103"),
         ({"decay": 0.0}, "decay must lie above 0"),
         ({"seeds": 2}, "seeds must be at least 3"),
         ({"steps": 30}, "leave no valley"),
@@ -130,7 +130,7 @@ def test_a_text_file_of_ones_own(data_folder, tmp_path):
     assert (words, train, valid) == (40, 2701, 150)
     assert found(fig6.STUDY, run, fig6.LOSSES["wikitext-2"]).verdict == "not run"
     assert "held-out text of train.txt" in draw(fig6.STUDY, run)[0].caption
-    with pytest.raises(ValueError, match="corpus must be one of python, wikitext-2, wikitext-103, or a text file"):
+    with pytest.raises(ValueError, match="corpus must be one of sympy, wikitext-2, wikitext-103, or a text file"):
         fig6.Config(**SMALL | {"corpus": "wikitext-4"})
 
 

@@ -56,6 +56,7 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
 
 def text(finding: Finding) -> str:
     """A finding for people: verdict first, then the numbers, then where they come from."""
+    from joma.claims.text_source import other_text
     from joma.claims.words import show as number
 
     claim, origin = finding.claim, finding.provenance
@@ -68,6 +69,7 @@ def text(finding: Finding) -> str:
         ("control", finding.control),
         ("matters", None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}"),
         ("tolerance", None if finding.tolerance is None else _value(finding.tolerance)),
+        ("text", other_text(origin.text_sha256) or None),
         ("rests on", ", ".join(claim.uses) or None),
         ("repeat", finding.command or None),
         ("record", ", ".join(part for part in (origin.record, origin.machine, origin.created) if part) or None),

@@ -163,6 +163,8 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
             if len(files[place]) <= room:
                 room -= len(files[place])
                 parts[split].insert(0, files.pop(place))
+    if not parts["test"] and len(parts["valid"]) > 1:  # few tokens: what is held out is shared
+        parts["test"] = [parts["valid"].pop()]
     if not all(parts.values()):
         raise CorpusError(f"{len(code.tokens):,} tokens are too few files to hold some out; ask for more tokens")
     ids = {split: torch.cat(part) for split, part in parts.items()}

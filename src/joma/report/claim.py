@@ -6,6 +6,7 @@ import re
 from html import escape
 
 from joma.claims.contract import Claim, Finding
+from joma.claims.text_source import other_text
 from joma.report.layout import Entry
 from joma.report.markup import value
 from joma.report.verdict_words import css, mark
@@ -16,11 +17,12 @@ _COMMAND = re.compile(r"([A-Z_]+=\S+ )?(joma|python) ")
 def claim(entry: Entry) -> str:
     """The claim, folded."""
     finding = entry.finding
+    other = '<span class="paper">from another text</span>' if other_text(finding.provenance.text_sha256) else ""
     paper = f'<span class="paper">at paper scale {mark(entry.kept.verdict)}</span>' if entry.kept else ""
     return (
         f'<details class="claim {css(finding.verdict)}" id="{entry.anchor}" data-verdict="{finding.verdict}">\n'
         f"<summary>{mark(finding.verdict)} {_source(finding.claim)}\n"
-        f'<span class="says">{escape(finding.claim.says)}</span>{_correction(finding.claim)}{paper}</summary>\n'
+        f'<span class="says">{escape(finding.claim.says)}</span>{_correction(finding.claim)}{paper}{other}</summary>\n'
         f"{_numbers(entry)}\n</details>"
     )
 
@@ -52,6 +54,7 @@ def _numbers(entry: Entry) -> str:
     else:
         given += [("Expected", finding.expected), ("Measured", measured(finding)[0]), ("Control", finding.control)]
         given += [("Matters", finding.claim.matters), ("Tolerance", finding.tolerance)]
+        given += [("Text", other_text(finding.provenance.text_sha256) or None)]
         given += [("Rests on", ", ".join(finding.claim.uses) or None)]
     if entry.kept:
         kept = entry.kept

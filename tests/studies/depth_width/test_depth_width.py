@@ -297,7 +297,7 @@ def test_a_run_without_any_text_is_not_run(tmp_path):
 
 def test_another_text_is_refused(config, tiny, tmp_path):
     depth_width.same_texts(config, tiny)
-    with pytest.raises(CorpusError, match="python has changed"):
+    with pytest.raises(CorpusError, match="sympy has changed"):
         depth_width.same_texts(replace(config, tokens=20_000), tiny)
     with Run.create(tmp_path / "other", study="depth-width", config={}) as run:
         run.keep("wikitext-2/sha256", lambda: np.zeros(32, np.uint8))
@@ -378,12 +378,12 @@ def test_gains_are_compared_with_data_without_hierarchy(tiny, tmp_path, claim, k
 
 def test_networks_that_learned_nothing_tell_nothing(tiny, tmp_path):
     idle = losses(9.0, 9.0)
-    run = made(tiny, tmp_path / "idle", python=idle, deep=idle)
+    run = made(tiny, tmp_path / "idle", sympy=idle, deep=idle)
     for claim in (_claims.DEEPER["sympy"], _claims.BEST, _claims.SHAPE, _claims.HIERARCHY, _claims.ORDER):
         finding = found(STUDY, run, claim)
         assert finding.verdict == "not run"
         assert "1 layer learned nothing: their loss is 9.000 nats" in finding.reason
-    some = made(tiny, tmp_path / "some", python=losses(9.0))
+    some = made(tiny, tmp_path / "some", sympy=losses(9.0))
     assert "no deeper shape learned" in found(STUDY, some, _claims.BEST).reason
     assert "networks of 2 layers learned nothing" in found(STUDY, some, _claims.DEEPER["sympy"]).reason
 
@@ -429,7 +429,7 @@ def test_a_network_is_read_where_the_choosing_half_is_lowest(tiny, tmp_path):
 
 
 def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
-    base = made(tiny, tmp_path / "base", python=losses(0.5))
+    base = made(tiny, tmp_path / "base", sympy=losses(0.5))
 
     def lost(name, step, value):
         if name == "text, 2 layers/diverged_at":
@@ -451,9 +451,9 @@ def test_the_caption_follows_the_numbers(tiny, tmp_path):
     def caption(name, **kinds):
         return STUDY.draw(made(tiny, tmp_path / name, **kinds))[0].caption
 
-    assert "On Python source, 2 layers have a loss 0.5 ± " in caption("a", python=losses(0.5))
-    assert "nats higher than 1 layer" in caption("b", python=losses(1.5))
-    assert "On Python source, seeds do not tell 2 layers from 1 layer" in caption("c", python=losses(1.0))
+    assert "On Python source, 2 layers have a loss 0.5 ± " in caption("a", sympy=losses(0.5))
+    assert "nats higher than 1 layer" in caption("b", sympy=losses(1.5))
+    assert "On Python source, seeds do not tell 2 layers from 1 layer" in caption("c", sympy=losses(1.0))
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_the_caption_follows_the_numbers(tiny, tmp_path):
         ({"layers": (2,)}, "layers must be at least 2 different numbers in rising order"),
         ({"tree_layers": (4, 2)}, "tree_layers must be at least 2 different numbers in rising order"),
         ({"rates": (1e-3, 1e-3)}, "rates must be at least 2 different numbers"),
-        ({"texts": ("song",)}, "texts must be among python, wikitext-2, wikitext-103, got 'song'"),
+        ({"texts": ("song",)}, "texts must be among sympy, wikitext-2, wikitext-103, got 'song'"),
         ({"texts": ("sympy", "sympy")}, "texts must differ"),
         ({"seeds": 2}, "seeds must be at least 3"),
         ({"branching": (4,)}, "branching must have two levels or more"),

@@ -234,7 +234,7 @@ def test_figures_tell_what_is_recorded(tmp_path):
         ({"budget": 1.0}, "budget must lie between 0 and 1, got 1.0"),
         ({"measure_at": (500,)}, "measure_at must lie between 0 and 100, the last step"),
         ({"seeds": 1}, "seeds must be at least 2"),
-        ({"corpus": "shakespeare"}, "corpus must be one of python"),
+        ({"corpus": "shakespeare"}, "corpus must be one of sympy"),
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
     ],
 )

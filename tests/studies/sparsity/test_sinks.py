@@ -212,7 +212,7 @@ def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
         ({"triggers": 24}, "triggers must lie between 1 and 23"),
         ({"seeds": 1}, "seeds must be at least 2"),
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
-        ({"corpus": "shakespeare"}, "corpus must be one of python"),
+        ({"corpus": "shakespeare"}, "corpus must be one of sympy"),
     ],
 )
 def test_refusals(changes, sentence):

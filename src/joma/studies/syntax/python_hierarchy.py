@@ -367,9 +367,9 @@ STUDY = Study(
     judge=each_claim(_align, _combinations, _one_node, _order, _depth),
     draw=draw,
     about=(
-        "Decoders learn to predict the next token of the source of sympy. They are tested on files that they never saw. "
-        "Every frequent label of the syntax tree (expressions, statements, blocks, definitions) is a "
-        "latent. The best hidden node for a label is chosen on one half of these files and scored on the other half, "
+        "Decoders learn to predict the next token of the source of sympy. They are tested on files they never saw. "
+        "Every frequent label of the syntax tree (expressions, statements, blocks, definitions) is a latent. The best "
+        "hidden node for a label is chosen on one half of these files and scored on the other half, "
         "over training. There are three controls: the same network before training, networks trained on shuffled "
         "tokens, and labels rotated within their file. Much of the syntax can be read from the current token. "
         "Therefore the part of the label that the token does not tell is scored too: the label minus its mean given "
