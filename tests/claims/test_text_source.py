@@ -1,6 +1,8 @@
 """A run remembers which text it read, its findings carry the hash, and the reader is told where it is another one."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from joma.data.python_source import REFERENCE, source_release
 from joma.report.claim import claim as claim_html
 from joma.report.layout import Entry
 from joma.runs import Run
+from joma.studies import load
 
+SOURCE = Path(__file__).parents[2] / "src" / "joma"
 OTHER = "ab" * 32
 
 
@@ -69,3 +73,35 @@ def test_findings_are_read_with_and_without_a_hash():
     assert "text_sha256" not in finding("").as_json()["provenance"]
     assert finding(OTHER).as_json()["provenance"]["text_sha256"] == OTHER
     assert finding(OTHER).verdict == replace(finding(OTHER), provenance=Provenance()).verdict
+
+
+def test_every_study_that_reads_this_text_remembers_it():
+    """By the source: a file that reads it stands in a room (or kit) where the hash is kept."""
+    reads = re.compile(r"\b(source_text|python_tokens|python_corpus)\(")
+    rooms = {}
+    for path in [*SOURCE.glob("studies/*/*.py"), *SOURCE.glob("recipes/*/*.py")]:
+        rooms.setdefault(path.parent.name, []).append(path.read_text(encoding="utf-8"))
+    reading = {room for room, files in rooms.items() if any(map(reads.search, files))}
+    assert reading >= {"language", "syntax", "checkpoints", "sparsity", "galore"}
+    for room in reading:
+        calls = sum(file.count("remember_source(run") for file in rooms[room])
+        assert calls >= (2 if room == "checkpoints" else 1), room
+
+
+@pytest.mark.parametrize("name", ["fig7", "fig10", "kv-cache", "python-hierarchy", "galore-table", "depth-width"])
+def test_it_is_kept_before_anything_is_trained(name, tmp_path, monkeypatch):
+    """A run that is stopped at its first word of progress about training knows its text already."""
+    study = load(name)
+
+    def stop(share, doing):
+        if "source sha256" in " ".join(run.names()):
+            raise Stop
+
+    with Run.create(tmp_path / "run.sqlite", study=name, config={}, version=1) as run:
+        with pytest.raises(Stop):
+            study.run(study.quick, run, stop)
+        assert source_of(run) == source_release().sha256
+
+
+class Stop(Exception):
+    """Enough was seen."""
