@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from joma.host import limits
+from joma.host.children import child_command, child_environment
 from joma.host.errors import BadInput
 from joma.host.words import counted
 from joma.scan.checkpoint import ENDINGS, parsed_json
@@ -69,10 +69,14 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
         raise CheckpointError(f"{what} has no tokenizer; give the token ids of the text as a .npy file")
     _transformers()
     patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
-    command = [sys.executable, "-m", "joma.scan.tokenizing", str(folder), what]
     try:
         done = subprocess.run(
-            command, input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=patience
+            child_command("joma.scan.tokenizing", str(folder), what),
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(),
+            timeout=patience,
         )
     except subprocess.TimeoutExpired:
         raise CheckpointError(
