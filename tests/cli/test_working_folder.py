@@ -1,4 +1,4 @@
-"""Commands that start processes, given from a folder with hostile files: none of these is run, and all else is as ever."""
+"""Commands that start processes, given from a folder with hostile files: none of these is run, all else is as ever."""
 
 import subprocess
 import sys

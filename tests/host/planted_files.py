@@ -43,7 +43,7 @@ def plain_environment(**more):
 
 
 def installed_command(folder):
-    """`joma` as pip installs it: a script, so that Python looks in the script's folder, not in the working directory."""
+    """`joma` as pip installs it: a script, and Python looks in the folder of the script."""
     folder.mkdir()
     script = folder / "joma"
     script.write_text("import sys\nfrom joma.cli.main import main\nsys.exit(main())\n")

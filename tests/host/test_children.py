@@ -189,9 +189,9 @@ def test_modules_are_imported_by_names_that_are_written_in_the_source():
     found = set()
     for path in sorted((HOME / "joma").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                if not isinstance(node.args[0], ast.Constant):
-                    found.add((Path(path).relative_to(HOME / "joma").as_posix(), ast.unparse(node.args[0])))
+            called = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+            if called and not isinstance(node.args[0], ast.Constant):
+                found.add((Path(path).relative_to(HOME / "joma").as_posix(), ast.unparse(node.args[0])))
     assert found == {
         ("__init__.py", "f'joma.{name}'"),  # name: one of a list
         ("studies/__init__.py", "f'joma.studies.{room(name)}.{_file(name)}'"),  # name: that of a file in joma
