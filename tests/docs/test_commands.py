@@ -45,8 +45,10 @@ def _takes_words(words):
     elif program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert next(word for word in rest if "=" not in word) in targets
-    elif rest[:2] == ["-m", "joma.studies"]:
-        _studies(rest[2:])
+    elif rest[:3] == ["-P", "-m", "joma.studies"]:
+        _studies(rest[3:])
+    elif program == "python" and rest[:1] == ["-m"]:
+        assert not (rest[1].startswith("joma") and rest[2:]), "it would run files of the working directory: python -P"
     elif program == "python" and rest and rest[0].endswith(".py"):
         _script(*rest)
     else:
@@ -70,6 +72,8 @@ def _joma(arguments):
 
 
 def _studies(arguments):
+    if not arguments:  # the name of the command, in a sentence
+        return
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
     for word in arguments[:first_option]:
         assert word in studies.names() or PLACE.fullmatch(word), word
@@ -111,7 +115,8 @@ def test_every_command_is_taken():
         "joma run thm2 --no-such-option 3",
         "joma scna",
         "joma scan --jobs 2",
-        "python -m joma.studies thm22",
+        "python -P -m joma.studies thm22",
+        "python -m joma.studies thm2",
         "python docs/no_such_script.py",
         "python benchmarks/bench_scan.py --no-such-option",
         "make no-such-target",

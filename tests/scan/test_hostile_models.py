@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import time
 
 import numpy as np
@@ -12,7 +13,7 @@ from checkpoint_series import WORDS, make_series, scan
 from joma.cli.main import main
 from joma.host import limits
 from joma.scan import CheckpointError
-from joma.scan.loading import loaded_model, tokenized
+from joma.scan.loading import loaded_model, token_ids, tokenized
 
 
 @pytest.fixture
@@ -50,6 +51,7 @@ def said(folder, text, out, capsys):
         ({"num_hidden_layers": 10**7}, "num_hidden_layers = 10000000, and more than 2,000 is not believed"),
         ({"num_hidden_layers": 1e300}, "not believed"),
         ({"vision_config": {"depths": [2, 10**9]}}, "depths = [2, 1000000000]"),
+        ({"backbone": "someone/model"}, "takes a part from another model, backbone = 'someone/model'"),
         ({"dtype": "nothing"}, "no attribute 'nothing'"),
         ({"dtype": "load"}, "cannot be loaded by transformers"),
         ({"max_position_embeddings": "sixteen"}, "max_position_embeddings"),
@@ -160,3 +162,24 @@ def test_files_of_tokens_that_are_none(checkpoint, tmp_path, capsys, content):
 def test_a_text_that_is_no_plain_file(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="no plain file"):
         scan(checkpoint, "--measures", "entropy", "--text", "/dev/zero", out=tmp_path / "out")
+
+
+def test_an_adapter_beside_a_model_is_not_loaded(checkpoint, tokens, tmp_path, capsys):
+    """transformers would load it by peft, from code that its settings name; measures of weights would leave it out."""
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "someone/model", "megatron_core": "antigravity"}
+    (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
+    printed = said(checkpoint, tokens, tmp_path / "out", capsys)
+    assert "joma runs no model with an adapter: merge the two, or move the adapter away" in printed
+
+
+def test_the_tokenizers_process_asks_no_server_for_what_a_config_names(checkpoint, monkeypatch):
+    config = {"model_type": "maskformer", "backbone": "someone/model", "use_timm_backbone": False}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "tokenizer.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(CheckpointError, match="cannot be loaded by transformers"):
+            token_ids(checkpoint, "some text", "it")
+        with pytest.raises(TimeoutError):
+            server.accept()

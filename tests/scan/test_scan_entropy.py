@@ -306,9 +306,11 @@ def test_no_answer_makes_a_scan_run_the_code_of_a_checkpoint(with_code, tokens, 
     assert not (tmp_path / "ran").exists()
 
 
-def test_attention_code_that_a_config_names_is_not_fetched(series, tokens, tmp_path):
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("value", ["someone/kernel", "flash_attention_2"])
+def test_attention_code_that_a_config_names_is_not_fetched(series, tokens, tmp_path, key, value):
     config = json.loads((series / "step2" / "config.json").read_text())
-    (series / "step2" / "config.json").write_text(json.dumps({**config, "attn_implementation": "someone/kernel"}))
+    (series / "step2" / "config.json").write_text(json.dumps({**config, key: value}))
     assert scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")[0] == 0
 
 

@@ -52,18 +52,20 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Everything drawn inside looks like the rest of the report.
+    """Everything drawn inside looks like the rest of the report, whatever a matplotlibrc says.
+
+    matplotlib reads one in the working directory, and with `text.usetex` it would run LaTeX on what stands there.
 
     >>> import matplotlib
     >>> with house_style():
     ...     matplotlib.rcParams["axes.spines.top"]
     False
     """
-    import matplotlib
+    import matplotlib.style
     from cycler import cycler
 
     style: Any = {**_STYLE, "axes.prop_cycle": cycler(color=SERIES)}
-    with matplotlib.rc_context(style):
+    with matplotlib.style.context(["default", style]):
         yield
 
 

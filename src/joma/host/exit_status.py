@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from joma.host.children import safe_children
 from joma.host.errors import JomaError
 from joma.host.interrupts import Terminated, sigterm_raised
 from joma.host.printing import say
@@ -28,7 +29,7 @@ def answer(call: Callable[[], int]) -> int:
     >>> answer(lambda: OK)
     0
     """
-    with sigterm_raised():
+    with sigterm_raised(), safe_children():
         return _answer(call)
 
 

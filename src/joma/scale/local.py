@@ -7,10 +7,8 @@ process takes its place, and the other tasks go on. What a task gives does not d
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from joma.host.children import child_command, child_environment
 from joma.host.interrupts import PATIENCE
 from joma.host.threads import environment
 
@@ -149,12 +148,12 @@ class _Process:
     def __post_init__(self) -> None:
         # In a group of its own: Ctrl-C reaches the parent alone, which passes it on once.
         self.running = subprocess.Popen(
-            [sys.executable, "-m", "joma.scale.worker", self.function],
+            child_command("joma.scale.worker", self.function),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **environment(self.threads)},
+            env={**child_environment(), **environment(self.threads)},
             start_new_session=True,
         )
         Thread(target=self._listen, daemon=True).start()

@@ -1,4 +1,4 @@
-"""`python -m joma.scale.worker MODULE:FUNCTION`: a process that `joma.scale.local` gives one task after another.
+"""`joma.scale.worker MODULE:FUNCTION`, run as a process: `joma.scale.local` gives it one task after another.
 
 Tasks come in and answers go out as lines of JSON. Where the other side is gone, the process ends as at SIGTERM.
 """

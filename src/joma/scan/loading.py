@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +20,10 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from joma.host import limits
+from joma.host.children import child_command, child_environment
 from joma.host.errors import BadInput
 from joma.host.words import counted
-from joma.scan.checkpoint import ENDINGS, parsed_json
+from joma.scan.checkpoint import ADAPTER, ENDINGS, parsed_json
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.tensor_file import small_file
 
@@ -44,10 +44,12 @@ def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False)
     with_head: with the head over the vocabulary, and in float32: between rounded weights there is no way to go.
     """
     _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
-    _must_be_believable(folder / "config.json")
+    _must_stand_alone(folder)
+    config = loaded_config(folder, f"{folder}")
+    # A config may name attention code on the hub, and would win over the option; the probe brings its own anyway.
+    config._attn_implementation = "eager"
     dtype = "auto" if device.type == "cuda" and not with_head else torch.float32
-    # The config may name attention code on the hub; the probe brings its own attention anyway.
-    options = {"dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
     with _as_large_as_its_files(folder):
         model, info = _pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
@@ -69,10 +71,14 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
         raise CheckpointError(f"{what} has no tokenizer; give the token ids of the text as a .npy file")
     _transformers()
     patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
-    command = [sys.executable, "-m", "joma.scan.tokenizing", str(folder), what]
     try:
         done = subprocess.run(
-            command, input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=patience
+            child_command("joma.scan.tokenizing", str(folder), what),
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**child_environment(), "HF_HUB_OFFLINE": "1"},  # a config may name another model there
+            timeout=patience,
         )
     except subprocess.TimeoutExpired:
         raise CheckpointError(
@@ -133,6 +139,11 @@ def _must_be_believable(path: Path) -> None:
     if limits.depth_of(config, limits.CONFIG_DEPTH) > limits.CONFIG_DEPTH:
         raise CheckpointError(f"{path} is nested more than {limits.CONFIG_DEPTH} deep, and that is not believed")
     for name, value in _entries(config):
+        if name == "backbone" and isinstance(value, str):  # transformers would ask the hub for it
+            raise CheckpointError(
+                f"{path} takes a part from another model, backbone = {value[:40]!a}, and joma loads no other model",
+                file=path.name,
+            )
         numbers = value if isinstance(value, list) else [value]
         if _HOW_MANY.fullmatch(name) and any(isinstance(n, int | float) and n > limits.LAYERS for n in numbers):
             raise CheckpointError(
@@ -147,6 +158,16 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield str(name), value
         if isinstance(value, dict):
             yield from _entries(value)
+
+
+def _must_stand_alone(folder: Path) -> None:
+    """Refuse a model with an adapter beside it: where peft is installed, transformers would change weights by it."""
+    if (folder / ADAPTER).is_file():
+        raise CheckpointError(
+            f"{folder} has an {ADAPTER} beside the model, and joma runs no model with an adapter: merge the two, or "
+            "move the adapter away",
+            file=ADAPTER,
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`python -m joma.scan.tokenizing FOLDER NAME`: the text on standard input as token ids, for `joma.scan.loading`."""
+"""`joma.scan.tokenizing FOLDER NAME`, run as a process: token ids of the text on its input, for `joma.scan.loading`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""`python -m joma.studies NAME ...`: run studies on a bare GPU machine, with torch, numpy and safetensors alone.
+"""`python -P -m joma.studies NAME ...`: run studies on a bare GPU machine, with torch, numpy and safetensors alone.
 
 No tables, no page: the records go to OUT/runs, the findings to OUT/findings.json, and where matplotlib is absent
 the figures are drawn later, elsewhere, by `joma report OUT`.
 """
 
 from __future__ import annotations
+
+from joma.host.search_path import leave_out_working_directory
+
+if __name__ == "__main__":
+    leave_out_working_directory()  # before anything else is imported
 
 import argparse
 import sys
@@ -24,7 +29,7 @@ from joma.host.progress import ProgressLines
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the studies named on the command line and print their verdicts. Returns the exit status, as `joma` does."""
-    parser = argparse.ArgumentParser(prog="python -m joma.studies", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -P -m joma.studies", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("study", nargs="+", metavar="NAME", help=", ".join(studies.names()))
     parser.add_argument("--scale", choices=SCALES, default="quick")
     parser.add_argument("--out", type=Path, default=Path("joma-out"))
