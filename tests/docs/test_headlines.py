@@ -163,7 +163,6 @@ def test_the_number_of_claims_is_that_of_the_studies():
     from joma.studies import load, names
 
     claims = sum(len(load(name).claims) for name in names())
-    assert f"[all {claims} claims at both scales]" in text_of("README.md")
     assert f"**{claims} claims, {len(FOUND)} of them kept at paper scale**" in text_of("docs/results/index.md")
 
 
