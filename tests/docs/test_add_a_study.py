@@ -72,3 +72,7 @@ def test_its_own_test_passes_and_every_study_is_asked_of_it(checkout):
 
 def test_joma_verifies_it(checkout):
     assert "1 holds" in passes(checkout, "joma", "verify", "sparser", "--out", "out")
+
+
+def test_it_is_in_the_list(checkout):
+    assert "Theorem 2: attention only becomes sparser" in passes(checkout, "joma", "list")
