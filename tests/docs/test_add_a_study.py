@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from page_blocks import ROOT, blocks, text_of
+from page_blocks import ELSEWHERE, ROOT, blocks, pages, text_of
 
 STUDY, TEST = "src/joma/studies/linear/sparser.py", "tests/studies/linear/test_sparser.py"
 
@@ -45,6 +45,11 @@ def passes(folder, *command, cwd=None):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_no_other_block_counts_on_this_test():
+    found = [block for page in pages() for block in blocks(page) if block.reason == ELSEWHERE]
+    assert [block.text + "\n" for block in found] == [pasted()[TEST]]
 
 
 def test_the_page_says_where_they_go():
