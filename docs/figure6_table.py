@@ -43,7 +43,7 @@ def as_published(run: Run) -> None:
     line("printed", (f"{loss:.3f}" for loss in DEPTHS.values()))
     line("to the published curves (nats RMS): means of seeds 3 to 5", (f"{one.rms:.3f}" for one in stored))
     line("the same, single runs from the same weights", (f"{one.single:.3f}" for one in stored))
-    line("the published curves without their rises", (f"{one.one_way:.3f}" for one in stored))
+    line("the published curves without their rebound", (f"{one.one_way:.3f}" for one in stored))
     line("layers that rebound, by the rule, five seeds", (rebounding(run, depth) for depth in DEPTHS))
 
 

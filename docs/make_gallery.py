@@ -64,7 +64,7 @@ def main() -> None:
     lines, last = [HEAD.format(legend=legend)], ""
     for study in studies:
         if (here := room(study["name"])) != last:
-            lines, last = [*lines, f"## {ROOMS[here]}\n"], here
+            lines, last = [*lines, f"## {ROOMS.get(here, here)}\n"], here
         lines.append(card(study, runs[study["name"]]))
     (DOCS / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+ELSEWHERE = "a test runs it in a copy of the checkout"
 REASONS = (
+    ELSEWHERE,
     "needs a GPU",
     "needs the network",
     "needs data",

@@ -58,7 +58,7 @@ def test_a_refresh_that_meets_zeros_keeps_the_subspace_and_is_made_up_for():
 
 def test_only_the_matrix_with_zeros_waits():
     first, second = nn.Parameter(torch.zeros(64, 80)), nn.Parameter(torch.zeros(64, 80))
-    optimizer = GaLore([first, second], torch.optim.SGD, rank=4, lr=1.0)
+    optimizer = GaLore([("first", first), ("second", second)], torch.optim.SGD, rank=4, lr=1.0)
     first.grad, second.grad = torch.zeros(64, 80), TARGET.clone()
     optimizer.step()
     assert not first.any()

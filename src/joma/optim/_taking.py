@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from joma.optim._matrix import Matrix
 from joma.optim.ranks import Energy, Rank, checked_rank
 
 OWN = ("rank", "refresh", "scale")
 """Options of a group that are GaLore's and not the inner optimizer's."""
+VOCABULARY = 8
+"""A matrix with more than so many rows per column looks like a vocabulary: MLPs have 4, embeddings 10 to 100."""
 Params = nn.Module | Iterable[Any]
 
 
@@ -66,7 +70,7 @@ def _pairs(listed: list[Any], names: Any, number: int) -> Iterator[tuple[str, nn
         if isinstance(one, tuple) and len(one) != 2:
             raise ValueError(f"params must hold parameters or pairs of name and parameter, got a tuple of {len(one)}")
         name, each = one if isinstance(one, tuple) else (None, one)
-        name = name or (names[place] if names else f"group {number}, parameter {place}")
+        name = name or (names[place] if names else _placed(number, place))
         if not isinstance(each, Tensor):
             raise ValueError(f"params must hold parameters, got {type(each).__name__} for {name}")
         if each.is_complex():
@@ -74,6 +78,31 @@ def _pairs(listed: list[Any], names: Any, number: int) -> Iterator[tuple[str, nn
         if not each.is_leaf:
             raise ValueError(f"{name} is not a leaf: give the parameter itself, not what was computed from it")
         yield str(name), each  # type: ignore[misc]
+
+
+def _placed(number: int, place: int) -> str:
+    """What a parameter is called that was given without a name."""
+    return f"group {number}, parameter {place}"
+
+
+def unnamed(groups: list[dict[str, Any]], first: int = 0) -> set[str]:
+    """What stands for names in groups without names; not of groups that state their rank, which choose matrices."""
+    chosen = [(number, group) for number, group in enumerate(groups, first) if "rank" not in group]
+    return {_placed(number, place) for number, group in chosen for place in range(len(group["params"]))}
+
+
+def warn_of_unnamed(bare: set[str], projected: Iterable[Matrix]) -> None:
+    """Say once that embeddings and heads among matrices without names are projected like the others."""
+    shapes = [tuple(each.parameter.shape) for each in projected if each.name in bare]
+    if len(shapes) < 2:  # one matrix is a choice
+        return
+    alike = sorted({f"{rows} x {columns}" for rows, columns in shapes if rows > VOCABULARY * columns})
+    seen = f" ({' and '.join(alike)} {'looks' if len(alike) == 1 else 'look'} like a vocabulary)" if alike else ""
+    warnings.warn(
+        f"params has {len(shapes)} matrices without names, so GaLore projects embeddings and heads among them{seen}: "
+        "give the model or model.named_parameters() to leave those out, or skip=() to project all",
+        stacklevel=3,
+    )
 
 
 def _once(groups: list[dict[str, Any]]) -> None:

@@ -105,3 +105,11 @@ def whole_norm(tensors: Sequence[Tensor]) -> Tensor:
     norms = [whole(norm) for norm in torch._foreach_norm(list(tensors), 2, precise)]
     together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return together
+
+
+def set_option(group: dict[str, Any], key: str, value: Any) -> None:
+    """Set an option; a rate that the inner optimizer keeps in a tensor, as torchao does, stays in that tensor."""
+    if isinstance(group[key], Tensor) and group[key] is not value:
+        group[key].fill_(value)
+    else:
+        group[key] = value

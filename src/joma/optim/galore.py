@@ -32,7 +32,7 @@ from joma.optim._matrix import Matrix, together
 from joma.optim._moving import OnMove, move, narrow
 from joma.optim._places import first_word, local, matrix_of, on_all
 from joma.optim._refresh import seeing, subspaces
-from joma.optim._taking import OWN, Params, embedding_names, groups_of, is_projected, named_so
+from joma.optim._taking import OWN, Params, embedding_names, groups_of, is_projected, named_so, unnamed, warn_of_unnamed
 from joma.optim.projector import TOLERANCE, Kind
 from joma.optim.ranks import Energy, Rank
 
@@ -83,7 +83,7 @@ class GaLore(torch.optim.Optimizer):
         - projector: randomized, exact or random, see `find_projector`
         - on_move: what becomes of the inner state when the subspace moves: keep, rotate or reset
         - skip: matrices with this name, or one of these words in their name, pass through; embeddings of a module
-          always do
+          always do. Matrices without names cannot: several of them are projected with a warning, without it if skip=()
         - smallest: matrices with a shorter side below this pass through
         - decay: the inner optimizer's weight_decay acts on the matrix itself: decoupled shrinks it by
           lr * weight_decay, coupled adds weight_decay * W to the gradient
@@ -109,9 +109,12 @@ class GaLore(torch.optim.Optimizer):
         self._embeddings = embedding_names(params)
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = groups_of(params)
+        bare = unnamed(groups)
         inside = [one for number, group in enumerate(groups) for one in self._take(group, number)]
         if not self.matrices:
             raise ValueError(nothing_projected(groups))
+        if self.skip:
+            warn_of_unnamed(bare, self.matrices)
         self.inner = inner(inside, **inner_options)
         steps_without_closure(self.inner)
         self._guard = Guard(self.inner)
@@ -173,10 +176,12 @@ class GaLore(torch.optim.Optimizer):
         if any(id(each) in known for each in group["params"]):
             raise ValueError("params holds a parameter that another group has already")
         grown: tuple[list[Any], ...] = (self.inner.param_groups, self.param_groups, self.matrices, self._unprojected)
-        before = [len(each) for each in grown]
+        before, bare = [len(each) for each in grown], unnamed([group], len(self.param_groups))
         try:
             for one in self._take(group, len(self.param_groups)):
                 self.inner.add_param_group(one)
+            if self.skip:
+                warn_of_unnamed(bare, self.matrices)
             super().add_param_group(group)
         except Exception:
             for each, length in zip(grown, before, strict=True):
@@ -347,7 +352,7 @@ class GaLore(torch.optim.Optimizer):
         for ours, theirs, compact in self._followers:
             for key in theirs:
                 if key not in ("params", "param_names"):
-                    _hand(theirs, key, ours[key])
+                    _update.set_option(theirs, key, ours[key])
             if compact and "weight_decay" in theirs:
                 theirs["weight_decay"] = 0.0
 
@@ -389,11 +394,3 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("GaLore is not pickled or copied: keep optimizer.state_dict() and load it into a new GaLore")
-
-
-def _hand(group: dict[str, Any], key: str, value: Any) -> None:
-    """Set an option; a rate that the inner optimizer keeps in a tensor, as torchao does, stays in that tensor."""
-    if isinstance(group[key], Tensor) and group[key] is not value:
-        group[key].fill_(value)
-    else:
-        group[key] = value

@@ -95,11 +95,21 @@ def title(name: str) -> str:
     'Theorem 2: winner take all under a linear MLP'
     """
     source = (Path(__path__[0]) / room(name) / f"{_file(name)}.py").read_text(encoding="utf-8")
+    return _title_in(source)
+
+
+def _title_in(source: str) -> str:
+    r"""The title that the source of a study gives it, by its place or by its name.
+
+    >>> _title_in('\nSTUDY = Study("sparser", "Only sparser", version=1)')
+    'Only sparser'
+    """
     (declared,) = ast.parse(source[source.index("\nSTUDY = ") :]).body[:1]
     assert isinstance(declared, ast.Assign)
     assert isinstance(declared.value, ast.Call)
-    found = {word.arg: word.value for word in declared.value.keywords}
-    return str(ast.literal_eval(found["title"]))
+    placed = dict(zip(("name", "title"), declared.value.args, strict=False))
+    named = {word.arg: word.value for word in declared.value.keywords}
+    return str(ast.literal_eval((placed | named)["title"]))
 
 
 def spelt(name: str) -> str:

@@ -201,7 +201,7 @@ def _rebounds(claim: Claim, run: Run, variants: Depths, first: Callable[[int], i
         claim,
         cases,
         expected=expected,
-        what="drops and comes back by",
+        what="rebound after a drop",
         size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
         beside=beside | diverged(run, variants.values()),
     )

@@ -1,0 +1,83 @@
+"""Parameters without names: embeddings and heads cannot be told from other matrices, and GaLore says so once."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from training import network
+
+from joma.optim import GaLore
+
+
+def wide():
+    """An embedding, two matrices, a head."""
+    return nn.ModuleList([nn.Embedding(900, 16), nn.Linear(16, 64), nn.Linear(64, 16), nn.Linear(16, 900)])
+
+
+def warned(make):
+    """What make() warns of, and what it makes."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        made = make()
+    return [str(one.message) for one in seen], made, [one.filename for one in seen]
+
+
+def test_parameters_without_names_are_all_projected_and_one_warning_says_so():
+    said, optimizer, places = warned(lambda: GaLore(wide().parameters(), rank=4))
+    assert said == [
+        "params has 4 matrices without names, so GaLore projects embeddings and heads among them (900 x 16 looks like "
+        "a vocabulary): give the model or model.named_parameters() to leave those out, or skip=() to project all"
+    ]
+    assert places == [__file__]
+    assert [tuple(matrix.parameter.shape) for matrix in optimizer.matrices] == [
+        (900, 16),
+        (64, 16),
+        (16, 64),
+        (900, 16),
+    ]
+
+
+def test_without_a_matrix_like_a_vocabulary_none_is_named():
+    (said,), optimizer, _ = warned(lambda: GaLore(network().parameters(), rank=4))
+    assert "among them: give the model" in said
+    assert len(optimizer.matrices) == 4
+
+
+def test_two_vocabularies_are_both_named():
+    tables = [nn.Parameter(torch.zeros(rows, 8)) for rows in (900, 700, 60)]
+    (said,), _, _ = warned(lambda: GaLore(tables, rank=4))
+    assert "(700 x 8 and 900 x 8 look like a vocabulary)" in said
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: GaLore(model, rank=4),
+        lambda model: GaLore(model.named_parameters(), rank=4),
+        lambda model: GaLore(model.parameters(), rank=4, skip=()),
+        lambda model: GaLore([{"params": model.parameters(), "rank": 4}]),
+        lambda model: GaLore([model[1].weight, model[1].bias], rank=4),
+        lambda model: GaLore([{"params": list(model[1].parameters()), "param_names": ["up", "bias"]}], rank=4),
+    ],
+    ids=["a model", "named", "nothing is skipped", "the group states its rank", "one matrix", "names in the group"],
+)
+def test_there_is_no_warning_where_names_are_known_or_matrices_were_chosen(make):
+    said, _, _ = warned(lambda: make(wide()))
+    assert said == []
+
+
+def test_a_group_without_names_that_is_added_later_is_warned_of_too():
+    model = wide()
+    optimizer = GaLore([("up", model[1].weight)], rank=4)
+    said, _, places = warned(lambda: optimizer.add_param_group({"params": [model[0].weight, model[3].weight]}))
+    assert [one.split(",")[0] for one in said] == ["params has 2 matrices without names"]
+    assert places == [__file__]
+
+
+def test_a_group_that_is_refused_because_of_the_warning_leaves_nothing_behind():
+    model = wide()
+    optimizer = GaLore([("up", model[1].weight)], rank=4)
+    with pytest.raises(UserWarning, match="without names"):
+        optimizer.add_param_group({"params": [model[0].weight, model[3].weight]})
+    assert len(optimizer.matrices) == len(optimizer.param_groups) == len(optimizer.inner.param_groups) == 1
