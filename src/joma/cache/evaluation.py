@@ -18,7 +18,10 @@ from joma.cache.rules import Rule, rule
 from joma.host.progress import Progress, silent
 
 NUMBERS = 1 << 28
-"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32."""
+"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32.
+
+Where one sequence alone has more weights, its queries come in blocks. The logits over the vocabulary do not.
+"""
 
 
 def losses(
@@ -84,13 +87,46 @@ class _Whole:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         layer = self.layers.setdefault(module, len(self.layers))
-        wide = torch.promote_types(query.dtype, torch.float32)
-        scores = key.new_zeros(*key.shape[:2], 0, dtype=wide)
-        call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-        output = attend(module, call, value, self.turns.get(module))[0]
+        block = max(1, NUMBERS // (len(query) * query.shape[1] * key.shape[2]))
+        if block >= query.shape[2] or self.rule.policy == "full":
+            scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
+            call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
+            output = attend(module, call, value, self.turns.get(module))[0]
+        else:
+            output = self._in_blocks(module, query, key, value, scale, layer, block)
         self.done += 1
         self.progress(min(1.0, self.done / self.calls), self.rule.policy)
         return output
+
+    def _in_blocks(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, layer: int, block: int
+    ) -> Tensor:
+        """The same, `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made."""
+        from joma.cache._layers import HeldLayer
+
+        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
+        oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
+        outputs = []
+        for at in range(0, query.shape[2], block):
+            some = slice(at, at + block)
+            keys, values = held.update(key[:, :, some], value[:, :, some])
+            call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row)
+            call = call if oracle is None else replace(call, weights=oracle[..., some])
+            output, choice = attend(module, call, values, self.turns.get(module))
+            held.settle(choice)
+            outputs.append(output)
+        return torch.cat(outputs, 1)
+
+
+def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
+    """The attention that every key gets from all queries, (batch, key-value heads, keys)."""
+    rule_of_none = rule("full", 1.0, key.shape[2])
+    found = key.new_zeros(key.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+    for at in range(0, query.shape[2], block):
+        end = min(at + block, query.shape[2])
+        call = Call(rule_of_none, query[:, :, at:end], key[:, :, :end], scale, found[..., :0])
+        found[..., :end] += call.logits.softmax(-1).sum((2, 3))
+    return found
 
 
 def _losses(model: nn.Module, ids: Tensor, job: _Whole, row: int) -> Tensor:

@@ -12,6 +12,7 @@ from joma.cache.errors import CacheError
 from joma.host.errors import BadInput
 from joma.host.words import counted
 from joma.probes._support import INTERFACE, can_probe, way
+from joma.probes.lengths import lengths_of
 from joma.theory.arguments import as_tensor
 
 _NO_IDS = (torch.bool, torch.complex32, torch.complex64, torch.complex128)
@@ -83,8 +84,8 @@ def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:
     if ids.shape[1] < 2:
         raise BadInput("tokens must have at least 2 per sequence, one to read and one to predict, got 1")
     config: Any = model.config
-    longest, words = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
-    if isinstance(longest, int) and 0 < longest < ids.shape[1]:
+    longest, words = lengths_of(config).most, getattr(config, "vocab_size", None)
+    if longest is not None and longest < ids.shape[1]:
         raise BadInput(f"{type(model).__name__} reads at most {counted(longest, 'token')}, got {ids.shape[1]}")
     if isinstance(words, int) and not (int(ids.min()) >= 0 and int(ids.max()) < words):
         raise BadInput(f"tokens must be from 0 to {words - 1} for {type(model).__name__}")
