@@ -42,9 +42,10 @@ def attention_entropy(
 
     Every text is cut into windows of `context` tokens, and `batch` windows are read per forward pass; what is left over
     at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model was
-    trained on fewer tokens (`joma.probes.lengths`). The mean runs over all queries, also the first ones of a window, which can only see a
-    few keys: compare values of the same context. `device` moves the model there and leaves it there; by default it
-    stays where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
+    trained on fewer tokens. A longer one is read where positions have no end, and `joma.probes.lengths` says whether it
+    goes beyond training. The mean runs over all queries, also the first ones of a window, which can only see a few
+    keys: compare values of the same context. `device` moves the model there and leaves it there; by default it stays
+    where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
     compute attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation
     mode without gradients; the mode comes back afterwards.
 

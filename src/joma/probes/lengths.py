@@ -19,11 +19,11 @@ SHORTEST = 2
 """Tokens per sequence at least: one to read and one to predict."""
 _ORIGINAL = "original_max_position_embeddings"
 _FIELDS = ("n_positions", "max_position_embeddings", "max_seq_len", "n_ctx", "seq_length", _ORIGINAL)
-"""Where configs say it; of two that say the same the first is named. Tables of positions have the first that there is."""
+"""Where configs say it. Of two that say the same, the first is named; a table of positions is as long as it says."""
 _AFTER_PADDING = frozenset(
-    "camembert data2vec-text esm ibert layoutlmv3 longformer luke markuplm mpnet roberta roberta-prelayernorm "
-    "xlm-roberta xlm-roberta-xl xmod".split()
-)
+    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "longformer", "luke", "markuplm", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
+)  # fmt: skip
 """Models that count positions from behind that of the padding token, so the first rows of their table are not used."""
 
 
