@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +28,10 @@ SHORTEST = 3
 """Tokens of a sequence: the second half of what they predict has at least one."""
 LEVEL = 0.95
 """Of the intervals."""
-RISE = 0.1
-"""Nats per token by which the second half of sequences may be harder than the first before it is worth a warning."""
-ABOUT = "about"
-"""The series that keeps warnings and notes, as bytes of JSON; runs of before do not have it."""
+WARNING, NOTE = "warning", "note"
+"""What a run keeps sentences under: `warning/...`."""
+GAIN = 0.02
+"""Nats per token by which a window must beat the whole cache before it is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,8 @@ def measure(
     policies are compared on the second half.
 
     Sequences may be longer than those of training, where the model can read them. Then the answer says so in
-    `warnings`, and the run keeps it. It also says so where the config is silent and the loss rises towards the end.
+    `warnings`, and the run keeps it. Where the config allows the length, only the numbers can show that training did
+    not have it: a plain window then beats the whole cache, and that is a warning too.
     """
     tokens = must_be_tokens(model, tokens)
     length = tokens.shape[1]
@@ -182,36 +182,39 @@ def measure(
     for name, settled in wanted[1:]:
         by_policy.setdefault(name, []).append(_cost(settled, found[name, settled.budget], base, length))
     whole = base.mean(0)
-    warnings, notes = _remembered(run, model.config, base, length)
+    warnings = _remembered(run, WARNING, beyond_training(model.config, length), _beaten(by_policy, length, len(tokens)))
+    notes = _remembered(run, NOTE, unknown_training(model.config, length))
     return Costs(length, len(tokens), float(whole[1]), float(whole[0]), by_policy, warnings, notes)
 
 
-def _remembered(run: Run, config: Any, base: np.ndarray, length: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Warnings and notes, kept beside the numbers."""
-    warnings = [said for said in (beyond_training(config, length), _rise(base, length)) if said]
-    notes = [said for said in (unknown_training(config, length),) if said]
-    told = json.dumps({"warnings": warnings, "notes": notes}).encode()
-    run.keep(ABOUT, lambda: np.frombuffer(told, dtype=np.uint8))
-    return tuple(warnings), tuple(notes)
+def said_in(run: Run, kind: str = WARNING) -> tuple[str, ...]:
+    """The warnings that a run keeps, or its notes (`NOTE`); none in a run of before they were kept."""
+    names = [name for name in run.names() if name.startswith(f"{kind}/")]
+    return tuple(run.value(name).astype(np.uint8).tobytes().decode() for name in names)
 
 
-def _rise(base: np.ndarray, length: int) -> str | None:
-    """A warning where the second half of sequences is harder to predict than the first.
+def _remembered(run: Run, kind: str, *sentences: str | None) -> tuple[str, ...]:
+    """The sentences that there are, each kept in the run as a series of its own, in bytes."""
+    found = tuple(one for one in sentences if one)
+    for one in found:
+        told = np.frombuffer(one.encode(), dtype=np.uint8)
+        run.keep(f"{kind}/{zlib.crc32(told.tobytes()):08x}", told.copy)
+    return found
 
-    More text before a token helps a model that was trained on such a length, so the loss falls. A config may allow more
-    positions than training had: only this shows it. base: (sequences, 2), means over all losses and over the second
-    half.
+
+def _beaten(by_policy: Mapping[str, Sequence[Cost]], length: int, sequences: int) -> str | None:
+    """A warning where a plain window has a lower loss than the whole cache.
+
+    It sees less of the text, on the same tokens. What it does not see are far keys: where those harm, the model has not
+    learned to attend so far. top-k keeps some of them, so it does no better.
     """
-    early = length // 2
-    first = (base[:, 0] * (length - 1) - base[:, 1] * (length - 1 - early)) / early
-    rise = compare(base[:, 1], first, level=LEVEL)
-    if not (rise.low > rise.control and rise.difference >= RISE):  # NaN for one sequence
+    best = min(by_policy.get("window", ()), key=lambda cost: cost.added, default=None)
+    if best is None or not (best.high < 0 and best.added <= -GAIN):  # NaN for one sequence
         return None
-    ends = f"{rise.difference - rise.half_width:.2f} to {rise.difference + rise.half_width:.2f}"
     return (
-        f"with the whole cache, the loss is {rise.difference:.2f} nats higher in the second half of sequences than in "
-        f"the first (95 % interval {ends}, n = {rise.seeds}): the model may not have been trained on {length} tokens, "
-        "so try shorter sequences"
+        f"a window of {best.rule.budget} keys has a loss {-best.added:.3f} nats lower than the whole cache (95 % "
+        f"interval {-best.high:.3f} to {-best.low:.3f}, n = {sequences}): far keys harm this model, as they do beyond "
+        f"the length of training, so try sequences of fewer than {length} tokens"
     )
 
 
