@@ -40,7 +40,8 @@ def test_a_table_a_figure_and_json(place, tmp_path, capsys):
     assert [line.split()[0] for line in printed[at + 2 : at + 9]] == [
         "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k",
     ]  # fmt: skip
-    assert all(line.split()[-1] == "+0.000" for line in printed[at + 2 : at + 9])
+    assert all(line.endswith("+0.000 ± 0.000") for line in printed[at + 2 : at + 9])
+    assert printed[at + 9] == "±: 95 % interval over n = 3 sequences, each compared with itself under full attention"
     found = written(tmp_path)
     assert found["schema"] == "joma-cache"
     assert found["length"] == 64
@@ -80,7 +81,7 @@ def test_nothing_is_measured_twice_and_more_can_be_added(place, tmp_path, monkey
 
 
 def test_json_on_standard_output_is_json_alone(place, tmp_path, capsys):
-    assert cache(place, tmp_path, "--policies", "window", "--keep", "8", "--length", "32", "--json", "-") == 0
+    assert cache(place, tmp_path, "--policies", "window", "--keep", "8", "--seq-len", "32", "--json", "-") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sequences"] == 6
     assert found == written(tmp_path)
@@ -109,7 +110,8 @@ def test_a_policy_that_the_model_cannot_have_is_left_out(tmp_path, place, capsys
         (["--keep", "65"], "keep must be from 1 to 64 keys"),
         (["--keep", "0.0"], "keep is a share above 0"),
         (["--keep", "some"], "--keep takes shares, as 0.1, or whole numbers of keys, got 'some'"),
-        (["--length", "65"], "--length must be at least 3 and at most 64, what the model reads, got 65"),
+        (["--seq-len", "2"], "seq_len must be a number of tokens, at least 3, got 2"),
+        (["--seq-len", "201"], "has 200 tokens, and at least 201 are needed: give 1 more token"),
         (["--tokens", "20"], "--tokens 20 is too short: one sequence has 64 tokens, and there are 20"),
         (["--device", "tpu"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         (["--recent", "2"], "recent is a share of the budget, from 0 to 1, got 2.0"),

@@ -58,7 +58,6 @@ def test_what_a_config_says():
         ({"prompt": 40}, "prompt must leave tokens after it: 40 tokens of 40"),
         ({"prompt": 0}, "prompt must be a share of the length or a number of tokens above 0, got 0"),
         ({"tokens": np.zeros((2, 1), int)}, "tokens must have at least 2 per sequence"),
-        ({"tokens": np.zeros((2, 65), int)}, "LlamaForCausalLM reads at most 64 tokens, got 65"),
         ({"tokens": np.zeros((2, 3))}, "tokens must be token ids, .* got torch.float64"),
         ({"tokens": [[0, TOKENS]]}, f"tokens must be from 0 to {TOKENS - 1} for LlamaForCausalLM"),
     ],
@@ -66,6 +65,13 @@ def test_what_a_config_says():
 def test_bad_input_gets_one_sentence(models, tokens, options, sentence):
     with pytest.raises(BadInput, match=sentence):
         losses(models["llama"], **{"tokens": tokens, "policy": "snapkv", "keep": 0.5, **options})
+
+
+def test_a_table_of_positions_has_an_end_and_rotations_have_none(models):
+    tokens = torch.zeros(1, 65, dtype=torch.long)
+    with pytest.raises(BadInput, match="GPT2LMHeadModel reads at most 64 tokens, got 65"):
+        losses(models["gpt2"], tokens)
+    assert losses(models["llama"], tokens).isfinite().all()
 
 
 def test_budgets_leave_room_for_the_own_key_first():

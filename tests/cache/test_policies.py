@@ -106,7 +106,7 @@ def test_no_query_learns_of_what_comes_later(models, tokens, policy):
     assert (one[:, 30:] - two[:, 30:]).abs().max() > 1e-2
 
 
-def test_the_ceiling_is_monotone(models, tokens):
+def test_top_k_is_monotone(models, tokens):
     """The sets grow with the budget, so the attention they hold does too."""
     query, key = torch.randn(2, 4, 2, 20, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(2)
     key = key[:, :2].contiguous()

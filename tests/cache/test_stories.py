@@ -1,4 +1,4 @@
-"""A model that was trained: the ceiling costs next to nothing, and knowing what is attended to beats chance."""
+"""A model that was trained: top-k costs next to nothing, and knowing what is attended to beats chance."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def added(story, policy, keep, **options):
     return found[:, LENGTH // 2 :].mean().item()
 
 
-def test_the_ceiling_falls_as_more_is_kept(story):
+def test_top_k_costs_less_as_more_is_kept(story):
     costs = [added(story, "top-k", keep) for keep in (0.05, 0.1, 0.2, 0.5)]
     assert costs == sorted(costs, reverse=True)
     assert 0.01 < costs[0] < 0.1

@@ -15,10 +15,15 @@ from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
 from joma.cache.policies import Call
 from joma.cache.rules import Rule, rule
+from joma.host.memory import free_memory
 from joma.host.progress import Progress, silent
 
 NUMBERS = 1 << 28
-"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32."""
+"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32.
+
+Where one sequence alone has more weights, its queries come in blocks. Its logits over the vocabulary are the model's to
+make, all at once: where they cannot fit, the sequence is refused.
+"""
 
 
 def losses(
@@ -48,8 +53,10 @@ def losses(
     progress: hears after each layer how far it is.
 
     What is computed is what the model would say with such a cache, token by token (`joma.cache.evicting` does that),
-    and where nothing is evicted it is what the model says, bit for bit. Runs in evaluation mode without gradients; the
-    answer is on the CPU, in float32 at least.
+    and where nothing is evicted it is what the model says, bit for bit. A sequence may be longer than those of training
+    where positions have no end; `joma.probes.lengths.beyond_training` says whether it is. A very long one is read in
+    blocks of queries, so memory grows with its length and not with the square of it. Runs in evaluation mode without
+    gradients; the answer is on the CPU, in float32 at least.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -62,6 +69,7 @@ def losses(
     if settled.budget >= ids.shape[1]:
         settled = replace(settled, policy="full")
     ids = ids.to(next(model.parameters()).device)
+    _must_fit(model, ids.shape[1])
     training = model.training
     try:
         model.eval()
@@ -84,13 +92,46 @@ class _Whole:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         layer = self.layers.setdefault(module, len(self.layers))
-        wide = torch.promote_types(query.dtype, torch.float32)
-        scores = key.new_zeros(*key.shape[:2], 0, dtype=wide)
-        call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-        output = attend(module, call, value, self.turns.get(module))[0]
+        block = max(1, NUMBERS // (len(query) * query.shape[1] * key.shape[2]))
+        if block >= query.shape[2] or self.rule.policy == "full":
+            scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
+            call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
+            output = attend(module, call, value, self.turns.get(module))[0]
+        else:
+            output = self._in_blocks(module, query, key, value, scale, layer, block)
         self.done += 1
         self.progress(min(1.0, self.done / self.calls), self.rule.policy)
         return output
+
+    def _in_blocks(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, layer: int, block: int
+    ) -> Tensor:
+        """The same, `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made."""
+        from joma.cache._layers import HeldLayer
+
+        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
+        oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
+        outputs = []
+        for at in range(0, query.shape[2], block):
+            some = slice(at, at + block)
+            keys, values = held.update(key[:, :, some], value[:, :, some])
+            call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row)
+            call = call if oracle is None else replace(call, weights=oracle[..., some])
+            output, choice = attend(module, call, values, self.turns.get(module))
+            held.settle(choice)
+            outputs.append(output)
+        return torch.cat(outputs, 1)
+
+
+def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
+    """The attention that every key gets from all queries, (batch, key-value heads, keys)."""
+    rule_of_none = rule("full", 1.0, key.shape[2])
+    found = key.new_zeros(key.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+    for at in range(0, query.shape[2], block):
+        end = min(at + block, query.shape[2])
+        call = Call(rule_of_none, query[:, :, at:end], key[:, :, :end], scale, found[..., :0])
+        found[..., :end] += call.logits.softmax(-1).sum((2, 3))
+    return found
 
 
 def _losses(model: nn.Module, ids: Tensor, job: _Whole, row: int) -> Tensor:
@@ -101,6 +142,21 @@ def _losses(model: nn.Module, ids: Tensor, job: _Whole, row: int) -> Tensor:
         raise CacheError(without_attention(type(model).__name__))
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1).cpu()
+
+
+def _must_fit(model: nn.Module, length: int) -> None:
+    """Refuse one sequence whose logits over the vocabulary need more memory than is free."""
+    words = getattr(model.config, "vocab_size", None) or 1
+    if length * words <= NUMBERS:
+        return
+    first = next(model.parameters())
+    needed = length * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
+    free = free_memory(first.device)
+    if free is not None and needed > free:
+        raise CacheError(
+            f"one sequence of {length:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
+            f"{free / 1e9:.1f} GB are free: read shorter sequences"
+        )
 
 
 def _rows(model: nn.Module, length: int) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from joma.cache.errors import CacheError
 from joma.host.errors import BadInput
 from joma.host.words import counted
+from joma.probes import lengths
 from joma.probes._support import INTERFACE, can_probe, way
 from joma.theory.arguments import as_tensor
 
@@ -40,6 +41,19 @@ def cannot_be_cut(config: Any) -> str | None:
     if not _reachable(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]):
         return f"{kind} models do not send attention through transformers' AttentionInterface: it cannot be cut"
     return None
+
+
+def default_seq_len(config: Any) -> int:
+    """Tokens per sequence unless given: 512, or fewer where the model was trained on fewer or forgets by itself.
+
+    >>> from transformers import GPT2Config, MistralConfig
+    >>> default_seq_len(GPT2Config(n_positions=128)), default_seq_len(MistralConfig(sliding_window=64))
+    (128, 64)
+    """
+    usual, local = lengths.default_seq_len(config), getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    slides = "sliding_attention" in kinds and getattr(config, "use_sliding_window", True)
+    return min(usual, local) if slides and isinstance(local, int) and local > 0 else usual
 
 
 def must_be_cached(model: nn.Module) -> None:
@@ -83,8 +97,8 @@ def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:
     if ids.shape[1] < 2:
         raise BadInput("tokens must have at least 2 per sequence, one to read and one to predict, got 1")
     config: Any = model.config
-    longest, words = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
-    if isinstance(longest, int) and 0 < longest < ids.shape[1]:
+    longest, words = lengths.lengths_of(config).most, getattr(config, "vocab_size", None)
+    if longest is not None and longest < ids.shape[1]:
         raise BadInput(f"{type(model).__name__} reads at most {counted(longest, 'token')}, got {ids.shape[1]}")
     if isinstance(words, int) and not (int(ids.min()) >= 0 and int(ids.max()) < words):
         raise BadInput(f"tokens must be from 0 to {words - 1} for {type(model).__name__}")

@@ -32,6 +32,8 @@ class Call:
 
     scores (batch, key-value heads, held): what the policy remembers of the keys held. seen: tokens read before.
     layer, row: of the model and of the first sequence in all that are evaluated; they vary the draws of `random`.
+    weights (batch, key-value heads, queries): what `h2o-oracle` knows of the keys that just came, where a sequence is
+    read in blocks and the queries to come are not here; None where they are.
     """
 
     rule: Rule
@@ -42,6 +44,7 @@ class Call:
     seen: int = 0
     layer: int = 0
     row: int = 0
+    weights: Tensor | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -128,8 +131,8 @@ def random(call: Call) -> Choice:
 
 def h2o_oracle(call: Call) -> Choice:
     """The keys with the most attention from all queries, also from those yet to come, and the last ones."""
-    weights = call.logits.softmax(-1).sum((2, 3))
-    return _fits(call) or _by_rank(call, weights)
+    weights = call.logits.softmax(-1).sum((2, 3)) if call.weights is None else call.remembered(call.weights)
+    return _fits(call, weights) or _by_rank(call, weights)
 
 
 def h2o(call: Call) -> Choice:
@@ -182,7 +185,11 @@ def snapkv(call: Call) -> Choice:
 
 
 def top_k(call: Call) -> Choice:
-    """The keys with the largest weights, chosen anew by every query: nothing is evicted. It is the ceiling."""
+    """The keys with the largest weights, chosen anew by every query: nothing is evicted.
+
+    It is usually the best for its number of keys, but no bound: the largest weights need not lie on the keys that
+    matter most to the output.
+    """
     if call.seen + call.queries <= call.rule.budget:
         return Choice()
     weights = call.logits.softmax(-1).sum(2) if call.logits.shape[2] > 1 else call.logits[:, :, 0]

@@ -28,7 +28,8 @@ VERSION = 1
 """Raised when what is measured changes: runs of before are not added to."""
 _EPILOG = """\
 MODEL is a folder with a causal language model of transformers, or one on the Hugging Face hub (owner/name). The table
-tells what each policy adds to the loss of full attention, in nats per token, over the second half of every sequence.
+tells what each policy adds to the loss of full attention, in nats per token, over the second half of every sequence,
+with 95 % intervals over sequences.
 Exit status: 0 all well, 3 a policy was left out, 2 bad input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
@@ -58,7 +59,7 @@ def add_parser(commands: Any) -> None:
         metavar="SHARE",
         help="shares of a sequence, as 0.1, or whole numbers of keys (default: 0.05 0.1 0.2 0.5)",
     )
-    add("--length", type=int, metavar="N", help="tokens per sequence (default: 512, or what the model reads)")
+    add("--seq-len", type=int, metavar="N", help="tokens per sequence (default: 512, or what the model was trained on)")
     add("--tokens", type=int, default=16_384, metavar="N", help="tokens of the text that are read (default: 16384)")
     add("--sinks", type=int, metavar="N", help="first tokens never evicted (default: 4 in sinks and random, else 0)")
     add("--recent", type=float, default=0.5, metavar="SHARE", help="of the budget, for the last tokens (default: 0.5)")
@@ -80,12 +81,16 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     path = _run_path(options, place, tokens)
     model = _model(options, place)
     left = _positions(model, policies, screen)
+    known = _warned(model.config, tokens.shape[1], screen)
     asked = {"sinks": options.sinks, "recent": options.recent, "seed": options.seed}
     from joma.cache.costs import measure
 
     with _run(path, options, place, tokens) as run:
         told = ProgressLines("cache", lambda line: say(line, sys.stderr), every=2.0)
         costs = measure(model, tokens, [one for one in policies if one not in left], keeps, run, progress=told, **asked)
+    for warning in costs.warnings:
+        if warning != known:
+            say(f"warning: {warning}", screen)
     _tell(costs, place.name, path, options, left, screen)
     return LEFT_OUT if left else OK
 
@@ -128,7 +133,7 @@ def _text(options: argparse.Namespace) -> tuple[Place, Tensor]:
     """The checkpoint, and the token ids as (sequences, length)."""
     from joma.scan import open_series
     from joma.scan.running import config_of
-    from joma.scan.text import context_of, tokens_of
+    from joma.scan.text import tokens_of
 
     series = open_series(options.model, downloads=options.out).select(options.step)
     if len(series.places) > 1:
@@ -137,16 +142,14 @@ def _text(options: argparse.Namespace) -> tuple[Place, Tensor]:
     (place,) = series.places
     config = config_of(place)
     from joma.cache.costs import SHORTEST
-    from joma.cache.models import cannot_be_cut
+    from joma.cache.models import cannot_be_cut, default_seq_len
+    from joma.probes.lengths import must_take
 
     if why := cannot_be_cut(config):
         raise BadInput(f"{place.name}: {why}")
-    ids = tokens_of(place, config, options.text, options.tokenizer)
-    longest = context_of(config, max(len(ids), options.length or 0))
-    length = longest if options.length is None else options.length
-    if not SHORTEST <= length <= (getattr(config, "max_position_embeddings", None) or length):
-        most = getattr(config, "max_position_embeddings", "any")
-        raise BadInput(f"--length must be at least {SHORTEST} and at most {most}, what the model reads, got {length}")
+    asked = None if options.seq_len is None else must_take(config, options.seq_len, least=SHORTEST)
+    ids = tokens_of(place, config, options.text, options.tokenizer, seq_len=asked)
+    length = min(default_seq_len(config), len(ids)) if asked is None else asked
     if options.tokens < length or len(ids) < length:
         given = f"--tokens {options.tokens}" if options.tokens < length else f"text {options.text}"
         have = min(options.tokens, len(ids))
@@ -193,6 +196,18 @@ def _positions(model: Any, policies: list[str], screen: Any) -> dict[str, str]:
     return {}
 
 
+def _warned(config: Any, length: int, screen: Any) -> str | None:
+    """Say before the work what the config tells of the length; returns the warning, if there is one."""
+    from joma.probes.lengths import beyond_training, unknown_training
+
+    warning = beyond_training(config, length)
+    if warning:
+        say(f"warning: {warning}", screen)
+    if note := unknown_training(config, length):
+        say(f"note: {note}", screen)
+    return warning
+
+
 def _config(options: argparse.Namespace, place: Place, tokens: Tensor) -> dict[str, Any]:
     """What the numbers depend on, besides policy and budget."""
     digest = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
@@ -236,6 +251,8 @@ def _tell(costs: Costs, name: str, path: Path, options: argparse.Namespace, left
     content = {**costs.as_json(), "model": options.model, "text": str(options.text), "left_out": left, "run": str(path)}
     say(f"full attention: {costs.full:.3f} nats per token; added where so much of the cache is kept:", screen)
     say(costs.table(), screen, keep="\n")
+    over = f"±: 95 % interval over n = {costs.sequences} sequences, each compared with itself under full attention"
+    say(f"no intervals: {costs.no_interval}" if costs.no_interval else over, screen)
     target = options.out / f"{path.stem}.json"
     write_json(target, content)
     if options.json == "-":
@@ -246,7 +263,8 @@ def _tell(costs: Costs, name: str, path: Path, options: argparse.Namespace, left
     from joma.cache.drawing import write_png
 
     try:
-        write_png(costs, target.with_suffix(".png"), title=name)
+        spread = "one sequence, no intervals" if costs.no_interval else f"95 % intervals, n = {costs.sequences}"
+        write_png(costs, target.with_suffix(".png"), title=f"{name} ({spread})")
     except ImportError:
         say("figure: none, since matplotlib is not installed (pip install 'joma[viz]')", screen)
     else:

@@ -57,6 +57,7 @@ def add_parser(commands: Any) -> None:
     add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
     add("--text", type=Path, metavar="FILE", help="text for measures that run the model, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
+    add("--seq-len", type=int, metavar="N", help="tokens per window of --text (default: 512, or what was trained on)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")
     add("--json", metavar="FILE", help="the curves as JSON; - for standard output")
@@ -195,12 +196,15 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
         root=options.root,
         text=options.text,
         tokenizer=options.tokenizer,
+        seq_len=options.seq_len,
         device=options.device,
     )
     for (covered, layers), groups in _alike(settled.coverage).items():
         say(f"{', '.join(groups)}: {covered} of {counted(layers, 'layer')} covered", screen)
     for name, why in settled.refused.items():
         say(f"refused: {name}: {why}", screen)
+    for warning in settled.warnings:  # before the work: it may not be worth it
+        say(f"warning: {warning}", screen)
     path = run_path(options, series, patterns)
     with opened_run(path, settled, fresh=options.fresh) as run:
         found = sweep(
@@ -282,9 +286,9 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     """The command that would do it again."""
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
-    for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer"):
+    for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)
-        words += [f"--{name}", str(given)] if given is not None else []
+        words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
     for name in ("pattern", "fail_if"):
         words += [word for given in getattr(options, name) for word in (f"--{name.replace('_', '-')}", given)]
     words += ["--keep-suspicious"] if options.keep_suspicious else []
@@ -315,6 +319,8 @@ def _head(content: dict[str, Any]) -> dict[str, Any]:
 
 def _summarise(one: _Done, screen: Any) -> None:
     _tell(one.found.faults, screen)
+    for warning in one.found.warnings if one.earlier else ():
+        say(f"warning: {warning}", screen)
     for note in one.found.notes:
         say(f"note: {note}", screen)
     for line in one.beyond[:_MOST]:

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 def run_path(options: argparse.Namespace, series: Series, patterns: Mapping[str, str]) -> Path:
-    """One run for each source, set of patterns, root, base and text: more steps and more measures are added to it."""
+    """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
     text = None if options.text is None else hashlib.sha256(options.text.read_bytes()).hexdigest()
     identity = [series.source, sorted(patterns.items()), text]
     if options.root or options.tokenizer:
         identity += [options.root, str(options.tokenizer and options.tokenizer.resolve())]
     if options.base:
         identity += ["base", options.base]
+    if options.seq_len:
+        identity += ["seq_len", options.seq_len]
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
     return Path(options.out / "runs" / f"scan-{name}-{digest}.sqlite")

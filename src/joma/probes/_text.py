@@ -18,10 +18,9 @@ from joma.probes._record import Probe, ProbeError, inner, must_be_keys
 from joma.probes._sparsity import KEEP, AttentionSparsity
 from joma.probes._transformers import collect
 from joma.probes.decoder import ensemble_entropy, ensemble_sparsity
+from joma.probes.lengths import SEQ_LEN, default_seq_len, lengths_of
 from joma.theory.arguments import Number, as_tensor
 
-CONTEXT = 512
-"""Tokens per window unless given: fewer where texts are shorter or the model reads fewer."""
 LOGITS = 1 << 26
 """Logits at a time, of all heads of one layer, where a model forms them itself: 256 MiB in float32."""
 _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
@@ -42,10 +41,11 @@ def attention_entropy(
     heads). tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do.
 
     Every text is cut into windows of `context` tokens, and `batch` windows are read per forward pass; what is left over
-    at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model
-    reads fewer tokens at a time. The mean runs over all queries, also the first ones of a window, which can only see a
-    few keys: compare values of the same context. `device` moves the model there and leaves it there; by default it
-    stays where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
+    at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model was
+    trained on fewer tokens. A longer one is read where positions have no end, and `joma.probes.lengths` says whether it
+    goes beyond training. The mean runs over all queries, also the first ones of a window, which can only see a few
+    keys: compare values of the same context. `device` moves the model there and leaves it there; by default it stays
+    where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
     compute attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation
     mode without gradients; the mode comes back afterwards.
 
@@ -183,8 +183,8 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
         wanted = "token ids, (length,) of one text or (texts, length)"
         raise ValueError(f"tokens must be {wanted}, got {ids.dtype} {tuple(ids.shape)}")
     length = ids.shape[-1]
-    longest, vocabulary = _limits(model)
-    width = min(CONTEXT, length, longest or CONTEXT) if context is None else context
+    usual, longest, vocabulary = _limits(model)
+    width = min(length, usual) if context is None else context
     if width < 1 or batch < 1:
         raise ValueError(f"context and batch must be at least 1, got {context} and {batch}")
     if length < width:
@@ -197,11 +197,11 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
     return ids[..., : count * width].long().reshape(-1, width)
 
 
-def _limits(model: nn.Module) -> tuple[int | None, int | None]:
-    """The longest text and the size of the vocabulary, where the model says them."""
+def _limits(model: nn.Module) -> tuple[int, int | None, int | None]:
+    """Tokens per window unless given, the longest text and the size of the vocabulary, where the model says them."""
     config: Any = getattr(model, "config", None)
     if isinstance(model, Decoder):
-        return model.config.context, model.config.vocabulary
-    found = (getattr(config, name, None) for name in ("max_position_embeddings", "vocab_size"))
-    longest, vocabulary = (limit if isinstance(limit, int) and limit > 0 else None for limit in found)
-    return longest, vocabulary
+        return min(SEQ_LEN, config.context), config.context, config.vocabulary
+    words = getattr(config, "vocab_size", None)
+    vocabulary = words if isinstance(words, int) and words > 0 else None
+    return default_seq_len(config), lengths_of(config).most, vocabulary

@@ -64,7 +64,7 @@ def said(scan: Scan) -> str:
 
 
 def troubles(scan: ShownScan) -> str:
-    """What a reader must know first: broken thresholds, missing figures, what was left out."""
+    """What a reader must know first: broken thresholds, warnings, missing figures, what was left out."""
     parts = []
     if scan.violations:
         lines = "".join(f"<li>{escape(line)}</li>" for line in scan.violations[:_MOST])
@@ -72,6 +72,7 @@ def troubles(scan: ShownScan) -> str:
         lines += f"<li>{counted(more, 'more number')}</li>" if more > 0 else ""
         parts.append(f'<div class="notice v-fails"><p>{counted(len(scan.violations), "number")} beyond a threshold:</p>'
                      f"<ul>{lines}</ul></div>")  # fmt: skip
+    parts += [f'<p class="notice">Warning: {escape(one)}.</p>' for one in (scan.found.warnings if scan.found else ())]
     if scan.measures and not scan.pictures:
         parts.append(NO_FIGURES)
     if scan.found:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from joma.host.errors import BadInput
 from joma.host.words import brief
+from joma.probes.lengths import default_seq_len
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.loading import loaded_model
 from joma.scan.names.kinds import parameter_groups
 from joma.scan.running import Between, must_attend, must_be_finite, one_model
-from joma.scan.text import context_of
 
 if TYPE_CHECKING:
     from joma.measure.allocation import Allocation
@@ -83,18 +83,19 @@ def loaded_whole(folder: Path, device: torch.device, between: Between) -> Any:
         return model.to(device)
 
 
-def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between) -> Pair:
+def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_len: int | None = None) -> Pair:
     """How much of the change of every layer's entropy, and of the loss, came through each group of parameters.
 
-    earlier, later: what `loaded_whole` gives. The means run over all windows of the tokens.
+    earlier, later: what `loaded_whole` gives. The means run over all windows of the tokens. seq_len: tokens per window;
+    None: 512, or fewer where the text is shorter or the model was trained on fewer.
     """
-    context = context_of(later.config, len(tokens))
-    windows = tokens[: len(tokens) // context * context].view(-1, context).to(next(later.parameters()).device)
+    width = seq_len or min(default_seq_len(later.config), len(tokens))
+    windows = tokens[: len(tokens) // width * width].view(-1, width).to(next(later.parameters()).device)
     states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
     groups = parameter_groups(later)
     found: list[tuple[float, Allocation]] = []
     with one_model:
-        for batch in windows.split(_at_once(later.config, context)):
+        for batch in windows.split(_at_once(later.config, width)):
             function = _watched(
                 entropies_and_loss(later, batch), between, f"{len(batch):,} of {len(windows):,} windows"
             )
@@ -104,10 +105,10 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between) -> Pai
     return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
 
 
-def _at_once(config: Any, context: int) -> int:
+def _at_once(config: Any, seq_len: int) -> int:
     """Windows at a time."""
     words = getattr(config, "vocab_size", None) or 1
-    return max(1, min(TOGETHER, LOGITS // words) // context)
+    return max(1, min(TOGETHER, LOGITS // words) // seq_len)
 
 
 def _closed(function: Function, states: list[dict[str, Tensor]], groups: Mapping[str, Any]) -> Allocation:

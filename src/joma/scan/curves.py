@@ -86,6 +86,7 @@ class Scan:
     steps: the usable ones. faults: what was left out, and why. curves: by name. epochs: of the steps that have one.
     refused: measures that this architecture cannot give, with the reason. notes: what was done to read the checkpoints.
     coverage: of each group, how many layers it covers and how many the model has. model_type: as config.json says.
+    warnings: why numbers may not describe the trained model. seq_len: tokens per window of the text; None without one.
 
     >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
     >>> found.as_json()["left_out"][0]["what"]
@@ -101,6 +102,8 @@ class Scan:
     notes: tuple[str, ...] = ()
     coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     model_type: str | None = None
+    warnings: tuple[str, ...] = ()
+    seq_len: int | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -128,6 +131,8 @@ class Scan:
             "curves": {name: curve.as_json() for name, curve in self.curves.items()},
             "left_out": [fault.as_json() for fault in self.faults],
             "refused": dict(self.refused),
+            "seq_len": self.seq_len,
+            "warnings": list(self.warnings),
             "notes": list(self.notes),
             "coverage": {group: {"layers": k, "of": n} for group, (k, n) in self.coverage.items()},
         }

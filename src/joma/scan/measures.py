@@ -56,8 +56,8 @@ class PairMeasure:
     curves: tuple[str, ...]
     load: Callable[[Path, torch.device, Between], Any]
     """What is held of a checkpoint in a folder: two of them at a time."""
-    call: Callable[[Any, Any, Tensor, Between], Pair]
-    """The numbers of the earlier and the later of two."""
+    call: Callable[[Any, Any, Tensor, Between, int | None], Pair]
+    """The numbers of the earlier and the later of two on a text, in windows of so many tokens."""
     must_suit: Callable[[Any, str], None]
     """As of a ModelMeasure."""
 

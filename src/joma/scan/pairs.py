@@ -113,7 +113,7 @@ class _Walk:
         """Record one pair; returns what a line of progress says of it."""
         assert self.plan.tokens is not None  # without a text no such measure is planned
         since, step = self.last.step, place.step
-        found = self.measure.call(self.held, loaded, self.plan.tokens, self.between)
+        found = self.measure.call(self.held, loaded, self.plan.tokens, self.between, self.plan.seq_len)
         values = {_series(curve, since): rows for curve, rows in found.values.items()}
         dims = {_series(curve, since): _dims(curve, found) for curve in found.values}
         self.run.record(step, values, dims=dims)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.host.words import brief
+from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
 from joma.scan.looks import Wanted, agreed
@@ -42,6 +43,8 @@ class Plan:
     - refused: measures that were asked for and that this model cannot give, with the reason
     - coverage: how many layers each group covers, and how many there are
     - notes: what was done to read the checkpoints, and how the text is cut
+    - warnings: why numbers may not describe the trained model
+    - seq_len: tokens per window of the text; None without a text
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -64,6 +67,8 @@ class Plan:
     refused: Mapping[str, str] = field(default_factory=dict)
     coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    seq_len: int | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -120,12 +125,15 @@ def plan(
     root: str | None = None,
     text: Path | None = None,
     tokenizer: Path | None = None,
+    seq_len: int | None = None,
     device: str = "cpu",
 ) -> Plan:
     """Settle what a sweep of `series` reads: the measures by name, patterns for groups of matrices, text and device.
 
     groups: the groups of matrices to keep to; None: all that are found. root: which model of a checkpoint that holds
     several. tokenizer: a folder with one; None: that of the checkpoint or of the folder that it lies in.
+    seq_len: tokens per window of the text; None: 512, or fewer where the text is shorter or the model was trained on
+    fewer. More than its positions can take is refused; more than training had is warned of.
 
     A measure that the architecture cannot give is refused here, before its weights are read; the others stay.
     Raises CheckpointError where none is left, architectures are mixed or the matrices cannot be found, NoneUsable
@@ -142,7 +150,7 @@ def plan(
     asked = chosen(measures)
     worker = usable_device(device)
     running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
-    _must_have_text(asked, running, text, tokenizer)
+    _must_have_text(asked, running, text, tokenizer, seq_len)
     refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
@@ -150,17 +158,36 @@ def plan(
     look = agreed(series, Wanted(kept, patterns or {}, None if groups is None else tuple(groups), root))
     refused |= look.refused
     kept = {name: measure for name, measure in kept.items() if name not in refused}
-    tokens: Tensor | None = None
     notes = [*series.notes, *look.notes]
+    read = None
     if read_by is not None and text is not None:
-        tokens = tokens_of(*read_by, text, tokenizer)
-        notes.append(windows_said([name for name in running if name in kept], text, read_by[1], len(tokens)))
+        read = _read(*read_by, text, tokenizer, seq_len)
+        notes.append(windows_said([name for name in running if name in kept], text, read.seq_len, len(read.tokens)))
+        notes += read.notes
     if not look.groups:
         notes.append("no matrices were found by name, so steps were not compared with each other: see --list")
     return Plan(
-        series, kept, look.model_type, look.groups, look.known, look.shapes, worker, tokens, refused, look.coverage,
-        tuple(notes),
+        series, kept, look.model_type, look.groups, look.known, look.shapes, worker, read and read.tokens, refused,
+        look.coverage, tuple(notes), read.warnings if read else (), read and read.seq_len,
     )  # fmt: skip
+
+
+class _Read(NamedTuple):
+    """A text as it will be read, and what is to be said of its windows."""
+
+    tokens: Tensor
+    seq_len: int
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def _read(place: Place, config: Any, text: Path, tokenizer: Path | None, asked: int | None) -> _Read:
+    if asked is not None:
+        must_take(config, asked)
+    tokens = tokens_of(place, config, text, tokenizer, seq_len=asked)
+    seq_len = min(default_seq_len(config), len(tokens)) if asked is None else asked
+    beyond, unknown = beyond_training(config, seq_len), unknown_training(config, seq_len)
+    return _Read(tokens, seq_len, (beyond,) if beyond else (), (unknown,) if unknown else ())
 
 
 def usable_device(name: str) -> torch.device:
@@ -171,7 +198,7 @@ def usable_device(name: str) -> torch.device:
 
 
 def _must_have_text(
-    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None
+    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None, seq_len: int | None
 ) -> None:
     if running and text is None:
         raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
@@ -179,6 +206,8 @@ def _must_have_text(
         raise BadInput(f"text is for measures that run the model, but measures {','.join(asked)} does not read a text")
     if tokenizer is not None and text is None:
         raise BadInput(f"tokenizer is for a text, but measures {','.join(asked)} does not read one")
+    if seq_len is not None and text is None:
+        raise BadInput(f"seq_len is for a text, but measures {','.join(asked)} does not read one")
 
 
 def _configs(

@@ -65,7 +65,8 @@ def _run(plan: Plan, place: Place, running: Mapping[str, str], between: Between)
     """The curves of the running model, by name."""
     assert plan.tokens is not None  # without a text no such measure is planned
     with place.folder() as folder:
-        found = statistics(folder, plan.tokens, plan.device, between, set(running.values()))
+        wanted = set(running.values())
+        found = statistics(folder, plan.tokens, plan.device, between, wanted, seq_len=plan.seq_len)
     return {name: found[statistic] for name, statistic in running.items()}
 
 

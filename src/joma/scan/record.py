@@ -24,15 +24,19 @@ def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
     """Keep what a sweep left out beside its curves. looked_at: its steps; of others what was known stays."""
     before = _about(run)
     faults = [fault for fault in before.get("faults", []) if fault["step"] not in set(looked_at)]
-    told = {
+    told: dict[str, Any] = {
         "faults": sorted([*faults, *(fault.as_json() for fault in found.faults)], key=lambda fault: fault["step"]),
         "refused": {**before.get("refused", {}), **found.refused},
         "notes": list(dict.fromkeys([*before.get("notes", []), *found.notes])),
         "coverage": {**before.get("coverage", {}), **{group: list(pair) for group, pair in found.coverage.items()}},
         "epochs": {**before.get("epochs", {}), **{str(step): epoch for step, epoch in found.epochs.items()}},
     }
+    warnings = list(dict.fromkeys([*before.get("warnings", []), *found.warnings]))
+    told |= {"warnings": warnings} if warnings else {}
+    seq_len = before.get("seq_len") if found.seq_len is None else found.seq_len
+    told |= {"seq_len": seq_len} if seq_len else {}
     for name in {curve.measure for curve in found.curves.values()}:
-        told["refused"].pop(name, None)  # type: ignore[attr-defined]
+        told["refused"].pop(name, None)
     if told != before:
         last = run.last_step(ABOUT)
         run.append(ABOUT, 0 if last is None else last + 1, np.frombuffer(json.dumps(told).encode(), dtype=np.uint8))
@@ -76,6 +80,8 @@ def stored_scan(run: Run) -> Scan:
         tuple(map(str, about.get("notes", ()))),
         {group: (int(k), int(n)) for group, (k, n) in about.get("coverage", {}).items()},
         config.get("model_type"),
+        tuple(map(str, about.get("warnings", ()))),
+        seq_len if isinstance(seq_len := about.get("seq_len"), int) else None,
     )
 
 

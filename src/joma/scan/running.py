@@ -17,7 +17,6 @@ from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.integrity import FLOATS, check_finite
 from joma.scan.loading import loaded_config, loaded_model
-from joma.scan.text import context_of
 
 Between = Callable[[str], None]
 """Called between two pieces of work with how far it is; it may raise, to stop the work there."""
@@ -54,12 +53,18 @@ def must_attend(config: Any, name: str) -> None:
 
 
 def statistics(
-    folder: Path, tokens: Tensor, device: torch.device, between: Between, wanted: Collection[str]
+    folder: Path,
+    tokens: Tensor,
+    device: torch.device,
+    between: Between,
+    wanted: Collection[str],
+    *,
+    seq_len: int | None = None,
 ) -> dict[str, Tensor]:
     """The wanted statistics of the model in a folder, each (layers, heads), from one reading of its tokens.
 
     wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity`. NaN stands for heads that a layer does
-    not have.
+    not have. seq_len: tokens per window; None: as `joma.probes.attention_entropy` chooses.
     """
     from joma import probes
 
@@ -68,7 +73,7 @@ def statistics(
         model = loaded_model(folder, device)
         must_be_finite(model)
         _watch(model, len(tokens), between)
-        options: dict[str, Any] = {"context": context_of(model.config, len(tokens)), "device": device}
+        options: dict[str, Any] = {"context": seq_len, "device": device}
         try:
             if set(wanted) == {"entropy"}:
                 return {"entropy": probes.attention_entropy(model, tokens, **options)}

@@ -231,7 +231,8 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
     epochs = {place.step: place.epoch for place in plan.series.places}
     known = {step: epoch for step, epoch in epochs.items() if epoch is not None}
     return Scan(
-        plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type
+        plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
+        plan.warnings, plan.seq_len,
     )  # fmt: skip
 
 

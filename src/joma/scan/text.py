@@ -12,19 +12,19 @@ from torch import Tensor
 
 from joma.host.errors import BadInput
 from joma.host.words import counted
+from joma.probes.lengths import default_seq_len
 from joma.scan.checkpoint import Place
 from joma.scan.loading import TOKENIZERS, token_ids
 
-LONGEST = 512
-"""Tokens in a window, or fewer where the model or the text has fewer."""
 SHORTEST = 32
-"""Tokens that a text must have, or as many as the model reads at a time, if that is less."""
+"""Tokens that a text must have where seq_len is not given, or as many as the model was trained on, if that is less."""
 
 
-def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None) -> Tensor:
+def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None, *, seq_len: int | None = None) -> Tensor:
     """The token ids of a text for the model at a place, or of a .npy file that holds them already.
 
     config: the model's, as transformers reads it. tokenizer: a folder with one; None: that of the checkpoint.
+    seq_len: tokens that the text must have, those of one window; None: at most 32.
     """
     if text.suffix == ".npy":
         if tokenizer is not None:
@@ -32,47 +32,30 @@ def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None) -> 
         tokens = torch.from_numpy(_stored_ids(text))
     else:
         tokens = _ids_of(place, text, tokenizer)
-    _must_suit(tokens, config, text)
+    _must_suit(tokens, config, text, seq_len or min(SHORTEST, default_seq_len(config)))
     return tokens
 
 
-def context_of(config: Any, length: int) -> int:
-    """Tokens in a window: at most 512, what the model reads at a time, and the length of the text.
-
-    >>> from types import SimpleNamespace
-    >>> context_of(SimpleNamespace(max_position_embeddings=128), 1000), context_of(SimpleNamespace(), 60)
-    (128, 60)
-    """
-    return min(_longest(config), length)
-
-
-def windows_said(measures: Sequence[str], text: Path, config: Any, length: int) -> str:
+def windows_said(measures: Sequence[str], text: Path, seq_len: int, length: int) -> str:
     """How a text is read, and for which measures, in one sentence.
 
-    >>> from types import SimpleNamespace
-    >>> windows_said(["entropy"], Path("a.txt"), SimpleNamespace(max_position_embeddings=16), 100)
+    >>> windows_said(["entropy"], Path("a.txt"), 16, 100)
     'entropy reads a.txt: 6 windows of 16 tokens; the last 4 of its 100 tokens are not read'
     """
-    context = context_of(config, length)
-    count, rest = divmod(length, context)
+    count, rest = divmod(length, seq_len)
     left = f"; the last {rest} of its {length:,} tokens are not read" if rest else ""
     who = f"{', '.join(measures)} read{'s' if len(measures) == 1 else ''}"
-    return f"{who} {text.name}: {counted(count, 'window')} of {counted(context, 'token')}{left}"
+    return f"{who} {text.name}: {counted(count, 'window')} of {counted(seq_len, 'token')}{left}"
 
 
-def _must_suit(tokens: Tensor, config: Any, text: Path) -> None:
-    least, words = min(SHORTEST, _longest(config)), getattr(config, "vocab_size", None)
+def _must_suit(tokens: Tensor, config: Any, text: Path, least: int) -> None:
+    words = getattr(config, "vocab_size", None)
     if len(tokens) < least:
         more = counted(least - len(tokens), "more token")
         raise BadInput(f"text {text} has {counted(len(tokens), 'token')}, and at least {least} are needed: give {more}")
     for token in (int(tokens.min()), int(tokens.max())):
         if isinstance(words, int) and not 0 <= token < words:
             raise BadInput(f"text {text} has token {token}, and the model knows 0 to {words - 1}")
-
-
-def _longest(config: Any) -> int:
-    longest = getattr(config, "max_position_embeddings", None)
-    return min(LONGEST, longest) if isinstance(longest, int) and longest > 0 else LONGEST
 
 
 def _stored_ids(text: Path) -> np.ndarray:

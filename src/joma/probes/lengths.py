@@ -1,0 +1,153 @@
+"""How long the sequences are that a model reads while it is measured, and on how long ones it was trained.
+
+Two numbers of a config matter. Training stopped at some length: what is measured at later positions does not describe
+the trained model. And a table of positions has an end: more tokens than rows cannot be read at all. Rotary positions
+have no end, so a model with them reads on without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from joma.host.errors import BadInput
+from joma.host.words import brief
+
+SEQ_LEN = 512
+"""Tokens per sequence unless given; fewer where the model was trained on fewer."""
+SHORTEST = 2
+"""Tokens per sequence at least: one to read and one to predict."""
+_ORIGINAL = "original_max_position_embeddings"
+_FIELDS = ("n_positions", "max_position_embeddings", "max_seq_len", "n_ctx", "seq_length", _ORIGINAL)
+"""Where configs say it. Of two that say the same, the first is named; a table of positions is as long as it says."""
+_AFTER_PADDING = frozenset(
+    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "longformer", "luke", "markuplm", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
+)  # fmt: skip
+"""Models that count positions from behind that of the padding token, so the first rows of their table are not used."""
+
+
+class Lengths(NamedTuple):
+    """What a config says of lengths, in tokens; None where it says nothing.
+
+    >>> lengths_of({"model_type": "gpt2", "n_positions": 1024})
+    Lengths(trained=1024, field='n_positions', most=1024)
+    """
+
+    trained: int | None
+    """The longest sequence of training, as far as the config tells."""
+    field: str | None
+    """The field that tells it."""
+    most: int | None
+    """The longest sequence that can be read; None: positions have no end."""
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+def lengths_of(config: Any) -> Lengths:
+    """The lengths of a model by its config: one of transformers, or a mapping as config.json holds.
+
+    Where positions were rescaled, the length before that counts. max_position_embeddings of a model with rotary
+    positions is what its authors allow; whether it was trained on so many tokens is not known.
+
+    >>> stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    >>> lengths_of({"model_type": "llama", "max_position_embeddings": 256, "rope_parameters": stretched})
+    Lengths(trained=64, field='original_max_position_embeddings', most=None)
+    """
+    entries = _entries(config)
+    found = [(value, name) for name in _FIELDS for value in _said(entries, name)]
+    trained, field = min(found, key=lambda one: one[0], default=(None, None))
+    if trained is None or _endless(entries):
+        return Lengths(trained, field, None)
+    most = found[0][0]
+    if entries.get("model_type") in _AFTER_PADDING:
+        most -= 1 + (entries.get("pad_token_id") or 0)
+    return Lengths(min(trained, most), field, most)
+
+
+def default_seq_len(config: Any) -> int:
+    """Tokens per sequence unless given: 512, or what the model was trained on where that is less.
+
+    >>> default_seq_len({"max_position_embeddings": 128}), default_seq_len({})
+    (128, 512)
+    """
+    return min(SEQ_LEN, lengths_of(config).trained or SEQ_LEN)
+
+
+def must_take(config: Any, seq_len: object, *, least: int = SHORTEST) -> int:
+    """Refuse a length that no model could read, or that this model's positions cannot take.
+
+    >>> must_take({"model_type": "gpt2", "n_positions": 64}, 65)
+    Traceback (most recent call last):
+        ...
+    joma.host.errors.BadInput: seq_len must be at most 64, where the positions of this gpt2 model end, got 65
+    """
+    if not isinstance(seq_len, int) or isinstance(seq_len, bool) or seq_len < least:
+        raise BadInput(f"seq_len must be a number of tokens, at least {least}, got {seq_len}")
+    most = lengths_of(config).most
+    if most is not None and seq_len > most:
+        kind = _entries(config).get("model_type")
+        where = f"this {kind} model" if kind else "this model"
+        raise BadInput(f"seq_len must be at most {most}, where the positions of {where} end, got {seq_len}")
+    return seq_len
+
+
+def beyond_training(config: Any, seq_len: int) -> str | None:
+    """The warning where sequences are longer than those of training, in one sentence; None where they are not.
+
+    >>> print(beyond_training({"max_position_embeddings": 128, "rope_parameters": {"rope_type": "default"}}, 256))
+    sequences have 256 tokens, and as far as the config says the model was trained on at most 128 \
+(max_position_embeddings): numbers of later positions may not describe the trained model
+    >>> beyond_training({"max_position_embeddings": 128}, 128)
+    """
+    known = lengths_of(config)
+    if known.trained is None or seq_len <= known.trained:
+        return None
+    before = " before its positions were rescaled" if known.field == _ORIGINAL else ""
+    return (
+        f"sequences have {seq_len} tokens, and as far as the config says the model was trained on at most "
+        f"{known.trained}{before} ({known.field}): numbers of later positions may not describe the trained model"
+    )
+
+
+def unknown_training(config: Any, seq_len: int) -> str | None:
+    """The softer word where a config does not tell on what length the model was trained; None where it does.
+
+    >>> print(unknown_training({}, 256))
+    the config does not say how long the sequences of training were: if they had fewer than 256 tokens, choose a \
+smaller seq_len
+    """
+    if lengths_of(config).trained is not None:
+        return None
+    return (
+        f"the config does not say how long the sequences of training were: if they had fewer than {seq_len} tokens, "
+        "choose a smaller seq_len"
+    )
+
+
+def _entries(config: Any) -> dict[str, Any]:
+    """What a config holds of its text model, by the names of transformers too."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    try:
+        inside = config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:  # several texts, and none of them is the one
+        inside = config
+    names = (*_FIELDS, "model_type", "pad_token_id", "rope_parameters", "rope_scaling", "alibi")
+    return {name: getattr(inside, name) for name in names if getattr(inside, name, None) is not None}
+
+
+def _said(entries: Mapping[str, Any], name: str) -> Iterator[int]:
+    """The numbers above 0 that a field holds, also inside what is said of rotations, of all layers or of a kind."""
+    value = entries.get(name)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:  # XLNet has no limit, and says -1
+        yield value
+    for inside in (value for key, value in entries.items() if key.startswith("rope_") or key.endswith("_attention")):
+        if name == _ORIGINAL and isinstance(inside, Mapping):
+            yield from _said(inside, name)
+
+
+def _endless(entries: Mapping[str, Any]) -> bool:
+    """Whether positions go on beyond what the config names: rotations do, and so does BLOOM's slope by distance."""
+    return bool(entries.get("rope_parameters") or entries.get("alibi") or entries.get("model_type") == "bloom")
