@@ -302,7 +302,7 @@ def _speed(table: Table, method: str) -> dict[str, float]:
 
 
 def _printed(run: Run) -> Finding:
-    reason = "the printed numbers are for C4 and 1.3 billion tokens; this study trains on another text, with fewer tokens"
+    reason = "the printed numbers are for C4 and 1.3 billion tokens; this study has another text and fewer tokens"
     return not_run(PRINTED, "the printed numbers", reason, "the same methods on C4, which is not part of joma")
 
 
