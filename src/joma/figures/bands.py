@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def mean_and_band(axis: Axes, x: Any, rows: Any, *, over: int = -1, **style: Any) -> None:
+def mean_and_band(axis: Axes, x: Any, rows: Any, *, over: int = -1, shade: float = 0.2, **style: Any) -> None:
     """The mean of `rows` over its axis `over` as a line, and a band from the smallest to the largest.
 
-    `style` is that of the line: color, label, ls.
+    `shade` says how opaque the band is; less where many lie over each other. `style` is that of the line: color,
+    label, ls.
 
     >>> from joma.figures.style import BLUE, house_style, panels
     >>> with house_style():
@@ -26,7 +27,7 @@ def mean_and_band(axis: Axes, x: Any, rows: Any, *, over: int = -1, **style: Any
     """
     rows = np.asarray(rows, dtype=float)
     (line,) = axis.plot(x, rows.mean(over), **style)
-    axis.fill_between(x, rows.min(over), rows.max(over), color=line.get_color(), alpha=0.2, lw=0)
+    axis.fill_between(x, rows.min(over), rows.max(over), color=line.get_color(), alpha=shade, lw=0)
 
 
 def bound(axis: Axes, value: float, label: str = "tolerance") -> None:
