@@ -38,7 +38,7 @@ def share_axis(axis: Axes, shares: Sequence[float], label: str) -> None:
     >>> with house_style():
     ...     _, (axis,) = panels()
     ...     share_axis(axis, [0.05, 0.2], "share kept")
-    >>> [text.get_text() for text in axis.get_xticklabels()], axis.xaxis_inverted()
+    >>> [text.get_text() for text in axis.get_xticklabels()], bool(axis.xaxis_inverted())
     (['5 %', '20 %'], True)
     """
     axis.set_xscale("log")
