@@ -162,3 +162,15 @@ def test_the_test_of_unmarked_points_can_fail():
         axis.set_ylim(0, 2)
         label_lines(axis)
     assert unmarked(axis) == [(1.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("study", "name"), [("reversal-decoder", "reversal-cures"), ("chain-of-thought-decoder", "chain-ways")]
+)
+def test_no_interval_of_a_share_is_drawn_below_0_or_above_1(drawn, study, name):
+    drawing = drawn(study)[name]
+    for axis in drawing.figure.axes:
+        ends = np.concatenate([path.vertices[:, 0] for group in axis.collections for path in group.get_paths()])
+        assert ends.min() >= 0
+        assert ends.max() <= 1
+    assert "cut at 0 and 100 %" in drawing.caption
