@@ -1,21 +1,26 @@
-"""What the ablations show of drop and rebound: those with all words, as two tables (Markdown) and one picture.
+"""What the ablations show of drop and rebound: those with all words, as two tables (Markdown), and a picture.
 
 python docs/ablation_summary.py results docs/_static/ablations.png
 """
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from joma.claims.evidence import Effect
 from joma.claims.rules import of_effect
-from joma.figures.style import house_style, panels
+from joma.figures.bands import mean_and_band
+from joma.figures.labels import label_lines
+from joma.figures.style import BLUE, GREEN, GREY, ORANGE, house_style, panels, step_axis
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language_curves import best_loss, steps_of
 from joma.runs import Run
-from joma.studies.ablations._figures import COLOURS, PARTS, band
+from joma.studies.ablations._figures import PARTS
 from joma.studies.ablations._twins import MATTERS, by_layer, curves_of, differences
 
 SHOWN = {
@@ -26,8 +31,15 @@ SHOWN = {
     "norm": ("LayerNorm after", "LayerNorm before", "RMSNorm after", "none"),
     "optimizer": ("Adam", "Adam, state kept", "AdamW", "SGD"),
 }
-"""The variants that are shown, the network itself before its twins."""
-LIMITS = (0.5, 2.65)
+"""The variants that the tables show, the network itself before its twins."""
+REFERENCE = ("nonlinearity", "ReLU", "full network (ReLU)")
+TWINS = {
+    ("nonlinearity", "identity", "linear MLP"): BLUE,
+    ("nonlinearity", "no MLP", "no MLP"): GREEN,
+    ("residual", "no residual", "no residual\nconnection"): ORANGE,
+}
+"""What the picture shows: study, variant and what a newcomer calls it."""
+HEADLINE = "Attention narrows in training, then spreads again. It does so without the nonlinearity, too."
 GLUE = "\N{NO-BREAK SPACE}"
 
 
@@ -71,21 +83,26 @@ def tables(runs: dict[str, Run]) -> str:
 
 
 def draw(runs: dict[str, Run]) -> Figure:
-    figure, axes = panels(len(SHOWN), 2, width=2.0, height=2.1)
-    for axis in axes:
-        axis.set_ylim(LIMITS)
-    for column, (study, variants) in enumerate(SHOWN.items()):
-        upper, lower = axes[column], axes[len(SHOWN) + column]
-        for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):
-            for axis, curves in zip((upper, lower), curves_of(runs[study], variant), strict=True):
-                band(axis, steps_of(runs[study], variant) / 1000, curves, colour, variant)
-        upper.set_title(study)
-        lower.set_xlabel("thousand steps")
-        lines, labels = lower.get_legend_handles_labels()
-        lower.legend(lines[::-1], labels[::-1], fontsize=6.5, loc="best")
-    for layer, axis in enumerate(axes[:: len(SHOWN)]):
-        axis.set_ylabel(f"entropy of layer {layer + 1} (nats)")
+    """One panel per layer; the network itself broad, so that no twin hides it, and every line named at its end."""
+    figure, axes = panels(2, width=4.6, height=3.1)
+    for (study, variant, name), colour in TWINS.items():
+        _lines(axes, runs[study], variant, name, color=colour, lw=2.0)
+    study, variant, name = REFERENCE
+    _lines(axes, runs[study], variant, name, color=GREY, lw=6.0, alpha=0.6, zorder=1)
+    for layer, axis in enumerate(axes, start=1):
+        axis.set_title(f"Layer {layer}")
+        step_axis(axis)
+        axis.set_ylim(0.5, 2.75)
+        axis.set_yticks([0.5, 1.0, 1.5, 2.0, 2.5], ["0.5 focused", "1.0", "1.5", "2.0", "2.5 spread"])
+        label_lines(axis, fontsize=9)
+    axes[0].set_ylabel("attention entropy (nats)")
+    figure.suptitle(HEADLINE, x=0.01, ha="left", fontsize=11, weight="bold")
     return figure
+
+
+def _lines(axes: Sequence[Axes], run: Run, variant: str, name: str, **style: Any) -> None:
+    for axis, curves in zip(axes, curves_of(run, variant), strict=True):
+        mean_and_band(axis, steps_of(run, variant), curves, over=0, shade=0.15, label=name, **style)
 
 
 def main() -> None:

@@ -72,13 +72,15 @@ def kept() -> dict:
 
 def short(finding: dict) -> dict:
     """What a report shows of a kept finding."""
+    again = Finding.from_json(finding)
     return {
         "verdict": finding["verdict"],
-        "measured": str(finding["measured"]),
+        "measured": str(again.measured),
         "machine": finding["provenance"]["machine"],
         "claim_sha256": finding["provenance"]["claim_sha256"],
-        "brief": Finding.from_json(finding).brief,
+        "brief": again.brief,
         **{name: finding[name] for name in ("effect", "interval", "control_effect", "unit", "seeds")},
+        **({"what": again.main.what} if again.main and any(end is not None for end in again.main.limits) else {}),
     }
 
 

@@ -60,3 +60,31 @@ def test_the_gallery_has_a_card_per_study_with_the_kept_verdicts(script):
         if paper := table.kept(name):
             assert f"paper scale {table.shown(paper)}" in card, name
         assert f"`joma verify {name}`" in card
+
+
+def test_the_picture_of_the_ablations_has_few_panels_and_names_every_line_in_each(script):
+    from joma.figures.style import house_style
+
+    summary = script("ablation_summary")
+    with ExitStack() as stack:
+        runs = {name: stack.enter_context(Run.open(RESULTS / name / f"{name}.sqlite")) for name in summary.SHOWN}
+        with house_style():
+            figure = summary.draw(runs)
+            figure.draw_without_rendering()
+    assert len(figure.axes) == 2
+    for axis in figure.axes:
+        (labels,) = [artist for artist in axis.artists if hasattr(artist, "leaders")]
+        named = [text.get_text().replace("\n", " ") for text in labels.texts]
+        assert sorted(named) == ["full network (ReLU)", "linear MLP", "no MLP", "no residual connection"]
+        assert len(labels.lines) == len(axis.get_lines())
+        broadest = max(axis.get_lines(), key=lambda line: line.get_linewidth())
+        assert broadest.get_label() == "full network (ReLU)"  # so broad that no twin can hide it
+        assert broadest.get_linewidth() >= 2 * sorted(line.get_linewidth() for line in axis.get_lines())[-2]
+
+
+def test_the_front_pages_describe_the_picture_of_the_ablations():
+    for page in ("README.md", "docs/index.md", "docs/results/ablations.md"):
+        (shown,) = [line for line in text_of(page).splitlines() if "_static/ablations.png)" in line and line[0] == "!"]
+        assert "linear MLP" in shown
+        assert "residual" in shown
+    assert "python docs/ablation_summary.py results docs/_static/ablations.png" in text_of("docs/results/ablations.md")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import joma.report
-from joma.figures.style import SERIES, contrast, depth_colours, luminance
+from joma.figures.style import SERIES, contrast, depth_colours, luminance, rate_colours
 
 CSS = (Path(joma.report.__file__).parent / "template" / "style.css").read_text(encoding="utf-8")
 PAGES = [
@@ -25,16 +25,18 @@ def test_every_line_can_be_seen_on_every_page(colour, page):
     assert contrast(colour, page) >= 3
 
 
+@pytest.mark.parametrize("ramp", [depth_colours, rate_colours])
 @pytest.mark.parametrize("count", range(1, 25))
-def test_every_depth_can_be_seen_on_every_page(count):
-    colours = depth_colours(count)
+def test_every_place_of_a_ramp_can_be_seen_on_every_page(ramp, count):
+    colours = ramp(count)
     assert len(colours) == count == len(set(colours))
     assert min(contrast(colour, page) for colour in colours for page in PAGES) >= 3
 
 
+@pytest.mark.parametrize("ramp", [depth_colours, rate_colours])
 @pytest.mark.parametrize("count", range(2, 25))
-def test_depths_are_in_order(count):
-    shades = [luminance(colour) for colour in depth_colours(count)]
+def test_ramps_are_in_order(ramp, count):
+    shades = [luminance(colour) for colour in ramp(count)]
     assert all(dark < light for dark, light in pairwise(shades))
 
 
@@ -51,10 +53,10 @@ BLIND = {
 }
 
 
-def seen(colour, eyes):
+def seen(colour, eyes, kinds=BLIND):
     shades = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     light = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shades]
-    return [max(sum(a * b for a, b in zip(row, light, strict=True)), 0.0) ** (1 / 2.4) for row in BLIND[eyes]]
+    return [max(sum(a * b for a, b in zip(row, light, strict=True)), 0.0) ** (1 / 2.4) for row in kinds[eyes]]
 
 
 def apart(one, other, eyes):
@@ -62,7 +64,19 @@ def apart(one, other, eyes):
 
 
 @pytest.mark.parametrize("eyes", BLIND)
-@pytest.mark.parametrize("colours", [SERIES, depth_colours(4)], ids=["series", "four depths"])
+@pytest.mark.parametrize("colours", [SERIES, depth_colours(4), rate_colours(4)], ids=["series", "depths", "rates"])
 def test_colours_stay_apart_for_the_colour_blind(colours, eyes):
     closest = min(apart(one, other, eyes) for i, one in enumerate(colours) for other in colours[:i])
     assert closest > 0.08
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_no_rate_looks_like_a_layer(count):
+    eyes = {"all": ((1, 0, 0), (0, 1, 0), (0, 0, 1))}
+    layers = depth_colours(5)
+    closest = min(
+        max(abs(a - b) for a, b in zip(seen(rate, "all", eyes), seen(layer, "all", eyes), strict=True))
+        for rate in rate_colours(count)
+        for layer in layers
+    )
+    assert closest > 0.2

@@ -101,7 +101,10 @@ def test_the_figures_say_what_is_seen(scanned: Path) -> None:
     curves, heat = pictures["stable_rank"]
     assert "stable rank, mlp: layer 0 rises from 4 to 6; layer 1 falls from 9 to 7." in curves.alt
     assert "Mean over layers: mlp stays at 6.5." in curves.caption
-    assert "mlp: lowest 4 in layer 0 at step 0, highest 9 in layer 1 at step 0" in heat.alt
+    moved = "rises most in layer 0, by 2 at step 200 and falls most in layer 1, by 2 at step 200"
+    assert f"stable rank, mlp: {moved}." in heat.alt
+    assert f"mlp {moved}." in heat.caption
+    assert "does not change" in pictures["entropy"][1].caption
     assert "the lowest is 1 in layer 0, head 0" in pictures["entropy"][-1].alt
     for one in [one for several in pictures.values() for one in several]:
         assert len(one.alt) > 40
@@ -146,6 +149,51 @@ def test_two_scans_on_one_axis(scanned: Path, tmp_path: Path) -> None:
     assert "&lt;tiny&gt; (1) and &lt;tiny&gt; (2)" in html
     assert "Only &lt;tiny&gt; (2) has spectral_norm/mlp." in html
     assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>6.5</td><td>0</td>' in html
+    assert '<th scope="col">&lt;tiny&gt; (2) − &lt;tiny&gt; (1)</th>' in html  # which is taken from which
+    assert '<th scope="col">difference</th>' not in html
+
+
+def with_notes(path: Path, *notes: str) -> Path:
+    with Run.open(path, write=True) as run:
+        remember(run, dataclasses.replace(stored_scan(run), notes=notes), STEPS)
+    return path
+
+
+def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(scanned: Path, tmp_path: Path) -> None:
+    assert "uniform" not in read_scan(scanned).pictures["entropy"][0].svg  # nothing says how the text was cut
+    shown = read_scan(with_notes(scanned, "entropy, sparsity read a.txt: 3 windows of 4 tokens"))
+    curves = shown.pictures["entropy"][0]
+    level = np.log([1, 2, 3, 4]).mean()
+    assert f"Dotted: uniform attention, {level:.3g} nats" in curves.caption
+    assert "uniform" in curves.svg
+    assert "uniform" not in shown.pictures["stable_rank"][0].svg
+    other = with_notes(record(tmp_path / "runs" / "scan-b.sqlite"), "entropy reads a.txt: 1 window of 9 tokens")
+    both = write_comparison((shown, read_scan(other)), tmp_path / "both.html", made_by="joma")
+    assert "uniform attention" not in both.read_text(encoding="utf-8")  # of two lengths there is no one level
+    same = write_comparison((shown, shown), tmp_path / "same.html", made_by="joma")
+    assert "uniform attention" in same.read_text(encoding="utf-8")
+
+
+def test_two_lengths_of_windows_in_one_scan_give_no_level(scanned: Path) -> None:
+    several = (f"entropy reads a.txt: 2 windows of {length} tokens" for length in (4, 8))
+    assert "uniform" not in read_scan(with_notes(scanned, *several)).pictures["entropy"][0].svg
+
+
+def test_uniform_attention_has_the_entropy_that_is_drawn() -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from joma.probes import attention_entropy
+    from joma.report.scan_words import uniform_entropy
+    from joma.scan import Scan
+
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        model.transformer.h[0].attn.c_attn.weight[:, :16] = 0.0  # queries and keys: all logits are alike
+        model.transformer.h[0].attn.c_attn.bias[:16] = 0.0
+        measured = attention_entropy(model, torch.randint(20, (16,)))
+    note = "entropy reads a.txt: 1 window of 16 tokens"
+    level = uniform_entropy(Scan("a", [0], [], {}, notes=(note,), model_type="gpt2"))
+    assert np.asarray(measured) == pytest.approx(np.full((1, 2), level), abs=1e-5)
 
 
 def test_one_checkpoint_is_drawn_by_layer(tmp_path: Path) -> None:

@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING
 
 from joma.cache.costs import Costs
 from joma.figures.labels import label_lines
-from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, house_style, panels
+from joma.figures.policies import LOOKS, in_order, share_axis
+from joma.figures.style import INK, house_style, panels
 from joma.host.files import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_LOOKS = {
-    "window": (RED, "-"),
-    "sinks": (ORANGE, "-"),
-    "h2o": (BLUE, "-"),
-    "h2o-oracle": (BLUE, "--"),
-    "snapkv": (PURPLE, "-"),
-    "random": (GREY, "-"),
-    "top-k": (GREEN, "-"),
-}
 
 
 def draw(costs: Costs, *, title: str = "") -> Figure:
@@ -35,21 +26,16 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
     1
     """
     figure, (axis,) = panels(width=5.6, height=3.6)
-    for name, several in costs.of.items():
-        ordered = sorted(several, key=lambda cost: cost.keep)
-        kept = [100 * cost.keep for cost in ordered]
+    for name in in_order(costs.of):
+        ordered = sorted(costs.of[name], key=lambda cost: cost.keep)
+        kept = [cost.keep for cost in ordered]
         added, width = ([getattr(cost, key) for cost in ordered] for key in ("added", "half_width"))
-        colour, dashes = _LOOKS[name]
-        axis.plot(kept, added, color=colour, ls=dashes, marker="o", ms=3, label=name)
+        axis.plot(kept, added, marker="o", ms=3, label=name, **LOOKS[name])
         low, high = ([a + sign * w for a, w in zip(added, width, strict=True)] for sign in (-1, 1))
-        axis.fill_between(kept, low, high, color=colour, alpha=0.12, lw=0)
+        axis.fill_between(kept, low, high, color=LOOKS[name]["color"], alpha=0.12, lw=0)
     axis.axhline(0, color=INK, lw=0.8, ls=":")
-    shares = sorted({100 * cost.keep for several in costs.of.values() for cost in several})
-    axis.set_xscale("log")
-    axis.set_xticks(shares, [f"{share:.3g}" for share in shares])
-    axis.minorticks_off()
-    axis.invert_xaxis()  # the lines part where little is kept, and their labels stand on the right
-    axis.set_xlabel(f"share of {costs.length} keys that each head keeps (%)")
+    shares = sorted({cost.keep for several in costs.of.values() for cost in several})
+    share_axis(axis, shares, f"share of {costs.length} keys that each head keeps")
     axis.set_ylabel("added loss (nats per token)")
     axis.set_title(title)
     label_lines(axis)

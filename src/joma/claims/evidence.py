@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from joma.claims.limits import Limits, limits_of
 from joma.measure.intervals import Comparison, seeds_to_decide
 
 Relation = Literal["<=", "<", ">=", ">"]
@@ -166,6 +167,11 @@ class Effect:
     def half_width(self) -> float:
         """Half of that interval: a difference below this could not have been seen."""
         return (self.interval[1] - self.interval[0]) / 2
+
+    @property
+    def limits(self) -> Limits:
+        """Values that it cannot leave, such as 0 and 1 of a probability: an interval is shown cut there."""
+        return limits_of(self.what, self.unit)
 
     @property
     def fits(self) -> bool:

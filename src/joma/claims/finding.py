@@ -155,6 +155,8 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Plain data, as `findings.json` holds it; docs/reference/file-formats.md says what each key means."""
         main = self.main
+        with words.as_computed():
+            measured, control = self.measured, self.control
         shown = {
             "id": self.id,
             "claim": self.claim.name,
@@ -165,8 +167,8 @@ class Finding:
             "uses": list(self.claim.uses),
             "expected": self.expected,
             "verdict": self.verdict,
-            "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
-            "control": self.control,
+            "measured": plain(measured) if isinstance(measured, float) else measured,
+            "control": control,
             "effect": None if main is None else plain(main.effect),
             "interval": None if main is None else [plain(end) for end in main.interval],
             "control_effect": None if main is None else plain(main.control_effect),

@@ -1,15 +1,32 @@
-"""Words for evidence, made in this place alone and never read back: what was measured, beside what, what is missing."""
+"""Words for evidence, made in this place alone and never read back: what was measured, beside what, what is missing.
+
+Intervals of probabilities and shares are cut at 0 and 1, and say so (`joma.claims.limits`); not inside `as_computed`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import floor, isfinite, log10
 
 from joma.claims.evidence import Effect, Evidence, Test
+from joma.claims.limits import Limits, cut
 from joma.claims.rules import of_effect
 
 _NEEDED = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
 Cases = Mapping[str, Mapping[str, float]]
+_CUT = ContextVar("_CUT", default=True)
+
+
+@contextmanager
+def as_computed() -> Iterator[None]:
+    """Words made inside give intervals as they were computed: those of files, which hold what was judged."""
+    before = _CUT.set(False)
+    try:
+        yield
+    finally:
+        _CUT.reset(before)
 
 
 def show(number: float, unit: str = "") -> str:
@@ -131,7 +148,7 @@ def _effect(effect: Effect) -> str:
 
 def _value(effect: Effect) -> str:
     rounded = _rounded(effect)
-    return f"{rounded(effect.effect)}{_unit(effect)} {_interval(effect.interval, rounded)}"
+    return f"{rounded(effect.effect)}{_unit(effect)} {interval(effect.interval, effect.limits, rounded)}"
 
 
 def _by_case(said: Mapping[str, str]) -> list[str]:
@@ -145,14 +162,21 @@ def _by_case(said: Mapping[str, str]) -> list[str]:
 def _control(effect: Effect) -> str:
     low, high = effect.control_interval
     rounded = _rounded(effect)
-    interval = f" {_interval((low, high), rounded)}" if low != high else ""
-    return f"{rounded(effect.control_effect)}{_unit(effect)}{interval}"
+    beside = f" {interval((low, high), effect.limits, rounded)}" if low != high else ""
+    return f"{rounded(effect.control_effect)}{_unit(effect)}{beside}"
 
 
-def _interval(ends: tuple[float, float], rounded: Callable[[float], str]) -> str:
+def interval(ends: tuple[float, float], limits: Limits, rounded: Callable[[float], str]) -> str:
+    """The ends in brackets, cut at the limits; an end that is written otherwise for it says so.
+
+    >>> interval((-0.006, 0.054), (0.0, 1.0), "{:.2f}".format)
+    '[0.00 (cut), 0.05]'
+    """
     if not (isfinite(ends[0]) and isfinite(ends[1])):
         return "[no interval]"
-    return f"[{rounded(ends[0])}, {rounded(ends[1])}]"
+    shown = cut(ends, limits) if _CUT.get() else ends
+    low, high = (rounded(now) + " (cut)" * (rounded(now) != rounded(was)) for now, was in zip(shown, ends, strict=True))
+    return f"[{low}, {high}]"
 
 
 def _unit(effect: Effect) -> str:

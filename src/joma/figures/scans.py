@@ -1,4 +1,4 @@
-"""Figures of checkpoints: curves by layer, heat maps of steps, layers and heads, and two models on one axis."""
+"""Figures of checkpoints: curves by layer, heat maps of changes and of heads, and two models on one axis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joma.figures.bands import bound
 from joma.figures.labels import label_lines
 from joma.figures.style import BLUE, INK, ORANGE, SERIES, depth_colours, panels, step_axis
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 COLUMNS = 3
 """Panels side by side."""
 _MAP = "cividis"  # the same order of lightness for all kinds of sight
+_BOTH_WAYS = "coolwarm"  # blue below zero, red above
+_ALL, _SOME = 8, 5  # so many lines are all named; of more, so many
 _DASHES = ("-", "--", ":", "-.")
 _TICKS = 6
 _WIDE = 1000  # last step over first: beyond, steps are drawn on a logarithmic axis
@@ -33,10 +36,14 @@ class Panel:
     values: np.ndarray
     axis: str = "training step"
     """What the steps count."""
+    reference: tuple[str, float] | None = None
+    """A level to compare with, and its name."""
 
 
 def curves_by_layer(shown: Sequence[Panel]) -> Figure:
     """One panel each: a line per layer over the steps, coloured from the first layer (blue) to the last (ochre).
+
+    Up to eight layers are all named, of more the first, the last and three between them.
 
     >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "layer 1"], np.array([[4.0, 5.0], [3.0, 6.0]]))
     >>> len(curves_by_layer([panel]).axes)
@@ -45,28 +52,46 @@ def curves_by_layer(shown: Sequence[Panel]) -> Figure:
     figure, axes = _grid(len(shown))
     for axis, panel in zip(axes, shown, strict=True):
         axis.set_title(panel.title)
+        named = _named(len(panel.rows))
         for at, colour in enumerate(depth_colours(len(panel.rows))):
-            named = fitting(panel.rows[at]) if at in (0, len(panel.rows) - 1) else None
-            _line(axis, panel.steps, panel.values[:, at], color=colour, label=named)
+            label = fitting(panel.rows[at]) if at in named else None
+            _line(axis, panel.steps, panel.values[:, at], color=colour, label=label)
+        _refer(axis, panel.reference)
         _steps(axis, panel)
         label_lines(axis)
     return figure
 
 
-def layers_over_steps(shown: Sequence[Panel]) -> Figure:
-    """One heat map each: checkpoints at equal distances to the right, layers upwards.
+def _named(count: int) -> set[int]:
+    """Which of so many lines have a name beside them.
 
-    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "layer 1"], np.array([[4.0, 5.0], [3.0, 6.0]]))
-    >>> len(layers_over_steps([panel]).axes)  # with its scale of colours
+    >>> sorted(_named(3)), sorted(_named(24))
+    ([0, 1, 2], [0, 6, 12, 17, 23])
+    """
+    return set(range(count)) if count <= _ALL else {round(at) for at in np.linspace(0, count - 1, _SOME)}
+
+
+def _refer(axis: Axes, reference: tuple[str, float] | None) -> None:
+    if reference is not None:
+        bound(axis, reference[1], reference[0])
+
+
+def changes_over_steps(shown: Sequence[Panel]) -> Figure:
+    """One heat map of changes each, blue below zero and red above: checkpoints at equal distances, layers upwards.
+
+    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "layer 1"], np.array([[0.0, 0.0], [-1.0, 1.0]]))
+    >>> len(changes_over_steps([panel]).axes)  # with its scale of colours
     2
     """
     figure, axes = _grid(len(shown))
     for axis, panel in zip(axes, shown, strict=True):
         axis.set_title(panel.title)
-        image = _heat(axis, panel.values.T)
+        most = float(np.nanmax(np.abs(panel.values), initial=0.0)) or 1.0
+        image = _heat(axis, panel.values.T, colours=_BOTH_WAYS, vmin=-most, vmax=most)
         _numbered(axis, "x", [_short(step) for step in panel.steps], panel.axis)
         _numbered(axis, "y", [row.removeprefix("layer ") for row in panel.rows], "layer")
-        figure.colorbar(image, ax=axis, shrink=0.9, pad=0.03)
+        bar = figure.colorbar(image, ax=axis, shrink=0.9, pad=0.03)
+        bar.set_label(f"change since {panel.axis.split()[-1]} {_short(panel.steps[0])}")
     return figure
 
 
@@ -155,8 +180,13 @@ def _legend(figure: Figure, colours: Mapping[str, str], *, sum_of: str = "") -> 
     figure.legend(handles=marks, loc="outside lower center", ncols=min(4, len(marks)))
 
 
-def by_layer(shown: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], np.ndarray]]]]) -> Figure:
+def by_layer(
+    shown: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], np.ndarray]]]],
+    references: Mapping[str, tuple[str, float]] | None = None,
+) -> Figure:
     """Of single checkpoints: one panel each, layers to the right, a line per (name, rows, values).
+
+    references: by the title of a panel, a level to compare with, and its name.
 
     >>> len(by_layer([("stable rank", [("mlp", ["0", "1"], np.array([4.0, 5.0]))])]).axes)
     1
@@ -167,6 +197,7 @@ def by_layer(shown: Sequence[tuple[str, Sequence[tuple[str, Sequence[str], np.nd
         for at, (name, _, values) in enumerate(lines):
             dashes = _DASHES[at // len(SERIES) % len(_DASHES)]  # where colours come again
             _line(axis, range(len(values)), values, label=fitting(name), ls=dashes)
+        _refer(axis, (references or {}).get(title))
         longest = max((rows for _, rows, _ in lines), key=len)
         _numbered(axis, "x", longest, "layer")
         axis.margins(x=0.06)
@@ -188,6 +219,8 @@ def compared(shown: Sequence[tuple[Panel, Panel]], names: tuple[str, str]) -> Fi
             for at in range(len(panel.rows)) if len(panel.rows) > 1 else ():
                 _line(axis, panel.steps, panel.values[:, at], color=colour, lw=0.7, alpha=0.45, marker="")
             _line(axis, panel.steps, _mean(panel.values), color=colour, label=fitting(name), lw=2.2)
+        if pair[0].reference == pair[1].reference:  # read in other windows, there is no one level for both
+            _refer(axis, pair[0].reference)
         _steps(axis, max(pair, key=lambda panel: len(panel.steps)))
         label_lines(axis)
     return figure
@@ -227,14 +260,14 @@ def _steps(axis: Axes, panel: Panel) -> None:
         step_axis(axis, panel.axis)
 
 
-def _heat(axis: Axes, values: np.ndarray, **scale: Any) -> Any:
+def _heat(axis: Axes, values: np.ndarray, *, colours: str = _MAP, **scale: Any) -> Any:
     import matplotlib
 
-    colours = matplotlib.colormaps[_MAP].with_extremes(bad="#888888")
+    shades = matplotlib.colormaps[colours].with_extremes(bad="#888888")
     for side in axis.spines.values():
         side.set_visible(False)
     masked = np.ma.masked_invalid(values)
-    return axis.imshow(masked, cmap=colours, aspect="auto", origin="lower", interpolation="nearest", **scale)
+    return axis.imshow(masked, cmap=shades, aspect="auto", origin="lower", interpolation="nearest", **scale)
 
 
 def _numbered(axis: Axes, side: str, labels: Sequence[str], name: str) -> None:

@@ -23,6 +23,7 @@ INK = "#010203"
 """Stands for the page's text colour until `to_svg` replaces it."""
 
 _DEPTH = ("#3463e2", "#af4ac5", "#d74396", "#ed4a49", "#ab880e")
+_RATE = ("#6a67b0", "#05906a", "#6f9a00")
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -85,21 +86,34 @@ def panels(columns: int = 1, rows: int = 1, *, width: float = 3.4, height: float
 
 
 def depth_colours(count: int) -> Sequence[str]:
-    """`count` colours from blue over red to ochre: layers, saliencies, anything with an order.
+    """`count` colours from blue over red to ochre: layers, saliencies, things with an order that are no rates.
 
     Their luminance rises evenly and stays where lines can be seen on the light and on the dark page.
 
     >>> depth_colours(3)
     ['#3463e2', '#d74396', '#ab880e']
     """
-    return [_between_depths(i / max(count - 1, 1)) for i in range(count)]
+    return _ramp(_DEPTH, count)
 
 
-def _between_depths(place: float) -> str:
+def rate_colours(count: int) -> Sequence[str]:
+    """`count` colours from indigo over green to lime: learning rates from low to high, apart from all layers.
+
+    >>> rate_colours(3)
+    ['#6a67b0', '#05906a', '#6f9a00']
+    """
+    return _ramp(_RATE, count)
+
+
+def _ramp(stops: Sequence[str], count: int) -> list[str]:
+    return [_between(stops, i / max(count - 1, 1)) for i in range(count)]
+
+
+def _between(stops: Sequence[str], place: float) -> str:
     """The colour at a place from 0 to 1. Mixing light keeps the luminance between those of the two neighbours."""
-    place *= len(_DEPTH) - 1
-    left = min(int(place), len(_DEPTH) - 2)
-    pairs = zip(_light(_DEPTH[left]), _light(_DEPTH[left + 1]), strict=True)
+    place *= len(stops) - 1
+    left = min(int(place), len(stops) - 2)
+    pairs = zip(_light(stops[left]), _light(stops[left + 1]), strict=True)
     return "#" + "".join(_shade(a + (place - left) * (b - a)) for a, b in pairs)
 
 

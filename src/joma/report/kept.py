@@ -34,6 +34,8 @@ class Kept:
     control_effect: float | None = None
     unit: str = ""
     seeds: int | None = None
+    what: str = ""
+    """The name of a quantity with limits, such as a probability."""
 
 
 @cache

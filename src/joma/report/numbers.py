@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import isfinite, log10
 
 from joma.claims.evidence import Effect
-from joma.claims.words import show
+from joma.claims.limits import Limits, limits_of
+from joma.claims.words import interval, show
 from joma.report.kept import Kept
 
 
@@ -24,28 +25,32 @@ class Measured:
     control: float
     unit: str
     seeds: int
+    limits: Limits = (None, None)
+    """Values that it cannot leave; its interval is cut there, and says so."""
 
     @staticmethod
     def of_effect(effect: Effect) -> Measured:
         """What this run measured."""
-        return Measured(effect.effect, effect.interval, effect.control_effect, effect.unit, effect.seeds)
+        return Measured(effect.effect, effect.interval, effect.control_effect, effect.unit, effect.seeds, effect.limits)
 
     @staticmethod
     def of_kept(kept: Kept) -> Measured | None:
         """What a kept run measured; None of a mathematical claim."""
         if kept.effect is None or kept.interval is None or kept.control_effect is None:
             return None
-        return Measured(kept.effect, kept.interval, kept.control_effect, kept.unit, kept.seeds or 1)
+        limits = limits_of(kept.what, kept.unit)
+        return Measured(kept.effect, kept.interval, kept.control_effect, kept.unit, kept.seeds or 1, limits)
 
     @property
     def effect_words(self) -> str:
         """The effect with its interval."""
-        return f"{self._rounded(self.effect)} {self._range(*self.interval)}".strip()
+        return f"{self._rounded(self.effect)} {self._range(self.interval, self.limits)}".strip()
 
     @property
     def opposite_words(self) -> str:
         """The effect the other way round, where a claim expects less of something."""
-        return f"{self._rounded(-self.effect)} {self._range(-self.interval[1], -self.interval[0])}".strip()
+        low, high = self.interval
+        return f"{self._rounded(-self.effect)} {self._range((-high, -low), (None, None))}".strip()
 
     @property
     def control_words(self) -> str:
@@ -57,11 +62,11 @@ class Measured:
         """How many seeds it was measured with."""
         return f"over {self.seeds} seeds" if self.seeds > 1 else "with one seed"
 
-    def _range(self, low: float, high: float) -> str:
-        if not (isfinite(low) and isfinite(high)):
-            return ""
-        bare = (self._rounded(end).removesuffix(f" {self.unit}").removesuffix("°") for end in (low, high))
-        return f"[{', '.join(bare)}]"
+    def _range(self, ends: tuple[float, float], limits: Limits) -> str:
+        return interval(ends, limits, self._bare) if all(map(isfinite, ends)) else ""
+
+    def _bare(self, number: float) -> str:
+        return self._rounded(number).removesuffix(f" {self.unit}").removesuffix("°")
 
     def _rounded(self, number: float) -> str:
         width = self.interval[1] - self.interval[0]

@@ -1,8 +1,9 @@
-"""The figures of scans: for every measure its curves and heat maps, and two scans on one axis."""
+"""The figures of scans: for every measure its curves and how far layers moved, and two scans on one axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from joma.figures import scans as drawn
 from joma.figures.reading import course, listing, number
 from joma.figures.style import house_style, to_svg
 from joma.report.scan_allocation import allocation_pictures
-from joma.report.scan_words import UNITS, axis_name, curve_title, group_title, layers_of, measure_title
+from joma.report.scan_words import UNITS, axis_name, curve_title, group_title, layers_of, measure_title, uniform_entropy
 from joma.scan.curves import Curve, Scan, mean_of
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ _TOLD = 6  # groups whose course is told in a caption
 
 
 def pictures_of(scan: Scan, measure: str) -> tuple[Picture, ...]:
-    """All figures of one measure: curves, or layers where there is one checkpoint; heat maps; heads and experts."""
+    """All figures of one measure: curves, or layers where there is one checkpoint; changes; heads and experts."""
     curves = [curve for curve in scan.curves.values() if curve.measure == measure]
     if measure == "allocation":
         return allocation_pictures(scan, curves)
     found = [_over_steps(scan, curves) if len(scan.steps) > 1 else _over_layers(scan, curves)]
     if len(scan.steps) > 1 and any(len(layers_of(curve)[0]) > 1 for curve in curves):
-        found.append(_heat(scan, curves))
+        found.append(_changes(scan, curves))
     found += [_heads(scan, curve) for curve in curves if curve.by_head and len(curve.columns) > 1]
     found += [_experts(scan, curve) for curve in curves if len({row.expert for row in curve.rows}) > 1]
     return tuple(found)
@@ -46,6 +47,7 @@ def compared_pictures(scans: tuple[Scan, Scan], names: tuple[str, str]) -> tuple
         with house_style():
             svg = _svg(drawn.compared(pairs, names), alt := f"One panel per curve. {' '.join(means)}")
         caption = f"{names[0]} (blue) and {names[1]} (ochre): the mean over layers thick, every layer thin. {means[0]}"
+        caption += "".join(_referred(one.reference) for one, other in pairs if one.reference == other.reference)
         return (Picture("compared", caption, svg, alt),)
     shown = [
         (curve_title(scans[0].curves[name]), [_last(scan, name, who) for scan, who in zip(scans, names, strict=True)])
@@ -70,6 +72,7 @@ def _over_steps(scan: Scan, curves: Sequence[Curve]) -> Picture:
     layered = any(len(panel.rows) > 1 for panel in panels)
     which = ", one line per layer, from the first (blue) to the last (ochre). Mean over layers" if layered else ""
     caption = f"{measure_title(curves[0].measure)} over {len(scan.steps)} checkpoints{which}: {'; '.join(moves)}."
+    caption += _referred(panels[0].reference)
     return Picture(f"{curves[0].measure}-curves", caption, svg, alt)
 
 
@@ -78,24 +81,31 @@ def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
     for curve in curves:
         labels, values = layers_of(curve)
         lines.append((group_title(curve), _numbers(labels), values[0]))
-    title = UNITS.get(curves[0].measure, curves[0].measure)
+    title, uniform = UNITS.get(curves[0].measure, curves[0].measure), _uniform(scan, curves[0])
     said = [f"{name} {_range(values)}" for name, _, values in lines]
     alt = f"{title} at step {scan.steps[0]:,}, layers to the right, one line per group. {'; '.join(said)}."
     with house_style():
-        svg = _svg(drawn.by_layer([(title, lines)]), alt)
+        svg = _svg(drawn.by_layer([(title, lines)], {title: uniform} if uniform else None), alt)
     caption = f"{measure_title(curves[0].measure)} of the one checkpoint, layer by layer: {'; '.join(said)}."
+    caption += _referred(uniform)
     return Picture(f"{curves[0].measure}-layers", caption, svg, alt)
 
 
-def _heat(scan: Scan, curves: Sequence[Curve]) -> Picture:
-    panels = [_panel(scan, curve) for curve in curves if len(layers_of(curve)[0]) > 1]
-    said = [f"{panel.title}: {_extremes(panel)}." for panel in panels]
-    alt = " ".join(["One heat map per group, checkpoints to the right, layers upwards.", *said])
+def _changes(scan: Scan, curves: Sequence[Curve]) -> Picture:
+    """Where and when layers moved, which curves at different levels hide."""
+    panels = [_since_the_first(_panel(scan, curve)) for curve in curves if len(layers_of(curve)[0]) > 1]
+    alt = " ".join(
+        [
+            "One heat map per group, checkpoints to the right, layers upwards: change since the first checkpoint.",
+            *(f"{panel.title}: {_moves(panel)}." for panel in panels),
+        ]
+    )
     with house_style():
-        svg = _svg(drawn.layers_over_steps(panels), alt)
-    brief = [f"{_short(panel)}: {_extremes(panel)}" for panel in panels]
+        svg = _svg(drawn.changes_over_steps(panels), alt)
+    brief = [f"{_short(panel)} {_moves(panel)}" for panel in panels]
     holes = " Grey: left out." if any(not np.isfinite(panel.values).all() for panel in panels) else ""
-    caption = f"The same numbers as colours, checkpoints at equal distances.{holes} {'; '.join(brief)}."
+    legend = f"How far each layer has moved since the first checkpoint (red: up, blue: down).{holes}"
+    caption = f"{legend} {'; '.join(brief)}."
     return Picture(f"{curves[0].measure}-heat", caption, svg, alt)
 
 
@@ -135,7 +145,26 @@ def _experts(scan: Scan, curve: Curve) -> Picture:
 def _panel(scan: Scan, curve: Curve) -> drawn.Panel:
     labels, values = layers_of(curve)
     steps = [scan.epochs[step] for step in scan.steps] if axis_name(scan) == "epoch" else scan.steps
-    return drawn.Panel(curve_title(curve), steps, labels, values, axis_name(scan))
+    return drawn.Panel(curve_title(curve), steps, labels, values, axis_name(scan), _uniform(scan, curve))
+
+
+def _since_the_first(panel: drawn.Panel) -> drawn.Panel:
+    """The change of each layer since its first number."""
+    there = np.isfinite(panel.values)
+    first = panel.values[there.argmax(axis=0), np.arange(panel.values.shape[1])]
+    return replace(panel, values=panel.values - first, reference=None)
+
+
+def _uniform(scan: Scan, curve: Curve) -> tuple[str, float] | None:
+    """What uniform attention gives, for a panel of entropy; None where it is not known."""
+    level = uniform_entropy(scan) if curve.measure == "entropy" else None
+    return None if level is None else ("uniform", level)
+
+
+def _referred(reference: tuple[str, float] | None) -> str:
+    if reference is None:
+        return ""
+    return f" Dotted: uniform attention, {number(reference[1], 'nats')} (the mean of the logarithm of the keys seen)."
 
 
 def _short(panel: drawn.Panel) -> str:
@@ -167,15 +196,17 @@ def _ends_said(panel: drawn.Panel) -> str:
     return f"{panel.title}: {'; '.join(told)}."
 
 
-def _extremes(panel: drawn.Panel) -> str:
+def _moves(panel: drawn.Panel) -> str:
+    """The largest rise and the largest fall of a panel of changes."""
     if not np.isfinite(panel.values).any():
-        return "no values"
+        return "has no values"
     said = []
-    for word, at in (("lowest", np.nanargmin(panel.values)), ("highest", np.nanargmax(panel.values))):
+    for verb, sign, at in (("rises", 1, np.nanargmax(panel.values)), ("falls", -1, np.nanargmin(panel.values))):
         step, row = divmod(int(at), panel.values.shape[1])
-        value = number(float(panel.values[step, row]))
-        said.append(f"{word} {value} in {panel.rows[row]} at {panel.axis.split()[-1]} {panel.steps[step]:,}")
-    return ", ".join(said)
+        if (by := sign * float(panel.values[step, row])) > 0:
+            when = f"{panel.axis.split()[-1]} {panel.steps[step]:,}"
+            said.append(f"{verb} most in {panel.rows[row]}, by {number(by)} at {when}")
+    return " and ".join(said) or "does not change"
 
 
 def _least(table: np.ndarray) -> str:

@@ -113,7 +113,7 @@ def _ends(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
     head = [
         "mean over layers",
         *(f"{n}, step {s.steps[-1]:,}" for n, s in zip(names, scans, strict=True)),
-        "difference",
+        f"{names[1]} − {names[0]}",
     ]
     return table("Where they end", head, rows) if rows else ""
 

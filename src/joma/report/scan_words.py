@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from math import lgamma
+
 import numpy as np
 
 from joma.scan.curves import Curve, Scan, mean_of
@@ -87,6 +90,35 @@ def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
     layers = list(dict.fromkeys(row.layer for row in curve.rows))
     of = [[at for at, row in enumerate(curve.rows) if row.layer == layer] for layer in layers]
     return [f"layer {layer}" for layer in layers], np.stack([mean_of(values[:, some], axis=1) for some in of], axis=1)
+
+
+_CAUSAL = frozenset(
+    {"biogpt", "bloom", "codegen", "cohere", "ctrl", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_neox_japanese",
+     "gptj", "granite", "llama", "mpt", "olmo", "olmo2", "openai-gpt", "opt", "persimmon", "phi", "qwen2", "qwen3",
+     "stablelm"}
+)  # fmt: skip
+"""Model types whose queries see themselves and all before them. Others have windows, or read both ways: not known."""
+_WINDOW = re.compile(r"\bentropy\b.* reads? .*: [\d,]+ windows? of ([\d,]+) tokens?\b")
+
+
+def uniform_entropy(scan: Scan) -> float | None:
+    """The mean entropy of uniform attention on the text of a scan, in nats; None where it cannot be known.
+
+    Curves of entropy are means over queries. Query i of a causal model sees i keys, so that uniform attention gives the
+    mean of ln i: no network is above it. (The logarithm of the mean number of keys is higher, and out of reach.) The
+    length of the windows stands in the notes of the scan.
+
+    >>> note = "entropy reads a.txt: 6 windows of 16 tokens"
+    >>> round(uniform_entropy(Scan("a", [0], [], {}, notes=(note,), model_type="gpt2")), 3)
+    1.917
+    >>> uniform_entropy(Scan("a", [0], [], {}, notes=(note,), model_type="bert")) is None
+    True
+    """
+    lengths = {int(found[1].replace(",", "")) for note in scan.notes if (found := _WINDOW.search(note))}
+    if scan.model_type not in _CAUSAL or len(lengths) != 1:
+        return None
+    (length,) = lengths
+    return lgamma(length + 1) / length
 
 
 def axis_name(scan: Scan) -> str:

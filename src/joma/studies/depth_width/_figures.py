@@ -8,9 +8,10 @@ import numpy as np
 
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
+from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, INK, ORANGE, depth_colours, panels, step_axis
+from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.depth_width._claims import DEEPER, layers_of, words
@@ -45,12 +46,14 @@ def _against_depth(run: Run, sweeps: list[Sweep]) -> Drawing:
 
 
 def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
-    """Thick: every shape at its best rate, with its interval over seeds. Thin: one rate for all shapes."""
-    for rate, value in enumerate(sweep.rates):
-        axis.plot(sweep.layers, sweep.judging[:, rate].mean(-1), color=CONTROL, lw=0.8, label=f"rate {value:g}")
+    """Thick: every shape at its best rate, with its interval over seeds. Thin: one rate for all shapes, in order."""
+    colours = rate_colours(len(sweep.rates))
+    for rate, colour in zip(np.argsort(sweep.rates), colours, strict=True):
+        losses, name = sweep.judging[:, rate].mean(-1), f"rate {sweep.rates[rate]:g}"
+        axis.plot(sweep.layers, losses, color=colour, lw=1.0, marker=".", ms=4, label=name)
     found = [compare(sweep.at_best(shape)) for shape in range(len(sweep.layers))]
     means, halves = (np.array([getattr(one, name) for one in found]) for name in ("value", "half_width"))
-    axis.plot(sweep.layers, means, color=BLUE, lw=2.0, marker="o", ms=4, label="best rates")
+    axis.plot(sweep.layers, means, color=BLUE, lw=2.0, marker="o", ms=4, label="best rates", zorder=2.5)
     axis.errorbar(sweep.layers, means, halves, color=BLUE, ls="none", lw=1.2, capsize=3)
     if sweep.family == "tree":
         ideal = run.value("tree/ideal")[sweep.place]
@@ -59,7 +62,8 @@ def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
     _zoom(axis, sweep, means, halves)
     _depth_axis(axis, sweep.layers)
     axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
-    label_lines(axis)
+    axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), borderaxespad=0.0, handlelength=1.4, fontsize=8)
+    mark_beyond(axis)
 
 
 def _zoom(axis: Axes, sweep: Sweep, means: np.ndarray, halves: np.ndarray) -> None:
@@ -99,8 +103,9 @@ def _caption(sweeps: list[Sweep]) -> str:
     return (
         f"{' '.join(told)} All shapes of a panel have the same number of parameters. Blue: each shape at its own best "
         "rate, mean and 95 % interval over seeds. Differences between shapes are taken seed by seed. The rate of a "
-        "seed is chosen on the other seeds and on other validation data. Thin grey: one rate for all shapes, mean over "
-        f"seeds.{beyond} The last panel shows what depth costs at equal size."
+        "seed is chosen on the other seeds and on other validation data. Thin, from indigo (lowest) to lime (highest): "
+        "one rate for all shapes, mean over seeds. An arrow at an edge marks a loss beyond the panel, with its value."
+        f"{beyond} The last panel shows what depth costs at equal size."
     )
 
 
@@ -138,15 +143,15 @@ def _over_training(sweeps: list[Sweep]) -> Drawing:
     for axis, sweep in zip(axes, sweeps, strict=True):
         colours = depth_colours(len(sweep.layers))
         for shape, colour in enumerate(colours):
-            curve = sweep.curves[shape, :, sweep.best_rate(shape)]  # (points, seeds)
-            mean_and_band(axis, sweep.steps, curve, color=colour, label=layers_of(sweep, shape))
+            curve = sweep.curves[shape, 1:, sweep.best_rate(shape)]  # (points, seeds); untrained networks lie far above
+            mean_and_band(axis, sweep.steps[1:], curve, color=colour, label=layers_of(sweep, shape))
         axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
         axis.set_ylim(*_without_the_start(sweep))
         step_axis(axis)
         label_lines(axis)
     caption = (
         f"{_fastest(sweeps)} One line per shape at its best rate: mean over seeds, and a band from the lowest to the "
-        "highest seed. The untrained networks are left out above the panels."
+        "highest seed. Lines begin at the first point after the start: the untrained networks lie far above."
     )
     return Drawing("loss-over-steps", caption, figure, alt=_courses(sweeps))
 

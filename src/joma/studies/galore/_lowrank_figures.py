@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -140,12 +140,14 @@ def _draw_subspaces(run: Run) -> Drawing:
         energies.append(energy)
         overlaps.append(f"{shared} ({name})")
     refresh = run.config["refresh"]
+    hollow = any(len(_longer_before(run, name)) for name in names)
+    longer = "; hollow: with those of the point before, which is longer ago" if hollow else ""
     caption = (
         f"At the end of training a quarter of the directions holds {between(energies, '%')} of the gradient's energy "
         f"(upper row, mean over matrices). Over the last {refresh} steps these directions share {listing(overlaps)}. "
-        f"Lower row: overlap of the first m/4 directions with those of {refresh} steps earlier (blue; open where the "
-        "point before is farther away), of two batches at one step (green), and with those for shuffled targets in the "
-        f"same network (orange). Means over matrices, layers and {_about(run)}."
+        f"Lower row: overlap of the first m/4 directions with those of {refresh} steps earlier (blue{longer}), of two "
+        "batches at one step (green), and with those for shuffled targets in the same network (orange). Means over "
+        f"matrices, layers and {_about(run)}."
     )
     return Drawing("energy-and-subspace", caption, figure, f"{2 * len(names)} panels. {' '.join(seen)}")
 
@@ -175,10 +177,14 @@ def _draw_energy(axis: Axes, run: Run, name: str) -> tuple[str, float]:
     return f"energy in the first {x[-1]} directions: {', '.join(said)}.", last
 
 
+def _longer_before(run: Run, name: str) -> np.ndarray:
+    """The points whose neighbour before is more than one refresh away."""
+    return np.setdiff1d(np.arange(1, len(steps(run, name))), apart(run, name))
+
+
 def _draw_overlap(axis: Axes, run: Run, name: str) -> tuple[str, str]:
     x, side = steps(run, name), sides(run.config)[name]
-    near = apart(run, name)
-    far = np.setdiff1d(np.arange(1, len(x)), near)
+    near, far = apart(run, name), _longer_before(run, name)
     lines = {
         "two batches": ("batches", GREEN),
         "a refresh\nbefore": ("before", BLUE),
@@ -191,7 +197,8 @@ def _draw_overlap(axis: Axes, run: Run, name: str) -> tuple[str, str]:
         axis.plot(x[shown], path[shown - 1], color=colour, marker="o", ms=4, label=label)
         ends[label.replace("\n", " ")] = float(path[near[-1] - 1])
         if which == "before" and len(far):
-            axis.plot(x[far], path[far - 1], color=colour, marker="o", ms=4, mfc="none", ls="none")
+            look: Any = {"color": colour, "marker": "o", "ms": 4, "mfc": "none", "ls": "none"}
+            axis.plot(x[far], path[far - 1], label="longer\nbefore", **look)
     chance = (side // QUARTER) / side
     axis.axhline(chance, color=INK, ls=":", lw=1.0, label="random")
     axis.set(ylabel="overlap, first m/4 directions", ylim=(0, 1.03))

@@ -9,7 +9,7 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.labels import label_lines
 from joma.figures.reading import between, number
-from joma.figures.style import INK, depth_colours, panels, step_axis
+from joma.figures.style import INK, panels, rate_colours, step_axis
 from joma.recipes.language import called
 from joma.recipes.language_curves import best_loss, curve, learned_at, mean_over_seeds, steps_of
 from joma.runs import Run
@@ -40,14 +40,18 @@ def draw_sweep(run: Run, variant: str, back: np.ndarray) -> Drawing:
 
 
 def _draw_runs(axis: Axes, run: Run, variant: str, back: np.ndarray) -> None:
+    """One square per run; rates have an order, which colours, sizes and the legend keep."""
     rates, losses, learned = run.value(f"{variant}/rates"), best_loss(run, variant), learned_at(run, variant)
-    for row, loss, rate, colour, full in zip(back, losses, rates, depth_colours(len(rates)), learned, strict=True):
-        face = colour if full else "none"
-        axis.plot(100 * row, loss, "s", ms=4, color=colour, markerfacecolor=face, label=f"rate {rate:g}")
+    order, sizes = np.argsort(rates), np.linspace(3.5, 7.0, len(rates))
+    for at, colour, size in zip(order, rate_colours(len(rates)), sizes, strict=True):
+        face, name = colour if learned[at] else "none", f"rate {rates[at]:g}"
+        axis.plot(100 * back[at], losses[at], "s", ms=size, color=colour, markerfacecolor=face, label=name)
     axis.axvline(0, color=INK, lw=0.7)
     axis.set(xlabel="share of the drop that comes back (%)", ylabel="best validation loss (nats)")
     axis.set_title("All runs: rebound and loss")
-    label_lines(axis)
+    hollow = None if learned.all() else "hollow: learned only\nword frequencies"
+    legend = axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), reverse=True, title=hollow, handletextpad=0.2)
+    legend.get_title().set_fontsize(7.5)
 
 
 def _means(rows: np.ndarray) -> np.ndarray:
@@ -69,8 +73,8 @@ def _caption(run: Run, variant: str, back: np.ndarray) -> str:
     return f"{finding}{_largest(rates, np.where(learned_at(run, variant), shares, np.nan), best)} " + (
         f"Lines: mean of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])} at "
         f"{len(steps_of(run, variant))} points; bands: their range. Layer 1 is the one next to the input; its colour, "
-        "like that of every layer, is the same in all panels. Last panel: one square per run; hollow squares learned "
-        "only how frequent words are."
+        "like that of every layer, is the same in all panels. Last panel: one square per run, from small and indigo "
+        "(the lowest rate) to large and lime (the highest); hollow squares learned only how frequent words are."
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.claims.contract import Drawing
+from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import between, course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
@@ -30,8 +31,10 @@ LINES: dict[str, tuple[str, str, str]] = {
 }
 """Name, colour and dashes of every forecaster that is drawn."""
 PATHS = (CONTROLS[1], CONTROLS[2], THEOREM["corrected"], EQUATION["corrected"])
-LOWEST = -1.0
-"""Skill below this is drawn at the bottom edge."""
+LINEAR = 1.0
+"""Down to minus this the axis of skill is linear; below, where a forecast may be worse without limit, logarithmic."""
+BEST = 1.0
+"""No forecast can be better: an interval that reaches beyond is cut here."""
 NAMES = {"entropy": "entropy of every layer", "logits": "logits of frequent words"}
 Told = Mapping[str, Sequence[str]]
 
@@ -44,6 +47,7 @@ def draw_skill(run: Run, told: Told) -> Drawing:
     for axis, (quantity, optimizer) in zip(axes, places, strict=False):
         _skill_panel(axis, run, there[optimizer], quantity)
         axis.set_title(f"{optimizer}: {NAMES[quantity]}")
+    _skill_axes(axes[: len(places)])
     return Drawing("forecast-skill", _skill_caption(run, there), figure, _skill_alt(run, there))
 
 
@@ -52,13 +56,25 @@ def _skill_panel(axis: Axes, run: Run, variants: Sequence[str], quantity: str) -
     for name, (label, colour, dashes) in LINES.items():
         found = [compare(column) for column in skill_by_step(run, variants, quantity, name).T]
         if name not in CONTROLS[:2]:  # bands of all would hide each other
-            low, high = (np.clip([getattr(one, end) for one in found], LOWEST, 1.0) for end in ("low", "high"))
+            low, high = (np.minimum([getattr(one, end) for one in found], BEST) for end in ("low", "high"))
             axis.fill_between(at, low, high, color=colour, alpha=0.15, lw=0)
-        axis.plot(at, np.clip([one.value for one in found], LOWEST, 1), color=colour, ls=dashes, label=label)
+        axis.plot(at, [one.value for one in found], color=colour, ls=dashes, label=label)
     axis.axhline(0, color=INK, lw=0.9, ls=":", label="no change")
-    axis.set(xscale="log", ylim=(LOWEST - 0.05, 1.05), ylabel="skill over persistence")
+    axis.set(xscale="log", ylabel="skill over persistence")
     step_ticks(axis, at)
     label_lines(axis)
+
+
+def _skill_axes(axes: Sequence[Axes]) -> None:
+    """One scale with room for every value: a forecast may be many times worse than no change, never above perfect."""
+    lowest = min([-LINEAR, *(axis.dataLim.y0 for axis in axes)])
+    powers = [-(10.0**power) for power in range(1, 9) if -(10.0**power) > lowest]
+    ticks = [*reversed(powers), -1.0, -0.5, 0.0, 0.5, 1.0]
+    for axis in axes:
+        axis.set_yscale("symlog", linthresh=LINEAR, linscale=1.2)
+        axis.set_ylim(1.15 * lowest, 1.08 * BEST)
+        axis.set_yticks(ticks, [number(tick, "%") for tick in ticks], minor=False)
+        axis.yaxis.minorticks_off()
 
 
 def step_ticks(axis: Axes, at: np.ndarray) -> None:
@@ -81,7 +97,8 @@ def _skill_caption(run: Run, there: Told) -> str:
         f"Skill of forecasts of attention at step 2t, over all t and all networks. {' '.join(parts)} Skill is the part "
         "of the squared error of no change (persistence) that a forecast avoids: 100 % is perfect, 0 % is no change, "
         f"less is worse. Lines: mean over {run.config['seeds']} seeds on {called(run.config['corpus'])}; bands (not of "
-        f"the straight lines): 95 % interval. Values below {number(LOWEST, '%')} are drawn at the bottom edge."
+        f"the straight lines): 95 % interval, cut at {number(BEST, '%')}. Below {number(-LINEAR, '%')} the axis is "
+        "logarithmic."
     )
 
 
@@ -90,14 +107,15 @@ def _score(run: Run, variants: Sequence[str], quantity: str, name: str) -> str:
 
 
 def _skill_alt(run: Run, there: Told) -> str:
-    parts = [f"{len(there) * len(QUANTITIES)} panels of skill over step t."]
+    axis = f"on an axis that is logarithmic below {number(-LINEAR, '%')}"
+    parts = [f"{len(there) * len(QUANTITIES)} panels of skill over step t, {axis}."]
     for optimizer, variants in there.items():
         for quantity in QUANTITIES:
             at = run.value(f"{variants[0]}/at")
             lines = []
             for name, (label, _, _) in LINES.items():
                 mean = [compare(column).value for column in skill_by_step(run, variants, quantity, name).T]
-                lines.append(f"{label} {course(at, np.clip(np.round(mean, 3), LOWEST, 1), '%')}")
+                lines.append(f"{label} {course(at, np.round(mean, 3), '%')}")
             parts.append(f"{optimizer}, {quantity}: {'; '.join(lines)}.")
     return " ".join(parts)
 
@@ -121,12 +139,13 @@ def draw_paths(run: Run, told: Told) -> Drawing:
         axis.set_title(f"{LINES[name][0][0].upper()}{LINES[name][0][1:]}")
         step_ticks(axis, at)
         axis.set_xlabel("training step")
+        mark_beyond(axis)
     told_at_most = {name: _off(run, variant, name) for name in PATHS}
     caption = (
         f"What four forecasters say of one network ({variant}, first seed, layer 1). Each line goes from the entropy "
         "at step t to what is foretold for step 2t. The root mean square error is "
         + listing(f"{number(off, 'nats')} ({LINES[name][0]})" for name, off in told_at_most.items())
-        + ". Lines that leave a panel go on."
+        + ". An arrow at an edge marks an end beyond the panel, with its value."
     )
     return Drawing("forecast-paths", caption, figure, _paths_alt(run, variant, steps, entropy))
 

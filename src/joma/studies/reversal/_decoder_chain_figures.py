@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.bands import bound
+from joma.figures.bands import bound, share_errors
 from joma.figures.labels import label_lines
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, depth_colours, panels
@@ -80,9 +80,9 @@ def draw_ways(scores: Scores) -> Drawing:
     for place, (depth, colour) in enumerate(zip(scores.spelled, depth_colours(len(scores.spelled)), strict=True)):
         found = [compare(_reached(scores, row, depth)) for row in ROWS]
         rows = np.arange(len(ROWS)) + (place - (len(scores.spelled) - 1) / 2) * 0.36
-        means, reach = ([getattr(one, part) for one in found] for part in ("value", "half_width"))
+        means = [one.value for one in found]
         axis.barh(rows, means, height=0.7 / len(scores.spelled), color=colour, alpha=0.75, label=layers_of(depth))
-        axis.errorbar(means, rows, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+        axis.errorbar(means, rows, xerr=share_errors(found), fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
     axis.set_yticks(range(len(ROWS)), list(ROWS))
     axis.set(xlim=(0, 1.05), xlabel="share of held-out chains whose end is reached", ylabel="way")
     axis.invert_yaxis()
@@ -106,7 +106,7 @@ def _ways_caption(scores: Scores) -> str:
         f"With {layers_of(depth)}, {at_once} of the held-out chains are answered at once and {steps} step by step from "
         f"the network's own answers. Networks that were taught compositions with their steps write {written} of them "
         f"rightly, with the steps of other chains {others}. Bars are means over networks that learned what they were "
-        "taught, lines their 95 % intervals."
+        "taught, lines their 95 % intervals, cut at 0 and 100 %."
     )
 
 

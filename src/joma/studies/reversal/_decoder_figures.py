@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.bands import bound
+from joma.figures.bands import bound, share_errors
 from joma.figures.labels import label_lines
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, RED, depth_colours, panels
@@ -104,9 +104,9 @@ def draw_cures(scores: Scores, names: Sequence[str]) -> Drawing:
         for axis, values in ((left, scores.probability), (right, scores.rank)):
             found = [compare(values(scores.named(name, depth), "reverse")) for name in names]
             rows = np.arange(len(names)) + shift
-            means, reach = ([getattr(one, part) for one in found] for part in ("value", "half_width"))
+            means = [one.value for one in found]
             axis.barh(rows, means, height=0.7 / len(scores.cured), color=colour, alpha=0.75, label=layers_of(depth))
-            axis.errorbar(means, rows, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+            axis.errorbar(means, rows, xerr=share_errors(found), fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
     left.axvline(scores.uniform, ls=":", lw=1, color=INK)
     right.axvline(0.5, ls=":", lw=1, color=INK)
     for axis in (left, right):
@@ -130,7 +130,8 @@ def _cures_caption(scores: Scores, names: Sequence[str]) -> str:
         f"With {layers_of(depth)}, the reverse has probability {number(_reverse(scores, BASE, depth))} as published "
         f"and {number(_reverse(scores, best, depth))} with '{best}'. As published, the right reverse beats "
         f"{number(_beaten(scores, BASE, depth), '%')} of its rivals, which are the answers to other untrained reverses "
-        "of the same relation; chance is 50 %. Bars are means over networks that learned, lines their 95 % intervals."
+        "of the same relation; chance is 50 %. Bars are means over networks that learned, lines their 95 % "
+        "intervals, cut at 0 and 100 %."
     )
 
 

@@ -9,24 +9,15 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
+from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.reading import course, listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, panels
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
 from joma.runs import Run
 from joma.studies.sparsity._kv_findings import FIFTH, SPARSE, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOOKS: dict[str, dict[str, Any]] = {
-    "window": {"color": RED},
-    "sinks": {"color": ORANGE},
-    "h2o": {"color": BLUE},
-    "h2o-oracle": {"color": BLUE, "ls": ":"},
-    "snapkv": {"color": GREEN},
-    "random": {"color": CONTROL, "ls": "--"},
-    "top-k": {"color": PURPLE, "ls": "-."},
-}
-"""Of each policy."""
 OVER_TRAINING = ("window", "sinks", "h2o", "random")
 """Policies whose cost is drawn over training."""
 
@@ -38,15 +29,21 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _by_share(series: Series) -> Drawing:
+    """The study's networks at a few steps, on one scale; stories260K beside them, on its own."""
     shown = sorted({1, len(series.steps) // 2 + 1, len(series.steps) - 1} & set(range(len(series.steps))))
     stories = _stories(series)
     figure, axes = panels(len(shown) + (stories is not None), width=3.5)
     for axis, at in zip(axes, shown, strict=False):
         each = {policy: _costs(series, policy, at) for policy in series.policies}
-        _panel(axis, series, each, f"Step {series.steps[at]:,}", last=stories is None and at == shown[-1])
+        _panel(axis, series, each, f"Step {series.steps[at]:,}")
+    for axis in axes[1 : len(shown)]:
+        axis.sharey(axes[0])
+    axes[0].autoscale_view()
+    label_lines(axes[len(shown) - 1])
     if stories is not None:
-        _panel(axes[-1], series, stories, "stories260K", last=True)
-    return Drawing("cost-by-share", _caption(series), figure, _alt(series, shown, stories))
+        _panel(axes[-1], series, stories, "stories260K (its own scale)")
+        label_lines(axes[-1])
+    return Drawing("cost-by-share", _caption(series, stories is not None), figure, _alt(series, shown, stories))
 
 
 def _costs(series: Series, policy: str, at: int) -> Any:
@@ -62,16 +59,12 @@ def _stories(series: Series) -> dict[str, Any] | None:
     return {policy: each[:, None] for policy, each in zip(series.policies, cost, strict=True)}
 
 
-def _panel(axis: Axes, series: Series, costs: dict[str, Any], title: str, *, last: bool) -> None:
-    for policy, rows in costs.items():
-        mean_and_band(axis, series.keeps, rows, label=policy, marker=".", **LOOKS[policy])
+def _panel(axis: Axes, series: Series, costs: dict[str, Any], title: str) -> None:
+    for policy in in_order(costs):
+        mean_and_band(axis, series.keeps, costs[policy], label=policy, marker=".", shade=0.1, **LOOKS[policy])
     axis.axhline(0.0, color=INK, lw=0.6)
-    axis.set_xscale("log")
-    axis.set_xticks(series.keeps, [f"{100 * keep:g} %" for keep in series.keeps], minor=False)
-    axis.minorticks_off()
-    axis.set(title=title, xlabel="share of the cache kept", ylabel="loss added (nats per token)")
-    if last:
-        label_lines(axis)
+    share_axis(axis, series.keeps, "share of the cache kept")
+    axis.set(title=title, ylabel="loss added (nats per token)")
 
 
 def _told(costs: dict[str, float]) -> str:
@@ -84,18 +77,20 @@ def _nats(cost: float) -> str:
     return f"{cost:+.3f}".replace("-", "−")
 
 
-def _caption(series: Series) -> str:
+def _caption(series: Series, with_stories: bool) -> str:
     ends = {policy: float(series.cost(policy).mean()) for policy in series.policies}
+    scale = " The panel of stories260K has its own scale; the others share one." if with_stories else ""
     return (
         f"After training, a fifth of the cache costs, in nats per token: {_told(ends)}. The whole cache has a loss of "
         f"{number(float(series.mean('loss').mean()), 'nats')}. Lines are means over {len(series.kept)} networks, bands "
         "go from the lowest to the highest. The loss is that of the last quarter of each sequence. top-k evicts "
-        "nothing and lets every query choose; random protects the same first and last keys as h2o."
+        f"nothing and lets every query choose; random protects the same first and last keys as h2o.{scale}"
     )
 
 
 def _alt(series: Series, shown: list[int], stories: dict[str, Any] | None) -> str:
-    parts = [f"{len(shown) + (stories is not None)} panels, loss added against the share of the cache kept."]
+    count = len(shown) + (stories is not None)
+    parts = [f"{count} panels, loss added against the share of the cache kept, which falls to the right."]
     fifth = series.keeps.index(FIFTH)
     for at in shown:
         ends = {policy: float(_costs(series, policy, at)[fifth].mean()) for policy in series.policies}
@@ -107,7 +102,7 @@ def _alt(series: Series, shown: list[int], stories: dict[str, Any] | None) -> st
 
 def _over_training(series: Series) -> Drawing:
     figure, axes = panels(2, width=4.6)
-    lines = {
+    lines: dict[str, tuple[Any, dict[str, Any]]] = {
         "left out (1 - effective)": (1 - series.of("effective").mean((2, 3)), {"color": BLUE}),
         "zero as in H2O": (series.of("zero").mean((2, 3)), {"color": ORANGE}),
         "zero, random logits": (series.of("random zero").mean((2, 3)), {"color": CONTROL, "ls": "--"}),

@@ -1,0 +1,48 @@
+"""How every figure shows cache policies: one order, one look per policy, one direction of the axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PURPLE, RED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "window": {"color": RED},
+    "sinks": {"color": ORANGE},
+    "h2o": {"color": BLUE},
+    "h2o-oracle": {"color": BLUE, "ls": ":"},
+    "snapkv": {"color": GREEN},
+    "random": {"color": CONTROL, "ls": "--"},
+    "top-k": {"color": PURPLE, "ls": "-."},
+}
+"""Colour and dashes of each policy that evicts or leaves out keys, in the order in which they are drawn."""
+
+
+def in_order(policies: Iterable[str]) -> list[str]:
+    """The policies as every figure orders them.
+
+    >>> in_order(["top-k", "h2o", "window"])
+    ['window', 'h2o', 'top-k']
+    """
+    return sorted(policies, key=list(LOOKS).index)
+
+
+def share_axis(axis: Axes, shares: Sequence[float], label: str) -> None:
+    """Shares of the cache, from 0 to 1, to the right from large to small: lines part there, and labels stand there.
+
+    >>> from joma.figures.style import house_style, panels
+    >>> with house_style():
+    ...     _, (axis,) = panels()
+    ...     share_axis(axis, [0.05, 0.2], "share kept")
+    >>> [text.get_text() for text in axis.get_xticklabels()], bool(axis.xaxis_inverted())
+    (['5 %', '20 %'], True)
+    """
+    axis.set_xscale("log")
+    axis.set_xticks(list(shares), [f"{100 * share:.3g} %" for share in shares])
+    axis.minorticks_off()
+    axis.xaxis.set_inverted(True)
+    axis.set_xlabel(label)
