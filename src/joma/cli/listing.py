@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.wrapping import columns, hanging
 from joma.host.exit_status import OK
 from joma.host.files import as_json
 
@@ -28,7 +27,7 @@ def add_parser(commands: Any) -> None:
 def _list(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
-    wanted = [name.lower() for name in options.study] or studies.names()
+    wanted = list(map(studies.spelt, options.study)) or studies.names()
     for name in wanted:
         studies.room(name)  # refuses what there is not
     if options.json:
@@ -37,18 +36,18 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
         for name in wanted:
             _print_claims(studies.load(name))
     else:
-        width = max(map(len, wanted))
+        name_width = max(map(len, wanted))
         for name in wanted:
-            print(f"{name:<{width}}  {studies.title(name)}")
+            print(hanging(f"{name:<{name_width}}  ", studies.title(name), columns()))
     return OK
 
 
 def _print_claims(study: Study) -> None:
-    columns = max(get_terminal_size((100, 24)).columns, 40)
-    print(f"{study.name}: {study.title}")
+    width = columns()
+    print(hanging(f"{study.name}: ", study.title, width))
     for claim in study.claims:
         print(f"  {study.name}/{claim.name} ({claim.source})")
-        print(textwrap.fill(claim.says, columns, initial_indent="      ", subsequent_indent="      "))
+        print(hanging(" " * 6, claim.says, width))
     print()
 
 

@@ -9,10 +9,11 @@ from functools import partial
 
 from joma import __version__
 from joma.cli import cache, export, listing, report, scan, show, verify
-from joma.cli.parser import Parser, nearest
+from joma.cli.parser import Parser
 from joma.host import limits
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe
+from joma.host.words import did_you_mean
 
 _EXAMPLES = """\
 examples:
@@ -35,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments[0].startswith("-"):
         arguments[0] = arguments[0].lower()
         if arguments[0] not in commands:
-            hint = nearest(arguments[0], commands) or f"; there are {', '.join(commands)}"
-            parser.error(f"no command is called {arguments[0]!r}{hint}")
+            hint = did_you_mean(arguments[0], commands, f"there are {', '.join(commands)}")
+            parser.error(f"no command is called {arguments[0]!r}; {hint}")
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
         parser.error(f"a command must be named: {', '.join(commands)}")
