@@ -1,6 +1,7 @@
 """`joma show`, `joma verify --claims` and what a bug looks like: on the toy, whose number is 1 if all is well."""
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -109,11 +110,12 @@ def test_what_is_not_kept_at_paper_scale_says_so(stored, capsys):
 def test_lines_are_whole_in_a_pipe_and_wrapped_between_words_in_a_window(capsys, monkeypatch):
     shown = ["show", "fig6/fig6-one-layer", "--scale", "paper"]
     for command in (shown, ["list"], ["list", "fig6", "-v"]):
-        monkeypatch.delenv("COLUMNS", raising=False)
-        assert main(command) == 0
-        whole = capsys.readouterr().out
-        monkeypatch.setenv("COLUMNS", "60")
-        assert main(command) == 0
+        with monkeypatch.context() as now:
+            now.setenv("COLUMNS", "60")  # readline sets it in whatever it is imported into
+            assert main(command) == 0
+            whole = capsys.readouterr().out
+            now.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            assert main(command) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, whole.splitlines())) > 60
         assert all(len(line) <= 60 for line in lines if not line.startswith(("repeat", "record", "  fig6/")))

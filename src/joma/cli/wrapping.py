@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import textwrap
@@ -18,10 +17,11 @@ _INSEPARABLE = re.compile(r"\[[^\[\]]{1,40}\]|\d %")  # an interval, and a numbe
 def columns(stream: Any = None) -> int | None:
     """How wide lines may be: as wide as the terminal, or as COLUMNS says; None in a pipe or a file, which has no width.
 
+    A program that starts joma may have set COLUMNS without knowing (readline does): in a pipe it is not asked.
+
     stream: where they go, by default standard output.
     """
-    said = os.environ.get("COLUMNS", "")
-    if not (sys.stdout if stream is None else stream).isatty() and not said.isdigit():
+    if not (sys.stdout if stream is None else stream).isatty():
         return None
     return max(get_terminal_size().columns, _NARROWEST)
 
