@@ -15,6 +15,8 @@ from joma.cli.parser import Parser
 if TYPE_CHECKING:
     from joma.claims.contract import Study
 
+DEFAULT_OUT = Path("joma-out")
+
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
@@ -46,8 +48,13 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    out = Path("joma-out")
-    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"runs and report (default: {out})")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DEFAULT_OUT,
+        metavar="DIR",
+        help=f"folder for runs and report (default: {DEFAULT_OUT})",
+    )
     parser.add_argument("--json", metavar="FILE", help="the findings as JSON; - for standard output")
     parser.add_argument("--fresh", action="store_true", help="run again what is already recorded")
     parser.add_argument(

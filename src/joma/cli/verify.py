@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import add_output
+from joma.cli.options import DEFAULT_OUT, add_output
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, usable_file, usable_folder, write_json
@@ -189,9 +191,7 @@ def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Resul
 
 def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
     """The files first: nothing that goes wrong on the screen may cost them."""
-    from joma.claims.contract import VERDICTS
     from joma.claims.ledger import findings_json
-    from joma.cli.terminal import ATTENTION
     from joma.report import scan_runs, write_report
 
     ledger, page = findings_json(results), None
@@ -202,10 +202,37 @@ def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
             write_json(wish.out / "findings.json", ledger)
             page = write_report(results, wish.out, scale=wish.scale, scans=scan_runs(wish.out))
     finally:  # a full disk must not cost the verdicts, too
-        if wish.verbose:
-            screen.all(results, wish.verdicts or VERDICTS)
-        else:
-            screen.attention(results, wish.verdicts or (VERDICTS if len(results) == 1 else ATTENTION))
+        unlisted = _print_claims(results, wish, screen)
     if wish.json == "-":
         say(as_json(ledger), keep="\n", end="")
-    screen.summary(results, page)
+    screen.summary(results, page, more=_how_to_see(results, wish) if unlisted else ())
+
+
+def _print_claims(results: list[Result], wish: _Wish, screen: Screen) -> bool:
+    """What was asked for; else, of what needs attention, as much as fits. Returns whether claims are not listed."""
+    from joma.claims.contract import VERDICTS
+    from joma.cli.terminal import ATTENTION
+
+    if wish.verbose:
+        screen.all(results, wish.verdicts or VERDICTS)
+        return False
+    if wish.verdicts:
+        return bool(screen.attention(results, wish.verdicts, room=math.inf))
+    return bool(screen.attention(results, VERDICTS if len(results) == 1 else ATTENTION))
+
+
+def _how_to_see(results: list[Result], wish: _Wish) -> list[str]:
+    """The commands that list what was not listed. None of them runs anything again."""
+    from joma import studies
+
+    names = [result.study.name for result in results]
+    out = [] if wish.out == DEFAULT_OUT else ["--out", str(wish.out)]
+    if len(names) == 1:
+        return [f"to see every claim: {shlex.join(['joma', 'show', names[0], *out])}"]
+    chosen = [] if names == list(studies.names()) else names
+    scale = [] if wish.scale == "quick" else ["--scale", wish.scale]
+    return [
+        f"to see every claim (nothing is run again): {shlex.join(['joma', 'verify', *chosen, *scale, *out, '-v'])}",
+        f"to see one study: {shlex.join(['joma', 'show', 'STUDY', *out])}"
+        "; what was found at paper scale: joma show STUDY --scale paper",
+    ]
