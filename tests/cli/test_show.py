@@ -180,6 +180,20 @@ def test_claims_are_chosen_by_verdict(stored, capsys):
     assert "a verdict is one of holds" in capsys.readouterr().err
 
 
+def test_a_message_of_the_library_is_given_the_option_that_it_speaks_of(tmp_path, capsys):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"model.layers.0.mlp.up_proj.weight": torch.ones(4, 4)}, tmp_path / "model.safetensors")
+    scan = ["scan", str(tmp_path / "model.safetensors"), "--out", str(tmp_path / "out")]
+    assert main([*scan, "--measures", "entropy"]) == 2
+    said = capsys.readouterr().err
+    assert said == "joma: entropy runs the model on a text, and no text is given (--text FILE)\n"
+    assert main([*scan, "--fail-if", "entropy<1"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("speaks of entropy, but the measures are stable_rank (--measures NAMES)\n")
+
+
 def test_a_bug_is_not_called_bad_input(monkeypatch, capsys):
     def bug(*_):
         raise ValueError("an index is wrong")

@@ -11,6 +11,7 @@ from joma import __version__
 from joma.cli import cache, export, listing, report, scan, show, verify
 from joma.cli.parser import Parser
 from joma.host import limits
+from joma.host.errors import BadInput
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe
 from joma.host.words import did_you_mean
@@ -43,12 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"a command must be named: {', '.join(commands)}")
     if options.command != "run":
         commands[options.command].refuse(rest)
-    return answer(partial(_carried_out, options, rest))
+    return answer(partial(_carried_out, options, rest, commands[options.command]))
 
 
-def _carried_out(options: argparse.Namespace, rest: list[str]) -> int:
+def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) -> int:
     limits.check()
-    status: int = options.call(options, rest)
+    try:
+        status: int = options.call(options, rest)
+    except BadInput as error:
+        option = command.option(error.argument)
+        if not option:
+            raise
+        raise BadInput(f"{error} ({option})") from error
     return status
 
 

@@ -41,6 +41,21 @@ class Parser(argparse.ArgumentParser):
             kind = "option" if first.startswith("-") else "argument"
             self.error(f"unknown {kind} {first!r}" + (f"; {hint}" if hint else ""))
 
+    def option(self, argument: str) -> str:
+        """The option that sets an argument of the library, as a user types it; empty where none does.
+
+        >>> parser = Parser(prog="joma scan")
+        >>> _ = parser.add_argument("--text", metavar="FILE")
+        >>> parser.option("text"), parser.option("model")
+        ('--text FILE', '')
+        """
+        found = self._option_string_actions.get(f"--{argument.replace('_', '-')}")
+        if found is None:
+            return ""
+        return " ".join(
+            filter(None, (found.option_strings[-1], found.metavar if isinstance(found.metavar, str) else ""))
+        )
+
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""
         between = "" if message.endswith("?") else ";"

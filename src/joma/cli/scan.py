@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joma.scan.thresholds import Threshold
 
 NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
-_MOST = 100  # violations that are printed
+_MOST = 10  # numbers beyond a threshold that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
@@ -92,6 +92,8 @@ class _Done:
     run: Path
     looked_at: int
     beyond: tuple[str, ...] = ()
+    summaries: tuple[str, ...] = ()
+    """Of what is beyond a threshold, one per threshold."""
     earlier: bool = False
     """Whether it was only read: then this command would not measure it again."""
 
@@ -120,7 +122,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     _write(done, options)
     page = None if options.no_page else _page(done, options)
     for one in done:
-        _summarise(one, screen)
+        _summarise(one, screen, on_page=page is not None)
     if page:
         say(f"page: {page}", screen)
     return max((one.status for one in done), key=_RANK.index)
@@ -211,7 +213,7 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
             report=lambda line: say(line, screen),
         )
         remember(run, found, series.steps)
-    return _Done(found, path, len(series.places), _broken(rules, found))
+    return _Done(found, path, len(series.places), *_broken(rules, found))
 
 
 def _series(source: str, options: argparse.Namespace) -> Series:
@@ -242,15 +244,16 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
     looked_at = len({*found.steps, *(fault.step for fault in found.faults)})
-    return _Done(found, path, looked_at, _broken(rules, found), earlier=True)
+    return _Done(found, path, looked_at, *_broken(rules, found), earlier=True)
 
 
-def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[str, ...]:
+def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The numbers beyond a threshold, and a summary for each threshold."""
     if not rules or not found.steps:
-        return ()
-    from joma.scan.thresholds import violations
+        return (), ()
+    from joma.scan.thresholds import summaries, violations
 
-    return tuple(map(str, violations(rules, found)))
+    return tuple(map(str, violations(rules, found))), tuple(summaries(rules, found))
 
 
 def _page(done: Sequence[_Done], options: argparse.Namespace) -> Path:
@@ -313,14 +316,17 @@ def _head(content: dict[str, Any]) -> dict[str, Any]:
     return {key: content[key] for key in ("schema", "schema_version", "joma")}
 
 
-def _summarise(one: _Done, screen: Any) -> None:
+def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
     _tell(one.found.faults, screen)
     for note in one.found.notes:
         say(f"note: {note}", screen)
+    for line in one.summaries:
+        say(f"fail-if: {line}", screen)
     for line in one.beyond[:_MOST]:
         say(f"beyond: {line}", screen)
     if len(one.beyond) > _MOST:
-        say(f"beyond: {len(one.beyond) - _MOST} more", screen)
+        rest = "the page lists them, and --csv FILE" if on_page else "--csv FILE"
+        say(f"beyond: {len(one.beyond) - _MOST:,} more; {rest} writes every number", screen)
     say(f"{len(one.found.steps)} of {one.looked_at} {one.found.axis}s usable", screen)
     say(f"run: {one.run}", screen)
 

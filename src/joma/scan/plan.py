@@ -174,11 +174,16 @@ def _must_have_text(
     asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None
 ) -> None:
     if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
+        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
     if text is not None and not running:
-        raise BadInput(f"text is for measures that run the model, but measures {','.join(asked)} does not read a text")
+        raise BadInput(
+            f"text is for measures that run the model, but measures {','.join(asked)} does not read a text",
+            argument="text",
+        )
     if tokenizer is not None and text is None:
-        raise BadInput(f"tokenizer is for a text, but measures {','.join(asked)} does not read one")
+        raise BadInput(
+            f"tokenizer is for a text, but measures {','.join(asked)} does not read one", argument="tokenizer"
+        )
 
 
 def _configs(
