@@ -88,12 +88,12 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
 
 def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    assert "one page of all" not in capsys.readouterr().out
+    assert "a page of all" not in capsys.readouterr().out
     (tmp_path / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    assert "one page of all" not in capsys.readouterr().out
+    assert "a page of all" not in capsys.readouterr().out
     assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
-    said = f"runs of other studies are there too; one page of all: joma report {tmp_path}\nreport: "
+    said = f"runs of other studies are in this folder, too; a page of all: joma report {tmp_path}\nreport: "
     assert said in capsys.readouterr().out
 
 
@@ -399,7 +399,9 @@ def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence,
 
 def test_report_of_a_file_says_it_is_no_folder(capsys):
     assert main(["report", __file__]) == 2
-    said = f"joma: {__file__} is no folder and no run; name a folder that `joma verify --out DIR` wrote, or runs\n"
+    said = (
+        f"joma: {__file__} is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs\n"
+    )
     assert capsys.readouterr().err == said
 
 

@@ -108,9 +108,9 @@ def verdicts_named(names: str) -> tuple[Verdict, ...]:
     wanted = [name.strip().lower().replace("-", " ") for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in VERDICTS:
-            raise BadInput(f"a verdict is one of {', '.join(VERDICTS)}, got {name!r}")
+            raise BadInput(f"a verdict is one of {', '.join(VERDICTS)}, got {name!r}", argument="claims")
     if not wanted:
-        raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}")
+        raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}", argument="claims")
     return tuple(verdict for verdict in VERDICTS if verdict in wanted)
 
 

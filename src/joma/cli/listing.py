@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add `list` to the subcommands of `joma`."""
     listing = commands.add_parser(
-        "list", help="list the studies, with -v the claims they test", description="List the studies."
+        "list", help="list the studies, with -v the claims they test", description="List the studies, one per line."
     )
     listing.add_argument("study", nargs="*", metavar="STUDY", help="only these (default: all)")
-    listing.add_argument("-v", "--verbose", action="store_true", help="with every claim and its source")
-    listing.add_argument("--json", action="store_true", help="as JSON, with every claim")
+    listing.add_argument("-v", "--verbose", action="store_true", help="print every claim with its source")
+    listing.add_argument("--json", action="store_true", help="print everything as JSON, with every claim")
     listing.set_defaults(call=_list)
 
 

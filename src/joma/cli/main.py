@@ -20,7 +20,8 @@ _EXAMPLES = """\
 examples:
   joma verify                  judge every claim, write a report
   joma verify thm2             judge the claims of one study
-  joma show thm1-sgd/adam      one finding, with its numbers
+  joma show thm2/who-wins      print one finding, with its numbers
+  joma show fig6 --scale paper what was found at paper scale, without a run
   joma scan path/to/run        measure every checkpoint of a training run
 
 `joma COMMAND --help` shows the options of one command."""
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"no command is called {arguments[0]!r}; {hint}")
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
+        parser.refuse(rest)
         parser.error(f"a command must be named: {', '.join(commands)}")
     if options.command != "run":
         commands[options.command].refuse(rest)

@@ -59,5 +59,5 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""
         between = "" if message.endswith("?") else ";"
-        say(f"joma: {message}{between} `{self.prog} --help` shows what there is", sys.stderr)
+        say(f"joma: {message}{between} see `{self.prog} --help`", sys.stderr)
         sys.exit(BAD_INPUT)

@@ -49,17 +49,17 @@ def add_parser(commands: Any) -> None:
         "--measures",
         default="stable_rank",
         metavar="NAMES",
-        help="of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
+        help="any of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
         "(default: stable_rank)",
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
-    add("--root", metavar="NAME", help="which model of a checkpoint that holds several, as ema")
+    add("--root", metavar="NAME", help="which model, where a checkpoint holds several, as ema")
     add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
     add("--text", type=Path, metavar="FILE", help="text for measures that run the model, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")
-    add("--json", metavar="FILE", help="the curves as JSON; - for standard output")
+    add("--jobs", type=int, default=1, metavar="N", help="checkpoints that are read at a time (default: 1)")
+    add("--json", metavar="FILE", help="write the curves there as JSON; - for standard output")
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
     add(
@@ -67,11 +67,17 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help="end with status 4 where MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; repeatable",
+        help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
     )
-    add("--no-page", action="store_true", help="write no page: the run, and what else is asked for, alone")
+    add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add("--out", type=Path, default=Path("joma-out"), metavar="DIR", help="for page, run and downloads")
+    add(
+        "--out",
+        type=Path,
+        default=Path("joma-out"),
+        metavar="DIR",
+        help="folder for page, run and downloads (default: joma-out)",
+    )
     add(
         "--pattern",
         action="append",
@@ -79,7 +85,13 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
     )
-    add("--budget", type=float, default=20.0, metavar="GB", help="disk for downloads that cannot be read in part")
+    add(
+        "--budget",
+        type=float,
+        default=20.0,
+        metavar="GB",
+        help="disk for downloads that cannot be read in part (default: 20)",
+    )
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 

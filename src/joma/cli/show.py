@@ -42,10 +42,10 @@ def add_parser(commands: Any) -> None:
     )
     place = show.add_mutually_exclusive_group()
     place.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify --out DIR` wrote (default: {_OUT})"
+        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {_OUT})"
     )
     place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
-    show.add_argument("--json", action="store_true", help="as JSON; of a run of your own with all of its evidence")
+    show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(call=_show)
 
 

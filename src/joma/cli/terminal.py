@@ -175,7 +175,7 @@ class Screen:
         stored = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")}
         if stored & set(names()) - shown:
             page = f"joma report {shlex.quote(str(report.parent))}"
-            say(f"runs of other studies are there too; one page of all: {page}", self._to)
+            say(f"runs of other studies are in this folder, too; a page of all: {page}", self._to)
         say(f"report: {report}", self._to)
 
     def _blocks(self, findings: Sequence[Finding]) -> list[_Block]:

@@ -28,8 +28,9 @@ NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
 """Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
 _EPILOG = """\
-Exit status: 0 judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after Ctrl-C and
-SIGTERM. The same command takes up what was stopped and does not run again what is recorded."""
+Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
+Ctrl-C and SIGTERM. A command that was stopped goes on when it is given again. What is recorded is not run again."""
+_SCALES = "quick: small networks, minutes on a laptop; paper: the sizes of the sources, on a GPU (default: quick)"
 
 
 def add_parser(commands: Any) -> None:
@@ -40,18 +41,18 @@ def add_parser(commands: Any) -> None:
         description="Judge the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
-    verify.add_argument("study", nargs="*", metavar="STUDY", help="a name from `joma list`; all when none is given")
-    verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help="sizes (default: quick)")
+    verify.add_argument("study", nargs="*", metavar="STUDY", help="names from `joma list` (default: all studies)")
+    verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
-        "--claims", metavar="VERDICTS", help="print the claims with these verdicts: fails,undecided,not-run"
+        "--claims", metavar="VERDICTS", help="print all claims with these verdicts, as fails,undecided,not-run"
     )
     verify.add_argument(
         "-j",
         "--jobs",
         type=int,
         metavar="N",
-        help="studies side by side (default: as many as cores; at paper scale 1). Their numbers do not depend on it",
+        help="studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it",
     )
     add_output(verify)
     verify.set_defaults(call=_verify)
@@ -115,7 +116,9 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         usage = "joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]"
         if not {"-h", "--help"} & set(rest):
             raise BadInput(f"a study must be named: {usage}; `joma list` has their names")
-        print(f"usage: {usage}\n\n`joma list` has the names, `joma run STUDY --help` the options of one.")
+        print(
+            f"usage: {usage}\n\n`joma list` has the names of the studies, `joma run STUDY --help` the options of one."
+        )
         return OK
     from joma import studies
     from joma.cli.options import parse

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.errors import BadInput
+from joma.host.errors import BadInput, asked_for
 from joma.host.words import brief
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
@@ -165,8 +165,10 @@ def plan(
 
 def usable_device(name: str) -> torch.device:
     """The device of that name, or one sentence."""
-    if missing := lacking(name):
-        raise BadInput(str(missing))
+    with asked_for():
+        missing = lacking(name)
+    if missing:
+        raise BadInput(str(missing), argument="device")
     return torch.device(name)
 
 
