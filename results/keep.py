@@ -76,7 +76,9 @@ def kept() -> dict:
 def origin(record: dict) -> dict:
     """The command that made a record, and where all of its findings come from."""
     known = record["findings"][0]["provenance"]
-    return {"command": record["command"]} | {name: known[name] for name in Provenance.__dataclass_fields__}
+    return {"command": record["command"]} | {
+        name: known[name] for name in Provenance.__dataclass_fields__ if name in known
+    }
 
 
 def short(finding: dict, command: str) -> dict:
