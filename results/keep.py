@@ -6,7 +6,7 @@ A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn ane
 all records are. That is needed when the sentence of a claim changes: a report shows a kept verdict only beside the
 sentence that it was given on. A run of more than half a megabyte that its command makes again in two minutes is not
 copied. In the end src/joma/report/kept.json is written from all records: what a quick report shows beside its own
-verdicts.
+verdicts, and what `joma show ID --scale paper` prints.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from joma.claims.execute import command_line, judge
-from joma.claims.finding import Finding
+from joma.claims.finding import Finding, Provenance
 from joma.claims.ledger import SCHEMA, VERSION
 from joma.figures.style import house_style
 from joma.host.files import write_json
@@ -65,23 +65,35 @@ def keep(path: Path, commit: str | None) -> None:
 
 
 def kept() -> dict:
-    """The verdicts of all records, by the finding's id."""
+    """What is kept of all records: of every study where its run comes from, of every finding what is shown of it."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*/findings.json"))]
-    return {"findings": {finding["id"]: short(finding) for record in records for finding in record["findings"]}}
-
-
-def short(finding: dict) -> dict:
-    """What a report shows of a kept finding."""
-    again = Finding.from_json(finding)
     return {
-        "verdict": finding["verdict"],
-        "measured": str(again.measured),
-        "machine": finding["provenance"]["machine"],
+        "studies": {record["study"]: origin(record) for record in records},
+        "findings": {one["id"]: short(one, record["command"]) for record in records for one in record["findings"]},
+    }
+
+
+def origin(record: dict) -> dict:
+    """The command that made a record, and where all of its findings come from."""
+    known = record["findings"][0]["provenance"]
+    return {"command": record["command"]} | {
+        name: known[name] for name in Provenance.__dataclass_fields__ if name in known
+    }
+
+
+def short(finding: dict, command: str) -> dict:
+    """What is shown of a kept finding; what it has not, and a command that is the record's, is left out."""
+    again = Finding.from_json(finding)
+    names = ("verdict", "expected", "control", "tolerance", "command")
+    numbers = ("effect", "interval", "control_effect", "unit", "seeds")
+    found = {name: finding[name] for name in (*names, *numbers)} | {
+        "measured": again.measured if isinstance(again.measured, str) else finding["measured"],
         "claim_sha256": finding["provenance"]["claim_sha256"],
         "brief": again.brief,
-        **{name: finding[name] for name in ("effect", "interval", "control_effect", "unit", "seeds")},
-        **({"what": again.main.what} if again.main and any(end is not None for end in again.main.limits) else {}),
+        "what": again.main.what if again.main and any(end is not None for end in again.main.limits) else None,
     }
+    found["command"] = None if found["command"] == command else found["command"]
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 def head() -> str:

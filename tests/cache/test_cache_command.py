@@ -90,7 +90,7 @@ def test_json_on_standard_output_is_json_alone(place, tmp_path, capsys):
 def test_a_model_without_rotations_is_told(tmp_path, place, capsys):
     fresh("gpt2").save_pretrained(tmp_path / "gpt2")
     assert cache(place, tmp_path, "--policies", "sinks", model=tmp_path / "gpt2") == 0
-    assert "positions of this model are no rotations" in capsys.readouterr().out
+    assert "this model has no rotary positions" in capsys.readouterr().out
 
 
 def test_a_policy_that_the_model_cannot_have_is_left_out(tmp_path, place, capsys):

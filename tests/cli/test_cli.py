@@ -88,12 +88,12 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
 
 def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    assert "one page of all" not in capsys.readouterr().out
+    assert "a page of all" not in capsys.readouterr().out
     (tmp_path / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    assert "one page of all" not in capsys.readouterr().out
+    assert "a page of all" not in capsys.readouterr().out
     assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
-    said = f"runs of other studies are there too; one page of all: joma report {tmp_path}\nreport: "
+    said = f"runs of other studies are in this folder, too; a page of all: joma report {tmp_path}\nreport: "
     assert said in capsys.readouterr().out
 
 
@@ -277,11 +277,11 @@ def test_no_encoding_can_cost_the_files(encoding, tmp_path):
 
 @pytest.mark.parametrize("columns", [60, 100, 150])
 def test_lines_fit_the_window_and_end_without_spaces(columns, tmp_path, capsys, monkeypatch, stored_claims):
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("joma.cli.terminal.columns", lambda _: columns)
     for more in ([], ["-v"], ["--claims", "holds"]):
         assert main(["verify", "lemma6", *more, "--out", str(stored_claims)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert all(len(line) <= columns for line in lines if not line.startswith("report: "))
+        assert all(len(line) <= columns for line in lines if not line.startswith(("report: ", "to see ")))
         assert all(line == line.rstrip() for line in lines)
         assert max(map(len, lines[1:-1])) > min(columns, 100) * 0.6
 
@@ -399,7 +399,9 @@ def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence,
 
 def test_report_of_a_file_says_it_is_no_folder(capsys):
     assert main(["report", __file__]) == 2
-    said = f"joma: {__file__} is no folder and no run; name a folder that `joma verify --out DIR` wrote, or runs\n"
+    said = (
+        f"joma: {__file__} is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs\n"
+    )
     assert capsys.readouterr().err == said
 
 

@@ -1,12 +1,16 @@
 """`joma show`, `joma verify --claims` and what a bug looks like: on the toy, whose number is 1 if all is well."""
 
 import json
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from joma import studies
 from joma.cli.main import main
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -37,15 +41,94 @@ def test_as_json_it_is_the_finding_of_the_file(stored, capsys):
     assert shown == json.loads((stored / "findings.json").read_text())["studies"][0]["findings"][0]
 
 
-def test_a_study_alone_names_its_claims(stored, capsys):
+def test_a_study_alone_lists_its_claims_with_their_verdicts(stored, capsys, tmp_path):
     assert main(["show", "toy", "--out", str(stored)]) == 0
-    assert capsys.readouterr().out == "toy/all-ones\n"
+    first, numbers = capsys.readouterr().out.splitlines()
+    assert first == "toy/all-ones: holds"
+    assert numbers.startswith("    ")
+    assert main(["show", "toy", "--out", str(stored), "--json"]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["verdict"] == "holds"
+    assert main(["show", "toy", "--out", str(tmp_path / "none")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "toy/all-ones\n"
+    assert "`joma verify toy --out" in captured.err
+
+
+@pytest.mark.parametrize("place", ["results", "results/fig6", "results/fig6/findings.json"])
+def test_kept_records_are_read_as_findings_are(place, capsys):
+    assert main(["show", "fig6/fig6-one-layer", "--out", str(ROOT / place)]) == 0
+    record = json.loads((ROOT / "results/fig6/findings.json").read_text(encoding="utf-8"))
+    (written,) = [one for one in record["findings"] if one["claim"] == "fig6-one-layer"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"fig6/fig6-one-layer: {written['verdict']}"
+    assert f"measured   {written['measured']}" in lines
+    assert f"commit     {record['commit']}" in lines
+    assert main(["show", "fig6/fig6-one-layer", "--out", str(ROOT / place), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+
+
+def test_a_record_of_another_study_has_no_such_finding(capsys):
+    assert main(["show", "thm2/who-wins", "--out", str(ROOT / "results/fig6")]) == 2
+    said = capsys.readouterr().err
+    assert "has no finding thm2/who-wins; `joma verify thm2 --out" in said
+    assert "`joma show thm2/who-wins --scale paper` needs no run" in said
+
+
+def test_paper_scale_comes_with_joma_and_needs_no_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    record = json.loads((ROOT / "results/fig6/findings.json").read_text(encoding="utf-8"))
+    assert main(["show", "fig6", "--scale", "paper"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    for written in record["findings"]:
+        assert f"{written['id']}: {written['verdict']} at paper scale" in listed
+        assert main(["show", written["id"], "--scale", "paper"]) == 0
+        shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+        assert shown["claim"] == f"{written['says']} ({written['source']})"
+        assert shown["expected"] == written["expected"]
+        assert shown["measured"] == written["measured"]
+        assert shown.get("control") == written["control"]
+        assert shown["repeat"] == written["command"]
+        assert shown["commit"] == record["commit"]
+    assert main(["show", "fig6/fig6-one-layer", "--scale", "paper", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (written,) = [one for one in record["findings"] if one["claim"] == "fig6-one-layer"]
+    assert shown == {name: written[name] for name in shown}
+    assert {"says", "expected", "verdict", "measured", "control", "command", "provenance"} <= set(shown)
+
+
+def test_what_is_not_kept_at_paper_scale_says_so(stored, capsys):
+    assert main(["show", "toy/all-ones", "--scale", "paper"]) == 2
+    assert capsys.readouterr().err == (
+        "joma: there is no finding toy/all-ones at paper scale; `joma verify toy --scale paper` makes it\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["show", "toy/all-ones", "--scale", "paper", "--out", str(stored)])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_lines_are_whole_in_a_pipe_and_wrapped_between_words_in_a_window(capsys, monkeypatch):
+    shown = ["show", "fig6/fig6-one-layer", "--scale", "paper"]
+    for command in (shown, ["list"], ["list", "fig6", "-v"]):
+        with monkeypatch.context() as now:
+            now.setenv("COLUMNS", "60")  # readline sets it in whatever it is imported into
+            assert main(command) == 0
+            whole = capsys.readouterr().out
+            now.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            assert main(command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, whole.splitlines())) > 60
+        assert all(len(line) <= 60 for line in lines if not line.startswith(("repeat", "record", "  fig6/")))
+        assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+        if command is shown:
+            assert any(line.startswith(" " * 11) and line[11] != " " for line in lines)
+            assert any("[0.33, 0.67]" in line for line in lines)  # an interval is not broken
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("toy/al-ones", "joma: toy has no claim called 'al-ones'; did you mean toy/all-ones?\n"),
+        ("toy/al-ones", "joma: toy has no claim called 'al-ones'; did you mean 'toy/all-ones'?\n"),
         ("toyy/all-ones", "joma: no study is called 'toyy'; did you mean 'toy'?\n"),
     ],
 )
@@ -54,9 +137,31 @@ def test_a_misspelt_id_gets_a_suggestion(stored, capsys, name, sentence):
     assert capsys.readouterr().err == sentence
 
 
+@pytest.mark.parametrize("command", ["verify", "run", "list"])
+def test_a_claim_where_a_study_is_needed_says_which_command_takes_it(command, capsys):
+    assert main([command, "thm2/who-wins"]) == 2
+    said = capsys.readouterr().err
+    assert "`joma verify thm2` judges all claims of thm2, `joma show thm2/who-wins` prints this one" in said
+    assert len(said) < 200
+
+
+def test_names_are_suggested_and_not_dumped(capsys):
+    for name, hint in (
+        ("rebound", "did you mean 'rebound-cause' or 'rebound-onset'?"),
+        ("galore", "did you mean 'galore-table', 'galore-theory' or 'galore-lowrank'?"),
+        ("zebra", f"`joma list` has the names of all {len(studies.names())} studies"),
+    ):
+        assert main(["verify", name]) == 2
+        assert capsys.readouterr().err == f"joma: no study is called {name!r}; {hint}\n"
+    assert main(["show", "thm2/zebra"]) == 2
+    assert capsys.readouterr().err == "joma: thm2 has no claim called 'zebra'; `joma show thm2` lists its claims\n"
+
+
 def test_what_was_not_judged_yet_says_how(stored, capsys, tmp_path):
     assert main(["show", "toy/all-ones", "--out", str(tmp_path / "none")]) == 2
-    said = f"joma: {tmp_path / 'none'} has no finding toy/all-ones; `joma verify toy` makes it\n"
+    said = (
+        f"joma: {tmp_path / 'none'} has no finding toy/all-ones; `joma verify toy --out {tmp_path / 'none'}` makes it\n"
+    )
     assert capsys.readouterr().err == said
 
 
@@ -73,6 +178,20 @@ def test_claims_are_chosen_by_verdict(stored, capsys):
     assert "toy/all-ones" not in capsys.readouterr().out
     assert main(["verify", "toy", "--claims", "wrong", "--out", str(stored)]) == 2
     assert "a verdict is one of holds" in capsys.readouterr().err
+
+
+def test_a_message_of_the_library_is_given_the_option_that_it_speaks_of(tmp_path, capsys):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"model.layers.0.mlp.up_proj.weight": torch.ones(4, 4)}, tmp_path / "model.safetensors")
+    scan = ["scan", str(tmp_path / "model.safetensors"), "--out", str(tmp_path / "out")]
+    assert main([*scan, "--measures", "entropy"]) == 2
+    said = capsys.readouterr().err
+    assert said == "joma: entropy runs the model on a text, and no text is given (--text FILE)\n"
+    assert main([*scan, "--fail-if", "entropy<1"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("speaks of entropy, but the measures are stable_rank (--measures NAMES)\n")
 
 
 def test_a_bug_is_not_called_bad_input(monkeypatch, capsys):

@@ -222,7 +222,7 @@ def test_options_that_make_no_sense(series, tmp_path):
     for arguments, word in (
         (("--measures", "entropi"), "must be among"),
         (("--measures", ""), "at least one"),
-        (("--measures", "entropy"), "give one as text"),
+        (("--measures", "entropy"), "runs the model on a text, and no text is given"),
         (("--text", "x"), "does not read a text"),
         (("--steps", "7"), "has no step 7"),
         (("--steps", "3:9"), "names none"),

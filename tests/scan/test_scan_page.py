@@ -110,19 +110,48 @@ def test_a_threshold_beats_what_was_left_out_and_none_usable_beats_it(series, tm
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("stable_rank", "--fail-if takes MEASURE"),
-        ("stable_rank=5", "--fail-if takes MEASURE"),
-        ("stable_rank<nan", "--fail-if takes MEASURE"),
-        ("__import__('os')<1", "--fail-if takes MEASURE"),
-        ("entropy<1", "speaks of entropy, but --measures has stable_rank"),
+        ("stable_rank", "a threshold is MEASURE"),
+        ("stable_rank=5", "a threshold is MEASURE"),
+        ("stable_rank<nan", "a threshold is MEASURE"),
+        ("__import__('os')<1", "a threshold is MEASURE"),
+        ("entropy<1", "speaks of entropy, but the measures are stable_rank"),
         ("stable_rank/mpl<1", "speaks of nothing that was measured; there are stable_rank/mlp@0 to @2"),
         ("stable_rank@7<1", "speaks of nothing"),
     ],
 )
-def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, rule, words):
-    with pytest.raises(ValueError, match="fail-if") as caught:
-        scan(series, "--steps", "0", "--fail-if", rule, out=tmp_path)
-    assert words in str(caught.value)
+def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, capsys, rule, words):
+    assert joma("scan", series, "--steps", "0", "--fail-if", rule, "--out", tmp_path) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.endswith(("(--fail-if RULE)\n", "(--measures NAMES)\n"))
+
+
+def test_many_numbers_beyond_a_threshold_are_summed_up_first(series, tmp_path, capsys):
+    arguments = ("--fail-if", "stable_rank<1e9", "--fail-if", "stable_rank/mlp@1>0", "--fail-if", "stable_rank<0")
+    code, found = scan(series, *arguments, out=tmp_path)
+    assert code == 4
+    values = [
+        (value, step, row["layer"], group)
+        for group, curve in found["curves"].items()
+        for step, rows in zip(found["steps"], curve["values"], strict=True)
+        for row, (value,) in zip(curve["rows"], rows, strict=True)
+    ]
+    lowest, step, layer, _ = min(values)
+    highest, later, _, _ = max(one for one in values if one[2] == 1 and one[3] == "stable_rank/mlp")
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(
+        f"fail-if: stable_rank<1e9: {len(values)} of {len(values)} numbers, in 5 of 5 steps and 3 of 3 layers; "
+        f"the lowest is {lowest:.6g} (step {step}, layer {layer})"
+    )
+    assert lines[at + 1] == (
+        "fail-if: stable_rank/mlp@1>0: 5 of 5 numbers, in 5 of 5 steps and 1 of 1 layer; "
+        f"the highest is {highest:.6g} (step {later}, layer 1)"
+    )
+    assert all(line.startswith("beyond: stable_rank") for line in lines[at + 2 : at + 12])
+    left = len(values) + 5 - 10
+    assert lines[at + 12] == f"beyond: {left} more; --csv FILE writes every number"
+    assert joma("scan", series, *arguments, "--out", tmp_path) == 4
+    assert f"beyond: {left} more; the page lists them, and --csv FILE writes every number" in capsys.readouterr().out
 
 
 def test_rules_speak_of_heads_quantities_and_experts():

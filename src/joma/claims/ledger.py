@@ -2,6 +2,7 @@
 
     {"schema": "joma-findings", "version": 2, "joma": "0.1.0", "studies": [{"name", "title", "seconds", "findings"}]}
 
+A kept record has the same schema and `findings`, and no `studies`: it is of one study.
 docs/reference/file-formats.md says what every key means. The version is raised when a key changes its meaning.
 """
 
@@ -36,7 +37,10 @@ def findings_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """The findings of a file that `joma verify` wrote, their verdicts worked out anew from their numbers."""
+    """The findings of a file that `joma verify` wrote, or of a kept record, results/STUDY/findings.json.
+
+    Their verdicts are worked out anew from their numbers.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if depth_of(content, limits.JSON_DEPTH) > limits.JSON_DEPTH:
@@ -46,12 +50,30 @@ def read_findings(path: Path) -> list[Finding]:
     if not isinstance(content, dict) or (content.get("schema"), content.get("version")) != (SCHEMA, VERSION):
         raise BadInput(f"{path} does not hold findings of version {VERSION}; `joma report DIR` writes them anew")
     try:
-        found = [Finding.from_json(finding) for study in content["studies"] for finding in study["findings"]]
+        studies = content.get("studies", [content])  # a record holds one study
+        found = [Finding.from_json(finding) for study in studies for finding in study["findings"]]
         for finding in found:
             _must_be_readable(finding)
         return found
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadInput(f"{path} is damaged: a finding in it cannot be read ({_short(error)})") from error
+
+
+def findings_of(study: str, place: Path) -> list[Finding]:
+    """The findings of one study that are stored at `place`; none if there are none.
+
+    place: a folder that `joma verify` wrote, a kept record (results/thm2), a folder of records (results), or the
+    findings.json of one of these.
+
+    >>> findings_of("thm2", Path("nothing is stored here"))
+    []
+    """
+    files = [place] if place.is_file() else [place / "findings.json", place / study / "findings.json"]
+    for file in files:
+        found = [finding for finding in read_findings(file) if finding.study == study] if file.is_file() else []
+        if found:
+            return found
+    return []
 
 
 def _must_be_readable(finding: Finding) -> None:
@@ -86,9 +108,9 @@ def verdicts_named(names: str) -> tuple[Verdict, ...]:
     wanted = [name.strip().lower().replace("-", " ") for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in VERDICTS:
-            raise BadInput(f"a verdict is one of {', '.join(VERDICTS)}, got {name!r}")
+            raise BadInput(f"a verdict is one of {', '.join(VERDICTS)}, got {name!r}", argument="claims")
     if not wanted:
-        raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}")
+        raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}", argument="claims")
     return tuple(verdict for verdict in VERDICTS if verdict in wanted)
 
 

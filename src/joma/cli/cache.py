@@ -28,7 +28,7 @@ VERSION = 1
 """Raised when what is measured changes: runs of before are not added to."""
 _EPILOG = """\
 MODEL is a folder with a causal language model of transformers, or one on the Hugging Face hub (owner/name). The table
-tells what each policy adds to the loss of full attention, in nats per token, over the second half of every sequence,
+shows what each policy adds to the loss of full attention, in nats per token, over the second half of every sequence,
 with 95 % intervals over sequences.
 Exit status: 0 all well, 3 a policy was left out, 2 bad input, 130 and 143 after Ctrl-C and SIGTERM."""
 
@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
         "--policies",
         nargs="+",
         metavar="NAME",
-        help="of window, sinks, h2o, h2o-oracle, snapkv, random, top-k (default: all)",
+        help="any of window, sinks, h2o, h2o-oracle, snapkv, random, top-k (default: all)",
     )
     add(
         "--keep",
@@ -62,11 +62,23 @@ def add_parser(commands: Any) -> None:
     add("--seq-len", type=int, metavar="N", help="tokens per sequence (default: 512, or what the model was trained on)")
     add("--tokens", type=int, default=16_384, metavar="N", help="tokens of the text that are read (default: 16384)")
     add("--sinks", type=int, metavar="N", help="first tokens never evicted (default: 4 in sinks and random, else 0)")
-    add("--recent", type=float, default=0.5, metavar="SHARE", help="of the budget, for the last tokens (default: 0.5)")
-    add("--seed", type=int, default=0, metavar="N", help="of the policy random (default: 0)")
+    add(
+        "--recent",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of the budget for the last tokens (default: 0.5)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="seed of the policy random (default: 0)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--json", metavar="FILE", help="the numbers as JSON there as well; - for standard output")
-    add("--out", type=Path, default=Path("joma-out"), metavar="DIR", help="for figure, JSON and run")
+    add("--json", metavar="FILE", help="write the numbers there as JSON, too; - for standard output")
+    add(
+        "--out",
+        type=Path,
+        default=Path("joma-out"),
+        metavar="DIR",
+        help="folder for figure, JSON and run (default: joma-out)",
+    )
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 
@@ -187,7 +199,7 @@ def _positions(model: Any, policies: list[str], screen: Any) -> dict[str, str]:
         return {}
     try:
         if not any(turns(model).values()):
-            say("note: sinks: positions of this model are no rotations, so they stay those of the text", screen)
+            say("note: sinks: this model has no rotary positions, so each key keeps its position in the text", screen)
     except CacheError as error:
         if "counted inside" not in str(error):
             raise
@@ -249,7 +261,10 @@ def _run(path: Path, options: argparse.Namespace, place: Place, tokens: Tensor) 
 def _tell(costs: Costs, name: str, path: Path, options: argparse.Namespace, left: dict[str, str], screen: Any) -> None:
     """Table, JSON and figure."""
     content = {**costs.as_json(), "model": options.model, "text": str(options.text), "left_out": left, "run": str(path)}
-    say(f"full attention: {costs.full:.3f} nats per token; added where so much of the cache is kept:", screen)
+    say(
+        f"full attention: {costs.full:.3f} nats per token; what the policies add, by the share of the cache kept:",
+        screen,
+    )
     say(costs.table(), screen, keep="\n")
     over = f"±: 95 % interval over n = {costs.sequences} sequences, each compared with itself under full attention"
     say(f"no intervals: {costs.no_interval}" if costs.no_interval else over, screen)

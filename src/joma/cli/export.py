@@ -18,10 +18,12 @@ TABLES = ("csv", "parquet")
 def add_parser(commands: Any) -> None:
     """Add `export` to the subcommands of `joma`."""
     words = "write runs as parquet, csv, npz, or as an RO-Crate with figures"
-    export = commands.add_parser("export", help=words, description=f"{words.capitalize()}.")
+    export = commands.add_parser("export", help=words, description=f"{words[0].upper()}{words[1:]}.")
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
-    export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True)
-    export.add_argument("--out", type=Path, metavar="FILE", help="where to, for one run (default: beside it)")
+    export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True, help="the format")
+    export.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write, for a single run (default: beside the run)"
+    )
     export.set_defaults(call=_export)
 
 
@@ -30,7 +32,9 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
 
     runs, failed = options.run, []
     if options.out and len(runs) > 1:
-        raise BadInput(f"--out names one file, but there are {len(runs)} runs; without it each goes beside its run")
+        raise BadInput(
+            f"--out names one file, but there are {len(runs)} runs; without --out each file goes beside its run"
+        )
     for run in runs:
         try:
             say(_exported(run, options.to, options.out))

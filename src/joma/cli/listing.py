@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.wrapping import columns, hanging
 from joma.host.exit_status import OK
 from joma.host.files import as_json
 
@@ -17,18 +16,18 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add `list` to the subcommands of `joma`."""
     listing = commands.add_parser(
-        "list", help="list the studies, with -v the claims they test", description="List the studies."
+        "list", help="list the studies, with -v the claims they test", description="List the studies, one per line."
     )
     listing.add_argument("study", nargs="*", metavar="STUDY", help="only these (default: all)")
-    listing.add_argument("-v", "--verbose", action="store_true", help="with every claim and its source")
-    listing.add_argument("--json", action="store_true", help="as JSON, with every claim")
+    listing.add_argument("-v", "--verbose", action="store_true", help="print every claim with its source")
+    listing.add_argument("--json", action="store_true", help="print everything as JSON, with every claim")
     listing.set_defaults(call=_list)
 
 
 def _list(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
-    wanted = [name.lower() for name in options.study] or studies.names()
+    wanted = list(map(studies.spelt, options.study)) or studies.names()
     for name in wanted:
         studies.room(name)  # refuses what there is not
     if options.json:
@@ -37,18 +36,18 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
         for name in wanted:
             _print_claims(studies.load(name))
     else:
-        width = max(map(len, wanted))
+        name_width = max(map(len, wanted))
         for name in wanted:
-            print(f"{name:<{width}}  {studies.title(name)}")
+            print(hanging(f"{name:<{name_width}}  ", studies.title(name), columns()))
     return OK
 
 
 def _print_claims(study: Study) -> None:
-    columns = max(get_terminal_size((100, 24)).columns, 40)
-    print(f"{study.name}: {study.title}")
+    width = columns()
+    print(hanging(f"{study.name}: ", study.title, width))
     for claim in study.claims:
         print(f"  {study.name}/{claim.name} ({claim.source})")
-        print(textwrap.fill(claim.says, columns, initial_indent="      ", subsequent_indent="      "))
+        print(hanging(" " * 6, claim.says, width))
     print()
 
 

@@ -9,16 +9,19 @@ from functools import partial
 
 from joma import __version__
 from joma.cli import cache, export, listing, report, scan, show, verify
-from joma.cli.parser import Parser, nearest
+from joma.cli.parser import Parser
 from joma.host import limits
+from joma.host.errors import BadInput
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe
+from joma.host.words import did_you_mean
 
 _EXAMPLES = """\
 examples:
   joma verify                  judge every claim, write a report
   joma verify thm2             judge the claims of one study
-  joma show thm1-sgd/adam      one finding, with its numbers
+  joma show thm2/who-wins      print one finding, with its numbers
+  joma show fig6 --scale paper what was found at paper scale, without a run
   joma scan path/to/run        measure every checkpoint of a training run
 
 `joma COMMAND --help` shows the options of one command."""
@@ -35,19 +38,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments[0].startswith("-"):
         arguments[0] = arguments[0].lower()
         if arguments[0] not in commands:
-            hint = nearest(arguments[0], commands) or f"; there are {', '.join(commands)}"
-            parser.error(f"no command is called {arguments[0]!r}{hint}")
+            hint = did_you_mean(arguments[0], commands, f"there are {', '.join(commands)}")
+            parser.error(f"no command is called {arguments[0]!r}; {hint}")
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
+        parser.refuse(rest)
         parser.error(f"a command must be named: {', '.join(commands)}")
     if options.command != "run":
         commands[options.command].refuse(rest)
-    return answer(partial(_carried_out, options, rest))
+    return answer(partial(_carried_out, options, rest, commands[options.command]))
 
 
-def _carried_out(options: argparse.Namespace, rest: list[str]) -> int:
+def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) -> int:
     limits.check()
-    status: int = options.call(options, rest)
+    try:
+        status: int = options.call(options, rest)
+    except BadInput as error:
+        option = command.option(error.argument)
+        if not option:
+            raise
+        raise BadInput(f"{error} ({option})") from error
     return status
 
 

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from joma.cli.parser import Parser
+from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study
+
+DEFAULT_OUT = Path("joma-out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +42,24 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
     for entry in dataclasses.fields(preset):
         _add(group, entry.name, hints[entry.name], getattr(preset, entry.name), described.get(entry.name, ""))
     given = vars(parser.read(arguments))
-    config = {entry.name: _taken(given[entry.name], hints[entry.name]) for entry in dataclasses.fields(preset)}
+    config = {
+        entry.name: _taken(entry.name, given[entry.name], hints[entry.name]) for entry in dataclasses.fields(preset)
+    }
     rest = {key: value for key, value in given.items() if key not in config}
     return Chosen(dataclasses.replace(preset, **config), **rest)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    out = Path("joma-out")
-    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"runs and report (default: {out})")
-    parser.add_argument("--json", metavar="FILE", help="the findings as JSON; - for standard output")
-    parser.add_argument("--fresh", action="store_true", help="run again what is already recorded")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DEFAULT_OUT,
+        metavar="DIR",
+        help=f"folder for runs and report (default: {DEFAULT_OUT})",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the findings there as JSON, too; - for standard output")
+    parser.add_argument("--fresh", action="store_true", help="run again, also where a finished run is recorded")
     parser.add_argument(
         "--threads",
         type=int,
@@ -62,7 +72,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 _SCALE: dict[str, Any] = {
     "choices": ("quick", "paper"),
     "default": "quick",
-    "help": "preset that the options start from (default: quick)",
+    "help": "sizes that the options below change: quick or paper (default: quick)",
 }
 
 
@@ -103,7 +113,7 @@ def _flat(values: tuple[Any, ...]) -> list[Any]:
     return [one for value in values for one in (_flat(value) if isinstance(value, tuple) else [value])]
 
 
-def _taken(value: Any, kind: Any) -> Any:
+def _taken(name: str, value: Any, kind: Any) -> Any:
     """What argparse gives as a list, as the tuple that the config has; pairs are written one after another."""
     if not isinstance(value, list):
         return value
@@ -112,7 +122,9 @@ def _taken(value: Any, kind: Any) -> Any:
         return tuple(value)
     size = len(get_args(inner))
     if len(value) % size:
-        raise ValueError(f"values come in groups of {size}, got {len(value)} of them")
+        raise ValueError(
+            f"--{name.replace('_', '-')} takes values in groups of {size}, got {counted(len(value), 'value')}"
+        )
     return tuple(tuple(value[at : at + size]) for at in range(0, len(value), size))
 
 

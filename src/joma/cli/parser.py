@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from joma.host.exit_status import BAD_INPUT
 from joma.host.printing import say
+from joma.host.words import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,21 +37,27 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             first = unknown[0].partition("=")[0]
             known = [option for option in self._option_string_actions if option.startswith("--")]
-            hint = nearest(first, known)
-            self.error(f"unknown {'option' if first.startswith('-') else 'argument'} {first!r}{hint}")
+            hint = did_you_mean(first, known)
+            kind = "option" if first.startswith("-") else "argument"
+            self.error(f"unknown {kind} {first!r}" + (f"; {hint}" if hint else ""))
+
+    def option(self, argument: str) -> str:
+        """The option that sets an argument of the library, as a user types it; empty where none does.
+
+        >>> parser = Parser(prog="joma scan")
+        >>> _ = parser.add_argument("--text", metavar="FILE")
+        >>> parser.option("text"), parser.option("model")
+        ('--text FILE', '')
+        """
+        found = self._option_string_actions.get(f"--{argument.replace('_', '-')}")
+        if found is None:
+            return ""
+        return " ".join(
+            filter(None, (found.option_strings[-1], found.metavar if isinstance(found.metavar, str) else ""))
+        )
 
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""
         between = "" if message.endswith("?") else ";"
-        say(f"joma: {message}{between} `{self.prog} --help` shows what there is", sys.stderr)
+        say(f"joma: {message}{between} see `{self.prog} --help`", sys.stderr)
         sys.exit(BAD_INPUT)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question with the known name that is nearest; empty where none is near.
-
-    >>> nearest("verfy", ["verify", "list"])
-    "; did you mean 'verify'?"
-    """
-    found = get_close_matches(name.lower(), list(known), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""

@@ -13,6 +13,7 @@ from joma.host.errors import BadInput
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import usable_folder, write_json
 from joma.host.printing import say
+from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -27,7 +28,7 @@ def add_parser(commands: Any) -> None:
         type=Path,
         nargs="+",
         metavar="DIR|RUN",
-        help="a folder that `joma verify` or `joma scan` wrote with --out, one of kept records, or .sqlite runs",
+        help="a folder that `joma verify` or `joma scan` wrote, a folder of kept records, or .sqlite files of runs",
     )
     report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: beside the runs)")
     report.set_defaults(call=_report)
@@ -41,11 +42,17 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     files = [path for path in stored if path.is_file()]
     for path in files:
         if path.suffix != ".sqlite":
-            raise BadInput(f"{path} is no folder and no run; name a folder that `joma verify --out DIR` wrote, or runs")
+            raise BadInput(
+                f"{path} is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs"
+            )
     if len(files) == len(stored):
         return _of_files(files, options.out)
     if len(stored) > 1:
-        raise BadInput(f"joma report takes one folder or several runs, got {len(folders)} folders of {len(stored)}")
+        missing = [path for path in stored if not path.exists()]
+        given = (
+            f"there is no {missing[0]}" if missing else f"got {counted(len(folders), 'folder')} of {len(stored)} paths"
+        )
+        raise BadInput(f"joma report takes one folder, or several runs: {given}")
     return _of_folder(stored[0], options.out)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from joma.scan.thresholds import Threshold
 
 NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
-_MOST = 100  # violations that are printed
+_MOST = 10  # numbers beyond a threshold that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
@@ -49,18 +49,18 @@ def add_parser(commands: Any) -> None:
         "--measures",
         default="stable_rank",
         metavar="NAMES",
-        help="of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
+        help="any of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
         "(default: stable_rank)",
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
-    add("--root", metavar="NAME", help="which model of a checkpoint that holds several, as ema")
+    add("--root", metavar="NAME", help="which model, where a checkpoint holds several, as ema")
     add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
     add("--text", type=Path, metavar="FILE", help="text for measures that run the model, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--seq-len", type=int, metavar="N", help="tokens per window of --text (default: 512, or what was trained on)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--jobs", type=int, default=1, metavar="N", help="checkpoints at a time (default: 1)")
-    add("--json", metavar="FILE", help="the curves as JSON; - for standard output")
+    add("--jobs", type=int, default=1, metavar="N", help="checkpoints that are read at a time (default: 1)")
+    add("--json", metavar="FILE", help="write the curves there as JSON; - for standard output")
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
     add(
@@ -68,11 +68,17 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help="end with status 4 where MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; repeatable",
+        help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
     )
-    add("--no-page", action="store_true", help="write no page: the run, and what else is asked for, alone")
+    add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add("--out", type=Path, default=Path("joma-out"), metavar="DIR", help="for page, run and downloads")
+    add(
+        "--out",
+        type=Path,
+        default=Path("joma-out"),
+        metavar="DIR",
+        help="folder for page, run and downloads (default: joma-out)",
+    )
     add(
         "--pattern",
         action="append",
@@ -80,7 +86,13 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
     )
-    add("--budget", type=float, default=20.0, metavar="GB", help="disk for downloads that cannot be read in part")
+    add(
+        "--budget",
+        type=float,
+        default=20.0,
+        metavar="GB",
+        help="disk for downloads that cannot be read in part (default: 20)",
+    )
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 
@@ -93,6 +105,8 @@ class _Done:
     run: Path
     looked_at: int
     beyond: tuple[str, ...] = ()
+    summaries: tuple[str, ...] = ()
+    """Of what is beyond a threshold, one per threshold."""
     earlier: bool = False
     """Whether it was only read: then this command would not measure it again."""
 
@@ -121,7 +135,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     _write(done, options)
     page = None if options.no_page else _page(done, options)
     for one in done:
-        _summarise(one, screen)
+        _summarise(one, screen, on_page=page is not None)
     if page:
         say(f"page: {page}", screen)
     return max((one.status for one in done), key=_RANK.index)
@@ -215,7 +229,7 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
             report=lambda line: say(line, screen),
         )
         remember(run, found, series.steps)
-    return _Done(found, path, len(series.places), _broken(rules, found))
+    return _Done(found, path, len(series.places), *_broken(rules, found))
 
 
 def _series(source: str, options: argparse.Namespace) -> Series:
@@ -246,15 +260,16 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
     looked_at = len({*found.steps, *(fault.step for fault in found.faults)})
-    return _Done(found, path, looked_at, _broken(rules, found), earlier=True)
+    return _Done(found, path, looked_at, *_broken(rules, found), earlier=True)
 
 
-def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[str, ...]:
+def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The numbers beyond a threshold, and a summary for each threshold."""
     if not rules or not found.steps:
-        return ()
-    from joma.scan.thresholds import violations
+        return (), ()
+    from joma.scan.thresholds import summaries, violations
 
-    return tuple(map(str, violations(rules, found)))
+    return tuple(map(str, violations(rules, found))), tuple(summaries(rules, found))
 
 
 def _page(done: Sequence[_Done], options: argparse.Namespace) -> Path:
@@ -317,16 +332,19 @@ def _head(content: dict[str, Any]) -> dict[str, Any]:
     return {key: content[key] for key in ("schema", "schema_version", "joma")}
 
 
-def _summarise(one: _Done, screen: Any) -> None:
+def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
     _tell(one.found.faults, screen)
     for warning in one.found.warnings if one.earlier else ():
         say(f"warning: {warning}", screen)
     for note in one.found.notes:
         say(f"note: {note}", screen)
+    for line in one.summaries:
+        say(f"fail-if: {line}", screen)
     for line in one.beyond[:_MOST]:
         say(f"beyond: {line}", screen)
     if len(one.beyond) > _MOST:
-        say(f"beyond: {len(one.beyond) - _MOST} more", screen)
+        rest = "the page lists them, and --csv FILE" if on_page else "--csv FILE"
+        say(f"beyond: {len(one.beyond) - _MOST:,} more; {rest} writes every number", screen)
     say(f"{len(one.found.steps)} of {one.looked_at} {one.found.axis}s usable", screen)
     say(f"run: {one.run}", screen)
 

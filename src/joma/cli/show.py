@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from difflib import get_close_matches
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.wrapping import columns, hanging
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json
 from joma.host.printing import clean, say
+from joma.host.words import did_you_mean
 
 if TYPE_CHECKING:
+    from joma.claims.claim import Claim
     from joma.claims.finding import Finding
+    from joma.report.kept import Kept
+
+_OUT = Path("joma-out")
+_COPIED = ("repeat", "record")
+"""Lines with a command or a path stay whole, so that they can be copied."""
+_EPILOG = """\
+`--scale paper` needs no run: what was found at paper scale comes with joma. `--out results` reads the records that are
+kept in joma's repository."""
 
 
 def add_parser(commands: Any) -> None:
@@ -21,63 +34,142 @@ def add_parser(commands: Any) -> None:
     show = commands.add_parser(
         "show",
         help="print one finding, such as thm1-sgd/adam, with its numbers",
-        description="Print one finding with its numbers, its control and where it comes from.",
+        description="Print one finding: its verdict, its numbers, its control and where it comes from.",
+        epilog=_EPILOG,
     )
-    show.add_argument("id", metavar="ID", help="STUDY/CLAIM as in `joma list -v`; a study alone names its claims")
     show.add_argument(
-        "--out", type=Path, default=Path("joma-out"), metavar="DIR", help="what `joma verify` wrote (default: joma-out)"
+        "id", metavar="ID", help="STUDY/CLAIM as in `joma list -v`, or a STUDY to list all of its claims with verdicts"
     )
-    show.add_argument("--json", action="store_true", help="as JSON, with all of its evidence")
+    place = show.add_mutually_exclusive_group()
+    place.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {_OUT})"
+    )
+    place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
+    show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(call=_show)
 
 
 def _show(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
-    from joma.claims.ledger import read_findings
 
-    wanted = options.id.lower()
-    name, _, claim = wanted.partition("/")
+    name, _, claim = options.id.lower().partition("/")
     study = studies.load(name)
-    ids = [f"{study.name}/{each.name}" for each in study.claims]
-    if not claim:
-        print("\n".join(ids))
-        return OK
-    if wanted not in ids:
-        near = get_close_matches(wanted, ids, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ids)}"
+    claims = {f"{study.name}/{each.name}": each for each in study.claims}
+    wanted = f"{study.name}/{claim}"
+    if claim and wanted not in claims:
+        hint = did_you_mean(wanted, claims, f"`joma show {study.name}` lists its claims")
         raise BadInput(f"{study.name} has no claim called {claim!r}; {hint}")
-    file = options.out / "findings.json"
-    found = [finding for finding in read_findings(file) if finding.id == wanted] if file.is_file() else []
-    if not found:
-        raise BadInput(f"{options.out} has no finding {wanted}; `joma verify {study.name}` makes it")
-    say(as_json(found[0].as_json()) if options.json else text(found[0]), keep="\n", end="")
+    found = _kept(claims) if options.scale else _stored(study.name, options.out or _OUT)
+    if claim and wanted not in found:
+        raise BadInput(_missing(wanted, claims, options))
+    shown = {id: found.get(id) for id in ([wanted] if claim else claims)}
+    if options.json:
+        given = [_as_json(id, claims[id], one) for id, one in shown.items() if one is not None]
+        say(as_json(given[0] if claim else {"findings": given}), keep="\n", end="")
+    elif claim:
+        say(text(wanted, claims[wanted], found[wanted], columns()), keep="\n", end="")
+    else:
+        for id, one in shown.items():
+            say(_line(id, one), keep="\n")
+        if not found:
+            say(f"joma: {_missing(study.name, claims, options)}", sys.stderr)
     return OK
 
 
-def text(finding: Finding) -> str:
-    """A finding for people: verdict first, then the numbers, then where they come from."""
+def _stored(study: str, place: Path) -> Mapping[str, Finding]:
+    """What a folder of the user's says on a study, by id."""
+    from joma.claims.ledger import findings_of
+
+    return {finding.id: finding for finding in findings_of(study, place)}
+
+
+def _kept(claims: Mapping[str, Claim]) -> Mapping[str, Kept]:
+    """What comes with joma on these claims, as they read today."""
+    from joma.report.kept import kept_of
+
+    return {id: one for id, claim in claims.items() if (one := kept_of(id, claim)) is not None}
+
+
+def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespace) -> str:
+    """Where there is no finding on a claim or a study: what makes it, and what is there already."""
+    study, of_claim, _ = wanted.partition("/")
+    what = f"no finding {wanted}" if of_claim else f"no findings of {study}"
+    if options.scale:
+        return f"there is {what} at paper scale; `joma verify {study} --scale paper` makes it"
+    out = f" --out {shlex.quote(str(options.out))}" if options.out else ""
+    kept = _kept({wanted: claims[wanted]} if of_claim else claims)
+    there = f"; `joma show {wanted} --scale paper` needs no run" if kept else ""
+    return f"{options.out or _OUT} has {what}; `joma verify {study}{out}` makes {'it' if of_claim else 'them'}{there}"
+
+
+def _line(id: str, found: Finding | Kept | None) -> str:
+    """A claim of a study that is listed; its verdict and numbers where there are some."""
+    if found is None:
+        return id
+    return "\n".join([_head(id, found), *([hanging(" " * 4, clean(found.brief), columns())] if found.brief else [])])
+
+
+def _head(id: str, found: Finding | Kept) -> str:
+    from joma.report.kept import Kept
+
+    return clean(f"{id}: {found.verdict}") + (" at paper scale" if isinstance(found, Kept) else "")
+
+
+def _as_json(id: str, claim: Claim, found: Finding | Kept) -> dict[str, Any]:
+    """All of a finding; of what is kept all but its cases and its evidence, under the same keys."""
+    from joma.claims.finding import Finding
+
+    if isinstance(found, Finding):
+        return found.as_json()
+    names = ("source", "says", "corrected", "empirical", "uses")
+    numbers = ("expected", "verdict", "measured", "control", "effect", "interval", "control_effect", "unit", "seeds")
+    return {
+        "id": id,
+        "claim": claim.name,
+        **{name: getattr(claim, name) for name in names},
+        **{name: _plain(getattr(found, name)) for name in (*numbers, "tolerance", "command")},
+        "provenance": {"claim_sha256": found.claim_sha256, **found.provenance.as_json()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As findings.json has it: a number that is not finite is a word."""
+    from joma.claims.evidence import plain
+
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return plain(value) if isinstance(value, float) else value
+
+
+def text(id: str, claim: Claim, found: Finding | Kept, width: int | None = None) -> str:
+    """A finding for people: verdict first, then the numbers, then where they come from.
+
+    width: of the terminal; None for lines as long as they are.
+    """
     from joma.claims.text_source import other_text
     from joma.claims.words import show as number
 
-    claim, origin = finding.claim, finding.provenance
+    origin = found.provenance
     lines = [
-        ("", f"{finding.id}: {finding.verdict}"),
         ("claim", f"{claim.says} ({claim.source})"),
         ("corrected", claim.corrected),
-        ("expected", finding.expected),
-        ("measured", _value(finding.measured)),
-        ("control", finding.control),
+        ("expected", found.expected),
+        ("measured", _value(found.measured)),
+        ("control", found.control),
         ("matters", None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}"),
-        ("tolerance", None if finding.tolerance is None else _value(finding.tolerance)),
+        ("tolerance", None if found.tolerance is None else _value(found.tolerance)),
         ("text", other_text(origin.text_sha256) or None),
         ("rests on", ", ".join(claim.uses) or None),
-        ("repeat", finding.command or None),
+        ("repeat", found.command or None),
         ("record", ", ".join(part for part in (origin.record, origin.machine, origin.created) if part) or None),
         ("commit", origin.commit or None),
     ]
-    return "".join(
-        f"{name:<10} {clean(said)}\n" if name else f"{clean(said)}\n" for name, said in lines if said is not None
-    )
+    told = [
+        hanging(f"{name:<10} ", clean(said), None if name in _COPIED else width)
+        for name, said in lines
+        if said is not None
+    ]
+    return "\n".join([_head(id, found), *told, ""])
 
 
 def _value(value: float | str) -> str:

@@ -1,11 +1,11 @@
 """What studies show on a terminal: progress, one line per study, what needs attention, the last word.
 
-All text goes through rich as text, never as markup: a bracket is a bracket. Rich obeys COLUMNS and NO_COLOR.
+All text goes through rich as text, never as markup: a bracket is a bracket. Rich obeys NO_COLOR. In a pipe or a file
+every line stays whole.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
+from joma.cli.wrapping import columns
 from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
 from joma.report.kept import kept_of
@@ -36,10 +37,19 @@ _COLOUR: dict[Verdict, str] = {
     "not run": "bright_black",
 }
 ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
-"""What the last lines show where nobody asks for more."""
-_PLAIN_WIDTH = 100  # where the output is a file or a pipe, no window sets the width
-_PLAIN_EVERY = 10.0  # seconds between two lines of progress there
+"""What the last lines are about where nobody asks for more."""
+_FIRST: tuple[Verdict, ...] = (*ATTENTION, *(one for one in reversed(VERDICTS) if one not in ATTENTION))
+"""Which claims are listed first, where there is no room for all."""
+_DECIDED: tuple[Verdict, ...] = tuple(one for one in VERDICTS if one not in ("undecided", "not run"))
+_ROOM = 28  # lines for claims where nobody asks for more: with the last lines at most 40
+_PLAIN_WIDTH = 100  # of a line of progress where the output is a file or a pipe
+_PLAIN_EVERY = 10.0  # seconds of silence there before a line of progress
+_PLAIN_MOST = 60.0  # and in a long run
 _WIDE = 100  # columns from which a claim and its numbers fit on one line
+
+
+_Block = tuple[Sequence[Finding], Sequence[Text]]
+"""Findings that stand together, and their lines."""
 
 
 class Screen:
@@ -49,9 +59,10 @@ class Screen:
         """studies: their names. to_stderr: standard output is for JSON."""
         self._to = sys.stderr if to_stderr else sys.stdout
         self._watched = self._to.isatty()  # rich takes FORCE_COLOR for a terminal: colours yes, but no moving bars
-        width = None if self._watched or os.environ.get("COLUMNS", "").isdigit() else _PLAIN_WIDTH
-        self._console = Console(stderr=to_stderr, highlight=False, width=width)
-        self._total, self._done, self._began = len(studies), 0, monotonic()
+        self._columns = columns(self._to)
+        self._console = Console(stderr=to_stderr, highlight=False, width=self._columns or _PLAIN_WIDTH)
+        self._total, self._done = len(studies), 0
+        self._began = self._spoke = monotonic()
         self._width = max(map(len, studies), default=0)
         self._bars: dict[str, TaskID] = {}
         self._lines: dict[str, ProgressLines] = {}
@@ -77,8 +88,9 @@ class Screen:
     def said(self, name: str, share: float, doing: str) -> None:
         """A study has come so far, and does this now."""
         if not self._watched:
-            lines = self._lines.setdefault(name, ProgressLines(name, self._log, every=_PLAIN_EVERY))
-            lines(share, doing)
+            lines = self._lines.setdefault(name, ProgressLines(name, self._log, every=0.0))
+            if monotonic() - self._spoke >= self._patience():
+                lines(share, doing)
             return
         if name not in self._bars:
             self._bars[name] = self._progress.add_task(f"{name:<{self._width}}", total=1.0, doing="")
@@ -94,40 +106,64 @@ class Screen:
         digits = len(str(self._total))
         head = f"{self._done:>{digits}}/{self._total}  {name:<{self._width}}  {time:>8}  "
         self._hanging(head, _outcome(result), indent=len(head))
+        self._spoke = monotonic()
 
-    def attention(self, results: Sequence[Result], shown: Sequence[Verdict]) -> None:
-        """The findings of these verdicts, one after another, with the numbers that decide."""
-        for verdict in (each for each in reversed(VERDICTS) if each in shown):
-            found = [finding for result in results for finding in result.findings if finding.verdict == verdict]
-            if found:
-                self._console.print()
-                self._console.print(Text(tally(found)[0][1], style=f"bold {_COLOUR[verdict]}"))
-                self._findings(found)
+    def _patience(self) -> float:
+        """Seconds of silence before a line of progress: more, the longer it takes, so that a log stays short."""
+        return min(max(_PLAIN_EVERY, (monotonic() - self._began) / 10), max(_PLAIN_EVERY, _PLAIN_MOST))
+
+    def attention(self, results: Sequence[Result], shown: Sequence[Verdict], *, room: float = _ROOM) -> list[Finding]:
+        """The findings of these verdicts, with the numbers that decide; returns those that are not listed.
+
+        room: the lines that they may take. Where the findings of a verdict need more, they are only counted; of the
+        first verdict as many are listed as there is room for.
+        """
+        findings = [finding for result in results for finding in result.findings]
+        groups = [[one for one in findings if one.verdict == verdict] for verdict in _FIRST if verdict in shown]
+        unlisted: list[Finding] = []
+        for at, found in enumerate(filter(None, groups)):
+            room -= 2  # a blank line and the heading
+            blocks = self._blocks(found)
+            if at and sum(len(lines) for _, lines in blocks) > room:
+                blocks = []
+            blocks, room = _that_fit(blocks, room)
+            listed = {one.id for several, _ in blocks for one in several}
+            unlisted += (left := [one for one in found if one.id not in listed])
+            self._line()
+            self._line(_heading(found, left))
+            for line in (line for _, lines in blocks for line in lines):
+                self._line(line)
+        return unlisted
 
     def all(self, results: Sequence[Result], shown: Sequence[Verdict]) -> None:
         """Every finding of these verdicts, by study: claim, verdict, numbers."""
         for result in results:
             found = [finding for finding in result.findings if finding.verdict in shown]
             if found:
-                self._console.print()
-                self._console.print(Text(f"{result.study.name}: {result.study.title}", style="bold"))
+                self._line()
+                self._line(Text(f"{result.study.name}: {result.study.title}", style="bold"))
             for finding in found:
-                self._console.print(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
+                self._line(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
                 says = f"{finding.claim.says} ({finding.claim.source})"
                 for said in (says, finding.brief, _paper(finding)):
                     self._hanging(" " * 6, Text(clean(said)), indent=6)
 
-    def summary(self, results: Sequence[Result], report: Path | None) -> None:
-        """The last lines: how many claims came out how, and where to look; without a report, that there is none."""
-        self._console.print()
+    def summary(self, results: Sequence[Result], report: Path | None, *, more: Sequence[str] = ()) -> None:
+        """The last lines: how many claims came out how, and where to look; without a report, that there is none.
+
+        more: lines on how to see what is not listed. They are not wrapped: a command must stay whole to be copied.
+        """
+        self._line()
         findings = [finding for result in results for finding in result.findings]
         if report:
             self._hanging("", _sentence(findings, monotonic() - self._began), indent=0)
+        for line in more:
+            say(line, self._to)
         broken = [result.study.name for result in results if result.error]
         if broken:
-            self._console.print(Text(f"broken: {', '.join(broken)}", style="bold red"))
+            self._line(Text(f"broken: {', '.join(broken)}", style="bold red"))
         if report and not any(result.pictures for result in results) and any(result.run for result in results):
-            self._console.print(Text('the report has no figures: pip install "joma[viz]" brings matplotlib'))
+            self._line(Text('the report has no figures: pip install "joma[viz]" brings matplotlib'))
         self._where(results, report)
 
     def _where(self, results: Sequence[Result], report: Path | None) -> None:
@@ -139,30 +175,49 @@ class Screen:
         stored = {path.name.rpartition("-")[0] for path in (report.parent / "runs").glob("*.sqlite")}
         if stored & set(names()) - shown:
             page = f"joma report {shlex.quote(str(report.parent))}"
-            say(f"runs of other studies are there too; one page of all: {page}", self._to)
+            say(f"runs of other studies are in this folder, too; a page of all: {page}", self._to)
         say(f"report: {report}", self._to)
 
-    def _findings(self, findings: Sequence[Finding]) -> None:
-        """On one line each where the window is wide, else the numbers below."""
-        width = max(len(finding.id) for finding in findings) + 4 if self._console.width >= _WIDE else 6
+    def _blocks(self, findings: Sequence[Finding]) -> list[_Block]:
+        """Findings and their lines: on one line each where the window is wide, else the numbers below."""
+        wide = self._columns is None or self._columns >= _WIDE
+        width = max(len(finding.id) for finding in findings) + 4 if wide else 6
+        blocks: list[_Block] = []
         for reason, several in _by_reason(findings):
-            for finding in several:
-                self._hanging(
-                    f"  {finding.id}".ljust(width), Text("" if reason else clean(_numbers(finding))), indent=width
-                )
-            self._hanging(" " * 6, Text(clean(reason)), indent=6)
+            heads = [f"  {finding.id}".ljust(width) for finding in several]
+            if reason:
+                lines = [Text(head.rstrip()) for head in heads] + self._wrapped(" " * 6, Text(clean(reason)), 6)
+                blocks.append((several, lines))
+            else:
+                blocks += [
+                    ([finding], self._wrapped(head, Text(clean(_numbers(finding))), width))
+                    for head, finding in zip(heads, several, strict=True)
+                ]
+        return blocks
 
     def _hanging(self, head: str, body: Text, *, indent: int) -> None:
+        for line in self._wrapped(head, body, indent):
+            self._line(line)
+
+    def _wrapped(self, head: str, body: Text, indent: int) -> list[Text]:
         """A head, and beside it, or below where it is too long, what is said: in lines that fit, all indented alike."""
+        if self._columns is None:
+            line = Text(head).append_text(body)
+            line.rstrip()
+            return [line] if line.plain else []
         lines = [Text(head)] if len(head) > indent else []
-        room = max(self._console.width - indent, 20)
+        room = max(self._columns - indent, 20)
         for line in body.wrap(self._console, room) if body.plain else []:
             line.rstrip()
             lines.append(Text(" " * indent if lines else head).append_text(line))
-        for line in lines or ([Text(head.rstrip())] if head.strip() else []):
-            self._console.print(line, soft_wrap=True)
+        return lines or ([Text(head.rstrip())] if head.strip() else [])
+
+    def _line(self, line: Text | None = None) -> None:
+        """One line as it is."""
+        self._console.print(Text() if line is None else line, soft_wrap=True)
 
     def _log(self, line: str) -> None:
+        self._spoke = monotonic()
         self._console.print(Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True)
 
 
@@ -177,6 +232,32 @@ def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> 
             page = f"joma report {shlex.quote(str(out))}"
             say(f"joma: {finished} of {studies} studies finished; a page that shows them: {page}", sys.stderr)
         raise
+
+
+def _that_fit(blocks: Sequence[_Block], room: float) -> tuple[list[_Block], float]:
+    """The first blocks that there is room for, and the room that is left."""
+    taken: list[_Block] = []
+    for block in blocks:
+        if len(block[1]) > room:
+            break
+        taken.append(block)
+        room -= len(block[1])
+    return taken, room
+
+
+def _heading(found: Sequence[Finding], unlisted: Sequence[Finding]) -> Text:
+    """How many claims got a verdict, how many of them are not listed, and of how many paper scale knows more."""
+    ((verdict, words),) = tally(found)
+    line = Text(words, style=f"bold {_COLOUR[verdict]}")
+    if unlisted:
+        line.append(
+            ", not listed here" if len(unlisted) == len(found) else f", {len(unlisted)} of them not listed here"
+        )
+    if unlisted and verdict not in _DECIDED:
+        kept = [kept_of(one.id, one.claim) for one in found]
+        decided = sum(one is not None and one.verdict in _DECIDED for one in kept)
+        line.append(f"; {decided} of them are decided at paper scale" if decided else "")
+    return line
 
 
 def _outcome(result: Result) -> Text:

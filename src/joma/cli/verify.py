@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import add_output
+from joma.cli.options import DEFAULT_OUT, add_output
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, usable_file, usable_folder, write_json
@@ -26,8 +28,9 @@ NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
 """Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
 _EPILOG = """\
-Exit status: 0 judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after Ctrl-C and
-SIGTERM. The same command takes up what was stopped and does not run again what is recorded."""
+Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
+Ctrl-C and SIGTERM. A command that was stopped goes on when it is given again. What is recorded is not run again."""
+_SCALES = "quick: small networks, minutes on a laptop; paper: the sizes of the sources, on a GPU (default: quick)"
 
 
 def add_parser(commands: Any) -> None:
@@ -38,18 +41,18 @@ def add_parser(commands: Any) -> None:
         description="Judge the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
-    verify.add_argument("study", nargs="*", metavar="STUDY", help="a name from `joma list`; all when none is given")
-    verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help="sizes (default: quick)")
+    verify.add_argument("study", nargs="*", metavar="STUDY", help="names from `joma list` (default: all studies)")
+    verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
-        "--claims", metavar="VERDICTS", help="print the claims with these verdicts: fails,undecided,not-run"
+        "--claims", metavar="VERDICTS", help="print all claims with these verdicts, as fails,undecided,not-run"
     )
     verify.add_argument(
         "-j",
         "--jobs",
         type=int,
         metavar="N",
-        help="studies side by side (default: as many as cores; at paper scale 1). Their numbers do not depend on it",
+        help="studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it",
     )
     add_output(verify)
     verify.set_defaults(call=_verify)
@@ -113,7 +116,9 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         usage = "joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]"
         if not {"-h", "--help"} & set(rest):
             raise BadInput(f"a study must be named: {usage}; `joma list` has their names")
-        print(f"usage: {usage}\n\n`joma list` has the names, `joma run STUDY --help` the options of one.")
+        print(
+            f"usage: {usage}\n\n`joma list` has the names of the studies, `joma run STUDY --help` the options of one."
+        )
         return OK
     from joma import studies
     from joma.cli.options import parse
@@ -189,9 +194,7 @@ def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Resul
 
 def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
     """The files first: nothing that goes wrong on the screen may cost them."""
-    from joma.claims.contract import VERDICTS
     from joma.claims.ledger import findings_json
-    from joma.cli.terminal import ATTENTION
     from joma.report import scan_runs, write_report
 
     ledger, page = findings_json(results), None
@@ -202,10 +205,37 @@ def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
             write_json(wish.out / "findings.json", ledger)
             page = write_report(results, wish.out, scale=wish.scale, scans=scan_runs(wish.out))
     finally:  # a full disk must not cost the verdicts, too
-        if wish.verbose:
-            screen.all(results, wish.verdicts or VERDICTS)
-        else:
-            screen.attention(results, wish.verdicts or (VERDICTS if len(results) == 1 else ATTENTION))
+        unlisted = _print_claims(results, wish, screen)
     if wish.json == "-":
         say(as_json(ledger), keep="\n", end="")
-    screen.summary(results, page)
+    screen.summary(results, page, more=_how_to_see(results, wish) if unlisted else ())
+
+
+def _print_claims(results: list[Result], wish: _Wish, screen: Screen) -> bool:
+    """What was asked for; else, of what needs attention, as much as fits. Returns whether claims are not listed."""
+    from joma.claims.contract import VERDICTS
+    from joma.cli.terminal import ATTENTION
+
+    if wish.verbose:
+        screen.all(results, wish.verdicts or VERDICTS)
+        return False
+    if wish.verdicts:
+        return bool(screen.attention(results, wish.verdicts, room=math.inf))
+    return bool(screen.attention(results, VERDICTS if len(results) == 1 else ATTENTION))
+
+
+def _how_to_see(results: list[Result], wish: _Wish) -> list[str]:
+    """The commands that list what was not listed. None of them runs anything again."""
+    from joma import studies
+
+    names = [result.study.name for result in results]
+    out = [] if wish.out == DEFAULT_OUT else ["--out", str(wish.out)]
+    if len(names) == 1:
+        return [f"to see every claim: {shlex.join(['joma', 'show', names[0], *out])}"]
+    chosen = [] if names == list(studies.names()) else names
+    scale = [] if wish.scale == "quick" else ["--scale", wish.scale]
+    return [
+        f"to see every claim (nothing is run again): {shlex.join(['joma', 'verify', *chosen, *scale, *out, '-v'])}",
+        f"to see one study: {shlex.join(['joma', 'show', 'STUDY', *out])}"
+        "; what was found at paper scale: joma show STUDY --scale paper",
+    ]

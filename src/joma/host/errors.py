@@ -17,9 +17,15 @@ class JomaError(Exception):
 class BadInput(JomaError, ValueError):
     """An argument that cannot be used: the message names it, its value and what would be right.
 
-    >>> isinstance(BadInput("--jobs must be at least 1, got 0"), ValueError)
-    True
+    argument: its name, where a library function raises this: the command line adds the option that sets it.
+
+    >>> BadInput("entropy needs a text", argument="text").argument
+    'text'
     """
+
+    def __init__(self, message: str = "", *, argument: str = "") -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class FileError(JomaError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ LONGEST = 120
 """Characters of a repr."""
 FEW = 4
 """Numbers of an array that are shown."""
+_ALIKE, _LESS_ALIKE = 0.6, 0.15
+"""How alike a name must be to be suggested, and how much less so than the best one."""
+_MOST_NAMES = 3
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -18,6 +22,29 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     ('1 checkpoint', '1,200 checkpoints', '2 series')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A question with at most three known names that are near; `otherwise` where none is.
+
+    Names that are spelt alike come first, then those that the name is a part of.
+
+    >>> did_you_mean("thm22", ["thm1", "thm2", "thm2-rank"]), did_you_mean("rank", ["thm1", "thm2-rank"])
+    ("did you mean 'thm2'?", "did you mean 'thm2-rank'?")
+    >>> did_you_mean("zebra", ["thm1"], "`joma list` has the names")
+    '`joma list` has the names'
+    """
+    from difflib import SequenceMatcher  # nobody pays for it who spells well
+
+    names, asked = list(known), name.lower()
+    ratios = {one: SequenceMatcher(None, asked, one).ratio() for one in names}
+    least = max(_ALIKE, max(ratios.values(), default=0.0) - _LESS_ALIKE)
+    alike = sorted((one for one in names if ratios[one] >= least), key=ratios.__getitem__, reverse=True)
+    parts = (one for one in names if len(asked) > 2 and asked in one)
+    near = list(dict.fromkeys([*alike, *parts]))[:_MOST_NAMES]
+    if not near:
+        return otherwise
+    return f"did you mean {' or '.join(', '.join(map(repr, near)).rsplit(', ', 1))}?"
 
 
 def brief(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is kept of runs at paper scale: their verdicts travel with the package, so that a quick report can show both.
+"""What is kept of runs at paper scale: it travels with the package, so that a quick report and `joma show` can show it.
 
 `results/keep.py` writes kept.json from the records under results/; a test holds the two together.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from joma.claims.contract import Claim, Verdict
 from joma.claims.evidence import number
+from joma.claims.finding import Provenance
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Kept:
     """
 
     verdict: Verdict
-    measured: str
+    measured: float | str
     machine: str
     claim_sha256: str
     brief: str = ""
@@ -36,6 +37,11 @@ class Kept:
     seeds: int | None = None
     what: str = ""
     """The name of a quantity with limits, such as a probability."""
+    expected: str = ""
+    control: str | None = None
+    tolerance: float | None = None
+    command: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
 
 
 @cache
@@ -45,8 +51,10 @@ def kept() -> Mapping[str, Kept]:
     >>> kept()["fig6/fig6-deeper-is-better"].verdict in ("holds", "only qualitative", "undecided")
     True
     """
-    text = files("joma.report").joinpath("kept.json").read_text(encoding="utf-8")
-    return {name: _read(entry) for name, entry in json.loads(text)["findings"].items()}
+    content = json.loads(files("joma.report").joinpath("kept.json").read_text(encoding="utf-8"))
+    return {
+        name: _read(entry, content["studies"][name.partition("/")[0]]) for name, entry in content["findings"].items()
+    }
 
 
 def kept_of(name: str, claim: Claim) -> Kept | None:
@@ -58,9 +66,11 @@ def kept_of(name: str, claim: Claim) -> Kept | None:
     return found if found is not None and found.claim_sha256 == claim.sha256 else None
 
 
-def _read(entry: dict[str, Any]) -> Kept:
-    """JSON writes a number that is not finite as a word."""
-    if entry["effect"] is None:
+def _read(entry: dict[str, Any], study: dict[str, Any]) -> Kept:
+    """JSON writes a number that is not finite as a word. study: what all findings of a record have in common."""
+    origin = Provenance(**{name: value for name, value in study.items() if name != "command"})
+    entry = {"command": study["command"], **entry, "machine": origin.machine, "provenance": origin}
+    if "effect" not in entry:
         return Kept(**entry)
     low, high = map(number, entry["interval"])
     effect, control = number(entry["effect"]), number(entry["control_effect"])

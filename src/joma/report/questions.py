@@ -49,10 +49,10 @@ QUESTIONS = (
         "Does attention drop and then come back?",
         "fig6/fig6-one-layer",
         "attention entropy comes back by",
-        "no comeback would be",
+        "no rebound would be",
     ),
     Question(
-        "Does the comeback need the nonlinearity?",
+        "Does the rebound need the nonlinearity?",
         "nonlinearity/rebound-needs-nonlinearity",
         "with ReLU it comes back by",
         "with a linear MLP by",
@@ -67,7 +67,7 @@ QUESTIONS = (
         "Can the theory foretell attention?",
         "forecast/theorem-1-foretells",
         "the skill of Theorem 1 over “no change” is",
-        "that of the curve of other seeds is",
+        "that of earlier runs is",
     ),
     Question(
         "Do neurons learn the hidden tree?",

@@ -74,9 +74,9 @@ def chosen(names: Iterable[str]) -> dict[str, Measure]:
     wanted = dict.fromkeys(names)
     for name in wanted:
         if name not in MEASURES:
-            raise BadInput(f"measures must be among {', '.join(MEASURES)}, got {name!r}")
+            raise BadInput(f"measures must be among {', '.join(MEASURES)}, got {name!r}", argument="measures")
     if not wanted:
-        raise BadInput(f"measures must name at least one of {', '.join(MEASURES)}")
+        raise BadInput(f"measures must name at least one of {', '.join(MEASURES)}", argument="measures")
     found = {name: MEASURES[name] for name in wanted}
     return _on_whole_spectra(found) if "alpha" in found else found
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.errors import BadInput
+from joma.host.errors import BadInput, asked_for
 from joma.host.words import brief
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.checkpoint import Place
@@ -192,8 +192,10 @@ def _read(place: Place, config: Any, text: Path, tokenizer: Path | None, asked: 
 
 def usable_device(name: str) -> torch.device:
     """The device of that name, or one sentence."""
-    if missing := lacking(name):
-        raise BadInput(str(missing))
+    with asked_for():
+        missing = lacking(name)
+    if missing:
+        raise BadInput(str(missing), argument="device")
     return torch.device(name)
 
 
@@ -201,13 +203,18 @@ def _must_have_text(
     asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None, seq_len: int | None
 ) -> None:
     if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text: give one as text")
+        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
     if text is not None and not running:
-        raise BadInput(f"text is for measures that run the model, but measures {','.join(asked)} does not read a text")
+        raise BadInput(
+            f"text is for measures that run the model, but measures {','.join(asked)} does not read a text",
+            argument="text",
+        )
     if tokenizer is not None and text is None:
-        raise BadInput(f"tokenizer is for a text, but measures {','.join(asked)} does not read one")
+        raise BadInput(
+            f"tokenizer is for a text, but measures {','.join(asked)} does not read one", argument="tokenizer"
+        )
     if seq_len is not None and text is None:
-        raise BadInput(f"seq_len is for a text, but measures {','.join(asked)} does not read one")
+        raise BadInput(f"seq_len is for a text, but measures {','.join(asked)} does not read one", argument="seq_len")
 
 
 def _configs(

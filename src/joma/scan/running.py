@@ -29,7 +29,7 @@ def config_of(place: Place) -> Any:
     """The config of a place as transformers reads it; nothing else of the checkpoint is read or downloaded."""
     stored: dict[str, Any] | None = place.config()
     if stored is None:
-        raise CheckpointError(f"{place.name} is without a config.json, so its model cannot be run")
+        raise CheckpointError(f"{place.name} has no config.json, so its model cannot be run")
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(stored), encoding="utf-8")
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joma.host.errors import BadInput
-from joma.host.words import brief
+from joma.host.words import brief, counted
 from joma.scan.curves import Curve, Scan
 from joma.scan.names.rows import Row
 from joma.scan.tidy import quantity
@@ -49,8 +49,9 @@ class Threshold:
         found = _FORM.fullmatch(text)
         if found is None:
             raise BadInput(
-                f"--fail-if takes MEASURE[/GROUP][@LAYER], one of < <= > >=, and a number, as in stable_rank/mlp@3<5, "
-                f"got {text!r}"
+                f"a threshold is MEASURE[/GROUP][@LAYER], one of < <= > >=, and a number, as in stable_rank/mlp@3<5, "
+                f"got {text!r}",
+                argument="fail_if",
             )
         layer = None if found["layer"] is None else int(found["layer"])
         number = float(found["number"])
@@ -86,15 +87,21 @@ class Violation:
         return brief(self)
 
     def __str__(self) -> str:
-        head = "" if self.head is None else f", head {self.head}"
-        return f"{self.threshold}: {self.moment}, {self.row}{head}: {self.curve} is {self.value:.6g}"
+        return f"{self.threshold}: {self.place}: {self.curve} is {self.value:.6g}"
+
+    @property
+    def place(self) -> str:
+        """The moment, the layer, and the head where there is one."""
+        return f"{self.moment}, {self.row}" + ("" if self.head is None else f", head {self.head}")
 
 
 def must_be_measured(thresholds: Sequence[Threshold], measures: Sequence[str], text: str) -> None:
     """Refuse a threshold on what is not measured: it could never fail. text: the measures as the user gave them."""
     for each in thresholds:
         if not any(each.measure == name or each.measure.startswith(f"{name}_") for name in measures):
-            raise BadInput(f"--fail-if {each.text} speaks of {each.measure}, but --measures has {text}")
+            raise BadInput(
+                f"the threshold {each.text} speaks of {each.measure}, but the measures are {text}", argument="measures"
+            )
 
 
 def violations(thresholds: Sequence[Threshold], scan: Scan) -> list[Violation]:
@@ -103,6 +110,28 @@ def violations(thresholds: Sequence[Threshold], scan: Scan) -> list[Violation]:
     Refuses a threshold that speaks of nothing that was measured: no number of the scan could break it.
     """
     return [found for threshold in thresholds for found in _broken(threshold, scan)]
+
+
+def summaries(thresholds: Sequence[Threshold], scan: Scan) -> list[str]:
+    """One sentence for every threshold that is broken: how often, where, and the number that is furthest beyond it."""
+    return [_summary(threshold, scan, broken) for threshold in thresholds if (broken := [*_broken(threshold, scan)])]
+
+
+def _summary(threshold: Threshold, scan: Scan, broken: Sequence[Violation]) -> str:
+    spoken = [
+        (step, row.layer, threshold.is_broken_by(value))
+        for step, curve, row, column, value in scan.numbers()
+        if threshold.speaks_of(curve, row, column)
+    ]
+    steps, layers = ({one[at] for one in spoken if one[at] is not None} for at in (0, 1))
+    bad_steps, bad_layers = ({one[at] for one in spoken if one[2] and one[at] is not None} for at in (0, 1))
+    where = f"{len(bad_steps)} of {counted(len(steps), scan.axis)}"
+    if layers:
+        where += f" and {len(bad_layers)} of {counted(len(layers), 'layer')}"
+    furthest, name = (min, "lowest") if threshold.sign.startswith("<") else (max, "highest")
+    worst = furthest(broken, key=lambda one: one.value)
+    count = f"{len(broken):,} of {counted(len(spoken), 'number')}"
+    return f"{threshold.text}: {count}, in {where}; the {name} is {worst.value:.6g} ({worst.place})"
 
 
 def _broken(threshold: Threshold, scan: Scan) -> Iterator[Violation]:
@@ -114,7 +143,10 @@ def _broken(threshold: Threshold, scan: Scan) -> Iterator[Violation]:
                 head = column if curve.by_head else None
                 yield Violation(threshold.text, f"{scan.axis} {step}", curve.name, row.label, head, value)
     if not spoken and threshold.measure.partition("_")[0] not in {name.partition("_")[0] for name in scan.refused}:
-        raise BadInput(f"--fail-if {threshold.text} speaks of nothing that was measured; there are {_places(scan)}")
+        raise BadInput(
+            f"the threshold {threshold.text} speaks of nothing that was measured; there are {_places(scan)}",
+            argument="fail_if",
+        )
 
 
 def _places(scan: Scan) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
+from joma.host.words import did_you_mean
 
 if TYPE_CHECKING:
     from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
@@ -71,10 +71,15 @@ def room(name: str) -> str:
     """
     known = _rooms()
     name = spelt(name)
+    study, slash, _ = name.partition("/")
+    if slash and study in known:
+        raise BadInput(
+            f"{name!r} names a claim, and here a study is needed: `joma verify {study}` judges all claims of {study}, "
+            f"`joma show {name}` prints this one"
+        )
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise BadInput(f"no study is called {name!r}; {hint}")
+        hint = did_you_mean(study, known, f"`joma list` has the names of all {len(known)} studies")
+        raise BadInput(f"no study is called {study!r}; {hint}")
     return known[name]
 
 

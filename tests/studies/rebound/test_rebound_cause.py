@@ -158,7 +158,7 @@ def test_parts_that_do_not_close_or_come_from_nowhere(run, tmp_path):
 def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
     for name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance"),
-        ("small", {"rise": 0.04, "spread": 1e-4}, "the largest rise from the valley to the end is 0.040 nats"),
+        ("small", {"rise": 0.04, "spread": 1e-4}, "the largest rebound, from the valley to the end, is 0.040 nats"),
         ("chance", {"rise": 0.1, "spread": 0.2}, "beyond chance"),
         ("idle", {"loss": 9.0}, "learned no more than how frequent words are"),
     ):

@@ -70,7 +70,12 @@ def choose_root(names: Collection[str], wanted: str | None = None) -> str:
             return fitting[0]
         if not fitting and any(name.startswith(f"{wanted}.") for name in names):
             return wanted
-        raise UnknownNames(f"the checkpoint has no weights under {wanted!r}; --root must be one of {', '.join(there)}")
+        known = (
+            f"--root must be one of {', '.join(there)}"
+            if list(there) != [TOP]
+            else "it holds one model, so --root is not needed"
+        )
+        raise UnknownNames(f"the checkpoint has no weights under {wanted!r}; {known}")
     raw = [root for root in there if root not in averages(there)]
     if len(raw) == 1 or len(there) == 1:
         return (raw or list(there))[0]

@@ -87,9 +87,9 @@ def summary_caption(run: Run, variants: Sequence[str], of: Quantity) -> str:
             f"({of.told(bars[least])})."
         )
     return (
-        f"{finding} Bars: means over {run.config['seeds']} seeds of the drop to the lowest point and of the rise after "
-        "it; thin lines: 95 % intervals. Each seed is read at the lowest point of the other seeds, so noise alone "
-        "gives a rebound below zero as often as above."
+        f"{finding} Bars: means over {run.config['seeds']} seeds of the drop to the lowest point and of the rebound "
+        "after it; thin lines: 95 % intervals. Each seed is read at the lowest point of the other seeds, so noise "
+        "alone gives a rebound below zero as often as above."
     )
 
 

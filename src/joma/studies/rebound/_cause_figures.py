@@ -233,7 +233,7 @@ def _later_told(run: Run, name: str) -> str:
 
 
 def _input_told(run: Run, cases: Sequence[Case]) -> str:
-    """How much of the rise came through own weights, by case."""
+    """How much of the rebound came through own weights, by case."""
     if not cases:
         return "No layer comes back here."
     told = []

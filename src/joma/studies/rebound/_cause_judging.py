@@ -85,7 +85,7 @@ def judge_lower_mlp(run: Run) -> Finding:
 
 
 def judge_twin(claim: Claim, run: Run, frozen: str) -> Finding:
-    """The rise from the valley to the end beside that of twins with a part frozen, seed by seed."""
+    """The rebound from the valley to the end beside that of twins with a part frozen, seed by seed."""
     expected = (
         f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance (95 %), "
         "and what is left is too small to matter"
@@ -169,8 +169,8 @@ def _tells_nothing(
     told = {f"{name}, layer {n + 1}": compare(rise) for name in bases(run) for n, rise in enumerate(rises(run, name))}
     most = max(told, key=lambda name: told[name].value)
     reason = (
-        f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rise from the "
-        f"valley to the end is {told[most].value:.3f} nats ({told[most].low:.3f} to {told[most].high:.3f}), {most}"
+        f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rebound, from the "
+        f"valley to the end, is {told[most].value:.3f} nats ({told[most].low:.3f} to {told[most].high:.3f}), {most}"
     )
     return not_run(claim, expected, reason, AT_PAPER_SCALE)
 

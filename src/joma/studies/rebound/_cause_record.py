@@ -110,7 +110,7 @@ def rises(run: Run, variant: str) -> np.ndarray:
 
 
 def comes_back(rise: np.ndarray) -> bool:
-    """Whether a layer's rise over seeds matters and is beyond chance."""
+    """Whether a layer's rebound over seeds matters and is beyond chance."""
     found = compare(rise)
     return found.low > 0 and found.value >= MATTERS
 

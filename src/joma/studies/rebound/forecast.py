@@ -262,8 +262,8 @@ STUDY = Study(
         "foretold: the entropy of each layer, and the logits of the most frequent words. Theorem 1 gives logits from "
         "the MLP's weights, which go on as they did since step t/2. Eq. 6 gives the growth of these weights, with μ "
         "fitted to the past. For entropy, the curve of eq. 6 is fitted to the entropy's past. The controls are: no "
-        "change, a straight line in t and in log t through the past since t/2, and the mean curve of the other seeds "
-        "moved to the present value. Skill is the part of the squared error of no change that a forecast avoids. No "
-        "forecast sees anything of its own run after step t."
+        "change, a straight line in t and in log t through the past since t/2, and the mean curve of earlier runs (the "
+        "other seeds), moved to the present value. Skill is the part of the squared error of no change that a "
+        "forecast avoids. No forecast sees anything of its own run after step t."
     ),
 )

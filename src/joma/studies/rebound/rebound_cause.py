@@ -8,7 +8,7 @@ What was fixed when: the valley at paper scale is step 2,000, where the mean ove
 lowest at 1, 2, 5 and 10 layers. Those curves are of the same recipe and have five of the six seeds that are judged
 here, so the valley is not free of their noise. The sixth seed had no say. What matters, and which layers count as
 coming back, was decided before any run at paper scale. That a layer comes back is read from the seeds that it is then
-judged by, which favours "the rise needs this" a little. One sketch with one seed had been seen (one and two layers).
+judged by, which favours "the rebound needs this" a little. One sketch with one seed had been seen (one and two layers).
 Where no higher layer comes back by itself, all of them are judged by their mean: that was decided after the run at
 paper scale, in which it concerns ten layers alone, and it turned no verdict. Sizes and valley of the quick scale were
 chosen because their entropy comes back, on other seeds than those that are judged. Most small networks of Python source

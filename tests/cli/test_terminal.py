@@ -1,0 +1,149 @@
+"""What `joma verify` prints when its studies are done: one line per study, and at most forty more."""
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from joma import studies
+from joma.claims.claim import Claim
+from joma.claims.evidence import at_most
+from joma.claims.finding import Finding
+from joma.claims.verdicts import by_effect, by_tests, not_run
+from joma.cli import terminal, verify
+from joma.cli.terminal import ATTENTION, Screen
+from joma.measure.intervals import compare
+
+COMMAND = "joma verify fig6 --scale paper"
+
+
+@dataclass
+class Named:
+    name: str
+
+
+@dataclass
+class Done:
+    """As much of a result as a screen reads."""
+
+    study: Named
+    findings: list[Finding]
+    error: str = ""
+    cached: bool = True
+    seconds: float = 1.0
+    pictures: list[str] = field(default_factory=lambda: ["one"])
+    run: Path | None = None
+
+
+def failing(at: int) -> Finding:
+    claim = Claim(f"fails-{at}", "JoMA Thm 1", "It is small.")
+    return by_tests(claim, expected="small", printed=[at_most("size", 2.0, 1.0)])
+
+
+def undecided(at: int) -> Finding:
+    claim = Claim(f"open-{at}", "JoMA Fig. 6", "It comes back.", empirical=True, matters=0.05, unit="nats")
+    return by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound")
+
+
+def left_alone(at: int) -> Finding:
+    return not_run(Claim(f"gone-{at}", "JoMA Thm 1", "It is far."), "far", f"reason {at}", COMMAND)
+
+
+def results(*, fails: int, opens: int, gone: int) -> list[Done]:
+    """Spread over all studies, as many findings as wanted."""
+    found = [*map(failing, range(fails)), *map(undecided, range(opens)), *map(left_alone, range(gone))]
+    done = [Done(Named(name), []) for name in studies.names()]
+    for at, finding in enumerate(found):
+        one = done[at % len(done)]
+        one.findings.append(replace(finding, study=one.study.name))
+    return done
+
+
+def printed(done: list[Done], capsys, **wish) -> list[str]:
+    """What `joma verify` prints of these, from the first study to the path of the report."""
+    screen = Screen([one.study.name for one in done])
+    for one in done:
+        screen.finished(one)
+    asked = verify._Wish(Path("joma-out"), None, False, 1, "quick", **wish)
+    unlisted = verify._print_claims(done, asked, screen)
+    more = verify._how_to_see(done, asked) if unlisted else ()
+    screen.summary(done, Path("joma-out/report.html"), more=more)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("columns", [None, 80, 200])
+@pytest.mark.parametrize(("fails", "opens", "gone"), [(8, 181, 18), (90, 181, 90), (0, 0, 0), (3, 4, 2)])
+def test_one_line_per_study_and_at_most_forty_more(columns, fails, opens, gone, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "columns", lambda _: columns)
+    lines = printed(results(fails=fails, opens=opens, gone=gone), capsys)
+    of_studies = [line for line in lines if re.match(r" ?\d+/\d+  ", line)]
+    assert len(of_studies) == len(studies.names())
+    assert len(lines) <= len(of_studies) + 40
+    assert lines[-1] == "report: joma-out/report.html"
+    listed = sum(bool(re.match(r"  \S+/(fails|open|gone)-\d+", line)) for line in lines)
+    said = "\n".join(lines)
+    unlisted = [re.search(rf"^{n} .*not listed here", said, re.M) for n in (fails, opens, gone)]
+    assert bool(listed < fails + opens + gone) == any(unlisted) == ("joma verify -v" in said)
+    if opens == 4:
+        assert listed == 9
+
+
+def test_what_is_listed_comes_with_its_numbers_and_what_is_not_is_counted(capsys):
+    lines = printed(results(fails=2, opens=181, gone=1), capsys)
+    assert "2 fail" in lines
+    assert "181 undecided, not listed here" in lines
+    assert any(re.match(r"  block/fails-0 +size 2 \(needed: at most 1\)", line) for line in lines)
+    assert f"      reason 0; run it with: {COMMAND}" in lines
+    assert not any("open-" in line for line in lines)
+
+
+def test_of_too_many_that_fail_the_first_are_listed(capsys):
+    lines = printed(results(fails=90, opens=0, gone=0), capsys)
+    shown = sum("/fails-" in line for line in lines)
+    assert 20 <= shown < 40
+    assert f"90 fail, {90 - shown} of them not listed here" in lines
+
+
+def test_what_is_asked_for_is_listed_to_the_end(capsys):
+    done = results(fails=2, opens=181, gone=1)
+    lines = printed(done, capsys, verdicts=("undecided",))
+    assert sum("/open-" in line for line in lines) == 181
+    assert not any("not listed here" in line or "to see" in line for line in lines)
+
+
+def test_paper_scale_says_how_many_of_those_it_decides(capsys):
+    study = studies.load("fig6")
+    found = [not_run(claim, "more", f"reason {at}", COMMAND) for at, claim in enumerate(study.claims)]
+    done = [Done(Named("fig6"), [replace(one, study="fig6") for one in found]), *results(fails=30, opens=0, gone=0)]
+    screen = Screen(["fig6"])
+    screen.attention(done, ATTENTION)
+    said = capsys.readouterr().out
+    assert "8 not run, not listed here; 7 of them are decided at paper scale" in said
+
+
+def test_in_a_pipe_no_line_is_wrapped_and_progress_breaks_silence_only(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    now = [0.0]
+    monkeypatch.setattr(terminal, "monotonic", lambda: now[0])
+    screen = Screen(["fig6", "thm2"])
+    for second in range(600):
+        now[0] = float(second)
+        screen.said("fig6", second / 600, "training")
+        screen.said("thm2", second / 600, "training")
+    lines = capsys.readouterr().out.splitlines()
+    assert 10 <= len(lines) <= 40
+    everything = [by(0) for by in (failing, undecided, left_alone)]
+    screen.finished(Done(Named("fig6"), [replace(one, study="fig6") for one in everything * 9]))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert len(line) > 40
+
+
+def test_the_commands_repeat_what_was_chosen():
+    some = [one for one in results(fails=1, opens=0, gone=0) if one.study.name in ("thm1", "thm2")]
+    asked = verify._Wish(Path("my out"), None, False, 1, "paper")
+    first, second = verify._how_to_see(some, asked)
+    assert first.endswith(": joma verify thm1 thm2 --scale paper --out 'my out' -v")
+    assert "joma show STUDY --out 'my out'" in second
+    (alone,) = verify._how_to_see(some[:1], asked)
+    assert alone == "to see every claim: joma show thm1 --out 'my out'"
