@@ -101,9 +101,7 @@ def _here(entry: Entry) -> str:
 
 def _theorems(sections: Sequence[Section]) -> Card | None:
     """All mathematical claims of the page as one card, with the figure of a study that has corrections."""
-    held = {
-        section.anchor: [one for one in section.entries if not one.finding.claim.empirical] for section in sections
-    }
+    held = {section.anchor: [one for one in section.entries if not one.finding.claim.empirical] for section in sections}
     several = [entry for found in held.values() for entry in found]
     row = strongest(several)
     if not row.judged:

@@ -71,7 +71,7 @@ def theorems(mathematical: Sequence[Entry]) -> str:
     sentence = _of("mathematical claims", row)
     if not corrected or len(row.judged) == 1:
         return f"{sentence}."
-    return f"{sentence}, {corrected} of them only after a correction."
+    return f"{sentence}, {corrected} only if corrected."
 
 
 def tell(said: Said, claims: Iterable[Entry]) -> str | None:

@@ -130,5 +130,3 @@ def _powers(low: float, high: float) -> list[tuple[float, str]]:
     every = max(1, ceil((last - first + 1) / 5))
     powers = range(last, first - 1, -every)
     return [(10.0**power, f"10{str(power).translate(_RAISED)}" if power else "1") for power in powers]
-
-

@@ -1,6 +1,6 @@
 "use strict";
 // The page is complete without this script: it adds the theme switch, the search and copy buttons, and opens what a
-// link points to. Studies of a large page lie in <noscript>, which is text to a browser that runs scripts: they become
+// link points to. Studies of a large page lie in noscript elements, text to a browser that runs scripts: they become
 // part of the page when somebody opens, searches or prints them.
 
 const root = document.documentElement;
@@ -35,7 +35,7 @@ function wake(box) {
 
 function enliven(box) {
   box.querySelectorAll(":not(.answer-use) > .command:not(:has(button))").forEach(copyable);
-  box.querySelectorAll("figure .picture").forEach(scrollable);
+  box.querySelectorAll("figure .picture, .thumb").forEach(scrollable);
 }
 
 // The element of that name, woken where it sleeps.
