@@ -16,7 +16,6 @@ from joma.report.headline import PAPER, strongest, theorems
 from joma.report.layout import Entry, Section
 from joma.report.markup import Anchors
 from joma.report.panel import Panel, kept_panels
-from joma.report.panel_readings import READERS, panel_of
 from joma.report.panel_svg import panel_html
 from joma.report.questions import DRAWN_FOR_THEOREMS, QUESTIONS, SHOWN_FOR_THEOREMS, THEOREMS, Question
 from joma.report.verdict_words import WORDS, css, notable
@@ -165,8 +164,10 @@ def _is_of(card: Card) -> bool:
 
 
 def _own_panel(card: Card) -> Panel | None:
+    from joma.report.panel_readings import panel_of  # brings in the studies that it reads
+
     path = card.section.result.run
-    if path is None or card.shows not in READERS:
+    if path is None:
         return None
     try:
         with Run.open(path) as run:

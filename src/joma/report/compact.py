@@ -35,7 +35,7 @@ class _Node:
     inside: list[_Node | str] = field(default_factory=list)
 
     def nodes(self) -> Iterator[_Node]:
-        """This one and all below it."""
+        """Itself and all below it."""
         yield self
         for one in self.inside:
             if isinstance(one, _Node):

@@ -82,8 +82,8 @@ def _theorem_1(run: Run) -> Panel | None:
 
     def line(label: str, colour: str, forecaster: str, dashes: str = "solid") -> Line:
         found = line_of(label, colour, at, 100 * skill_by_step(run, everyone, "entropy", forecaster), dashes=dashes)
-        edges = {end: tuple(max(value, _LOWEST) for value in getattr(found, end)) for end in ("y", "low", "high")}
-        return replace(found, **edges)
+        y, low, high = (tuple(max(value, _LOWEST) for value in some) for some in (found.y, found.low, found.high))
+        return replace(found, y=y, low=low, high=high)
 
     lines = (
         line("the curve of other seeds", GREEN, CONTROLS[2]),

@@ -1,9 +1,10 @@
-"""The path of an SVG in as few characters as a screen can show: tenths of a point, relative, straight stretches once."""
+"""The path of an SVG in as few characters as a screen can show: tenths of a point, relative, straight parts once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from math import hypot
 
 _TOKEN = re.compile(r"[MLCQZz]|-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -87,7 +88,7 @@ def _write(steps: list[tuple[str, list[Point]]], scale: int, *, every: bool) -> 
 
 def _lines(stretch: Sequence[Point], scale: int) -> list[str]:
     words, before = [], ""
-    for (x, y), (to_x, to_y) in zip(stretch, stretch[1:], strict=False):
+    for (x, y), (to_x, to_y) in pairwise(stretch):
         dx, dy = to_x - x, to_y - y
         if dy == 0 and dx:
             name, numbers = "h", [dx]
