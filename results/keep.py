@@ -6,7 +6,8 @@ A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn ane
 all records are. That is needed when the sentence of a claim changes: a report shows a kept verdict only beside the
 sentence that it was given on. A run of more than half a megabyte that its command makes again in two minutes is not
 copied. In the end src/joma/report/kept.json is written from all records: what a quick report shows beside its own
-verdicts, and what `joma show ID --scale paper` prints.
+verdicts, and what `joma show ID --scale paper` prints. src/joma/report/panels.json gets the curves that the cards of a
+report draw, from the runs that were judged.
 """
 
 import argparse
@@ -21,18 +22,20 @@ from joma.claims.finding import Finding, Provenance
 from joma.claims.ledger import SCHEMA, VERSION
 from joma.figures.style import house_style
 from joma.host.files import write_json
+from joma.report.panel_readings import READERS, panel_of
 from joma.runs import Run
 from joma.studies import load
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results"
 KEPT = ROOT / "src" / "joma" / "report" / "kept.json"
+PANELS = KEPT.with_name("panels.json")
 LARGE, SOON = 500_000, 120.0
 """Bytes and seconds: what is larger and made again sooner is not worth its place in the repository."""
 
 
-def keep(path: Path, commit: str | None) -> None:
-    """Judge and draw the run at `path`, and copy it."""
+def keep(path: Path, commit: str | None) -> dict:
+    """Judge and draw the run at `path`, and copy it. Returns the panels of cards that it gives, by claim."""
     with Run.open(path) as run:
         study = load(run.study)
         folder = RECORDS / study.name
@@ -59,9 +62,17 @@ def keep(path: Path, commit: str | None) -> None:
         with house_style():
             for drawing in study.draw(run):
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
+        panels = panels_of(run)
     if copied and not again:
         shutil.copy(path, folder / f"{study.name}.sqlite")
     print(f"kept: {folder.relative_to(ROOT)}")
+    return panels
+
+
+def panels_of(run: Run) -> dict:
+    """What cards draw of a run, by claim."""
+    found = {claim: panel_of(claim, run) for claim in READERS if claim.startswith(f"{run.study}/")}
+    return {claim: panel.as_json() for claim, panel in found.items() if panel}
 
 
 def kept() -> dict:
@@ -107,9 +118,11 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path, help="runs to keep (default: all records, once more)")
     parser.add_argument("--commit", help="the commit that the run was made at; else the present one, or a record's own")
     options = parser.parse_args()
+    panels = json.loads(PANELS.read_text(encoding="utf-8"))  # a record that is not copied keeps the panel it had
     for path in options.runs or sorted(RECORDS.glob("*/*.sqlite")):
-        keep(path, options.commit)
+        panels |= keep(path, options.commit)
     write_json(KEPT, kept())
+    write_json(PANELS, {claim: panels[claim] for claim in READERS if claim in panels})
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from joma.claims.contract import Claim, Finding, Verdict
 from joma.claims.evidence import at_least
 from joma.claims.execute import Result
 from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.figures.style import house_style, panels, to_svg
 from joma.measure.intervals import compare
 from joma.report.cards import CARDS, cards
 from joma.report.headline import headline, holding, surprises
@@ -18,6 +20,7 @@ from joma.report.kept import Kept
 from joma.report.layout import Entry, Section, lay_out
 from joma.report.markup import Anchors
 from joma.report.numbers import Measured
+from joma.report.panel import kept_panels
 from joma.report.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.strip import disagreement, strip
 from joma.studies import load
@@ -45,7 +48,7 @@ def of_kept(verdict: Verdict, effect: float = 0.5) -> Kept:
 
 def test_the_headline_counts_what_holds_and_what_was_corrected() -> None:
     claims = [entry(exact(0.0)), entry(exact(0.3, 0.0)), entry(exact(0.3))]
-    assert headline(claims) == ["2 of 3 mathematical claims hold, 1 of them only after a correction."]
+    assert headline(claims) == ["2 of 3 mathematical claims hold, 1 only if corrected."]
     claims[1] = entry(exact(0.3, 0.2))
     assert headline(claims) == ["1 of 3 mathematical claims holds."]
     assert headline(claims[:1]) == ["The one mathematical claim holds."]
@@ -60,7 +63,7 @@ def test_the_headline_tells_the_most_telling_number_where_it_is_true() -> None:
     assert headline([entry(open_)]) == ["The one empirical claim is undecided."]
     at_paper_scale = "Attention does drop and come back, by 0.50 nats [0.33, 0.67] at paper scale."
     assert headline([entry(open_, of_kept("holds"))]) == [at_paper_scale]
-    assert headline([entry(holds, of_kept("fails"))]) == ["The one empirical claim fails."]
+    assert headline([entry(holds, of_kept("fails"))]) == ["The one empirical claim fails at paper scale."]
     assert headline([entry(holds, of_kept("not run"))])[0].endswith("[0.45, 0.55].")
 
 
@@ -79,6 +82,20 @@ def test_whether_it_holds_tells_mathematics_this_run_and_paper_scale_apart() -> 
     ):
         assert said in html
     assert "paper scale" not in holding([entry(rebound(0.5, 0.5, 0.4))])
+
+
+def test_the_headline_never_adds_up_two_scales_and_its_number_stands_in_the_column() -> None:
+    """Two claims came out differently at the two scales, one was judged in this run alone."""
+    kept = Kept("fails", "m", "one CPU", "sha", "off by 0.3")
+    held = dataclasses.replace(kept, verdict="holds")
+    claims = [entry(exact(0.0), kept), entry(exact(0.0), kept), entry(exact(0.3), held), entry(exact(0.0), held)]
+    assert headline(claims) == ["2 of 4 mathematical claims hold at paper scale."]
+    column = holding(claims)
+    assert "Mathematics, paper scale</span> <b>2 of 4 hold</b>" in column
+    assert "Mathematics, this run</span> <b>3 of 4 hold</b>" in column
+    alone = [*claims, entry(exact(0.0))]
+    assert headline(alone) == ["4 of 5 mathematical claims hold in this run."]
+    assert "Mathematics, this run</span> <b>4 of 5 hold</b>" in holding(alone)
 
 
 def test_a_surprise_is_told_only_while_it_is_one() -> None:
@@ -155,10 +172,35 @@ def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[
     assert cards(lay_out(several[:1], Anchors()), Anchors()) == ""
 
 
+def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rebound(0.5, -0.5, 0.1)
+    monkeypatch.setattr("joma.report.kept.kept", lambda: {found.id: of_kept("holds")})
+    pages = lay_out([_fig6(results, found), results[1]], Anchors())
+    card = cards(pages, Anchors()).partition("</article>")[0]
+    assert card.count("<svg") == 1
+    assert escape(kept_panels()[found.id].alt) in card
+    assert "Paper scale: WikiText-2, mean of 5 seeds" in card
+    monkeypatch.setattr("joma.report.cards.kept_panels", dict)
+    assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_card_of_this_run_shows_its_figure_only_if_it_can_be_read(results: list[Result], columns: int) -> None:
+    with house_style():
+        figure, axes = panels(columns)
+        axes[0].plot([0, 1], [0, 1])
+        picture = dataclasses.replace(results[0].pictures[0], svg=to_svg(figure, title="a"))
+    changed = dataclasses.replace(results[0], pictures=[picture])
+    html = cards(lay_out([changed, results[1]], Anchors()), Anchors())
+    assert html.count("<svg") == (1 if columns == 1 else 0)
+
+
 def test_theorems_are_answered_together(sections: list[Section]) -> None:
     html = cards(sections, Anchors())
     assert "Are the theorems right as printed?" in html
-    assert '<strong class="answer">Not all.</strong> 2 of 3 mathematical claims hold, 1 of them only after' in html
+    assert '<strong class="answer">Not all.</strong> 2 of 3 mathematical claims hold, 1 only if corrected.' in html
     assert "For example: erf(v/2)/Δ is the same at all tokens. Corrected: erf(v/√2)/Δ is." in html
 
 

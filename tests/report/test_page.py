@@ -206,7 +206,7 @@ def test_a_study_begins_with_what_came_out_and_its_figure(html: str) -> None:
     near = html[
         html.index('<section class="study" id="study-near"') : html.index('<section class="study" id="study-far"')
     ]
-    parts = ["6 claims, all judged.", 'class="notable"', "<figure", "How it was measured", "All 6 claims", "Repeat it"]
+    parts = ["6 claims, all judged.", 'class="notable"', "<figure", "How it was measured", "Repeat it", "All 6 claims"]
     places = [near.index(part) for part in parts]
     assert places == sorted(places)
     notable = near[near.index('class="notable"') : near.index("<figure")]
@@ -227,11 +227,23 @@ def test_repeat_and_configuration(html: str) -> None:
 
 
 def test_pictures_do_not_share_ids(html: str) -> None:
-    first, second, small = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    small, first, second = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     found = [set(re.findall(r'\sid="([^"]+)"', figure)) for figure in (first, second, small)]
     assert not found[0] & found[1] | found[1] & found[2] | found[0] & found[2]
     assert set.intersection(*({name.split("--")[-1] for name in names} for names in found))
     assert "<style" not in first
+
+
+def test_studies_of_a_large_page_sleep_and_one_alone_does_not(html: str, results: list[Result], tmp_path: Path) -> None:
+    awake = re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL)
+    assert "Near: a study &lt;that&gt; runs" in awake
+    assert "6 claims, all judged." in awake
+    assert "<figure" not in awake
+    assert "<dl><div><dt>Id" not in awake
+    assert html.count("<noscript>") == html.count("</noscript>") == 4  # body and claims of two studies
+    alone = write_report(results[:1], tmp_path, scale="quick", made=MADE).read_text(encoding="utf-8")
+    assert "<noscript" not in alone
+    assert alone.count("<figure") == 2
 
 
 def test_pictures_have_no_numbers_that_could_be_those_of_the_paper(html: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from joma.claims.execute import Result, execute
-from joma.report import read_scan, write_comparison, write_report, write_scan_page
+from joma.claims.verdicts import by_residual
+from joma.report import read_scan, scan_runs, write_comparison, write_report, write_scan_page
 from joma.runs import Run
 from joma.scan import Fault
 from joma.scan.record import remember, stored_scan
@@ -23,6 +25,8 @@ from joma.studies.stored import result_of
 pytestmark = pytest.mark.browser
 RECORDS = Path(__file__).parents[2] / "results"
 CHROMIUM = next((p for name in ("chromium", "/usr/bin/chromium", "google-chrome") if (p := shutil.which(name))), None)
+MOST_BYTES, MOST_ASLEEP, MOST_AWAKE = 365_000, 1_120, 4_400
+"""What the page of `real` may have: it has two thirds of each."""
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -93,7 +97,7 @@ def test_chips_filter_and_count(page: Any) -> None:
     assert sources(page) == ["JoMA eq. 58"]
     assert chip(page, "fails").get_attribute("aria-pressed") == "true"
     assert not page.locator("#study-far").is_visible()
-    assert not page.locator("#study-near figure").first.is_visible()
+    assert not page.locator("#study-near .body").is_visible()
     chip(page, "not run").click()
     assert sources(page) == ["JoMA eq. 58", "JoMA Fig. 7"]
     assert said(page) == "2 of 7 claims"
@@ -101,7 +105,7 @@ def test_chips_filter_and_count(page: Any) -> None:
     chip(page, "not run").click()
     assert said(page) == ""
     assert page.locator("#study-far").is_visible()
-    assert page.locator("#study-near figure").first.is_visible()
+    assert page.locator("#study-near .body").is_visible()
     assert sources(page) == []  # folded again
 
 
@@ -121,7 +125,7 @@ def test_search(page: Any) -> None:
     chip(page, "fails").click()
     assert said(page) == "No claim matches “needs a GPU” among: fails."
     page.locator("#clear").click()
-    page.locator("#study-near figure").first.wait_for()
+    page.locator("#study-near .body").wait_for()
     assert page.locator("#search").input_value() == ""
     assert not page.locator("#clear").is_visible()
 
@@ -159,6 +163,7 @@ def test_a_link_opens_what_it_points_to(page: Any, address: str) -> None:
     assert target.evaluate("one => one.getBoundingClientRect().top < innerHeight")
     target.locator("summary").click()
     assert not target.locator("dl").is_visible()
+    page.locator("#study-near .body > summary").click()
     page.locator("#study-near .notable a").first.click()  # the same address once more
     assert target.locator("dl").is_visible()
 
@@ -177,8 +182,45 @@ def test_a_link_ends_a_search_that_hides_what_it_points_to(page: Any) -> None:
     assert sources(page) == ["JoMA eq. 58"]
 
 
+def elements(page: Any) -> int:
+    count: int = page.evaluate("document.querySelectorAll('*').length")
+    return count
+
+
+def test_a_study_enters_the_page_when_it_is_opened(page: Any) -> None:
+    asleep = elements(page)
+    assert page.locator(".study figure, .study .claim").count() == 0
+    page.locator("#study-near .body > summary").click()
+    page.locator("#study-near figure").first.wait_for()
+    assert page.locator("#study-near .claim").count() == 0
+    page.locator("#study-near .claims > summary").click()
+    page.locator("#study-near .claim").first.wait_for()
+    assert page.locator("#study-near .claim").count() == 6
+    assert page.locator("#study-far .claim").count() == 0  # sleeps on
+    assert elements(page) > asleep + 150
+    page.locator("#study-near .body > summary").click()  # closed and opened again: nothing enters twice
+    page.locator("#study-near .body > summary").click()
+    assert page.locator("#study-near figure").count() == 2
+    assert page.locator("#study-near .command button").count() == 1
+
+
+def test_a_search_looks_into_what_sleeps_and_wakes_no_figure(page: Any) -> None:
+    page.locator("#search").fill("sparse dense")
+    assert sources(page) == ["JoMA eq. 6"]
+    assert page.locator(".study figure").count() == 0
+
+
+@pytest.mark.parametrize("name", ["study-near-eq58", "near/eq58", "figure-near-alike-too"])
+def test_a_link_wakes_what_it_points_to(page: Any, address: str, name: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{address}#{name}")
+    target = page.locator("#figure-near-alike-too" if "alike" in name else "#study-near-eq58")
+    target.wait_for()
+    assert target.evaluate("one => one.getBoundingClientRect().top < innerHeight")
+
+
 def test_the_page_never_scrolls_sideways(page: Any) -> None:
-    page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # everything is awake and open
     for width in (320, 390, 700, 900, 1100, 1280):
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -194,6 +236,8 @@ def test_the_first_screen_answers_the_questions(page: Any) -> None:
 
 def test_the_first_figure_is_on_the_screen_of_its_heading(page: Any) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
+    page.evaluate("location.hash = '#study-near'")
+    page.locator("#study-near figure").first.wait_for()
     top = page.locator("#study-near h2").bounding_box()["y"]
     figure = page.locator("#study-near figure svg").first.bounding_box()
     assert top <= figure["y"]
@@ -240,6 +284,7 @@ def test_dark_by_preference_and_by_switch(browser: Any, address: str) -> None:
 
 def test_copy(page: Any) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#study-near .body > summary").click()
     page.locator("#study-near .command button").first.click()
     page.locator("#study-near .command").get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == "joma verify near"
@@ -250,8 +295,12 @@ def test_print_unfolds_and_has_no_controls(page: Any) -> None:
     assert not page.locator(".controls").is_visible()
     assert not page.locator("#theme").is_visible()
     assert not page.locator(".command button").first.is_visible()
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = (
+        "() => { dispatchEvent(new Event('beforeprint')); return document.querySelectorAll('.study figure').length; }"
+    )
+    assert page.evaluate(printed) == 2  # at once: the printer does not wait for what comes later
     assert len(sources(page)) == 7
+    assert page.locator("#study-near figure:visible").count() == 2
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details[open]").count() == 0
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
@@ -262,7 +311,8 @@ def test_complete_without_javascript(browser: Any, address: str) -> None:
     page = context.new_page()
     page.goto(address)
     assert not page.locator(".controls").is_visible()
-    assert page.locator("figure svg").count() == 2
+    page.locator("#study-near .body > summary").click()
+    assert page.locator("#study-near figure svg:visible").count() == 2
     page.locator("#study-near .claims > summary").click()
     assert len(sources(page)) == 6
     page.locator("#study-near-two > summary").click()
@@ -351,6 +401,84 @@ def test_axe_finds_nothing(browser: Any, real: str, theme: str, width: int, fold
     assert violations_on(browser, real, theme, width, folds) == []
 
 
+CARD_LETTERS = """() => [...document.querySelectorAll('.card svg text')].map((text) => {
+  const box = text.ownerSVGElement, shown = box.getBoundingClientRect().width / box.viewBox.baseVal.width;
+  return shown * parseFloat(getComputedStyle(text).fontSize);
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_letters_on_cards_can_be_read(browser: Any, real: str, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(real)
+    letters = page.evaluate(CARD_LETTERS)
+    page.close()
+    assert len(letters) > 20
+    assert min(letters) >= 12
+
+
+def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path: Path, results: list[Result]) -> None:
+    """The figure of this run only falls, and the sentence is of paper scale: entropy comes back."""
+    stored = result_of(RECORDS / "fig6" / "fig6.sqlite")
+    falls = '<svg viewBox="0 0 100 100"><path class="curve" d="M0 0L100 100"/></svg>'
+    picture = dataclasses.replace(stored.pictures[0], svg=falls)
+    quick = dataclasses.replace(stored, command="joma verify fig6", pictures=[picture])
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report([quick, *results], tmp_path, scale="quick").as_uri())
+    card = page.locator("#card-fig6")
+    assert "At paper scale attention entropy comes back by 0.50 nats" in card.inner_text()
+    assert "This run: holds (L = 1, layer 1: 0.50 nats" in card.inner_text()
+    assert "Paper scale: WikiText-2, mean of 5 seeds" in card.inner_text()
+    heights = card.locator("svg .curve").evaluate(
+        "way => [...Array(201).keys()].map(i => way.getPointAtLength(way.getTotalLength() * i / 200).y)"
+    )
+    page.close()
+    assert heights[0] < heights[-1] < max(heights) - 50  # up is less: it falls, and ends far above its lowest point
+
+
+def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_path: Path) -> None:
+    """One claim of Theorem 2 comes out differently in this run: both counts are there, each with its scale."""
+    study = load("thm2")
+    run = execute(study, study.quick, tmp_path, pictures=False)
+    spoiled = by_residual(study.claims[0], printed=0.3, corrected=0.2, tolerance=1e-9, expected="zero")
+    changed = dataclasses.replace(run, findings=[dataclasses.replace(spoiled, study="thm2"), *run.findings[1:]])
+    page = browser.new_page()
+    page.goto(write_report([changed], tmp_path, scale="quick").as_uri())
+    headline, column = (page.locator(place).inner_text() for place in ("h1", ".holding"))
+    page.close()
+    assert headline == "7 of 8 mathematical claims hold at paper scale, 5 only if corrected."
+    assert re.search(r"Mathematics, paper scale\s+7 of 8 hold", column), column
+    assert re.search(r"Mathematics, this run\s+6 of 8 hold", column), column
+
+
+def test_a_study_named_like_a_scan_makes_no_section_of_scans(
+    browser: Any, tmp_path: Path, results: list[Result]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in ("scan-snap", "scan-snap-decoder"):
+        with Run.create(tmp_path / "runs" / f"{name}-0123456789.sqlite", study=name, config={}):
+            pass
+    page = browser.new_page()
+    page.goto(write_report(results, tmp_path, scale="quick", scans=scan_runs(tmp_path)).as_uri())
+    assert page.locator("#scans").count() == 0
+    assert "cannot be shown" not in page.locator("body").inner_text()
+    page.close()
+
+
+def test_the_page_is_small_and_most_of_it_sleeps(browser: Any, real: str) -> None:
+    """By bytes and elements of a page of six studies and a scan; a clock would tell of the machine."""
+    whole = Path(real.removeprefix("file://")).stat().st_size
+    page = browser.new_page()
+    page.goto(real)
+    asleep = elements(page)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    awake = elements(page)
+    page.close()
+    assert whole < MOST_BYTES
+    assert asleep < MOST_ASLEEP
+    assert awake < MOST_AWAKE
+
+
 def violations_on(browser: Any, address: str, theme: str, width: int, folds: str) -> list[tuple[str, str]]:
     """What axe finds wrong with a page."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -360,7 +488,7 @@ def violations_on(browser: Any, address: str, theme: str, width: int, folds: str
     page = context.new_page()
     page.goto(address)
     if folds == "open":
-        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # everything is awake and open
     page.evaluate(axe)
     # What is drawn inside a figure has tests of its own, and there is so much of it that axe would take minutes.
     page.locator("svg").evaluate_all("all => all.forEach(svg => svg.replaceChildren())")

@@ -74,6 +74,15 @@ def test_a_scan_is_read_from_its_run(scanned: Path) -> None:
     assert shown.command == "joma scan 'owner/<tiny>' --measures stable_rank,coherence,entropy"
 
 
+def test_a_study_with_a_name_like_a_scan_is_none(scanned: Path) -> None:
+    folder = scanned.parent
+    with Run.create(folder / "scan-snap-0123456789.sqlite", study="scan-snap", config={}):
+        pass
+    (folder / "scan-snap-decoder-0123456789.sqlite").write_text("a damaged run of a study, which tells of it itself")
+    (folder / "scan-tiny-9876543210.sqlite").write_text("a damaged scan")
+    assert scan_runs(folder.parent) == [scanned, folder / "scan-tiny-9876543210.sqlite"]
+
+
 def test_what_was_left_out_is_read_back(told: Path) -> None:
     found = read_scan(told).found
     assert found is not None

@@ -1,4 +1,8 @@
-"""Six cards under the headline: a figure, a question, and the answer in a sentence made from its finding."""
+"""Six cards under the headline: a figure, a question, and the answer in a sentence made from its finding.
+
+Picture and sentence are of one scale. Where paper scale answers, the picture is of its kept curves, which travel with
+the package; where nothing is kept to draw, there is no picture.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,22 @@ from dataclasses import dataclass
 from html import escape
 
 from joma.claims.contract import Verdict
-from joma.report.figures import small_figure
-from joma.report.headline import theorems
+from joma.report.figures import is_readable, small_figure
+from joma.report.headline import PAPER, strongest, theorems
 from joma.report.layout import Entry, Section
 from joma.report.markup import Anchors
-from joma.report.questions import DRAWN_FOR_THEOREMS, QUESTIONS, THEOREMS, Question
+from joma.report.panel import Panel, kept_panels
+from joma.report.panel_svg import panel_html
+from joma.report.questions import DRAWN_FOR_THEOREMS, QUESTIONS, SHOWN_FOR_THEOREMS, THEOREMS, Question
 from joma.report.verdict_words import WORDS, css, notable
+from joma.runs import Run, RunError
 
 CARDS = 6
 
 
 @dataclass(frozen=True)
 class Card:
-    """What one card says. `section` is the study that it leads to and whose first figure it shows."""
+    """What one card says. `section` is the study that it leads to."""
 
     asks: str
     verdict: Verdict
@@ -31,6 +38,10 @@ class Card:
     section: Section
     target: str
     """The anchor it leads to."""
+    shows: str
+    """The id of the claim that its picture is of."""
+    at_paper_scale: bool
+    """Whether the answer is that of the kept run at paper scale."""
 
 
 def cards(sections: Sequence[Section], anchors: Anchors) -> str:
@@ -58,7 +69,17 @@ def _asked(question: Question, sections: Sequence[Section]) -> Card | None:
             if entry.finding.id == question.claim:
                 words = WORDS[entry.verdict].answer
                 numbers = _numbers(question, entry)
-                return Card(question.asks, entry.verdict, words, numbers, _here(entry), section, entry.anchor)
+                return Card(
+                    question.asks,
+                    entry.verdict,
+                    words,
+                    numbers,
+                    _here(entry),
+                    section,
+                    entry.anchor,
+                    entry.finding.id,
+                    entry.at_paper_scale,
+                )
     return None
 
 
@@ -79,21 +100,22 @@ def _here(entry: Entry) -> str:
 
 def _theorems(sections: Sequence[Section]) -> Card | None:
     """All mathematical claims of the page as one card, with the figure of a study that has corrections."""
-    held = {
-        section.anchor: [one for one in section.entries if not one.finding.claim.empirical and one.verdict != "not run"]
-        for section in sections
-    }
+    held = {section.anchor: [one for one in section.entries if not one.finding.claim.empirical] for section in sections}
     several = [entry for found in held.values() for entry in found]
-    if not several:
+    row = strongest(several)
+    if not row.judged:
         return None
     by_name = {section.result.study.name: section for section in sections if held[section.anchor]}
     shown = next((by_name[name] for name in DRAWN_FOR_THEOREMS if name in by_name), next(iter(by_name.values())))
-    verdicts = [entry.verdict for entry in several]
+    verdicts = row.judged
     corrected = verdicts.count("holds as corrected")
     left = sum(verdict not in ("holds", "holds as corrected") for verdict in verdicts)
     verdict: Verdict = "holds as corrected" if corrected else "only qualitative" if left else "holds"
     answer = "Yes." if verdict == "holds" else "Not all." if verdicts.count("holds") else "No."
-    return Card(THEOREMS, verdict, answer, theorems(several), _example(shown), shown, shown.anchor)
+    beside, at_paper_scale = _example(shown), row.scale == PAPER
+    return Card(
+        THEOREMS, verdict, answer, theorems(several), beside, shown, shown.anchor, SHOWN_FOR_THEOREMS, at_paper_scale
+    )
 
 
 def _example(section: Section) -> str:
@@ -120,14 +142,45 @@ def _notable(sections: Sequence[Section], taken: set[str]) -> Iterator[Card]:
                 _here(entry),
                 section,
                 entry.anchor,
+                entry.finding.id,
+                entry.at_paper_scale,
             )
+
+
+def _picture(card: Card, anchors: Anchors) -> str:
+    """The panel of the scale that answers; of this run also its own figure, if it is readable at a card's size."""
+    if card.at_paper_scale:
+        kept = kept_panels().get(card.shows)
+        return panel_html(kept, "Paper scale") if kept and _is_of(card) else ""
+    panel = _own_panel(card) if _is_of(card) else None
+    if panel:
+        return panel_html(panel, "This run")
+    return "".join(small_figure(one, anchors.take("f")) for one in card.section.result.pictures[:1] if is_readable(one))
+
+
+def _is_of(card: Card) -> bool:
+    """Whether the claim that is shown belongs to the study that the card leads to."""
+    return card.shows.partition("/")[0] == card.section.result.study.name
+
+
+def _own_panel(card: Card) -> Panel | None:
+    from joma.report.panel_readings import panel_of  # brings in the studies that it reads
+
+    path = card.section.result.run
+    if path is None:
+        return None
+    try:
+        with Run.open(path) as run:
+            return panel_of(card.shows, run)
+    except (RunError, KeyError, ValueError, IndexError):  # a record that has gone or holds less: the card does without
+        return None
 
 
 def _html(card: Card, anchors: Anchors) -> str:
     study = card.section.result.study
-    picture = card.section.result.pictures[:1]
     anchor = anchors.take("card", study.name)
-    figure = small_figure(picture[0], anchor, card.section.anchor) if picture else ""
+    drawn = _picture(card, anchors)
+    figure = f'<div class="thumb">{drawn}</div>' if drawn else ""
     beside = f'<p class="beside">{escape(card.beside)}</p>' if card.beside else ""
     return (
         f'<article class="card {css(card.verdict)}" id="{anchor}">{figure}\n<h3>{escape(card.asks)}</h3>\n'

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from joma.report.compact import compact_svg
 from joma.report.markup import embed_svg, natural_width
 
 if TYPE_CHECKING:
     from joma.claims.execute import Picture, Result
 
 
+_LETTERS = re.compile(r"font-size: ?([\d.]+)px")
+_CARD, _READABLE = 420.0, 12.0
+"""Pixels: how wide a card shows a figure, and how high its letters must be."""
 _WIDE = 480.0
 """Points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own."""
 
 
-def figure(picture: Picture, anchor: str) -> str:
-    """A figure with its caption. It has no number: that would be taken for the number of a figure in the paper."""
+def figure(picture: Picture, anchor: str, ids: str = "") -> str:
+    """A figure with its caption. It has no number: that would be taken for the number of a figure in the paper.
+
+    ids: what the names inside the picture begin with, else the anchor. A short one saves bytes on a large page.
+    """
     width = natural_width(picture.svg)
     wide = ' class="wide"' if width.endswith("pt") and float(width.removesuffix("pt")) > _WIDE else ""
     return (
-        f'<figure id="{anchor}"{wide}>{_picture(picture, anchor)}\n'
+        f'<figure id="{anchor}"{wide}>{_picture(picture, ids or anchor)}\n'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 
 
-def small_figure(picture: Picture, anchor: str, target: str) -> str:
-    """The same picture without a caption, as a link to `target`; its alternative text names the link."""
-    return f'<a class="thumb" href="#{target}">{_picture(picture, anchor)}</a>'
+def small_figure(picture: Picture, anchor: str) -> str:
+    """The same picture without a caption."""
+    return _picture(picture, anchor)
+
+
+def is_readable(picture: Picture) -> bool:
+    """Whether its smallest letters have 12 px where it is as wide as a card shows it."""
+    letters = [float(size) for size in _LETTERS.findall(picture.svg)]
+    width = natural_width(picture.svg)
+    return width.endswith("pt") and min(letters, default=_READABLE) * _CARD / float(width[:-2]) >= _READABLE
 
 
 def missing_figures(results: Sequence[Result]) -> str:
@@ -48,6 +63,6 @@ def missing_figures(results: Sequence[Result]) -> str:
     )
 
 
-def _picture(picture: Picture, anchor: str) -> str:
+def _picture(picture: Picture, ids: str) -> str:
     width = natural_width(picture.svg)
-    return f'<div class="picture" style="--drawn:{width}">{embed_svg(picture.svg, anchor)}</div>'
+    return f'<div class="picture" style="--drawn:{width}">{embed_svg(compact_svg(picture.svg), ids)}</div>'

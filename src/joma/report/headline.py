@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from joma.claims.contract import Verdict
@@ -13,6 +14,8 @@ from joma.report.verdict_words import WORDS, bar, in_words, notable
 
 _HOLDING: tuple[Verdict, ...] = ("holds", "holds as corrected")
 _SURPRISES = 3
+PAPER, HERE = "paper scale", "this run"
+_WHERE = {"": "", PAPER: " at paper scale", HERE: " in this run"}
 
 
 def headline(claims: Sequence[Entry]) -> list[str]:
@@ -24,24 +27,51 @@ def headline(claims: Sequence[Entry]) -> list[str]:
     judged = [entry for entry in claims if entry.verdict != "not run"]
     if not judged:
         return [f"No claim was judged: {in_words(_verdicts(claims))}." if claims else "No claim was judged."]
-    mathematical = [entry for entry in judged if not entry.finding.claim.empirical]
-    empirical = [entry for entry in judged if entry.finding.claim.empirical]
-    sentences = [theorems(mathematical)] if mathematical else []
+    mathematical = [entry for entry in claims if not entry.finding.claim.empirical]
+    empirical = [entry for entry in claims if entry.finding.claim.empirical]
+    sentences = [theorems(mathematical)] if strongest(mathematical).judged else []
     telling = next((words for said in HEADLINES if (words := tell(said, claims))), None)
     if telling:
         sentences.append(f"{telling}.")
-    elif empirical:
-        sentences.append(_of("empirical claims", empirical))
+    elif strongest(empirical).judged:
+        sentences.append(f"{_of('empirical claims', strongest(empirical))}.")
     return sentences
 
 
+@dataclass(frozen=True)
+class Row:
+    """Verdicts of one scale, which are never counted together with those of another."""
+
+    scale: str
+    """paper scale, or this run; empty where the page has one scale alone."""
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def judged(self) -> list[Verdict]:
+        """Without claims that were not run."""
+        return [verdict for verdict in self.verdicts if verdict != "not run"]
+
+
+def rows(claims: Sequence[Entry]) -> list[Row]:
+    """The verdicts on these claims by scale, the stronger evidence first."""
+    kept = tuple(one.kept.verdict for one in claims if one.kept)
+    here = tuple(one.finding.verdict for one in claims)
+    return [Row(PAPER, kept), Row(HERE, here)] if kept else [Row("", here)]
+
+
+def strongest(claims: Sequence[Entry]) -> Row:
+    """The scale that judged most of these claims; paper scale if both judged as many."""
+    return max(rows(claims), key=lambda row: len(row.judged))
+
+
 def theorems(mathematical: Sequence[Entry]) -> str:
-    """How many mathematical claims hold, and how many of them only when corrected."""
-    corrected = _verdicts(mathematical).count("holds as corrected")
-    sentence = _of("mathematical claims", mathematical).removesuffix(".")
-    if not corrected or len(mathematical) == 1:
+    """How many mathematical claims hold at one scale, which is named, and how many of them only when corrected."""
+    row = strongest(mathematical)
+    corrected = row.judged.count("holds as corrected")
+    sentence = _of("mathematical claims", row)
+    if not corrected or len(row.judged) == 1:
         return f"{sentence}."
-    return f"{sentence}, {corrected} of them only after a correction."
+    return f"{sentence}, {corrected} only if corrected."
 
 
 def tell(said: Said, claims: Iterable[Entry]) -> str | None:
@@ -55,14 +85,12 @@ def tell(said: Said, claims: Iterable[Entry]) -> str | None:
 
 
 def holding(claims: Sequence[Entry]) -> str:
-    """Does it hold? One line with a bar for mathematics, for this run's experiments and for those at paper scale."""
-    mathematical = [one.finding.verdict for one in claims if not one.finding.claim.empirical]
-    empirical = [one.finding.verdict for one in claims if one.finding.claim.empirical]
-    kept = [one.kept.verdict for one in claims if one.finding.claim.empirical and one.kept]
-    here = "Experiments, this run" if kept else "Experiments"
-    rows = [("Mathematics", mathematical), (here, empirical), ("Experiments, paper scale", kept)]
-    shown = ((name, verdicts) for name, verdicts in rows if verdicts)
-    return "\n".join(_holding_row(name, verdicts, empirical=name != "Mathematics") for name, verdicts in shown)
+    """Does it hold? One line with a bar for mathematics and one for experiments, at each scale that there is."""
+    parts = []
+    for name, empirical in (("Mathematics", False), ("Experiments", True)):
+        some = [one for one in claims if one.finding.claim.empirical == empirical]
+        parts += [_holding_row(name, row, empirical=empirical) for row in rows(some) if row.verdicts]
+    return "\n".join(parts)
 
 
 def surprises(claims: Sequence[Entry]) -> list[str]:
@@ -78,23 +106,26 @@ def _by_notability(entry: Entry) -> int:
     return notable(entry.verdict)
 
 
-def _holding_row(name: str, verdicts: Sequence[Verdict], *, empirical: bool) -> str:
-    judged: list[str] = [verdict for verdict in verdicts if verdict != "not run"]
+def _holding_row(name: str, row: Row, *, empirical: bool) -> str:
+    judged: list[str] = list(row.judged)
     hold = sum(verdict in _HOLDING for verdict in judged)
     said = f"{hold} of {len(judged)} hold" if judged else "not run"
     others = (("fails", "fail"), ("undecided", "undecided")) if empirical else (("holds as corrected", "corrected"),)
     for verdict, word in others:
         said += f", {judged.count(verdict)} {word}" if verdict in judged else ""
-    return f'<li><span class="of">{escape(name)}</span> <b>{said}</b>{bar(verdicts)}</li>'
+    title = f"{name}, {row.scale}" if row.scale else name
+    return f'<li><span class="of">{escape(title)}</span> <b>{said}</b>{bar(row.verdicts)}</li>'
 
 
-def _of(what: str, judged: Sequence[Entry]) -> str:
-    hold = sum(verdict in _HOLDING for verdict in _verdicts(judged))
-    if len(judged) == 1:
-        return f"The one {what.removesuffix('s')} {WORDS[judged[0].verdict].one}."
-    if hold == len(judged):
-        return f"All {hold} {what} hold."
-    return f"{hold or 'None'} of {len(judged)} {what} {'holds' if hold == 1 else 'hold'}."
+def _of(what: str, row: Row) -> str:
+    """How many hold and where, without a full stop."""
+    where = _WHERE[row.scale]
+    hold = sum(verdict in _HOLDING for verdict in row.judged)
+    if len(row.judged) == 1:
+        return f"The one {what.removesuffix('s')} {WORDS[row.judged[0]].one}{where}"
+    if hold == len(row.judged):
+        return f"All {hold} {what} hold{where}"
+    return f"{hold or 'None'} of {len(row.judged)} {what} {'holds' if hold == 1 else 'hold'}{where}"
 
 
 def _verdicts(claims: Iterable[Entry]) -> list[Verdict]:

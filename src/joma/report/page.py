@@ -2,7 +2,8 @@
 
 The page asks for nothing from outside: style and script are inlined, figures are inline SVG, and its
 Content-Security-Policy forbids loading anything and running any script but its own. All text that comes from
-studies is escaped. Without JavaScript the page is complete; the script adds the search and the copy buttons.
+studies is escaped. Without JavaScript the page is complete; the script adds the search and the copy buttons, and lets
+studies sleep until they are opened (see `study_section`).
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         troubles=front.troubles(sections) + missing_figures(results),
         answers=front.answers(sections),
         legend=legend(),
-        sections="\n".join(study_section(section, anchors) for section in sections),
+        sections="\n".join(study_section(section, anchors, folded=len(sections) > 1) for section in sections),
         whole=whole,
         command=command(line),
         facts=facts(results, scale, made),

@@ -12,6 +12,7 @@ from joma.claims.execute import Picture
 from joma.runs import Run, RunError
 from joma.scan.curves import Scan
 from joma.scan.record import stored_scan
+from joma.studies import names
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,21 @@ class ShownScan:
 def scan_runs(folder: Path) -> list[Path]:
     """The runs of `joma scan --out FOLDER`, by name.
 
+    The record tells, since a study may have a name like a scan's: scan-snap. A file that cannot be read is taken for
+    what its name says: a study's, where there is one of that name, which then tells of it itself.
+
     >>> scan_runs(Path("nothing was scanned here"))
     []
     """
-    return sorted((folder / "runs").glob("scan-*.sqlite"))
+    return sorted(path for path in (folder / "runs").glob("scan-*.sqlite") if _is_scan(path))
+
+
+def _is_scan(path: Path) -> bool:
+    try:
+        with Run.open(path) as run:
+            return run.study == "scan"
+    except RunError:
+        return path.stem.rpartition("-")[0] not in names()
 
 
 def read_scan(path: Path) -> ShownScan:

@@ -1,4 +1,9 @@
-"""A study on the page: what came out and its first figure, then the method, all claims, the command, the record."""
+"""A study on the page: its verdicts counted, and folded under them what came out with its figures, and all claims.
+
+What is folded on a page of many studies lies in <noscript>. A browser that runs the page's script reads that as text,
+which costs almost nothing, and the script makes it part of the page when a reader opens, searches or prints it. A
+browser without scripts shows it as if the tag were not there. So nothing is written twice, and nothing is missing.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +23,58 @@ if TYPE_CHECKING:
 NOTABLE = 3
 
 
-def study_section(section: Section, anchors: Anchors) -> str:
-    """The whole section of a study."""
+def study_section(section: Section, anchors: Anchors, *, folded: bool = False) -> str:
+    """The whole section of a study. folded: it is one of many, and opens when a reader asks for it."""
     result, study = section.result, section.result.study
-    pictures = [figure(one, anchors.take("figure", study.name, one.name)) for one in result.pictures]
+    body = _body(section, anchors)
     parts = [
         f'<section class="study" id="{section.anchor}" aria-labelledby="{section.anchor}--title">',
         f'<p class="eyebrow"><span>{escape(study.name)}</span> <a href="#top">Top of the page</a></p>',
         f'<h2 id="{section.anchor}--title">{escape(study.title)}</h2>',
         f'<p class="notice v-fails">This study broke: {escape(result.error)}</p>' if result.error else "",
-        _outcome(section, pictures[0] if pictures else ""),
-        f'<div class="figures">{"".join(pictures[1:])}</div>' if pictures[1:] else "",
-        f'<div class="method"><h3>How it was measured</h3><p>{escape(study.about)}</p></div>' if study.about else "",
-        _claims(section),
-        _commands(section),
-        _record(result),
+        _counts(section),
+        _fold("body", _opens(result), body, asleep=True) if folded else body,
+        _claims(section, asleep=folded),
         "</section>",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _body(section: Section, anchors: Anchors) -> str:
+    result, study = section.result, section.result.study
+    pictures = [figure(one, anchors.take("figure", study.name, one.name), anchors.take("f")) for one in result.pictures]
+    parts = [
+        _outcome(section, pictures[0] if pictures else ""),
+        f'<div class="figures">{"".join(pictures[1:])}</div>' if pictures[1:] else "",
+        f'<div class="method"><h3>How it was measured</h3><p>{escape(study.about)}</p></div>' if study.about else "",
+        _commands(section),
+        _record(result),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _opens(result: Result) -> str:
+    """What a reader finds under the fold."""
+    return "What came out, figures and method" if result.pictures else "What came out and method"
+
+
+def _fold(kind: str, title: str, content: str, *, asleep: bool) -> str:
+    inside = f"<noscript>{content}</noscript>" if asleep else content
+    return f'<details class="{kind}"><summary>{title}</summary>\n{inside}\n</details>'
+
+
+def _counts(section: Section) -> str:
+    if not section.entries:
+        return ""
+    paper = f" At paper scale {in_words(section.paper_verdicts)}." if section.paper_verdicts else ""
+    return f'<p class="counts">{_came_out(section)}{paper}</p>'
 
 
 def _outcome(section: Section, picture: str) -> str:
     if not section.entries:
         return picture
     chosen = sorted(section.entries, key=lambda one: notable(one.verdict))[:NOTABLE]
-    said = "".join(map(_notable, chosen))
-    counts = f"<p>{_came_out(section)}</p>"
-    if section.paper_verdicts:
-        counts += f"<p>At paper scale {in_words(section.paper_verdicts)}.</p>"
-    words = f'<div class="came-out">{counts}<ul class="notable">{said}</ul></div>'
+    words = f'<div class="came-out"><ul class="notable">{"".join(map(_notable, chosen))}</ul></div>'
     return f'<div class="outcome">{words}{picture}</div>'
 
 
@@ -66,16 +94,12 @@ def _notable(entry: Entry) -> str:
     return f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}<span class="at">{scale}</span> {said} {brief}</li>'
 
 
-def _claims(section: Section) -> str:
+def _claims(section: Section, *, asleep: bool) -> str:
     if not section.entries:
         return ""
     count = len(section.entries)
     title = "The one claim with its numbers" if count == 1 else f"All {count} claims with their numbers"
-    return (
-        f'<details class="claims"><summary>{title}</summary>\n'
-        + "\n".join(map(claim, section.entries))
-        + "\n</details>"
-    )
+    return _fold("claims", title, "\n".join(map(claim, section.entries)), asleep=asleep)
 
 
 def _commands(section: Section) -> str:

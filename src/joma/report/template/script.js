@@ -1,6 +1,7 @@
 "use strict";
 // The page is complete without this script: it adds the theme switch, the search and copy buttons, and opens what a
-// link points to.
+// link points to. Studies of a large page lie in noscript elements, text to a browser that runs scripts: they become
+// part of the page when somebody opens, searches or prints them.
 
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -12,14 +13,37 @@ if (["light", "dark"].includes(stored.get())) root.dataset.theme = stored.get();
 
 document.addEventListener("DOMContentLoaded", () => {
   switchTheme(document.getElementById("theme"));
-  document.querySelectorAll(":not(.answer-use) > .command").forEach(copyable);
+  enliven(document);
+  document.addEventListener("toggle", (event) => { if (event.target.open) wake(event.target); }, true);
   const form = document.querySelector(".controls"); // a page of one study has none
   const search = form && searchable(form);
   search?.read();
   followed(() => search?.read(), (target) => search?.uncover(target));
-  document.querySelectorAll("figure .picture").forEach(scrollable);
   printable();
 });
+
+// What sleeps inside a box becomes part of the page.
+function wake(box) {
+  const asleep = [...box.querySelectorAll("noscript")];
+  for (const one of asleep) {
+    const read = document.createElement("template");
+    read.innerHTML = one.textContent;
+    one.replaceWith(read.content);
+  }
+  if (asleep.length) enliven(box);
+}
+
+function enliven(box) {
+  box.querySelectorAll(":not(.answer-use) > .command:not(:has(button))").forEach(copyable);
+  box.querySelectorAll("figure .picture, .thumb").forEach(scrollable);
+}
+
+// The element of that name, woken where it sleeps.
+function found(name) {
+  const asleep = () => [...document.querySelectorAll("noscript")].find((one) => one.textContent.includes(` id="${name}"`));
+  if (name && !document.getElementById(name)) wake(asleep()?.parentElement ?? document.createElement("p"));
+  return document.getElementById(name);
+}
 
 function switchTheme(button) {
   const current = () => root.dataset.theme ?? (dark.matches ? "dark" : "light");
@@ -38,18 +62,27 @@ function searchable(form) {
   const studies = [...document.querySelectorAll(".study")].map((section) => ({
     section,
     folded: section.querySelector(".claims"),
-    claims: [...section.querySelectorAll(".claim")],
+    claims: [],
   }));
   const chips = [...form.querySelectorAll(".chip")];
   const field = document.getElementById("search");
   const clear = document.getElementById("clear");
   const shown = document.getElementById("shown");
-  const text = new Map(studies.flatMap(({ section, claims }) => {
-    const name = `${section.querySelector("h2").textContent} ${section.querySelector(".eyebrow span").textContent}`;
-    return claims.map((claim) => [claim, plain(`${claim.textContent} ${name}`)]);
-  }));
+  const text = new Map();
   const verdicts = new Set();
   let writing;
+
+  // All claims wake when somebody searches for the first time; figures sleep on.
+  function readClaims() {
+    for (const study of studies) {
+      const { section, folded } = study;
+      if (!folded) continue;
+      wake(folded);
+      study.claims = [...folded.querySelectorAll(".claim")];
+      const name = `${section.querySelector("h2").textContent} ${section.querySelector(".eyebrow span").textContent}`;
+      for (const claim of study.claims) text.set(claim, plain(`${claim.textContent} ${name}`));
+    }
+  }
 
   const words = () => plain(field.value).split(/\s+/).filter(Boolean);
   const searching = () => verdicts.size > 0 || words().length > 0;
@@ -57,6 +90,7 @@ function searchable(form) {
   function show() {
     const wanted = words();
     const active = searching();
+    if (active && !text.size) readClaims();
     let count = 0;
     for (const { section, folded, claims } of studies) {
       let here = 0;
@@ -134,10 +168,12 @@ function searchable(form) {
 // What a link points to is opened, with all that it is folded into.
 function followed(changed, uncover) {
   const reveal = () => {
-    const target = location.hash.startsWith("#?") ? null : document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = location.hash.startsWith("#?") ? null : found(named(decodeURIComponent(location.hash.slice(1))));
     if (!target) return;
     uncover(target);
     for (let at = target; at; at = at.parentElement) if (at instanceof HTMLDetailsElement) at.open = true;
+    const body = target.matches(".study") && target.querySelector(":scope > .body"); // a study opens with what came out
+    if (body) { body.open = true; wake(body); }
     target.scrollIntoView();
   };
   addEventListener("hashchange", () => { changed(); reveal(); });
@@ -145,6 +181,11 @@ function followed(changed, uncover) {
     if (event.target.closest("a")?.getAttribute("href") === location.hash && location.hash) reveal();
   });
   reveal();
+}
+
+// A claim can be named as findings.json names it, thm2/who-wins, or by its anchor, study-thm2-who-wins.
+function named(hash) {
+  return hash.includes("/") ? `study-${hash.toLowerCase().replace(/[^a-z0-9]+/g, "-")}` : hash;
 }
 
 // One spelling for what people type and what is printed: v² and v2, Δ and δ.
@@ -160,10 +201,11 @@ function scrollable(box) {
   }).observe(box);
 }
 
-// Paper has no folds.
+// Paper has no folds, and nothing sleeps on it.
 function printable() {
   let closed = [];
   addEventListener("beforeprint", () => {
+    wake(document);
     closed = [...document.querySelectorAll("details:not([open])")];
     for (const one of closed) one.open = true;
   });
