@@ -163,7 +163,10 @@ class Screen:
             self._console.print(line, soft_wrap=True)
 
     def _log(self, line: str) -> None:
-        self._console.print(Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True)
+        """To standard error: how many such lines there are depends on the speed of the machine."""
+        Console(stderr=True, highlight=False, width=self._console.width).print(
+            Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True
+        )
 
 
 @contextmanager
