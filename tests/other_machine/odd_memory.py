@@ -1,4 +1,4 @@
-"""A plugin of pytest: numpy's arrays begin at 16, 32 or 48 bytes past a multiple of 64, as malloc may put them.
+"""numpy's arrays begin at 16, 32 or 48 bytes past a multiple of 64, as malloc may put them.
 
 Tensors of torch always begin at a multiple of 64. Where a test compares an array with a tensor bit for bit, it must
 say why that holds at any address; by chance alone it holds on one machine and not on the next.
@@ -6,11 +6,8 @@ say why that holds at any address; by chance alone it holds on one machine and n
 
 import ctypes
 import itertools
-import os
-import sys
 
 import numpy as np
-import pytest
 
 SHIFTS = (16, 32, 48)
 SET_HANDLER = 304
@@ -38,9 +35,6 @@ class Handler(ctypes.Structure):
         ("free", FREE),
     ]
 
-
-STATUS = []
-"""How the session ended."""
 
 shift = itertools.cycle(SHIFTS).__next__
 
@@ -100,21 +94,5 @@ def install():
     ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address)(
         python.PyCapsule_New(ctypes.addressof(HANDLER), b"mem_handler", None)
     )
-
-
-def pytest_configure():
-    install()
     begins = {np.empty(size).ctypes.data % 64 for size in range(1, 50)}
     assert begins == set(SHIFTS), f"numpy's memory was not moved: {begins}"
-
-
-def pytest_sessionfinish(exitstatus):
-    STATUS.append(int(exitstatus))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure():
-    """Leave at once: when Python takes itself down, it would give memory back to functions that are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(STATUS[-1] if STATUS else 3)

@@ -203,6 +203,7 @@ def test_finishing_leaves_one_file_also_under_a_reader(path: Path) -> None:
 
 OPEN_AS_NOBODY = """
 import fcntl, os, sys  # all of it now: the libraries may be closed to others
+import urllib.parse  # which pathlib loads late from Python 3.13 on
 from joma.runs import Run, RunError
 path, write = sys.argv[1], sys.argv[2] == "write"
 if os.geteuid() == 0:
