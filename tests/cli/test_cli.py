@@ -10,13 +10,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
 import torch
+from patience import PATIENCE
 from safetensors.torch import save_file
 
 from joma import studies
@@ -100,8 +100,10 @@ def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, caps
 def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("joma.cli.terminal._PLAIN_EVERY", 0.0)
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "thm5 " in line and "%" in line]
+    shown = capsys.readouterr()
+    told = [line for line in shown.err.splitlines() if "thm5 " in line and "%" in line]
     assert told
+    assert not re.search(r"thm5 +\d+% ", shown.out)  # which is the same on a slow machine
     assert all(re.search(r"thm5 +\d+% +\d+ s  \S", line) for line in told)
 
 
@@ -216,7 +218,8 @@ def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
         if "lemma6" in line and "hold" in line:
             running.send_signal(signal.SIGINT)
             break
-    _, error = running.communicate(timeout=120)
+    _, error = running.communicate(timeout=PATIENCE)
+    error = "".join(line for line in error.splitlines(keepends=True) if not re.match(r"  \S+ +\d+% ", line))  # if slow
     hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
     assert error == hint + "joma: interrupted; the same command goes on where this one stopped\n"
     assert running.returncode == 130
@@ -492,16 +495,14 @@ def test_python_m_joma_is_joma():
     assert said.startswith("joma ")
 
 
-def test_help_is_instant_and_loads_no_torch():
+def test_help_loads_nothing_that_takes_long():
+    """How long it takes is measured by benchmarks/bench_startup.py."""
     command = [sys.executable, "-X", "importtime", "-m", "joma.cli.main", "--help"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert "| torch" not in loaded
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "joma.cli.main", "--help"], capture_output=True, check=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.3
+    names = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
+    assert "joma.cli.parser" in names
+    assert not {"torch", "numpy", "scipy", "matplotlib", "rich", "transformers", "sqlite3"} & names
+    assert sum(name.startswith("joma") for name in names) < 40
 
 
 @pytest.mark.parametrize("study", ["cdag-angles", "thm4", "thm1-coherence", "lemma4"])

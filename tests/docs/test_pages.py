@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from page_blocks import ELSEWHERE, REASONS, ROOT, Block, blocks, commands, pages
+from patience import PATIENCE
 
 MOST_UNRUN = 40
 """More unrun blocks than this, and the manual is no longer tested."""
@@ -51,7 +52,7 @@ def runs_python(block, names):
 
 def runs_console(block):
     script = "set -e\n" + "\n".join(commands(block))
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, f"{block}: {done.stderr}"
     return done.stdout
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sqlite3
+import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
@@ -293,7 +294,11 @@ def _read_tokenizer(content: bytes, folder: Path) -> None:
     place = _model_folder(folder)
     (place / "tokenizer.json").write_bytes(content)
     reads, writes = os.pipe()
-    if child := os.fork():  # as joma does, but without importing everything anew
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads; this child uses none of theirs, and is given up if it hangs.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        child = os.fork()  # as joma does, but without importing everything anew
+    if child:
         os.close(writes)
         with os.fdopen(reads) as stream:
             told = stream.read()

@@ -10,7 +10,7 @@ _SLOW = {"config": 80, "tokenizer": 60, **dict.fromkeys(("zero", "layers", "fact
 @pytest.mark.parametrize("kind", TARGETS)
 def test_spoiled_inputs_are_read_or_refused_in_one_sentence(kind, tmp_path):
     count = _SLOW.get(kind, 300)
-    outcome = fuzz(kind, count, tmp_path)
+    outcome = fuzz(kind, count, tmp_path, timed=False)  # how long an input takes depends on the machine
     assert outcome.surprises == []
     assert outcome.inputs == outcome.refused + outcome.accepted == count
     assert outcome.outcomes > 3  # the inputs differ in more than that they are damaged

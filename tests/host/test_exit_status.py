@@ -67,6 +67,7 @@ def test_other_threads_cannot_and_need_not_handle_it():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12, of the fork
 def test_a_forked_child_dies_of_it():
     def command():
         if child := os.fork():

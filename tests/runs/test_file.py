@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 from joma.runs import Run, RunError, file
 
@@ -203,6 +203,7 @@ def test_finishing_leaves_one_file_also_under_a_reader(path: Path) -> None:
 
 OPEN_AS_NOBODY = """
 import fcntl, os, sys  # all of it now: the libraries may be closed to others
+import urllib.parse  # which pathlib loads late from Python 3.13 on
 from joma.runs import Run, RunError
 path, write = sys.argv[1], sys.argv[2] == "write"
 if os.geteuid() == 0:
@@ -299,8 +300,16 @@ def test_writing_where_it_is_forbidden_is_one_sentence(path: Path) -> None:
 
 WAITS = """
 import sys
+from time import sleep
 from joma.cli.main import main
-print("begins", flush=True)
+from joma.runs import file
+
+def nap(seconds):
+    print("waits", flush=True)
+    sleep(seconds)
+
+file.sleep = nap
+file.Connection.patience = 1e9  # only the signal ends it
 sys.exit(main(["export", sys.argv[1], "--to", "csv"]))
 """
 
@@ -317,11 +326,9 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(tmp_path, number, st
             [sys.executable, "-c", WAITS, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
-            assert waiting.stdout.readline() == "begins\n"
-            time.sleep(1.0)  # it imports, and then waits
-            assert waiting.poll() is None
+            assert waiting.stdout.readline() == "waits\n"
             waiting.send_signal(number)
-            said = waiting.communicate(timeout=8)[1]
+            said = waiting.communicate(timeout=PATIENCE)[1]
         finally:
             waiting.kill()
             waiting.wait()

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 
 def double(arguments, progress):
@@ -27,7 +28,8 @@ def go_wrong(arguments, progress):
             os.kill(os.getpid(), signal.SIGKILL)
         case "leave":
             os._exit(7)
-    return time.sleep(600)
+    Path(arguments["file"]).touch()
+    return time.sleep(3600)
 
 
 def noisy(arguments, progress):
@@ -41,7 +43,7 @@ def save_at_the_end(arguments, progress):
     with open(arguments["file"] + ".pid", "w") as file:
         file.write(str(os.getpid()))
     try:
-        time.sleep(600)
+        time.sleep(3600)
     except KeyboardInterrupt:
         with open(arguments["file"], "w") as file:
             file.write("saved")
@@ -49,5 +51,13 @@ def save_at_the_end(arguments, progress):
 
 
 def whoami(arguments, progress):
-    time.sleep(arguments["seconds"])
+    return os.getpid()
+
+
+def meet(arguments, progress):
+    """Ends once the other task has begun."""
+    Path(arguments["mine"]).touch()
+    while not Path(arguments["others"]).exists():
+        progress(0.5, "waiting")
+        time.sleep(0.01)
     return os.getpid()

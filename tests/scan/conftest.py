@@ -3,6 +3,16 @@
 import pytest
 import torch
 from checkpoint_series import LAYERS, WIDTH, WORDS, make_series
+from patience import PATIENCE
+
+from joma.host import limits
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """How long an honest tokenizer or hub takes says how busy the machine is."""
+    monkeypatch.setattr(limits, "TOKENIZER_SECONDS", float(PATIENCE))
+    monkeypatch.setattr(limits, "LISTING_SECONDS", float(PATIENCE))
 
 
 @pytest.fixture(scope="session")

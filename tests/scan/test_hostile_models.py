@@ -1,14 +1,14 @@
-"""Configs, tokenizers and token files that are made to hurt: one sentence each, soon, and never a traceback."""
+"""Configs, tokenizers and token files that are made to hurt: one sentence each, an end, and never a traceback."""
 
 import io
 import json
 import socket
-import time
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_series import WORDS, make_series, scan
+from patience import not_for_ever
 
 from joma.cli.main import main
 from joma.host import limits
@@ -34,10 +34,9 @@ def configured(folder, **changes):
 
 
 def said(folder, text, out, capsys):
-    """What `joma scan --measures entropy` prints, all in all; it must end soon."""
-    start = time.monotonic()
-    main(["scan", str(folder), "--measures", "entropy", "--text", str(text), "--out", str(out)])
-    assert time.monotonic() - start < 20
+    """What `joma scan --measures entropy` prints, all in all; it must end."""
+    with not_for_ever():
+        main(["scan", str(folder), "--measures", "entropy", "--text", str(text), "--out", str(out)])
     shown = capsys.readouterr()
     printed = shown.out + shown.err
     assert "Traceback" not in printed

@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 from checkpoint_series import LAYERS, LOWER, make_series, save_model, scan
+from patience import PATIENCE
 from safetensors.torch import load_file, save_file
 
 from joma.measure import stable_rank
@@ -295,7 +296,7 @@ def test_the_same_from_python(series, tmp_path):
     with Run.create(tmp_path / "run.sqlite", study="mine", config={"any": 1}) as run:
         found = sweep(settled, run, report=lines.append)
     assert found.steps == [0, 1, 2, 10]
-    assert len(lines) == 4
+    assert len([line for line in lines if line.startswith("[")]) == 4  # others come from a step that takes long
     assert found.curves["stable_rank/mlp"].values.shape == (4, LAYERS)
     assert found.faults == []
     assert not (tmp_path / "downloads").exists()
@@ -304,6 +305,14 @@ def test_the_same_from_python(series, tmp_path):
 def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, monkeypatch):
     module = sys.modules[sweep.__module__]
     here, free, read = threading.local(), threading.Event(), []
+
+    class Stop(threading.Event):
+        """What is under way goes on once the sweep has been told to stop, however long that takes."""
+
+        def set(self):
+            super().set()
+            free.set()
+
     reading = sys.modules["joma.scan.reading"]
     identity_of, read_one = module._identity, reading._read
 
@@ -314,13 +323,13 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
     def slow(*arguments):
         read.append(here.step)
         if here.step:
-            free.wait(30)
+            assert free.wait(PATIENCE)
         return read_one(*arguments)
 
     def interrupted(line):
-        threading.Timer(0.5, free.set).start()
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(module, "Event", Stop)
     monkeypatch.setattr(module, "_identity", identity)
     monkeypatch.setattr(reading, "_read", slow)
     settled = plan(open_series(series, downloads=tmp_path), groups=["mlp"])

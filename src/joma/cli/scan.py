@@ -226,7 +226,7 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
             run,
             jobs=options.jobs,
             keep_suspicious=options.keep_suspicious,
-            report=lambda line: say(line, screen),
+            report=lambda line: say(line, screen if line.startswith("[") else sys.stderr),  # others: only if slow
         )
         remember(run, found, series.steps)
     return _Done(found, path, len(series.places), *_broken(rules, found))

@@ -217,8 +217,11 @@ class Screen:
         self._console.print(Text() if line is None else line, soft_wrap=True)
 
     def _log(self, line: str) -> None:
+        """To standard error: how many such lines there are depends on the speed of the machine."""
         self._spoke = monotonic()
-        self._console.print(Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True)
+        Console(stderr=True, highlight=False, width=self._console.width).print(
+            Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True
+        )
 
 
 @contextmanager

@@ -29,8 +29,9 @@ MODULES = 1_000_000
 """Of a model: its layers and the parts that they are made of."""
 MODEL_NUMBERS = 10**8
 """That a model may have though its files hold fewer: tables of positions and masks are in no file."""
-TOKENIZER_SECONDS = 60.0
-"""That a checkpoint's tokenizer may take for a text, and one more for every 100,000 letters."""
+TOKENIZER_SECONDS = 300.0
+"""That a checkpoint's tokenizer may take for a text, and one more for every 100,000 letters. Its process must start
+first, which takes half a minute where a machine is busy."""
 WORD_BYTES = 2**24
 """Of one word of a text. Languages without spaces have sentences for words; no language has this."""
 RUN_PATH_BYTES = 480

@@ -49,7 +49,7 @@ def _carry_out(options: argparse.Namespace) -> int:
             options.out,
             alone=len(chosen) == 1,
             fresh=options.fresh,
-            progress=ProgressLines(study.name, say, every=2.0),
+            progress=ProgressLines(study.name, lambda line: say(line, sys.stderr), every=2.0),
             pictures=False,
         )
         results.append(result)

@@ -185,13 +185,29 @@ def _read(value: object, name: str) -> Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError
-        # Read-only, reversed or byte-swapped memory is copied: torch takes none of it.
-        array = np.require(array, _torch_type(array.dtype), ["C", "W"])
-        backwards = any(stride < 0 for stride in array.strides)  # which a dimension of one entry may be
-        return torch.from_numpy(array.copy() if backwards else array)
+        return torch.from_numpy(array) if array is value and _fits_torch(array) else _copy(array)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         wanted = "a real number, a list or an array of them, or a tensor"
         raise ValueError(f"{name} must be {wanted}, got {shown(value)}") from None
+
+
+def _fits_torch(array: np.ndarray) -> bool:
+    """Whether torch can use this memory as it lies: not read-only, reversed, byte-swapped or between two entries."""
+    native = array.dtype == _torch_type(array.dtype) and array.dtype.isnative
+    forwards = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    return native and forwards and array.flags.writeable and array.flags.aligned
+
+
+def _copy(array: np.ndarray) -> Tensor:
+    """The same numbers in memory of torch, which begins where memory of tensors begins.
+
+    Sums and products may round otherwise at another address. So a list is answered as the tensor of its numbers is,
+    bit for bit, wherever numpy happened to put them.
+    """
+    dtype = torch.from_numpy(np.empty(0, _torch_type(array.dtype))).dtype
+    copied = torch.empty(array.shape, dtype=dtype)
+    np.copyto(copied.numpy(), array)
+    return copied
 
 
 def _torch_type(dtype: np.dtype[Any]) -> np.dtype[Any]:

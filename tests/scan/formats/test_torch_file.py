@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 import zipfile
 from collections import OrderedDict
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats import torch_file
@@ -195,7 +195,9 @@ for name in ("w", "rest"):
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_a_fault_and_not_the_end_of_the_process(tmp_path):
-    done = subprocess.run([sys.executable, "-c", CUT, tmp_path / "a.pt"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, tmp_path / "a.pt"], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr  # -7 would be SIGBUS
     assert done.stdout.count("before the data it should hold") == 2
 
@@ -266,8 +268,10 @@ def test_whether_torch_shows_its_insides_or_not(tmp_path, monkeypatch, inside):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_long_name_is_refused_at_once(tmp_path):
+def test_a_long_name_is_refused_without_a_search_of_it(tmp_path, monkeypatch):
     """torch.load searches its own message for two words, in a time that grows with the square of the name."""
+    if all(hasattr(torch.serialization, name) for name in torch_file._INSIDES):
+        monkeypatch.setattr(torch, "load", lambda *_, **options: pytest.fail("torch.load was called"))
     path = saved(tmp_path, {"w": torch.eye(2)})
     with zipfile.ZipFile(path) as archive:
         records = {record.filename: archive.read(record) for record in archive.infolist()}
@@ -276,8 +280,6 @@ def test_a_long_name_is_refused_at_once(tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, content in records.items():
             archive.writestr(name, content)
-    start = time.process_time()
     with pytest.raises(CheckpointError, match="pickled object") as caught:
         TorchFile(path)
-    assert time.process_time() - start < 2
     assert len(str(caught.value)) < 500

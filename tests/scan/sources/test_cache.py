@@ -7,6 +7,7 @@ import shutil
 import threading
 
 import pytest
+from patience import PATIENCE
 
 from joma.scan.errors import CheckpointError
 from joma.scan.sources.cache import FOLDER, DiskCache
@@ -88,7 +89,7 @@ def test_others_wait_until_there_is_room(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
         assert not entered.wait(0.1)
-    thread.join(5)
+    thread.join(PATIENCE)
     assert entered.is_set()
 
 
@@ -292,6 +293,8 @@ def _fetch_many(folder, worker, start):
         get(cache, f"a/1/shared-{number}", 10)
 
 
+# Python 3.12 warns of a fork beside threads. The children touch files alone, none of what torch's threads may hold.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_at_once_lose_no_record(tmp_path):
     context = multiprocessing.get_context("fork")
     start = context.Event()
@@ -300,7 +303,7 @@ def test_processes_at_once_lose_no_record(tmp_path):
         worker.start()
     start.set()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0] * 4
     cache = DiskCache(tmp_path, 1000)
     assert len(contents(cache.folder / "files")) == 100

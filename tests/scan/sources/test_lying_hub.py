@@ -1,4 +1,4 @@
-"""A hub that lies: whatever it answers, a scan ends soon and in one sentence."""
+"""A hub that lies: whatever it answers, a scan ends, and in one sentence."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from checkpoint_series import scan
 from hub_server import Repository, serving
+from patience import not_for_ever
 
 from joma.host import hub as hub_client
 from joma.host import limits
@@ -94,12 +95,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def said(answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
     """What a scan of the model is told."""
-    began = time.monotonic()
-    with lying(answers) as address:
+    with lying(answers) as address, not_for_ever():
         monkeypatch.setenv("HF_ENDPOINT", address)
         with pytest.raises(CheckpointError) as caught:
             [place.weights() for place in open_series(NAME, downloads=folder).places]
-    assert time.monotonic() - began < 10
     sentence = str(caught.value)
     assert sentence.isprintable()
     return sentence

@@ -1,0 +1,173 @@
+"""Run the tests as other machines would: `make machines`, or `python tests/as_other_machines.py [--quick]`.
+
+Numbers may round otherwise with other instructions of the processor, with more threads, or where memory begins
+elsewhere. Clocks show more time where a machine is slow or busy. A test that is right passes on all of them. One line
+per machine, and what failed below it; status 1 if anything did. `make test` does the quick part.
+
+The rooms that compute run on every machine; on the slow one, the tests that deal with time and with processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+NUMERIC = ("theory", "measure", "claims", "probes", "optim", "training", "models", "cache")
+QUICK_NUMERIC = (
+    "theory/test_arrays.py",
+    "theory/test_linear.py",
+    "theory/test_flow.py",
+    "measure/test_arguments.py",
+    "measure/test_forecast.py",
+    "measure/test_allocation.py",
+    "training/test_branch.py",
+    "optim/test_projector.py",
+)
+SLOW = (
+    "scale",
+    "host",
+    "runs",
+    "cli",
+    "claims/test_execute.py",
+    "training/test_signals.py",
+    "training/test_ensemble.py",
+    "training/test_several_ensembles.py",
+    "scan",
+    "fuzz",
+    "docs/test_pages.py",
+)
+QUICK_SLOW = (
+    "scale",
+    "host",
+    "runs/test_processes.py",
+    "claims/test_execute.py",
+    "training/test_several_ensembles.py",
+    "scan/sources/test_lying_hub.py",
+)
+PYTHONS = ("3.11", "3.12", "3.13")
+PROBE = "import hypothesis, pytest, safetensors, sys, torch; print(sys.version.split()[0], torch.__version__)"
+
+
+def instructions(kind: str) -> dict[str, str]:
+    """What makes torch and the libraries below it compute as on a processor that has no more than this."""
+    torch_alone = {"ATEN_CPU_CAPABILITY": kind}
+    if not X86:
+        return torch_alone
+    mkl, dnn, blas = {"default": ("SSE4_2", "SSE41", "Nehalem"), "avx2": ("AVX2", "AVX2", "Haswell")}[kind]
+    return {**torch_alone, "MKL_ENABLE_INSTRUCTIONS": mkl, "ONEDNN_MAX_CPU_ISA": dnn, "OPENBLAS_CORETYPE": blas}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A name, what makes this one behave like it, what runs there, or why nothing does."""
+
+    name: str
+    environment: Mapping[str, str]
+    paths: Sequence[str] = NUMERIC
+    python: str = sys.executable
+    missing: str = ""
+
+    def command(self) -> list[str]:
+        own = ("-p", "other_machine", "-p", "no:cacheprovider", "-q", "--tb=short")
+        return [self.python, "-m", "pytest", *own, *(str(TESTS / path) for path in self.paths)]
+
+    def settings(self) -> dict[str, str]:
+        path = os.pathsep.join(filter(None, [str(TESTS / "other_machine"), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **self.environment}
+
+
+@dataclass
+class Found:
+    """What became of the tests on a machine."""
+
+    words: str
+    failed: bool = False
+    output: str = field(default="", repr=False)
+
+
+ODD = {"JOMA_TEST_MEMORY": "odd"}
+THREADS = {"OMP_NUM_THREADS": "4", "JOMA_TEST_THREADS": "4"}
+CLOCK = {"JOMA_TEST_CLOCK": "20"}
+
+
+def quick_machines() -> list[Machine]:
+    """All that differs at once, in a choice of tests."""
+    return [
+        Machine(
+            "few instructions, 4 threads, odd memory", {**instructions("default"), **THREADS, **ODD}, QUICK_NUMERIC
+        ),
+        Machine("20 times slower", CLOCK, QUICK_SLOW),
+    ]
+
+
+def machines(pythons: Sequence[str]) -> Iterator[Machine]:
+    """One difference at a time, so that a failure says what it came from; then other Pythons."""
+    meaningless = "" if X86 else f"means nothing on {platform.machine()}"
+    yield Machine("few instructions", instructions("default"))
+    yield Machine("AVX2", instructions("avx2") if X86 else {}, missing=meaningless)
+    yield Machine("1 thread", {})
+    yield Machine("4 threads", THREADS)
+    yield Machine("odd memory", ODD)
+    yield Machine("20 times slower", CLOCK, SLOW)
+    for python in pythons or [f"python{version}" for version in PYTHONS]:
+        yield other_python(python)
+
+
+def other_python(name: str) -> Machine:
+    """The machine with this interpreter, if it is there and has what the tests need."""
+    path = shutil.which(name)
+    if path is None:
+        return Machine(name, {}, missing="not found")
+    probed = subprocess.run([path, "-c", PROBE], capture_output=True, text=True)
+    if probed.returncode:
+        return Machine(name, {}, missing=(probed.stderr.strip().splitlines() or ["it cannot be started"])[-1])
+    version, torch = probed.stdout.split()
+    return Machine(f"Python {version}, torch {torch}", {}, python=path)
+
+
+def tested(machine: Machine) -> Found:
+    if machine.missing:
+        return Found(f"left out: {machine.missing}")
+    done = subprocess.run(machine.command(), env=machine.settings(), cwd=TESTS.parent, capture_output=True, text=True)
+    output = done.stdout + done.stderr
+    last = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?)(?: in [\d.]+s.*)?$", output, re.MULTILINE)
+    words = last[-1] if last else f"pytest ended with status {done.returncode}"
+    return Found(words, done.returncode != 0, output)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two machines and a choice of tests, in about a minute")
+    parser.add_argument("--only", default="", metavar="WORD", help="machines whose name has this word")
+    parser.add_argument("--python", action="append", default=[], help="an interpreter that has torch and pytest")
+    options = parser.parse_args()
+    if not X86:
+        print(f"{platform.machine()}: instructions are limited for torch's own kernels alone, and AVX2 is left out")
+    found: list[Found] = []
+    for machine in quick_machines() if options.quick else machines(options.python):
+        if options.only in machine.name:
+            print(f"{machine.name:<40}", end=" ", flush=True)
+            start = time.perf_counter()
+            found.append(tested(machine))
+            print(f"{found[-1].words}; {time.perf_counter() - start:.0f} s", flush=True)
+            if found[-1].failed:
+                print("\n".join(line for line in found[-1].output.splitlines() if re.match("FAILED|ERROR|E  ", line)))
+    failed = sum(one.failed for one in found)
+    ran = sum(not one.words.startswith("left out") for one in found)
+    print(f"{ran} machines: {f'tests fail on {failed}' if failed else 'all tests pass'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

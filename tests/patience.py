@@ -1,0 +1,42 @@
+"""Waiting for what must happen, without a look at the clock.
+
+No test passes or fails by how fast the machine is. A test waits for what it wants to see; the end of its patience only
+keeps a broken one from hanging for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 600 * int(os.environ.get("JOMA_TEST_CLOCK", "1"))
+"""Seconds after which a test gives up: much more than any machine needs. A hurried clock does not shorten it."""
+NAP = 0.05
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait for it. Naps are counted, since a clock may be one that a test has set."""
+    for _ in range(int(PATIENCE / NAP)):
+        if happened():
+            return
+        time.sleep(NAP)
+    raise AssertionError(f"it did not happen within {PATIENCE} s")
+
+
+@contextmanager
+def not_for_ever() -> Iterator[None]:
+    """Within, work that does not come to an end is given up."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError(f"it did not end within {PATIENCE} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
