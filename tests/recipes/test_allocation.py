@@ -58,7 +58,7 @@ def test_the_parts_close(run: Run) -> None:
     assert parts.shape == (1, 3, 5, len(groups), 2)
     assert np.abs(change).max() > 0.05
     assert np.allclose(parts.sum(3), change, atol=gap.max() + 1e-6)
-    # At most 14 nodes are spent, and kinks of ReLU may want more; a part that is missing would be a share of the change.
+    # At most 14 nodes are spent, and kinks of ReLU may want more. A part that is missing would be much of the change.
     assert gap.max() < 5e-3 * np.abs(change).max()
 
 
