@@ -268,14 +268,14 @@ def _config_seeds(folder: Path) -> list[bytes]:
 
 
 def _read_config(content: bytes, folder: Path) -> None:
+    from joma.probes.lengths import default_seq_len
     from joma.scan.loading import loaded_config, loaded_model
     from joma.scan.sources.folder import LocalFolder
-    from joma.scan.text import context_of
 
     place = _model_folder(folder)
     (place / "config.json").write_bytes(content)
     LocalFolder(place, 0).model_type()
-    context_of(loaded_config(place, "it"), 100)
+    default_seq_len(loaded_config(place, "it"))
     loaded_model(place, torch.device("cpu"))
 
 

@@ -99,6 +99,19 @@ def test_the_last_position_can_really_be_read(kind):
             model(tokens)
 
 
+def test_entropy_refuses_more_than_a_table_of_positions_has():
+    from transformers import GPT2Model
+
+    model = GPT2Model(config("gpt2", vocab_size=20, n_positions=16, n_embd=8, n_head=2, n_layer=1))
+    with pytest.raises(ValueError, match="GPT2Model reads at most 16 tokens at a time, context is 17"):
+        attention_entropy(model, torch.arange(100) % 20, context=17)
+
+
+@pytest.mark.parametrize("padding", [-1, 0, 500, "none", None])
+def test_a_padding_token_that_makes_no_sense_leaves_a_length(padding):
+    assert lengths_of({"model_type": "roberta", "max_position_embeddings": 20, "pad_token_id": padding}).most >= 1
+
+
 def test_entropy_takes_windows_of_training_unless_told():
     from transformers import LlamaModel
 

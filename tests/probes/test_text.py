@@ -64,7 +64,6 @@ def test_a_compiled_model_reads_a_text(training):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"context": 200}, "GPTNeoXForCausalLM reads at most 64 tokens at a time, context is 200"),
         ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
         ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
         ({"context": 16, "tokens": text().float()}, r"tokens must be token ids, .* got torch.float32"),

@@ -61,8 +61,9 @@ def lengths_of(config: Any) -> Lengths:
     if trained is None or _endless(entries):
         return Lengths(trained, field, None)
     most = found[0][0]
-    if entries.get("model_type") in _AFTER_PADDING:
-        most -= 1 + (entries.get("pad_token_id") or 0)
+    if str(entries.get("model_type")) in _AFTER_PADDING:
+        padding = entries.get("pad_token_id")
+        most = max(1, most - 1 - (padding if isinstance(padding, int) and padding > 0 else 0))
     return Lengths(min(trained, most), field, most)
 
 
