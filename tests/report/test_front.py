@@ -23,6 +23,7 @@ from joma.report.numbers import Measured
 from joma.report.panel import kept_panels
 from joma.report.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.strip import disagreement, strip
+from joma.report.study_section import study_section
 from joma.studies import load
 
 FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
@@ -184,6 +185,17 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card
     monkeypatch.setattr("joma.report.cards.kept_panels", dict)
     assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
+
+
+def test_a_study_says_that_its_figures_are_of_this_run_where_its_sentences_are_not(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "The figures show this run."
+    assert said not in study_section(lay_out(results, Anchors())[0], Anchors())
+    found = results[0].findings[4]
+    kept = {found.id: Kept("fails", "0.5", "one H200", found.claim.sha256, "0.5")}
+    monkeypatch.setattr("joma.report.kept.kept", lambda: kept)
+    assert said in study_section(lay_out(results, Anchors())[0], Anchors())
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -74,7 +74,9 @@ def _outcome(section: Section, picture: str) -> str:
     if not section.entries:
         return picture
     chosen = sorted(section.entries, key=lambda one: notable(one.verdict))[:NOTABLE]
-    words = f'<div class="came-out"><ul class="notable">{"".join(map(_notable, chosen))}</ul></div>'
+    told = picture and any(entry.at_paper_scale for entry in chosen)
+    note = '<p class="at">These are verdicts of paper scale. The figures show this run.</p>' if told else ""
+    words = f'<div class="came-out"><ul class="notable">{"".join(map(_notable, chosen))}</ul>{note}</div>'
     return f'<div class="outcome">{words}{picture}</div>'
 
 

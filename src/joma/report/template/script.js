@@ -174,7 +174,7 @@ function followed(changed, uncover) {
     for (let at = target; at; at = at.parentElement) if (at instanceof HTMLDetailsElement) at.open = true;
     const body = target.matches(".study") && target.querySelector(":scope > .body"); // a study opens with what came out
     if (body) { body.open = true; wake(body); }
-    target.scrollIntoView();
+    target.scrollIntoView({ behavior: "instant" }); // what wakes on the way would lead a slow scroll astray
   };
   addEventListener("hashchange", () => { changed(); reveal(); });
   document.addEventListener("click", (event) => { // the same link once more: the address does not change
