@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from kept_records import RECORDS, needs_records
 
 from joma.claims.execute import judge
 from joma.claims.finding import Finding
@@ -12,7 +13,6 @@ from joma.runs import Run
 from joma.studies import load
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results"
 
 
 @pytest.mark.parametrize("kept", sorted(RECORDS.glob("*/*.sqlite")), ids=lambda path: path.stem)
@@ -36,6 +36,7 @@ def test_every_kept_verdict_follows_from_its_numbers_alone(findings):
             assert written["provenance"]["commit"]
 
 
+@needs_records
 def test_what_a_report_shows_of_paper_scale_is_what_is_kept():
     kept = runpy.run_path(str(RECORDS / "keep.py"))["kept"]()
     assert json.loads((ROOT / "src/joma/report/kept.json").read_text(encoding="utf-8")) == kept

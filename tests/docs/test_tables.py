@@ -5,11 +5,11 @@ import sys
 from contextlib import ExitStack
 
 import pytest
+from kept_records import RECORDS as RESULTS
+from kept_records import needs_records
 from page_blocks import ROOT, text_of
 
 from joma.runs import Run
-
-RESULTS = ROOT / "results"
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def lacking(page, printed):
     return [line for line in printed.splitlines() if line.strip() and line not in lines]
 
 
+@needs_records
 @pytest.mark.parametrize(
     ("name", "record", "page"),
     [
@@ -42,6 +43,7 @@ def test_a_table_is_what_its_script_prints(name, record, page, script, monkeypat
     assert lacking(page, printed.replace("0.9", "0.8").replace("5.3", "5.2").replace("1.00", "0.99"))
 
 
+@needs_records
 def test_the_tables_of_the_ablations_are_what_their_script_prints(script):
     pytest.importorskip("matplotlib")
     summary = script("ablation_summary")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kept_records import RECORDS, WHY
+from patience import PATIENCE
 
 from joma.claims.execute import Result, execute
 from joma.claims.verdicts import by_residual
@@ -23,7 +24,6 @@ from joma.studies import load
 from joma.studies.stored import result_of
 
 pytestmark = pytest.mark.browser
-RECORDS = Path(__file__).parents[2] / "results"
 CHROMIUM = next((p for name in ("chromium", "/usr/bin/chromium", "google-chrome") if (p := shutil.which(name))), None)
 MOST_BYTES, MOST_ASLEEP, MOST_AWAKE = 365_000, 1_120, 4_400
 """What the page of `real` may have: it has two thirds of each."""
@@ -38,13 +38,25 @@ ARGUMENTS = [
 ]
 
 
+def patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Contexts and pages that wait for as long as a busy machine takes; playwright's own patience is 30 s."""
+
+    def made(**options: Any) -> Any:
+        one = make(**options)
+        one.set_default_timeout(1000 * PATIENCE)
+        return one
+
+    return made
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no chromium or google-chrome is installed")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
+        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
         yield browser
         browser.close()
 
@@ -335,6 +347,8 @@ def test_landmarks_and_names(page: Any) -> None:
 @pytest.fixture(scope="module")
 def real(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page of real records with everything on it: cards, both scales, a broken study, a scan, a damaged scan."""
+    if not RECORDS.is_dir():
+        pytest.skip(WHY)
     folder = tmp_path_factory.mktemp("real")
     stored = [result_of(RECORDS / name / f"{name}.sqlite") for name in ("fig6", "table1")]
     quick = [dataclasses.replace(one, command=f"joma verify {one.study.name}", cached=True) for one in stored]

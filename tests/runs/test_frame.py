@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kept_records import RECORDS
 
 from joma.runs import Run, RunError
-
-RECORDS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture
