@@ -86,11 +86,11 @@ def _theorem_1(run: Run) -> Panel | None:
         return replace(found, y=y, low=low, high=high)
 
     lines = (
-        line("the curve of other seeds", GREEN, CONTROLS[2]),
+        line("earlier runs (other seeds)", GREEN, CONTROLS[2]),
         line("Theorem 1, as printed", PRINTED, THEOREM["printed"], "dashed"),
         line_of("no change", INK, at[[0, -1]], np.zeros(2), dashes="dotted"),
     )
-    return Panel("skill in foretelling entropy at step 2t (%)", "step t", _seeds(run), lines, log_x=True)
+    return Panel("skill in predicting entropy at step 2t (%)", "step t", _seeds(run), lines, log_x=True)
 
 
 def _lowest_latents(run: Run) -> Panel:
