@@ -59,6 +59,14 @@ def test_it_runs_judges_and_draws(result):
     )
 
 
+def test_panels_over_training_begin_where_training_does():
+    pytest.importorskip("matplotlib")
+    with Run.open(Path(__file__).parents[3] / "results/python-hierarchy/python-hierarchy.sqlite") as run:
+        panels = STUDY.draw(run)[0].figure.axes
+        first = run.steps("alignment")[1]
+    assert [-first < panel.get_xlim()[0] <= 0 for panel in panels] == [True] * 3
+
+
 def test_the_same_config_gives_the_same_numbers(result, tmp_path):
     with Run.open(result.run) as first, Run.open(execute(STUDY, SMALL, tmp_path, pictures=False).run) as again:
         for name in ("alignment", "token", "train_loss"):

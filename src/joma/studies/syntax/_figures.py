@@ -29,6 +29,7 @@ def draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, 
     """curves: (steps, seeds, levels) by name, and "rise" (levels,) in octaves; shuffled: (seeds, levels) at the end."""
     figure, axes = panels(3, width=3.4, height=2.9)
     for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
+        _log_steps(axis, steps)  # before the lines: the margins of a linear axis would stay
         for level, colour in enumerate(depth_colours(len(LEVELS))):
             mean_and_band(
                 axis,
@@ -45,7 +46,6 @@ def draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, 
             if name == "hidden":
                 _mark_rise(axis, steps, curves[name][..., level].mean(1), curves["rise"][level], colour)
         axis.axhline(0, lw=0.6, color=INK)
-        _log_steps(axis, steps)
         axis.set_title(title)
         axis.set_ylabel("correlation on fresh files")
     end_label(axes[0], "rotated\nlabels", ls=":")
