@@ -199,7 +199,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
     )
     if finding := cannot_tell(claim, run, expected, whole, without, of=of):
         return finding
-    there = _there(run, whole, part, of, " against none")
+    there = _there(run, whole, part, of, f" against no {part}")
     found = {
         layer: {f"{part} with {whole} against {without}": beside_twin, **there[layer]}
         for layer, beside_twin in differences(run, whole, without, part, of).items()
