@@ -1,8 +1,9 @@
 """joma: the theory of how Transformers learn, executable.
 
 `joma.theory` holds the closed forms, `joma.measure` what can be measured, `joma.probes` and `joma.scan` attach it to
-running models and to checkpoints, `joma.runs` is the record of what happened, `joma.studies` the claims and their
-verdicts, `joma.report` the page that shows them. Submodules load when they are first named.
+running models and to checkpoints, `joma.cache` cuts their caches, `joma.optim` has GaLore. `joma.runs` is the record of
+what happened, `joma.studies` the claims and their verdicts, `joma.report` the page that shows them. Submodules load when
+they are first named.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_PARTS = ("data", "measure", "models", "probes", "report", "runs", "scan", "studies", "theory", "training")
+_PARTS = (
+    "cache", "data", "measure", "models", "optim", "probes", "report", "runs", "scan", "studies", "theory", "training"
+)  # fmt: skip
 __all__ = ["__version__", *_PARTS]
 
 

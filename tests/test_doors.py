@@ -1,0 +1,21 @@
+"""What the README names is there after `import joma`, and loads only when it is named."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import joma
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_room_that_the_readme_names_is_reached():
+    named = set(re.findall(r"\bjoma\.([a-z_]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    named &= {path.parent.name for path in (ROOT / "src" / "joma").glob("*/__init__.py")}
+    assert {"optim", "probes", "theory"} <= named <= set(dir(joma))
+
+
+def test_rooms_load_when_they_are_named():
+    code = "import joma, sys; assert 'torch' not in sys.modules; [getattr(joma, part) for part in dir(joma)]"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
