@@ -2,8 +2,8 @@
 
 `joma.theory` holds the closed forms, `joma.measure` what can be measured, `joma.probes` and `joma.scan` attach it to
 running models and to checkpoints, `joma.cache` cuts their caches, `joma.optim` has GaLore. `joma.runs` is the record of
-what happened, `joma.studies` the claims and their verdicts, `joma.report` the page that shows them. Submodules load when
-they are first named.
+what happened, `joma.studies` the claims and their verdicts, `joma.report` the page that shows them. Submodules load
+when they are first named.
 """
 
 from __future__ import annotations
