@@ -7,7 +7,7 @@ BIN       := $(VENV)/bin
 OUT       ?= joma-out
 JOBS      ?= 2
 
-.PHONY: setup run test lint types unit docs smoke bench chaos dist lock clean
+.PHONY: setup run test lint types unit quick-machines machines docs smoke bench chaos dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -28,7 +28,7 @@ $(VENV)/.ready: requirements/lock.txt requirements/triton.txt pyproject.toml
 run: setup
 	$(BIN)/joma verify --scale quick --out $(OUT)
 
-test: setup lint types unit docs smoke
+test: setup lint types unit quick-machines docs smoke
 	@echo "make test: all passed"
 
 lint: setup
@@ -40,6 +40,14 @@ types: setup
 
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+
+# The tests that compute and those that deal with time, as other machines would run them; see the script.
+quick-machines: setup
+	$(BIN)/python tests/as_other_machines.py --quick
+
+# The same with all rooms that compute, one difference at a time, and other Pythons: an hour. Not part of `test`.
+machines: setup
+	$(BIN)/python tests/as_other_machines.py
 
 docs: setup
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html

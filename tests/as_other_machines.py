@@ -26,12 +26,10 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 NUMERIC = ("theory", "measure", "claims", "probes", "optim", "training", "models", "cache")
 QUICK_NUMERIC = (
     "theory/test_arrays.py",
-    "theory/test_linear.py",
     "theory/test_flow.py",
     "measure/test_arguments.py",
     "measure/test_forecast.py",
     "measure/test_allocation.py",
-    "training/test_branch.py",
     "optim/test_projector.py",
 )
 SLOW = (
@@ -52,7 +50,6 @@ QUICK_SLOW = (
     "host",
     "runs/test_processes.py",
     "claims/test_execute.py",
-    "training/test_several_ensembles.py",
     "scan/sources/test_lying_hub.py",
 )
 PYTHONS = ("3.11", "3.12", "3.13")

@@ -6,14 +6,13 @@ keeps a broken one from hanging for ever.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 600 * int(os.environ.get("JOMA_TEST_CLOCK", "1"))
-"""Seconds after which a test gives up: much more than any machine needs. A hurried clock does not shorten it."""
+PATIENCE = 600
+"""Seconds after which a test gives up: much more than any machine needs."""
 NAP = 0.05
 
 

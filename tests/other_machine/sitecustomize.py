@@ -1,7 +1,8 @@
 """Python starts with this file where tests/as_other_machines.py says so: the clocks of a slow or busy machine.
 
 With JOMA_TEST_CLOCK=20 every clock runs 20 times faster than the wall, so that all work seems 20 times slower. Waiting
-itself (sleep, select, locks) takes the time that it took. Processes that the tests start do so too.
+itself (sleep, select, locks, the end of a process) takes the time that it took. Processes that the tests start do so
+too.
 """
 
 import os
@@ -20,5 +21,7 @@ def hurry(name: str) -> None:
 
 
 if FACTOR != 1:
+    import subprocess  # noqa: F401  its patience is measured by the clock that it finds now
+
     for clock in CLOCKS:
         hurry(clock)

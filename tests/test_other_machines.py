@@ -1,0 +1,130 @@
+"""Tests pass on every machine: none looks at a clock, and those who play another machine do what they say."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import as_other_machines as others
+import hypothesis
+import pytest
+
+TESTS = Path(__file__).parent
+FILES = sorted(path for path in TESTS.rglob("*.py") if path.name.startswith(("test_", "conftest")))
+CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
+LEAST = 300
+"""Seconds: a limit that only keeps a test from hanging is no shorter."""
+BENCHMARKS = {"data/test_hierarchy_data.py"}
+"""Still decide by a clock."""
+
+
+def called(call):
+    """The name of what is called, and that of the module that it is asked of."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr, getattr(function.value, "id", "")
+    return getattr(function, "id", ""), ""
+
+
+def hurries(call):
+    """Why a call makes a test depend on how fast the machine is, or nothing."""
+    name, of = called(call)
+    if name in CLOCKS and of in ("", "time"):
+        return f"looks at the clock ({name})"
+    given = [word.value for word in call.keywords if word.arg in ("timeout", "deadline")]
+    given += call.args[:1] if name in ("communicate", "join") else []
+    short = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, int | float)]
+    return f"waits for {short[0]} s alone" if short and short[0] < LEAST else ""
+
+
+def in_haste(source):
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return [f"line {call.lineno} {why}" for call in calls if (why := hurries(call))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_no_test_passes_or_fails_by_how_fast_the_machine_is(path):
+    if path.relative_to(TESTS).as_posix() not in BENCHMARKS:
+        assert in_haste(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert time.monotonic() - start < 20",
+        "start = perf_counter()",
+        "process.communicate(timeout=60)",
+        "thread.join(5)",
+        "@settings(deadline=200)\ndef test(): pass",
+    ],
+)
+def test_haste_is_seen(source):
+    assert in_haste(source)
+
+
+@pytest.mark.parametrize("source", ["process.wait(timeout=PATIENCE)", "settings(deadline=None)", "', '.join(words)"])
+def test_patience_is_no_haste(source):
+    assert in_haste(source) == []
+
+
+def test_no_example_of_hypothesis_has_a_deadline():
+    assert hypothesis.settings().deadline is None
+
+
+def printed(code, **environment):
+    path = os.pathsep.join([str(TESTS / "other_machine"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", code]
+    settings = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_every_clock_of_the_slow_machine_runs_ahead():
+    code = (
+        "import time, os\n"
+        "def spent(): return [time.monotonic() - a, time.perf_counter() - b, (time.monotonic_ns() - c) / 1e9]\n"
+        "a, b, c = time.monotonic(), time.perf_counter(), time.monotonic_ns()\n"
+        "before = os.times().elapsed; time.sleep(0.2); wall = os.times().elapsed - before\n"
+        "print(*(each / wall for each in spent()))\n"
+    )
+    assert all(float(factor) > 10 for factor in printed(code, JOMA_TEST_CLOCK="20"))
+
+
+def test_numpys_memory_begins_elsewhere():
+    code = (
+        "import os, numpy as np, odd_memory\n"
+        "odd_memory.install()\n"
+        "made = [np.arange(n, dtype=float) for n in range(1, 40)]\n"
+        "grown = np.zeros(3); grown.resize(5, refcheck=False)\n"
+        "assert all(array.sum() == n * (n - 1) / 2 for n, array in enumerate(made, 1)) and not grown.any()\n"
+        "print(*sorted({array.ctypes.data % 64 for array in made}), flush=True)\n"
+        "os._exit(0)\n"
+    )
+    assert printed(code) == ["16", "32", "48"]
+
+
+def test_the_machines_name_tests_that_are_there():
+    for machine in [*others.quick_machines(), *others.machines([sys.executable])]:
+        assert all((TESTS / path).exists() for path in machine.paths)
+
+
+def test_what_means_nothing_on_arm_is_said(monkeypatch):
+    monkeypatch.setattr(others, "X86", False)
+    monkeypatch.setattr(others.platform, "machine", lambda: "aarch64")
+    left_out = {machine.name: machine.missing for machine in others.machines([]) if machine.missing}
+    assert left_out["AVX2"] == "means nothing on aarch64"
+    assert others.instructions("default") == {"ATEN_CPU_CAPABILITY": "default"}
+
+
+def test_an_interpreter_that_is_not_there_is_left_out():
+    assert others.other_python("python0.1").missing == "not found"
+    assert others.tested(others.other_python("python0.1")).words == "left out: not found"
+
+
+def test_a_failure_is_told(tmp_path):
+    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
+    found = others.tested(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))
+    assert found.failed
+    assert re.fullmatch(r"1 failed, 1 passed", found.words)
+    assert "test_wrong" in found.output
