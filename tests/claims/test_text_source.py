@@ -35,6 +35,11 @@ def finding(sha256):
     return Finding(claim, "one token", evidence, study="thm2", provenance=Provenance(text_sha256=sha256))
 
 
+def shown(found):
+    """What `joma show` prints."""
+    return show.text(found.id, found.claim, found)
+
+
 def test_a_run_without_such_a_text_has_no_hash(run):
     assert source_of(run) == provenance(run).text_sha256 == ""
 
@@ -55,13 +60,13 @@ def test_the_text_of_a_run_that_is_taken_up_again_is_the_first_one(run):
 @pytest.mark.parametrize("sha256", ["", REFERENCE.sha256])
 def test_nothing_is_said_of_the_reference(sha256):
     assert other_text(sha256) == ""
-    assert "another text" not in show.text(finding(sha256))
+    assert "another text" not in shown(finding(sha256))
     assert "another text" not in claim_html(Entry(finding(sha256), "a", None))
 
 
 def test_another_text_is_said_beside_the_verdict():
     found = finding(OTHER)
-    assert "not the source of sympy 1.14.0" in show.text(found)
+    assert "not the source of sympy 1.14.0" in shown(found)
     head, _, folded = claim_html(Entry(found, "a", None)).partition("</summary>")
     assert "from another text" in head
     assert "not the source of sympy 1.14.0" in folded
