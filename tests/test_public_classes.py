@@ -112,6 +112,7 @@ EXAMPLES = {
     "data.latent_sets.LatentSets": lambda folder: SETS,
     "data.latent_sets.Published": lambda folder: Published(0.81, 0.05),
     "data.latent_sets.Table1Column": lambda folder: Table1Column(*data.TABLE1[0]),
+    "data.python_source.Release": lambda folder: data.python_source.source_release(),
     "data.python_source.PythonTokens": lambda folder: data.python_tokens(256, tokens=2000),
     "data.samples.Sample": lambda folder: TREE.sample(500, generator=torch.Generator().manual_seed(0)),
     "data.statements.Chance": lambda folder: importlib.import_module("joma.data.facts").reversals(200).uniform,

@@ -35,7 +35,11 @@ _FORMAT = 2  # of the cached file; raised when tokens or labels change
 
 
 class Release(NamedTuple):
-    """Which text it is: the version of the package, and the sha256 of the names and contents of its files."""
+    """Which text it is: the version of the package, and the sha256 of the names and contents of its files.
+
+    >>> Release("1.14.0", "1f2e").version
+    '1.14.0'
+    """
 
     version: str
     sha256: str
@@ -158,9 +162,9 @@ def python_tokens(
     tokens: stop after so many. The files come as `source_files` orders them. folder: another folder of source instead.
     Tests and generated tables are left out. The same in every version of Python from 3.11 on, and cached.
 
-    >>> code = python_tokens(256, tokens=2000)
+    >>> code = python_tokens(128, tokens=2000)
     >>> len(code.vocabulary), code.tokens.shape, code.names["block"][:3]
-    (256, torch.Size([2000]), ('module', 'class', 'function'))
+    (128, torch.Size([2000]), ('module', 'class', 'function'))
     """
     if vocabulary <= len(CLASSES):
         raise CorpusError(
