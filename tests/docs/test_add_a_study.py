@@ -26,8 +26,8 @@ def checkout(tmp_path_factory):
     shutil.copytree(ROOT / "src", folder / "src", ignore=leave)
     (folder / "tests").mkdir()
     shutil.copytree(ROOT / "tests/studies", folder / "tests/studies", ignore=leave)
-    for name in ("pyproject.toml", "tests/conftest.py"):
-        shutil.copy(ROOT / name, folder / name)
+    for path in (ROOT / "pyproject.toml", *(ROOT / "tests").glob("*.py")):  # what tests share lies beside them
+        shutil.copy(path, folder / path.relative_to(ROOT))
     for path, text in pasted().items():
         (folder / path).write_text(text, encoding="utf-8")
     return folder
