@@ -99,6 +99,7 @@ def short(finding: dict, command: str) -> dict:
     numbers = ("effect", "interval", "control_effect", "unit", "seeds")
     found = {name: finding[name] for name in (*names, *numbers)} | {
         "measured": again.measured if isinstance(again.measured, str) else finding["measured"],
+        "control": again.control,
         "claim_sha256": finding["provenance"]["claim_sha256"],
         "brief": again.brief,
         "what": again.main.what if again.main and any(end is not None for end in again.main.limits) else None,

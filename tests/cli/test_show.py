@@ -97,6 +97,34 @@ def test_paper_scale_comes_with_joma_and_needs_no_run(capsys, monkeypatch, tmp_p
     assert {"says", "expected", "verdict", "measured", "control", "command", "provenance"} <= set(shown)
 
 
+def _no_json(word):
+    raise AssertionError(f"{word} is no JSON")
+
+
+@pytest.mark.parametrize("study", sorted(path.parent.name for path in ROOT.glob("results/*/findings.json")))
+def test_as_json_all_of_paper_scale_is_as_its_record_has_it(study, capsys):
+    """Numbers that are not finite too: JSON has no word for them. Sentences with an interval that is cut say so."""
+    record = json.loads((ROOT / "results" / study / "findings.json").read_text(encoding="utf-8"))
+    assert main(["show", study, "--scale", "paper", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out, parse_constant=_no_json)["findings"]
+    written = {one["id"]: one for one in record["findings"]}
+    assert {one["id"] for one in shown} == set(written)
+    for one in shown:
+        same = [name for name in one if name not in ("measured", "control") or "(cut)" not in str(one[name])]
+        assert {name: one[name] for name in same} == {name: written[one["id"]][name] for name in same}
+
+
+def test_paper_scale_reads_as_its_record_does(capsys):
+    """Of a probability, the interval of the control is cut at 0 as that of the effect is at 100 %."""
+    shown = []
+    for place in (["--scale", "paper"], ["--out", str(ROOT / "results")]):
+        assert main(["show", "reversal-decoder/reverse-no-better-than-uniform", *place]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        shown.append([line for line in lines if line.startswith(("measured", "control"))])
+    assert shown[0] == shown[1]
+    assert shown[0][1].endswith("2.4 % [0 (cut), 5.4]")
+
+
 def test_what_is_not_kept_at_paper_scale_says_so(stored, capsys):
     assert main(["show", "toy/all-ones", "--scale", "paper"]) == 2
     assert capsys.readouterr().err == (

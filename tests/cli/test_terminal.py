@@ -1,5 +1,6 @@
 """What `joma verify` prints when its studies are done: one line per study, and at most forty more."""
 
+import io
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from joma.claims.claim import Claim
 from joma.claims.evidence import at_most
 from joma.claims.finding import Finding
 from joma.claims.verdicts import by_effect, by_tests, not_run
-from joma.cli import terminal, verify
+from joma.cli import terminal, verify, wrapping
 from joma.cli.terminal import ATTENTION, Screen
 from joma.measure.intervals import compare
 
@@ -148,3 +149,14 @@ def test_the_commands_repeat_what_was_chosen():
     assert "joma show STUDY --out 'my out'" in second
     (alone,) = verify._how_to_see(some[:1], asked)
     assert alone == "to see every claim: joma show thm1 --out 'my out'"
+
+
+def test_a_window_is_as_wide_as_it_says_and_a_tiny_one_is_not_believed(monkeypatch):
+    class Window:
+        def isatty(self):
+            return True
+
+    for told, width in (("120", 120), ("60", 60), ("7", 40)):
+        monkeypatch.setenv("COLUMNS", told)
+        assert wrapping.columns(Window()) == width
+    assert wrapping.columns(io.StringIO()) is None

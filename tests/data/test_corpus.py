@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.data import _words, text
-from joma.data.python_source import python_tokens
+from joma.data.python_source import PythonTokens, python_tokens
 from joma.data.text import (
     Corpus,
     CorpusError,
@@ -217,6 +217,23 @@ def test_python_source_is_a_corpus():
     assert corpus.vocabulary == code.vocabulary
     assert torch.cat(list(corpus.tokens.values())).bincount().equal(code.tokens.bincount())
     assert len(corpus.vocabulary) == 200
+
+
+def of_files(*sizes):
+    """Python source in files of so many tokens, each with a token of its own."""
+    starts = torch.tensor([0, *np.cumsum(sizes)])
+    ids = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(torch.tensor(sizes))
+    return PythonTokens(tuple("abcd"), ids, {}, {}, (), starts, 0, "sha", "source")
+
+
+def test_two_files_that_can_be_held_out_are_shared(monkeypatch):
+    """Validation takes what there is room for; a test split without a file of its own gets the last of them."""
+    monkeypatch.setattr(text, "python_tokens", lambda *_, **__: of_files(95, 3, 2))
+    found = {split: ids.tolist() for split, ids in python_corpus().tokens.items()}
+    assert found == {"train": [0] * 95, "valid": [1] * 3, "test": [2] * 2}
+    monkeypatch.setattr(text, "python_tokens", lambda *_, **__: of_files(96, 4))
+    with pytest.raises(CorpusError, match="100 tokens are too few files to hold some out"):
+        python_corpus()
 
 
 def test_where_a_corpus_is_found(folder, tmp_path, cache, monkeypatch):

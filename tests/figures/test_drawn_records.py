@@ -10,9 +10,9 @@ from matplotlib.colors import to_hex
 from joma.cache.costs import Cost, Costs
 from joma.cache.drawing import draw as draw_costs
 from joma.cache.rules import POLICIES, rule
-from joma.figures.beyond import MARK
+from joma.figures.beyond import MARK, mark_beyond
 from joma.figures.labels import label_lines
-from joma.figures.style import depth_colours, house_style, panels
+from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PURPLE, RED, depth_colours, house_style, panels
 from joma.runs import Run
 from joma.studies import load
 
@@ -102,6 +102,21 @@ def test_no_two_policies_look_alike():
     assert len({(to_hex(line.get_color()), line.get_linestyle()) for line in lines}) == len(lines)
 
 
+def test_a_policy_keeps_the_colour_that_it_has_in_the_pictures_of_the_docs():
+    """Those are drawn once, and read beside a figure that `joma cache` draws today."""
+    with house_style():
+        lines = lines_of(draw_costs(all_costs()).axes[0])
+    assert {name: to_hex(line.get_color()) for name, line in lines.items()} == {
+        "window": to_hex(RED),
+        "sinks": to_hex(ORANGE),
+        "h2o": to_hex(BLUE),
+        "h2o-oracle": to_hex(BLUE),
+        "snapkv": to_hex(GREEN),
+        "random": to_hex(CONTROL),
+        "top-k": to_hex(PURPLE),
+    }
+
+
 def test_the_networks_of_the_cache_study_share_one_scale_and_the_other_says_that_it_has_its_own(drawn):
     *steps, stories = drawn("kv-cache")["cost-by-share"].figure.axes
     assert len({axis.get_ylim() for axis in steps}) == 1
@@ -148,6 +163,24 @@ def test_arrows_say_the_values_that_lie_beyond(drawn):
         written += beyond
     assert written  # a rate that is too high for trees
     assert "arrow" in drawing.caption
+
+
+def test_numbers_beside_arrows_stand_inside_the_panel_one_below_the_other():
+    with house_style():
+        figure, (axis,) = panels()
+        for top, low in ((7.0, -3.0), (8.0, -4.0)):
+            axis.plot([0, 1, 2], [top, 0.5, low])
+        axis.set_ylim(0, 1)
+        axis.set_xlim(-1, 3)
+        mark_beyond(axis)
+        figure.canvas.draw()
+    panel, places = axis.get_window_extent(), {text.get_text(): text.get_window_extent() for text in axis.texts}
+    assert set(places) == {"7", "8", "−3", "−4"}
+    middle = {name: (box.y0 + box.y1) / 2 for name, box in places.items()}
+    assert panel.y1 > middle["7"] > middle["8"] > panel.y0 + panel.height / 2
+    assert panel.y0 < middle["−3"] < middle["−4"] < panel.y0 + panel.height / 2
+    ends = [line.get_ydata().item() for line in axis.get_lines() if line.get_gid() == MARK]
+    assert sorted(ends) == [0, 0, 1, 1]
 
 
 def test_hollow_circles_are_named(drawn):

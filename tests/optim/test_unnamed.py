@@ -75,6 +75,14 @@ def test_a_group_without_names_that_is_added_later_is_warned_of_too():
     assert places == [__file__]
 
 
+def test_where_nothing_is_skipped_a_group_that_is_added_later_is_not_warned_of():
+    model = wide()
+    optimizer = GaLore([("up", model[1].weight)], rank=4, skip=())
+    said, _, _ = warned(lambda: optimizer.add_param_group({"params": [model[0].weight, model[3].weight]}))
+    assert said == []
+    assert len(optimizer.matrices) == 3
+
+
 def test_a_group_that_is_refused_because_of_the_warning_leaves_nothing_behind():
     model = wide()
     optimizer = GaLore([("up", model[1].weight)], rank=4)

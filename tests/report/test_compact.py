@@ -53,6 +53,21 @@ def test_all_dots_stand_in_one_line_of_markers(drawn: str) -> None:
     assert 40 in [len(points(way)) for way in ways]
 
 
+def test_dots_of_two_colours_stay_of_two_colours() -> None:
+    """As in a legend: one shape, uses beside each other with nothing but text between them."""
+    colours = ["red", "blue", "red", "blue", "blue", "red", "blue"]
+    uses = "".join(
+        f'<use href="#dot" x="{40 + 10 * at}" y="50" style="fill:{colour}"/><text x="1" y="2">{at}</text>'
+        for at, colour in enumerate(colours)
+    )
+    small = compact_svg(f'<svg><defs><path id="dot" d="M 0 0 L 1 1 z"/></defs>{uses}</svg>')
+    looks = dict(re.findall(r'<marker id="([^"]+)"[^>]*?fill:(\w+)', small))
+    ways = re.findall(r'<path d="([^"]+)" style="fill:none;marker:url\(#([^)]+)\)', small)
+    found = {looks[name]: [x for x, _ in points(way)] for way, name in ways}
+    places = {colour: [40.0 + 10 * at for at, one in enumerate(colours) if one == colour] for colour in colours}
+    assert found == {colour: pytest.approx(place) for colour, place in places.items()}
+
+
 def points(path: str) -> list[tuple[float, float]]:
     """Where a path of M, l, h and v goes: written anew here, so that it does not trust the code under test."""
     here, found = (0.0, 0.0), []

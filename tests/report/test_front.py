@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 import pytest
+from kept_records import RECORDS, needs_records
 
 from joma.claims.contract import Claim, Finding, Verdict
 from joma.claims.evidence import at_least
@@ -25,6 +26,7 @@ from joma.report.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.strip import disagreement, strip
 from joma.report.study_section import study_section
 from joma.studies import load
+from joma.studies.stored import result_of
 
 FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
 
@@ -97,6 +99,13 @@ def test_the_headline_never_adds_up_two_scales_and_its_number_stands_in_the_colu
     alone = [*claims, entry(exact(0.0))]
     assert headline(alone) == ["4 of 5 mathematical claims hold in this run."]
     assert "Mathematics, this run</span> <b>4 of 5 hold</b>" in holding(alone)
+
+
+def test_claims_that_were_not_run_do_not_make_a_scale_the_stronger_one() -> None:
+    waiting = not_run(Claim("far", "JoMA Thm 3", "It is far."), "far", "no GPU", "joma verify thm3 --scale paper")
+    held = Kept("holds", "m", "one CPU", "sha", "off by 0")
+    claims = [entry(exact(0.3)), entry(waiting, held), entry(waiting, held)]
+    assert headline(claims) == ["All 2 mathematical claims hold at paper scale."]
 
 
 def test_a_surprise_is_told_only_while_it_is_one() -> None:
@@ -185,6 +194,18 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card
     monkeypatch.setattr("joma.report.cards.kept_panels", dict)
     assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
+
+
+@needs_records
+def test_a_card_of_this_run_draws_its_own_curves_and_says_whose_they_are(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joma.report.kept.kept", dict)
+    own = result_of(RECORDS / "fig6" / "fig6.sqlite")
+    card = cards(lay_out([own, results[1]], Anchors()), Anchors()).partition("</article>")[0]
+    assert 'class="curve"' in card
+    assert "This run: WikiText-2, mean of 5 seeds" in card
+    assert "Paper scale" not in card
 
 
 def test_a_study_says_that_its_figures_are_of_this_run_where_its_sentences_are_not(

@@ -92,6 +92,28 @@ def test_a_drawn_curve_stands_where_its_numbers_say() -> None:
     assert ">y &amp; z</text>" in html
 
 
+def way(html: str) -> list[tuple[float, float]]:
+    """Where the first curve goes: M, then l, h and v, each relative."""
+    here, found = (0.0, 0.0), []
+    for name, numbers in re.findall(r"([Mlhv])([^Mlhv]*)", html.partition('class="curve" d="')[2].partition('"')[0]):
+        values = [float(one) for one in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", numbers)]
+        steps = zip(values[::2], values[1::2], strict=True) if name in "Ml" else ((one, one) for one in values)
+        for x, y in steps:
+            here = (here[0] + x * (name != "v"), here[1] + y * (name != "h")) if name != "M" else (x, y)
+            found.append(here)
+    return found
+
+
+@pytest.mark.parametrize(("log_x", "log_y"), [(True, False), (False, True), (True, True), (False, False)])
+def test_each_axis_is_logarithmic_where_it_says_so(log_x: bool, log_y: bool) -> None:
+    line = Line("a", "#026ed0", (1.0, 10.0, 10_000.0), (1.0, 1000.0, 10_000.0))
+    html = panel_html(Panel("y", "x", "one run", (line,), log_x=log_x, log_y=log_y), "This run")
+    left, middle, right = way(html)
+    shares = (middle[0] - left[0]) / (right[0] - left[0]), (middle[1] - left[1]) / (right[1] - left[1])
+    assert shares == pytest.approx((0.25 if log_x else 9 / 9999, 0.75 if log_y else 999 / 9999), abs=0.002)
+    assert right[1] < left[1]  # up is more
+
+
 def test_thinning_keeps_the_ends_and_the_extremes() -> None:
     steps = np.arange(5000.0)
     values = np.sin(steps / 900)

@@ -182,3 +182,20 @@ def test_the_tokenizers_process_asks_no_server_for_what_a_config_names(checkpoin
             token_ids(checkpoint, "some text", "it")
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_attention_code_that_a_config_names_is_not_asked_for(checkpoint, monkeypatch, key):
+    """transformers would fetch it from the hub. What it is given must not name it any more, whatever wins inside."""
+    from transformers import AutoModel
+
+    given, real = [], AutoModel.from_pretrained
+
+    def spied(*places, config, **options):
+        given.extend((config._attn_implementation, options["attn_implementation"]))
+        return real(*places, config=config, **options)
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", spied)
+    model = loaded_model(configured(checkpoint, **{key: "someone/attention"}), torch.device("cpu"))
+    assert given == ["eager", "eager"]
+    assert model.config._attn_implementation == "eager"

@@ -332,7 +332,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
         with pytest.raises(ValueError, match=word):
             scan(series, "--measures", "entropy", "--text", tmp_path / name, out=tmp_path / "out")
         assert not (tmp_path / "out" / "runs").exists()
-    with pytest.raises(ValueError, match=r"without a config\.json"):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
         scan(series / "step1" / "model.safetensors", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
 
 

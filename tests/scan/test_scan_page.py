@@ -16,7 +16,7 @@ from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.curves import Curve, Scan
 from joma.scan.names.rows import Row
-from joma.scan.thresholds import Threshold, violations
+from joma.scan.thresholds import Threshold, summaries, violations
 
 
 def joma(*words):
@@ -152,6 +152,18 @@ def test_many_numbers_beyond_a_threshold_are_summed_up_first(series, tmp_path, c
     assert lines[at + 12] == f"beyond: {left} more; --csv FILE writes every number"
     assert joma("scan", series, *arguments, "--out", tmp_path) == 4
     assert f"beyond: {left} more; the page lists them, and --csv FILE writes every number" in capsys.readouterr().out
+
+
+def test_a_summary_counts_the_steps_and_layers_that_are_beyond_and_no_others():
+    rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(3))
+    values = np.array([[5.0, 6.0, 7.0], [5.0, 2.0, 7.0], [5.0, 1.0, 3.0], [5.0, 6.0, 7.0]])
+    curve = Curve("stable_rank", "mlp", rows, ("stable rank",), values)
+    found = Scan("a", [0, 1, 2, 3], [], {curve.name: curve})
+    rules = [Threshold.read(rule) for rule in ("stable_rank<4", "stable_rank>=7", "stable_rank<0")]
+    assert summaries(rules, found) == [
+        "stable_rank<4: 3 of 12 numbers, in 2 of 4 steps and 2 of 3 layers; the lowest is 1 (step 2, layer 1)",
+        "stable_rank>=7: 3 of 12 numbers, in 3 of 4 steps and 1 of 3 layers; the highest is 7 (step 0, layer 2)",
+    ]
 
 
 def test_rules_speak_of_heads_quantities_and_experts():

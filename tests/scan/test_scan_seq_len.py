@@ -130,6 +130,15 @@ def test_a_text_shorter_than_the_window_is_refused(series, tokens):
         plan(open_series(str(series), downloads=series), measures=["entropy"], text=tokens, seq_len=101)
 
 
+def test_a_text_shorter_than_the_default_is_one_window(tokens, tmp_path, shapes):
+    fields = {"max_position_embeddings": 2048, "intermediate_size": 16}
+    folder = saved(tmp_path / "llama", "llama", **SHAPE, **fields)
+    status, found = entropy(folder, tokens, tmp_path / "out")
+    assert (status, found["seq_len"]) == (0, 100)
+    assert set(shapes) == {(1, 100)}
+    assert any("1 window of 100 tokens" in note for note in found["notes"])
+
+
 def test_a_length_without_a_text_is_refused(series):
     with pytest.raises(BadInput, match="seq_len is for a text, but measures stable_rank does not read one"):
         plan(open_series(str(series), downloads=series), seq_len=16)
