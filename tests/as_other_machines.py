@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +53,7 @@ QUICK_SLOW = (
     "claims/test_execute.py",
     "scan/sources/test_lying_hub.py",
 )
+JOBS = 2  # quick machines side by side
 PYTHONS = ("3.11", "3.12", "3.13")
 PROBE = "import hypothesis, pytest, safetensors, sys, torch; print(sys.version.split()[0], torch.__version__)"
 
@@ -80,7 +82,8 @@ class Machine:
         return [self.python, "-m", "pytest", *own, *(str(TESTS / path) for path in self.paths)]
 
     def settings(self) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, [str(TESTS / "other_machine"), os.environ.get("PYTHONPATH")]))
+        own = (str(TESTS / "other_machine"), str(TESTS.parent / "src"))  # an other Python need not have joma
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
         return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **self.environment}
 
 
@@ -128,7 +131,7 @@ def other_python(name: str) -> Machine:
         return Machine(name, {}, missing="not found")
     probed = subprocess.run([path, "-c", PROBE], capture_output=True, text=True)
     if probed.returncode:
-        return Machine(name, {}, missing=(probed.stderr.strip().splitlines() or ["it cannot be started"])[-1])
+        return Machine(name, {}, missing="it lacks torch, pytest or another package that the tests need")
     version, torch = probed.stdout.split()
     return Machine(f"Python {version}, torch {torch}", {}, python=path)
 
@@ -136,11 +139,12 @@ def other_python(name: str) -> Machine:
 def tested(machine: Machine) -> Found:
     if machine.missing:
         return Found(f"left out: {machine.missing}")
+    start = time.perf_counter()
     done = subprocess.run(machine.command(), env=machine.settings(), cwd=TESTS.parent, capture_output=True, text=True)
     output = done.stdout + done.stderr
     last = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?)(?: in [\d.]+s.*)?$", output, re.MULTILINE)
     words = last[-1] if last else f"pytest ended with status {done.returncode}"
-    return Found(words, done.returncode != 0, output)
+    return Found(f"{words}; {time.perf_counter() - start:.0f} s", done.returncode != 0, output)
 
 
 def main() -> int:
@@ -151,18 +155,18 @@ def main() -> int:
     options = parser.parse_args()
     if not X86:
         print(f"{platform.machine()}: instructions are limited for torch's own kernels alone, and AVX2 is left out")
+    every = quick_machines() if options.quick else machines(options.python)
+    chosen = [machine for machine in every if options.only in machine.name]
     found: list[Found] = []
-    for machine in quick_machines() if options.quick else machines(options.python):
-        if options.only in machine.name:
-            print(f"{machine.name:<40}", end=" ", flush=True)
-            start = time.perf_counter()
-            found.append(tested(machine))
-            print(f"{found[-1].words}; {time.perf_counter() - start:.0f} s", flush=True)
-            if found[-1].failed:
-                print("\n".join(line for line in found[-1].output.splitlines() if re.match("FAILED|ERROR|E  ", line)))
-    failed = sum(one.failed for one in found)
-    ran = sum(not one.words.startswith("left out") for one in found)
-    print(f"{ran} machines: {f'tests fail on {failed}' if failed else 'all tests pass'}")
+    with ThreadPoolExecutor(JOBS if options.quick else 1) as pool:
+        for machine, one in zip(chosen, pool.map(tested, chosen), strict=True):
+            print(f"{machine.name:<40} {one.words}", flush=True)
+            if one.failed:
+                print("\n".join(line for line in one.output.splitlines() if re.match("FAILED|ERROR|E  ", line)))
+            found.append(one)
+    failed, ran = sum(one.failed for one in found), sum(not machine.missing for machine in chosen)
+    outcome = f"tests fail on {failed}" if failed else "all tests pass" if ran else "nothing was tried"
+    print(f"{ran} machines: {outcome}")
     return 1 if failed else 0
 
 

@@ -126,5 +126,5 @@ def test_a_failure_is_told(tmp_path):
     (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
     found = others.tested(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))
     assert found.failed
-    assert re.fullmatch(r"1 failed, 1 passed", found.words)
+    assert re.fullmatch(r"1 failed, 1 passed; \d+ s", found.words)
     assert "test_wrong" in found.output

@@ -16,7 +16,7 @@ HERE = "scale_tasks"
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_tasks(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
 def ended(events):
