@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from planted_files import HOME, Planted, plain_environment
 
 from joma.host.children import child_command, child_environment, safe_children
@@ -21,7 +22,7 @@ subprocess.run([sys.executable, "-m", "json.tool", "--help"], check=True, stdout
 
 
 def run(command, *, cwd, env):
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def reporting(folder, *, modules="numpy"):
