@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -436,7 +437,7 @@ def test_a_full_disk_is_named_and_is_no_bad_input(with_toy, tmp_path, capsys, mo
 
 def test_a_record_on_a_full_disk_goes_on_with_the_same_command(tmp_path, capsys, monkeypatch):
     def full(*_):
-        with sqlite_errors_explained(tmp_path / "a.sqlite"), sqlite3.connect(":memory:") as connection:
+        with sqlite_errors_explained(tmp_path / "a.sqlite"), closing(sqlite3.connect(":memory:")) as connection:
             connection.execute("PRAGMA max_page_count = 1")
             connection.execute("CREATE TABLE full (x)")
 
