@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -27,6 +28,7 @@ from joma.cli.main import main
 from joma.cli.options import parse
 from joma.cli.terminal import _paper
 from joma.data.errors import CorpusError
+from joma.host.progress import ProgressLines
 from joma.report.kept import kept
 from joma.runs import Run, export
 from joma.runs.errors import sqlite_errors_explained
@@ -105,6 +107,16 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, 
     assert told
     assert not re.search(r"thm5 +\d+% ", shown.out)  # which is the same on a slow machine
     assert all(re.search(r"thm5 +\d+% +\d+ s  \S", line) for line in told)
+
+
+def test_progress_on_a_bare_machine_goes_to_standard_error(with_toy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "joma.studies.__main__.ProgressLines", lambda name, say, every: ProgressLines(name, say, every=0.0)
+    )
+    assert bare(["toy", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "toy  50%" in shown.err
+    assert "toy  50%" not in shown.out
 
 
 def test_json_on_standard_output_is_json_alone(with_toy, tmp_path, capsys):
@@ -438,7 +450,7 @@ def test_a_full_disk_is_named_and_is_no_bad_input(with_toy, tmp_path, capsys, mo
 
 def test_a_record_on_a_full_disk_goes_on_with_the_same_command(tmp_path, capsys, monkeypatch):
     def full(*_):
-        with sqlite_errors_explained(tmp_path / "a.sqlite"), sqlite3.connect(":memory:") as connection:
+        with sqlite_errors_explained(tmp_path / "a.sqlite"), closing(sqlite3.connect(":memory:")) as connection:
             connection.execute("PRAGMA max_page_count = 1")
             connection.execute("CREATE TABLE full (x)")
 

@@ -86,7 +86,8 @@ def test_scale_and_batch_do_not_matter():
         torch.testing.assert_close(scaled.rebound_margin / scale, whole.rebound_margin)
         assert (scaled.rebounds == whole.rebounds).all()
     one = rebound(curves[1, 2])
-    assert all(torch.equal(a, b[1, 2]) for a, b in zip(one, whole, strict=True))
+    for alone, together in zip(one, whole, strict=True):  # sums of one curve and of many may round otherwise
+        torch.testing.assert_close(alone, together[1, 2], rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 def test_the_curves_of_a_run_are_read_as_they_come(tmp_path):

@@ -128,8 +128,9 @@ def test_a_transposed_mu(function):
     mu, v0 = uniform(0, 3, 4, low=1, high=9).T, uniform(1, 3, 4, low=-9, high=9).T
     assert not mu.is_contiguous()
     t = torch.tensor([0.0, 1e-3, 0.1, 2.0], dtype=torch.float64)
-    torch.testing.assert_close(function(mu, t), function(mu.contiguous(), t), rtol=0, atol=0)
-    torch.testing.assert_close(function(mu, t, v0=v0), function(mu.contiguous(), t, v0=v0.contiguous()), rtol=0, atol=0)
+    rounding = {"rtol": 1e-13, "atol": 1e-13}  # torch has other code for exp and log where entries lie apart
+    torch.testing.assert_close(function(mu, t), function(mu.contiguous(), t), **rounding)
+    torch.testing.assert_close(function(mu, t, v0=v0), function(mu.contiguous(), t, v0=v0.contiguous()), **rounding)
 
 
 @settings(max_examples=40, deadline=None)

@@ -58,9 +58,12 @@ def last(run: Run, name: str) -> dict[str, np.ndarray]:
     return {key: run.array(key)[-1] for key in run.names() if key.startswith(f"{name}/weights/")}
 
 
-def same(run: Run, one: str, other: str) -> bool:
+def same(run: Run, one: str, other: str, *, rounding: float = 0.0) -> bool:
     found = last(run, one)
-    return all(np.array_equal(value, run.array(key.replace(one, other, 1))[-1]) for key, value in found.items())
+    return all(
+        np.allclose(value, run.array(key.replace(one, other, 1))[-1], rtol=rounding, atol=rounding)
+        for key, value in found.items()
+    )
 
 
 @pytest.mark.parametrize("together", [None, 2])
@@ -68,8 +71,10 @@ def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path: Path, together:
     base = ensemble()
     run = trained(tmp_path, {"base": base, "twin": replace(branch(base, of="base", at=7), together=together)})
     assert run.steps("twin/train_loss").tolist() == [7, 10, 15, 20]
-    assert same(run, "base", "twin")
-    assert np.array_equal(run.array("base/train_loss")[-2:], run.array("twin/train_loss")[-2:])
+    rounding = 1e-5 if together else 0.0  # bit for bit where as many members are trained at a time
+    assert same(run, "base", "twin", rounding=rounding)
+    ends = (run.array(f"{name}/train_loss")[-2:] for name in ("base", "twin"))
+    np.testing.assert_allclose(*ends, rtol=rounding)
 
 
 def test_the_order_in_which_they_are_named_does_not_matter(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_record_starts_with_equal_networks_and_has_every_overlap_but_the_fir
     assert run.steps(f"{name}/valid/loss").tolist() == [0, 10, 20, 30, 40]
     assert gradient(run, name, "large", "stable rank").shape == (SEEDS, 5, 1, len(MATRICES))
     weights = [probe(run, name, "nodes/V", text=text) for text in (0, SHUFFLED)]
-    np.testing.assert_array_equal(weights[0][:, 0], weights[1][:, 0])
+    np.testing.assert_allclose(weights[0][:, 0], weights[1][:, 0], rtol=1e-5)  # other places of one batch
     assert (weights[0][:, -1] != weights[1][:, -1]).all()
     before = probe(run, name, "subspace/before")
     assert np.isnan(before[:, 0]).all()

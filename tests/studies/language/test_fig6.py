@@ -38,7 +38,7 @@ def test_everything_is_recorded_per_layer_and_head(depths):
     assert sizes.tolist() == [40, 3001, 401]
     # the untrained blocks are copies, and both read vectors of one scale
     start = recorded.curve(depths, "L2", "rank/up")[0, :, 0]
-    np.testing.assert_array_equal(start[:, 0], start[:, 1])
+    np.testing.assert_allclose(start[:, 0], start[:, 1], rtol=1e-5)  # but for rounding: they lie apart in memory
 
 
 def test_verdicts_of_small_runs(depths):

@@ -35,7 +35,7 @@ def test_both_texts_start_from_the_same_networks_and_part(run):
     assert steps_of(run, "1 layer").tolist() == [0, 12, 24, 36, 48]
     first, last = maps(run, 1, 0), maps(run, 1, 48)
     assert first.shape == (2, SEEDS, 6, 6)
-    np.testing.assert_array_equal(first[TEXT], first[SHUFFLED])
+    np.testing.assert_allclose(first[TEXT], first[SHUFFLED], atol=1e-6)  # other places of one batch
     assert np.abs(last[TEXT] - last[SHUFFLED]).max() > 1e-3
     np.testing.assert_allclose(first.sum(-1), 1, atol=1e-5)
     assert np.triu(first[0, 0], 1).max() == 0
