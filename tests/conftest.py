@@ -72,14 +72,14 @@ def toy():
 
     def judge(run):
         worst = max(abs(run.value(name) - 1).max() for name in ("first", "second"))
-        return [by_residual(CLAIM, printed=float(worst), tolerance=1e-6, expected="1 everywhere")]
+        return by_residual(CLAIM, printed=float(worst), tolerance=1e-6, expected="1 everywhere")
 
     def draw(run):
         figure, (axis,) = panels()
         axis.plot(run.value("first"))
         return [Drawing("toy", "Ones.", figure)]
 
-    study = Study("toy", "A toy", 1, (CLAIM,), Config(), Config(size=30), run, judge, draw)
+    study = Study("toy", "A toy", 1, {CLAIM: judge}, Config(), Config(size=30), run, draw)
     return study, computed
 
 

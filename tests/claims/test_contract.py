@@ -13,17 +13,20 @@ from joma.measure.intervals import compare
 
 PLAIN = Claim("plain", "JoMA Lemma 6", "It is so.")
 FIXED = Claim("fixed", "JoMA eq. 58", "It is so.", "It is otherwise.")
-SEEN = Claim("seen", "JoMA Fig. 4", "It happens.", empirical=True, matters=0.1)
+SEEN = Claim("seen", "JoMA Fig. 4", "It happens.", matters=0.1)
 
 
-@pytest.mark.parametrize("source", ["JoMA Thm 1", "JoMA eq. 73-74", "JoMA Fig. 4", "CDAG Thm 1", "JoMA footnote 1"])
+@pytest.mark.parametrize(
+    "source",
+    ["JoMA Thm 1", "JoMA eq. 73-74", "JoMA Fig. 4", "CDAG Thm 1", "JoMA footnote 1", "Smith et al., 2031 Prop. 2.1"],
+)
 def test_one_place(source):
     assert Claim("x", source, "says").source == source
 
 
 @pytest.mark.parametrize("source", ["Theorem 1", "JoMA", "JoMA Thm 1, eq. 4", "JoMA Thm 1 and 2", ""])
 def test_no_other_place(source):
-    with pytest.raises(ValueError, match="source must be one place"):
+    with pytest.raises(ValueError, match="source must be a work and a place in it"):
         Claim("x", source, "says")
 
 

@@ -9,7 +9,7 @@ from joma.claims.controls import beyond, hardest
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 
-CLAIM = Claim("taught", "CDAG Thm 1", "Gradients teach.", empirical=True, matters=0.05, unit="%", ceiling=1.0)
+CLAIM = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%", ceiling=1.0)
 SEEN = [0.80, 0.81, 0.79, 0.80]
 CONTROLS = {
     "holds": [0.50, 0.51, 0.49, 0.50],

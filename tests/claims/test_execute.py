@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,7 +149,13 @@ def test_an_impossible_config_is_refused(toy, tmp_path, change, sentence):
 def test_judging_must_cover_every_claim(toy, tmp_path):
     study, _ = toy
     with pytest.raises(RuntimeError, match="judged"):
-        execute(dataclasses.replace(study, judge=lambda run: []), study.quick, tmp_path)
+        execute(
+            dataclasses.replace(
+                study, claims={replace(claim, name="other"): judge for claim, judge in study.claims.items()}
+            ),
+            study.quick,
+            tmp_path,
+        )
 
 
 def test_one_damaged_record_does_not_hide_the_others(tmp_path):

@@ -13,7 +13,7 @@ from joma.measure.intervals import compare
 
 EXACT = Claim("exact", "JoMA Thm 1", "It is zero.")
 CORRECTED = Claim("corrected", "JoMA Thm 2", "It is zero.", "It is one.", uses=("thm1/exact",))
-SEEN = Claim("seen", "JoMA Fig. 6", "It rises.", empirical=True, matters=0.1, unit="nats", ceiling=5.0)
+SEEN = Claim("seen", "JoMA Fig. 6", "It rises.", matters=0.1, unit="nats", ceiling=5.0)
 LAYERS = {"layer 1": compare([0.5, 0.6, 0.55], 0.0), "layer 2": compare([0.3, -0.2, 0.1], 0.0)}
 
 FINDINGS = [
@@ -22,7 +22,7 @@ FINDINGS = [
     by_residual(CORRECTED, printed=0.36, corrected=-1e-13, tolerance=1e-9, expected="zero"),
     by_tests(EXACT, expected="all", printed=[at_least("share", 0.5, 1.0, "%")], direction=[above("slope", 1.0, 0.0)]),
     by_effect(SEEN, compare([0.5, 0.6, 0.55], [0.1, 0.2, 0.1]), expected="more", what="rise"),
-    by_effect(SEEN, LAYERS, expected="more", size=[at_least("share", 0.95, 0.9)], beside={"layer 1": {"loss": 5.1}}),
+    by_effect(SEEN, LAYERS, expected="more", size=[at_least("share", 0.95, 0.9)], details={"layer 1": {"loss": 5.1}}),
     by_effect(SEEN, compare([float("nan"), 0.6], 0.0), expected="more"),
     not_run(SEEN, "more", "no GPU", "joma verify fig6 --scale paper"),
 ]
@@ -121,10 +121,9 @@ def test_what_does_not_go_together_is_refused():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"source": "the paper"}, "source must be one place"),
-        ({"empirical": True}, "says which effect matters"),
-        ({"empirical": True, "matters": -1.0}, "says which effect matters"),
-        ({"matters": 1.0}, "what matters is for empirical claims"),
+        ({"source": "the paper"}, "source must be a work and a place in it"),
+        ({"matters": -1.0}, "what matters must be above 0"),
+        ({"matters": 0.0}, "what matters must be above 0"),
         ({"uses": ("Theorem 1",)}, "uses must be ids like"),
     ],
 )

@@ -43,7 +43,7 @@ def failing(at: int) -> Finding:
 
 
 def undecided(at: int) -> Finding:
-    claim = Claim(f"open-{at}", "JoMA Fig. 6", "It comes back.", empirical=True, matters=0.05, unit="nats")
+    claim = Claim(f"open-{at}", "JoMA Fig. 6", "It comes back.", matters=0.05, unit="nats")
     return by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound")
 
 

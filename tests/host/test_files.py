@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from joma.host.errors import BadInput, FileError, JomaError, asked_for
-from joma.host.files import usable_file, usable_folder, whole, write_json, write_text
+from joma.host.files import atomically, usable_file, usable_folder, write_json, write_text
 
 
 def test_what_fails_half_way_leaves_the_old_file(tmp_path):
@@ -17,7 +17,7 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path):
     write_text(path, "old")
 
     def half_way():
-        with whole(path) as unfinished:
+        with atomically(path) as unfinished:
             unfinished.write_text("ne")
             raise RuntimeError("half way")
 
@@ -29,7 +29,7 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path):
 
 def test_two_writers_do_not_mix(tmp_path):
     path = tmp_path / "a.txt"
-    with whole(path) as first, whole(path) as second:
+    with atomically(path) as first, atomically(path) as second:
         assert first != second
         first.write_text("first")
         second.write_text("second")
@@ -40,8 +40,8 @@ def test_two_writers_do_not_mix(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from joma.host.files import whole
-with whole(Path(sys.argv[1])) as unfinished:
+from joma.host.files import atomically
+with atomically(Path(sys.argv[1])) as unfinished:
     unfinished.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -112,6 +112,6 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path) -> Non
         (tmp_path / name).write_text("half")
         os.utime(tmp_path / name, (0, 0))
     os.utime(tmp_path / names[1])  # of a machine that shares the folder, for all anyone knows
-    with whole(tmp_path / "a.csv") as unfinished:
+    with atomically(tmp_path / "a.csv") as unfinished:
         unfinished.write_text("all")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "a.csv"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.contract import Claim, Drawing, NotRun, Progress, Study
 from joma.claims.execute import Result, execute
 from joma.claims.verdicts import by_effect, by_residual
 from joma.figures.style import panels
@@ -29,9 +30,9 @@ CLAIMS = {
     "ten": Claim("ten", "JoMA Thm 10", "Ten comes after two."),
     "two": Claim("two", "JoMA Thm 2", "erf(v/2)/Δ is the same at all tokens.", "erf(v/√2)/Δ is."),
     "eq58": Claim("eq58", "JoMA eq. 58", f"Markup stays text: {NASTY}."),
-    "eq6": Claim("eq6", "JoMA eq. 6", "Attention becomes sparse, then dense.", empirical=True, matters=0.1),
-    "fig5": Claim("fig5", "JoMA Fig. 5", "The effect can be seen.", empirical=True, matters=0.1),
-    "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", empirical=True, matters=0.1, uses=("near/eq6",)),
+    "eq6": Claim("eq6", "JoMA eq. 6", "Attention becomes sparse, then dense.", matters=0.1),
+    "fig5": Claim("fig5", "JoMA Fig. 5", "The effect can be seen.", matters=0.1),
+    "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", matters=0.1, uses=("near/eq6",)),
 }
 
 
@@ -39,16 +40,18 @@ def _run(config: Config, run: Run, progress: Progress) -> None:
     run.keep("size", lambda: config.size)
 
 
-def _judge(run: Run) -> list[Finding]:
-    exact = {"tolerance": 1e-10, "expected": "zero"}
-    return [
-        by_residual(CLAIMS["ten"], printed=4e-14, **exact),
-        by_residual(CLAIMS["two"], printed=0.2648, corrected=1.7e-12, **exact),
+_EXACT: Any = {"tolerance": 1e-10, "expected": "zero"}
+JUDGED = {
+    finding.claim: finding
+    for finding in (
+        by_residual(CLAIMS["ten"], printed=4e-14, **_EXACT),
+        by_residual(CLAIMS["two"], printed=0.2648, corrected=1.7e-12, **_EXACT),
         by_residual(CLAIMS["eq58"], printed=float("inf"), tolerance=0.01, expected="text"),
         by_effect(CLAIMS["eq6"], compare([0.34, 0.32, 0.33], 0.25), expected="a dip"),
         by_effect(CLAIMS["fig5"], compare([0.9, -0.8, 0.1], 0.0), expected="above"),
         by_effect(CLAIMS["fig4"], compare([0.125, 0.13, 0.12], 0.12), expected="above"),
-    ]
+    )
+}
 
 
 def _draw(run: Run) -> list[Drawing]:
@@ -65,7 +68,8 @@ def _cannot(config: Config, run: Run, progress: Progress) -> None:
 
 
 def make_study(name: str, title: str, claims: tuple[Claim, ...], run: object = _run) -> Study:
-    return Study(name, title, 1, claims, Config(), Config(size=9), run, _judge, _draw, f"About {NASTY}")  # type: ignore[arg-type]
+    judged = {claim: lambda run, claim=claim: JUDGED[claim] for claim in claims}
+    return Study(name, title, 1, judged, Config(), Config(size=9), run, _draw, f"About {NASTY}")  # type: ignore[arg-type]
 
 
 NEAR = make_study("near", "Near: a study <that> runs", tuple(CLAIMS.values()))

@@ -28,7 +28,7 @@ from joma.report.study_section import study_section
 from joma.studies import load
 from joma.studies.stored import result_of
 
-FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
+FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
 
 
 def exact(printed: float, corrected: float | None = None, name: str = "growth") -> Finding:

@@ -12,8 +12,8 @@ import torch
 from theory.calls import CALLS
 from theory.good_call import Call, draw
 
+from joma.host.arguments import as_numbers, as_tensor
 from joma.theory import flow
-from joma.theory.arguments import as_numbers, as_tensor
 from joma.theory.flow import Block, State
 
 U = torch.eye(4, dtype=torch.float64)

@@ -9,7 +9,7 @@ from joma.cache.costs import Costs
 from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.style import INK, house_style, panels
-from joma.host.files import whole
+from joma.host.files import atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,5 +44,5 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
 
 def write_png(costs: Costs, path: Path, *, title: str = "") -> None:
     """Draw into a file, whole or not at all."""
-    with house_style(), whole(path) as unfinished:
+    with house_style(), atomically(path) as unfinished:
         draw(costs, title=title).savefig(unfinished, format="png", dpi=160, facecolor="white", transparent=False)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from joma.cache.errors import CacheError
+from joma.host.arguments import as_tensor
 from joma.host.errors import BadInput
 from joma.host.words import counted
 from joma.probes import lengths
 from joma.probes._support import INTERFACE, can_probe, way
-from joma.theory.arguments import as_tensor
 
 _NO_IDS = (torch.bool, torch.complex32, torch.complex64, torch.complex128)
 

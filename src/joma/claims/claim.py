@@ -6,11 +6,9 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-_SOURCE = re.compile(
-    r"(JoMA|JoMA talk|Scan&Snap|Reversal|GaLore|CDAG|Saunshi et al\.|Zhang et al\.|MobileLLM|"
-    r"H2O|StreamingLLM|Deja Vu) "
-    r"((Thm|Lemma|Cor\.|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide) [\w.]+|eq\. [\w-]+|footnote \d+)"
-)
+_PLACE = r"(Thm|Lemma|Cor\.|Prop\.|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide|p\.) [\w.]+|eq\. [\w-]+|footnote \d+"
+_SOURCE = re.compile(rf"(?!{_PLACE})\S(?:(?!\b(?:{_PLACE})).)* ({_PLACE})")
+"""Any work, and one place in it."""
 _ID = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 
 
@@ -21,17 +19,15 @@ class Claim:
     >>> Claim("winner", "the paper", "One token takes all attention.")
     Traceback (most recent call last):
         ...
-    ValueError: claim 'winner': source must be one place like 'JoMA Thm 1', got 'the paper'
+    ValueError: claim 'winner': source must be a work and a place in it, like 'JoMA Thm 1', got 'the paper'
     """
 
     name: str
     source: str
     says: str
     corrected: str | None = None
-    empirical: bool = False
-    """Empirical claims, as opposed to mathematical ones, are judged by an effect beside its control."""
     matters: float | None = None
-    """Of an empirical claim: the smallest difference from the control that would matter, in `unit`."""
+    """The smallest difference from the control that would matter, in `unit`. A claim that has one is empirical."""
     unit: str = ""
     """Of the effect: nats, °, or % for shares, which are kept as 0 to 1."""
     ceiling: float | None = None
@@ -41,13 +37,18 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not _SOURCE.fullmatch(self.source):
-            raise ValueError(f"claim {self.name!r}: source must be one place like 'JoMA Thm 1', got {self.source!r}")
-        if self.empirical and not (self.matters or 0.0) > 0:
-            raise ValueError(f"claim {self.name!r}: an empirical claim says which effect matters, got {self.matters!r}")
-        if not self.empirical and self.matters is not None:
-            raise ValueError(f"claim {self.name!r}: what matters is for empirical claims, others have a tolerance")
+            raise ValueError(
+                f"claim {self.name!r}: source must be a work and a place in it, like 'JoMA Thm 1', got {self.source!r}"
+            )
+        if self.matters is not None and not self.matters > 0:
+            raise ValueError(f"claim {self.name!r}: what matters must be above 0, got {self.matters!r}")
         if wrong := [one for one in self.uses if not _ID.fullmatch(one)]:
             raise ValueError(f"claim {self.name!r}: uses must be ids like 'thm1/invariant', got {wrong[0]!r}")
+
+    @property
+    def empirical(self) -> bool:
+        """Whether it is judged by an effect and its control. Mathematical claims have a tolerance instead."""
+        return self.matters is not None
 
     @property
     def sha256(self) -> str:

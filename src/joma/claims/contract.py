@@ -7,16 +7,15 @@ at any time. What a claim is stands in `joma.claims.claim`, what a finding is in
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joma.claims.claim import Claim
+from joma.claims.config import StudyConfig, check_config
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
-from joma.host.devices import must_be_a_device
 from joma.host.progress import Progress, silent
 from joma.runs import Run
 
@@ -32,6 +31,7 @@ __all__ = [
     "NotRun",
     "Progress",
     "Study",
+    "StudyConfig",
     "Verdict",
     "check_config",
     "each_claim",
@@ -85,51 +85,6 @@ class Drawing:
     """What is seen, for those who cannot see it: which line goes where, with numbers read from the record."""
 
 
-_FROM_ZERO = ("seed", "sequence")
-"""Numbers that count from 0 and are no sizes."""
-_SEED_LIMIT = 2**63 - 10**6  # what a record can hold, less what is added for further seeds
-
-
-def check_config(config: Any) -> None:
-    """Refuse sizes below one, negative seeds and rates, numbers that are not finite, devices that are unknown and a
-    precision that the device does not have, by name.
-
-    A config checks what only it knows in its own `__post_init__`.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Config:
-    ...     every: int = 10
-    >>> check_config(Config(every=0))
-    Traceback (most recent call last):
-        ...
-    ValueError: every must be at least 1, got 0
-    """
-    for entry in dataclasses.fields(config):
-        value = getattr(config, entry.name)
-        if value == ():
-            raise ValueError(f"{entry.name} must not be empty")
-        if entry.name == "device":
-            must_be_a_device(value)
-        for number in value if isinstance(value, tuple) else (value,):
-            _check_number(entry.name, number)
-    precision = getattr(config, "precision", "float32")
-    if getattr(config, "device", "cpu") == "cpu" and precision != "float32":
-        raise ValueError(f"precision {precision!r} is a choice for a GPU; on a CPU it is float32")
-
-
-def _check_number(name: str, number: Any) -> None:
-    least = 0 if name in _FROM_ZERO else 1
-    if isinstance(number, int) and not isinstance(number, bool) and number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    if name == "seed" and number >= _SEED_LIMIT:
-        raise ValueError(f"seed must be below 2^63 and leave room for those that follow, got {number}")
-    if isinstance(number, float) and not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
-    if isinstance(number, float) and number < 0 and name.endswith(("rate", "rates", "weight_decay")):
-        raise ValueError(f"{name} must not be negative, got {number}")
-
-
 def each_claim(*judges: Callable[[Run], Finding]) -> Callable[[Run], list[Finding]]:
     """A study's `judge`, from one function per claim.
 
@@ -137,6 +92,9 @@ def each_claim(*judges: Callable[[Run], Finding]) -> Callable[[Run], list[Findin
     []
     """
     return lambda run: [judge(run) for judge in judges]
+
+
+Judge = Callable[[Run], Finding]
 
 
 @dataclass(frozen=True)
@@ -149,20 +107,23 @@ class Study:
     name: str
     title: str
     version: int
-    claims: tuple[Claim, ...]
+    claims: Mapping[Claim, Judge] | tuple[Claim, ...]
+    """Every claim, with what judges it by the record."""
     quick: Any
     paper: Any
     run: Callable[[Any, Run, Progress], None]
-    judge: Callable[[Run], list[Finding]]
     draw: Callable[[Run], list[Drawing]]
     about: str = ""
     """One paragraph for the report: what is computed and how the verdict comes about."""
     check: Callable[[Any, Run], None] = lambda config, run: None
     """Raises a ValueError where a finished run of this config read what has changed since, a text say."""
+    judge: Callable[[Run], list[Finding]] = lambda run: []
 
     def __post_init__(self) -> None:
         if type(self.quick) is not type(self.paper) or not dataclasses.is_dataclass(self.quick):
             raise ValueError(f"study {self.name!r}: quick and paper must be instances of one dataclass")
+        if isinstance(self.claims, Mapping):
+            object.__setattr__(self, "judge", each_claim(*self.claims.values()))
 
     def preset(self, scale: str) -> Any:
         """The config of a scale, quick or paper."""

@@ -24,7 +24,7 @@ def hardest(claim: Claim, controls: Mapping[str, Comparison]) -> dict[str, Compa
     above all of its controls if it is above this one.
 
     >>> from joma.measure.intervals import compare
-    >>> claim = Claim("taught", "CDAG Thm 1", "Gradients teach.", empirical=True, matters=0.05, unit="%")
+    >>> claim = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%")
     >>> seen = [0.90, 0.91, 0.89]
     >>> list(hardest(claim, {"chance": compare(seen, 0.5), "untrained": compare(seen, [0.90, 0.90, 0.91])}))
     ['untrained']
@@ -47,7 +47,7 @@ def beyond(claim: Claim, what: str, found: Comparison) -> Test:
     Where that is undecided the value is not a number, and the claim is undecided with it.
 
     >>> from joma.measure.intervals import compare
-    >>> claim = Claim("closer", "CDAG Sec. 1.2", "It is closer.", empirical=True, matters=5.0, unit="°")
+    >>> claim = Claim("closer", "CDAG Sec. 1.2", "It is closer.", matters=5.0, unit="°")
     >>> beyond(claim, "gap beyond the untrained network's", compare([44.0, 45.0, 43.0], [59.0, 60.0, 58.0])).value
     -15.0
     """

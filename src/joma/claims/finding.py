@@ -62,7 +62,7 @@ class Finding:
     printed: Evidence | None
     """None if it was not run."""
     corrected: Evidence | None = None
-    beside: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Further numbers by case, for the reader; they decide nothing."""
     reason: str = ""
     """Why it was not run."""
@@ -99,7 +99,7 @@ class Finding:
         """In words, or the number where there is one alone."""
         if self.printed is None:
             return f"{self.reason}; run it with: {self.command}" if self.command else self.reason
-        found = words.measured(self.printed, self.corrected, self.beside)
+        found = words.measured(self.printed, self.corrected, self.details)
         if self.verdict != "undecided" or isinstance(found, float):
             return found
         return "; ".join(part for part in (found, words.missing(self.printed, self.corrected)) if part)
@@ -192,13 +192,13 @@ class Finding:
 
     def _cases(self) -> dict[str, Any]:
         """The numbers of every case: its effect where it has one, and what stands beside it."""
-        cases: dict[str, Any] = {case: {} for case in self.beside}  # in their order, which words keep
+        cases: dict[str, Any] = {case: {} for case in self.details}  # in their order, which words keep
         for form, evidence in (("", self.printed), ("as corrected: ", self.corrected)):
             effects = {} if evidence is None else evidence.effects
             if len(effects) > 1 or form:
                 for case, effect in effects.items():
                     cases[form + case] = effect.as_json() | {"verdict": of_effect(effect)}
-        for case, numbers in self.beside.items():
+        for case, numbers in self.details.items():
             cases[case] = cases.get(case, {}) | {name: plain(value) for name, value in numbers.items()}
         return cases
 
@@ -210,7 +210,6 @@ class Finding:
             data["source"],
             data["says"],
             data["corrected"],
-            data["empirical"],
             data["matters"],
             data["unit"],
             data["ceiling"],
@@ -227,7 +226,7 @@ class Finding:
             data["expected"],
             printed,
             corrected,
-            _beside(data["cases"]),
+            _details(data["cases"]),
             data["reason"],
             data["command"],
             data["id"].rpartition("/")[0],
@@ -238,7 +237,7 @@ class Finding:
 _OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"verdict"}
 
 
-def _beside(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _details(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Of the cases, the numbers that belong to no effect."""
     left = {
         case: {name: number(value) for name, value in numbers.items() if name not in _OF_EFFECTS}

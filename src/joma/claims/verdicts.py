@@ -28,7 +28,7 @@ def by_residual(
     corrected: float | None = None,
     what: str = "off by",
     control: Mapping[str, float] | None = None,
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
 ) -> Finding:
     """Exact statements: how far is the printed form from the truth, how far the corrected one?
 
@@ -44,7 +44,7 @@ def by_residual(
         None if off is None else Evidence(tests=(at_most(what, abs(off), tolerance),), controls=controls)
         for off in (printed, corrected)
     ]
-    return Finding(claim, expected, forms[0], forms[1], beside or {})
+    return Finding(claim, expected, forms[0], forms[1], details or {})
 
 
 def by_tests(
@@ -55,7 +55,7 @@ def by_tests(
     corrected: Sequence[Test] | None = None,
     direction: Sequence[Test] = (),
     controls: Sequence[Test] = (),
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
 ) -> Finding:
     """Mathematical statements that are no residual: does every number of a form keep its bound?
 
@@ -69,7 +69,7 @@ def by_tests(
     """
     first = Evidence(tests=tuple(printed), direction=tuple(direction), controls=tuple(controls))
     second = None if corrected is None else Evidence(tests=tuple(corrected), controls=tuple(controls))
-    return Finding(claim, expected, first, second, beside or {})
+    return Finding(claim, expected, first, second, details or {})
 
 
 def by_effect(
@@ -83,7 +83,7 @@ def by_effect(
     corrected: Compared | None = None,
     corrected_size: Sequence[Test] = (),
     controls: Sequence[Test] = (),
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
 ) -> Finding:
     """Empirical statements: is a number over seeds above its control, by what matters?
 
@@ -94,7 +94,7 @@ def by_effect(
     corrected, corrected_size: the same for the corrected form.
 
     >>> from joma.measure.intervals import compare
-    >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", empirical=True, matters=0.05, unit="nats")
+    >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
     >>> by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound").verdict
     'undecided'
     """
@@ -102,7 +102,7 @@ def by_effect(
     second = None
     if corrected is not None:
         second = Evidence(_effects(claim, corrected, what, over), tuple(corrected_size), controls=tuple(controls))
-    return Finding(claim, expected, first, second, beside or {})
+    return Finding(claim, expected, first, second, details or {})
 
 
 def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:

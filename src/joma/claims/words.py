@@ -46,20 +46,20 @@ def show(number: float, unit: str = "") -> str:
     return f"{shown} {unit}".rstrip() if unit != "°" else f"{shown}°"
 
 
-def measured(printed: Evidence, corrected: Evidence | None = None, beside: Cases | None = None) -> float | str:
+def measured(printed: Evidence, corrected: Evidence | None = None, details: Cases | None = None) -> float | str:
     """What was measured: the bare number where there is only one, else each number with its name.
 
     >>> from joma.claims.evidence import at_most
     >>> measured(Evidence(tests=(at_most("distance", 0.36, 1e-9),)), Evidence(tests=(at_most("distance", 0.0, 1e-9),)))
     'as printed: distance 0.36 (needed: at most 1.0e-9); as corrected: distance 0 (needed: at most 1.0e-9)'
     """
-    if corrected is None and not printed.effects and len(printed.tests) == 1 and not printed.direction and not beside:
+    if corrected is None and not printed.effects and len(printed.tests) == 1 and not printed.direction and not details:
         return printed.tests[0].value
     parts = [_evidence(printed)] if corrected is None else [
         f"as printed: {_evidence(printed)}",
         f"as corrected: {_evidence(corrected)}",
     ]  # fmt: skip
-    return "; ".join([*parts, *_beside(beside or {})])
+    return "; ".join([*parts, *_details(details or {})])
 
 
 def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | None = None) -> str:
@@ -162,8 +162,8 @@ def _by_case(said: Mapping[str, str]) -> list[str]:
 def _control(effect: Effect) -> str:
     low, high = effect.control_interval
     rounded = _rounded(effect)
-    beside = f" {interval((low, high), effect.limits, rounded)}" if low != high else ""
-    return f"{rounded(effect.control_effect)}{_unit(effect)}{beside}"
+    spread = f" {interval((low, high), effect.limits, rounded)}" if low != high else ""
+    return f"{rounded(effect.control_effect)}{_unit(effect)}{spread}"
 
 
 def interval(ends: tuple[float, float], limits: Limits, rounded: Callable[[float], str]) -> str:
@@ -216,5 +216,5 @@ def _named(case: str, words: str) -> str:
     return f"{case}: {words}" if case else words
 
 
-def _beside(cases: Cases) -> list[str]:
+def _details(cases: Cases) -> list[str]:
     return [_named(case, ", ".join(f"{k} {show(v)}" for k, v in numbers.items())) for case, numbers in cases.items()]

@@ -7,7 +7,7 @@ from math import perm
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import shown, whole
+from joma.host.arguments import integer, shown
 
 RELATIONS = 2
 """Every vocabulary of facts ends with two relation tokens."""
@@ -38,7 +38,7 @@ def entity_length(entity: int) -> int:
 
 def entity_words(vocabulary: int | None, default: int) -> int:
     """How many tokens entities are made of: the vocabulary without its relations."""
-    return default if vocabulary is None else whole(vocabulary, "vocabulary", RELATIONS + 1) - RELATIONS
+    return default if vocabulary is None else integer(vocabulary, "vocabulary", RELATIONS + 1) - RELATIONS
 
 
 def draw_entities(count: int, spare: int, words: int, entity: int, what: str, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from joma.data._entities import RELATIONS, as_share, draw_entities, entity_length, entity_words, given_entities
 from joma.data.statements import Chance, Statements, column, facts_of, mismatched, seeded
-from joma.theory.arguments import whole
+from joma.host.arguments import integer
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Explicit facts: pairs (A, B) of token tuples."""
@@ -162,7 +162,7 @@ def reversals(
     >>> facts.one_way.tokens.tolist(), facts.test.tokens.tolist()
     ([[11, 16, 2], [12, 17, 7]], [[2, 17, 11], [7, 16, 12]])
     """
-    pairs, entity = whole(pairs, "pairs", 1), entity_length(entity)
+    pairs, entity = integer(pairs, "pairs", 1), entity_length(entity)
     words = entity_words(vocabulary, 4 * pairs)
     generator = seeded(seed)
     drawn = draw_entities(2 * pairs, 2 * pairs, words, entity, f"{pairs} pairs", generator)
@@ -335,8 +335,8 @@ def chains(
     >>> facts.test.tokens.tolist(), [step.tokens.tolist() for step in facts.steps]
     ([[8, 13, 5]], [[[8, 12, 0]], [[0, 12, 5]]])
     """
-    count, entity = whole(count, "count", 1), entity_length(entity)
-    if whole(length, "length", 1) < 3:
+    count, entity = integer(count, "count", 1), entity_length(entity)
+    if integer(length, "length", 1) < 3:
         raise ValueError(f"length must be at least 3: a shorter chain has nothing to compose, got {length}")
     number = count * length
     words = entity_words(vocabulary, 2 * number)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, beside, each, rows, sample_shape, uniform, write_sequences
+from joma.host.arguments import Number, at_least_dims, integer, within
 from joma.host.words import counted
-from joma.theory.arguments import Number, at_least_dims, whole, within
 
 Branching = int | Sequence[int | Sequence[int]]
 """Children of a node: one number; one per level from the root down; or, on a level, one per node."""
@@ -62,12 +62,12 @@ class HBLT:
         """A tree, or an ensemble of trees; the arguments are described above, with the class."""
         parents = _parents(depth, branching)
         self.depth, self.tokens = len(parents), len(parents[-1])
-        self.vocabulary = whole(self.tokens + 1 if vocabulary is None else vocabulary, "vocabulary", 1)
+        self.vocabulary = integer(self.tokens + 1 if vocabulary is None else vocabulary, "vocabulary", 1)
         if self.vocabulary <= self.tokens:
             raise ValueError(
                 f"vocabulary must be at least {self.tokens + 1}, for {self.tokens} tokens and a pad, got {vocabulary}"
             )
-        self.length = whole(self.tokens if length is None else length, "length", 1)
+        self.length = integer(self.tokens if length is None else length, "length", 1)
         prior = _distribution(p0)
         one = 1 - _root_table(p_zero, children=len(parents[0]), classes=prior.shape[-1]).to(prior)
         flip = (1 - _edges(rho, [len(level) for level in parents[1:]]).to(prior)) / 2
@@ -105,7 +105,7 @@ class HBLT:
         >>> tree.depth, tree.tokens, tree.level_names
         (3, 100, ('height 1', 'height 2'))
         """
-        count = whole(classes, "classes", 1)
+        count = integer(classes, "classes", 1)
         below = list(branching) if isinstance(branching, Sequence) else [branching]
         edges = within(rho, "rho", -1, 1).double()
         edges = edges[None] if edges.ndim == 0 else edges
@@ -215,14 +215,14 @@ class HBLT:
 
 def _parents(depth: int, branching: Branching) -> list[Tensor]:
     """Of every node the number of its parent, level by level from the root's children to the tokens."""
-    levels = whole(depth, "depth", 1)
+    levels = integer(depth, "depth", 1)
     given = list(branching) if isinstance(branching, Sequence) else [branching] * levels
     if len(given) != levels:
         raise ValueError(f"branching must be a number or one for each of the {levels} levels, got {len(given)}")
     parents: list[Tensor] = []
     above = 1
     for level in given:
-        children = [whole(count, "branching", 1) for count in (level if isinstance(level, Sequence) else [level])]
+        children = [integer(count, "branching", 1) for count in (level if isinstance(level, Sequence) else [level])]
         if isinstance(level, Sequence) and len(children) != above:
             raise ValueError(f"branching must be a number or one for each of {above} nodes, got {len(children)}")
         width = sum(children) * (above // len(children))

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
+from joma.host.arguments import integer
 from joma.host.words import brief
-from joma.theory.arguments import whole
 
 
 class Published(NamedTuple):
@@ -119,12 +119,12 @@ class LatentSets:
         classes: C. latents: (N0, N1). children: N_ch. From a list of generators: an ensemble, each with its own sets.
         """
         sizes = (
-            whole(vocabulary, "vocabulary", 2) - 1,
-            whole(latents[0], "latents", 1),
-            whole(latents[1], "latents", 1),
-            whole(classes, "classes", 1),
+            integer(vocabulary, "vocabulary", 2) - 1,
+            integer(latents[0], "latents", 1),
+            integer(latents[1], "latents", 1),
+            integer(classes, "classes", 1),
         )
-        whole(children, "children", 1)
+        integer(children, "children", 1)
         levels = list(pairwise(sizes))
         for (below, count), words in zip(levels, _WORDS, strict=True):
             _check_enough(count, children, below, *words)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_tensor, integer
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_tensor, whole
 
 Generators = torch.Generator | Sequence[torch.Generator]
 """One stream of random numbers, or one for each member of an ensemble."""
@@ -54,7 +54,7 @@ def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:
     count = on.shape[-1]
     if 0 <= pad < count:
         raise ValueError(f"pad must not be the id of a token, 0 to {count - 1}, got {pad}")
-    if whole(length, "length", 1) < count:
+    if integer(length, "length", 1) < count:
         longest = int(on.sum(-1).max()) if on.numel() else 0
         if longest > length:
             raise ValueError(f"length must be at least {longest}, the tokens of the longest sample, got {length}")
@@ -86,7 +86,7 @@ def streams(
 
 def sample_shape(shape: int | Sequence[int], members: tuple[int, ...]) -> tuple[int, ...]:
     """`shape` as a tuple that begins with the ensemble's own."""
-    sizes = tuple(whole(size, "shape", 0) for size in (shape if isinstance(shape, Sequence) else (shape,)))
+    sizes = tuple(integer(size, "shape", 0) for size in (shape if isinstance(shape, Sequence) else (shape,)))
     if sizes[: len(members)] != members:
         raise ValueError(f"shape must begin with {members}, the members of the ensemble, got {sizes}")
     return sizes

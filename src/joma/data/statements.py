@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, integer, real
 from joma.host.words import brief
-from joma.theory.arguments import Number, real, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Statements:
             raise ValueError(
                 f"tokens must be int64 of shape (n, length), got {self.tokens.dtype} {tuple(self.tokens.shape)}"
             )
-        if not 0 < whole(self.answer, "answer", 1) < self.tokens.shape[1]:
+        if not 0 < integer(self.answer, "answer", 1) < self.tokens.shape[1]:
             raise ValueError(f"answer must be below {self.tokens.shape[1]}, the length, got {self.answer}")
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Statements:
         >>> Statements(torch.tensor([[0, 8, 1], [2, 8, 3]]), 1).draw(5, frequencies=[0.0, 1.0]).tolist()
         [1, 1, 1, 1, 1]
         """
-        size, generator = (whole(count, "count", 0),), seeded(seed)
+        size, generator = (integer(count, "count", 0),), seeded(seed)
         if not len(self):
             raise ValueError("there must be a statement to draw from, got none")
         if frequencies is None:
@@ -98,7 +98,7 @@ class Chance(NamedTuple):
 
 def seeded(seed: int) -> torch.Generator:
     """The stream of random numbers of a seed."""
-    if whole(seed, "seed", 0) >= 2**63:
+    if integer(seed, "seed", 0) >= 2**63:
         raise ValueError(f"seed must be below 2^63, got {seed}")
     return torch.Generator().manual_seed(int(seed))
 

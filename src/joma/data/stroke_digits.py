@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import integer
 from joma.host.words import brief
-from joma.theory.arguments import whole
 
 CLASSES = 10
 CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 2.0), (1.0, 2.0))
@@ -50,12 +50,12 @@ def stroke_digits(
     >>> images.pixels.shape, images.labels.tolist()
     (torch.Size([5, 12, 12]), [4, 9, 3, 0, 3])
     """
-    if whole(side, "side", 1) < 8:
+    if integer(side, "side", 1) < 8:
         raise ValueError(f"side must be at least 8 pixels to show seven strokes, got {side}")
     for name, value in (("noise", noise), ("vary", vary)):
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value}")
-    starts = range(0, whole(count, "count", 1), CHUNK)
+    starts = range(0, integer(count, "count", 1), CHUNK)
     parts = [_drawn(min(CHUNK, count - start), side, noise, vary, generator) for start in starts]
     return Images(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
 

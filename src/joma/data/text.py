@@ -29,9 +29,9 @@ from joma.data._words import (
 )
 from joma.data.errors import CorpusError
 from joma.data.python_source import PACKAGE, python_tokens
+from joma.host.arguments import Number, as_tensor
 from joma.host.progress import Progress, silent
 from joma.host.words import brief, counted
-from joma.theory.arguments import Number, as_tensor
 
 __all__ = [
     "Corpus",

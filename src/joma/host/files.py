@@ -21,7 +21,7 @@ _ORPHANED_AFTER = 3600.0  # seconds
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomically(path: Path) -> Iterator[Path]:
     """A name to write to; when the block ends well, what was written there becomes `path`, at once and for good.
 
     A reader of `path` meets the old file or the new one, never half of either, and so does whoever comes after a kill
@@ -29,7 +29,7 @@ def whole(path: Path) -> Iterator[Path]:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole(Path(folder) / "a.txt") as unfinished:
+    ...     with atomically(Path(folder) / "a.txt") as unfinished:
     ...         _ = unfinished.write_text("done")
     ...     (Path(folder) / "a.txt").read_text(), len(list(Path(folder).iterdir()))
     ('done', 1)
@@ -121,7 +121,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all: a reader never meets half a file."""
-    with _writing(path), whole(path) as unfinished:
+    with _writing(path), atomically(path) as unfinished:
         # The name of a file need not be UTF-8. Half a character becomes \udce9, which JSON reads back.
         unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
 

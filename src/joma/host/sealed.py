@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joma.host.files import whole
+from joma.host.files import atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ def save_sealed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, s
 
     held = {name: tensor.contiguous() for name, tensor in tensors.items()}
     about = dict(about or {})
-    with whole(path) as unfinished:
+    with atomically(path) as unfinished:
         save_file(held, unfinished, about | {_SEAL: str(_checksum(held, about))})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import as_numbers, as_tensor, described, real, shown
+from joma.host.arguments import as_numbers, as_tensor, described, real, shown
 
 State = dict[str, Tensor]
 Share = dict[str, Tensor | None]

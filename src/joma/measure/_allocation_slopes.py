@@ -14,9 +14,9 @@ import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
+from joma.host.arguments import shown
 from joma.measure._allocation_groups import Share, State
 from joma.measure._allocation_sums import GroupSums
-from joma.theory.arguments import shown
 
 Function = Callable[[State], Tensor]
 Way = Literal["backward", "forward"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import Number, as_tensor
+from joma.host.arguments import Number, as_tensor
 
 
 def documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:

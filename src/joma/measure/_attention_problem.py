@@ -13,8 +13,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.measure._attention_documents import documents
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers
 from joma.measure._attention_problem import Problem
-from joma.theory.arguments import Number, as_numbers
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers
 from joma.host.products import float32_products
-from joma.theory.arguments import Number, as_numbers
 
 BLOCK = 64
 """Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made."""

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number
 from joma.measure._attention_blocks import EMPTY, LOG2E, at_a_time, mask, slices, widest
 from joma.measure._attention_problem import Problem
 from joma.measure._attention_sinks import Sink
-from joma.theory.arguments import Number
 
 ELEMENTS = 1 << 20
 """Logits at a time."""

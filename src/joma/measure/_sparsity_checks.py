@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from torch import Tensor
 
-from joma.theory.arguments import number, shown, whole
+from joma.host.arguments import integer, number, shown
 
 
 def part_of(count: Tensor, share: float) -> Tensor:
@@ -34,7 +34,7 @@ def checked_keep(keep: object, keys: int) -> int | float:
 
 def at_most(value: int, name: str, most: int, meaning: str) -> int:
     """A whole number from 1 to `most`."""
-    found = whole(value, name, 1)
+    found = integer(value, name, 1)
     if found > most:
         raise ValueError(f"{name} must be at most {meaning}, {most}, got {found}")
     return found
@@ -45,7 +45,7 @@ def checked_queries(queries: tuple[int, int] | None, count: int) -> slice:
     if queries is None:
         return slice(0, count)
     try:
-        start, stop = (whole(each, "queries", 0) for each in queries)
+        start, stop = (integer(each, "queries", 0) for each in queries)
         good = start < stop <= count
     except (TypeError, ValueError):
         good = False

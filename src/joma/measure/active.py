@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor, at_least_dims, integer, number
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, as_tensor, at_least_dims, number, whole
 
 
 def neuron_contributions(hidden: Number, output: Number) -> Tensor:
@@ -101,7 +101,7 @@ def units_of(budget: float, units: int) -> int:
     >>> units_of(0.2, 8), units_of(0.01, 8)
     (2, 1)
     """
-    return max(1, round(_share(budget, "budget") * whole(units, "units", 1)))
+    return max(1, round(_share(budget, "budget") * integer(units, "units", 1)))
 
 
 def carried(contributions: Number, sets: Number) -> Tensor:
@@ -183,7 +183,7 @@ def fit_predictor(
         raise ValueError(f"ridge must be at least 0, got {least:g}")
     if not x.isfinite().all():
         raise ValueError("features must be finite, got NaN or infinity")
-    if rank is not None and whole(rank, "rank", 1) > each.shape[-1]:
+    if rank is not None and integer(rank, "rank", 1) > each.shape[-1]:
         raise ValueError(f"rank must lie between 1 and the number of units, {each.shape[-1]}, got {rank}")
     x, y = x.double(), _shares(each).double()
     means = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)

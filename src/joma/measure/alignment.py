@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 TOGETHER = 1 << 24
 """Entries of activity that are held in float64 at once."""

@@ -20,12 +20,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import integer, must_be_callable, number, shown
 from joma.host.words import brief
 from joma.measure._allocation_groups import Share, State, read_groups, read_states
 from joma.measure._allocation_path import ORDERS, Rule, Whole, follow
 from joma.measure._allocation_slopes import Line, Way, cheaper, choose
 from joma.measure._gram import full_precision
-from joma.theory.arguments import must_be_callable, number, shown, whole
 
 NODES = 128
 """Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80."""
@@ -131,7 +131,7 @@ def _must_be_options(function: object, tolerance: float, absolute: float, most: 
     must_be_callable(function, "function")
     number(tolerance, "tolerance", above=0.0)
     number(absolute, "absolute", least=0.0)
-    whole(most, "most", ORDERS[0])
+    integer(most, "most", ORDERS[0])
     if way not in ("auto", "backward", "forward"):
         raise ValueError(f"way must be auto, backward or forward, got {shown(way)}")
 

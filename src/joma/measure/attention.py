@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief
 from joma.measure import _attention_blocks
 from joma.measure._attention_chunks import Path, recomputed
 from joma.measure._attention_logits import of_logits
 from joma.measure._attention_problem import Problem
 from joma.measure._attention_sinks import Sink
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 
 class AttentionStats(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers
 
 
 def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, integer, within
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, whole, within
 from joma.theory.radial import Ball
 
 CHUNK = 1 << 22
@@ -105,7 +105,7 @@ def random_mean_cosine(width: int) -> float:
     >>> round(random_mean_cosine(3), 6)
     0.5
     """
-    if whole(width, "width", 1) <= 2:
+    if integer(width, "width", 1) <= 2:
         return 1.0 if width == 1 else 2 / pi
     return _shadow(width).mean_distance
 
@@ -117,7 +117,7 @@ def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
     share = within(levels, "levels", 0.0, 1.0).detach().cpu().double()
-    found = _quantiles_of_random(whole(width, "width", 1), tuple(share.flatten().tolist()))
+    found = _quantiles_of_random(integer(width, "width", 1), tuple(share.flatten().tolist()))
     return torch.tensor(found, dtype=torch.float64).reshape(share.shape)
 
 

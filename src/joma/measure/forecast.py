@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, must_be_callable, number
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, must_be_callable, number
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""

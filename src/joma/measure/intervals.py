@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers
 
 
 class MeanInterval(NamedTuple):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, real
 from joma.host.words import brief
 from joma.measure._gram import checked, gram, lower_gram, scaling
-from joma.theory.arguments import Number, real
 
 LEAST = 20
 """Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much."""

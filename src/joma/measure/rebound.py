@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief
 from joma.measure.intervals import mean_interval
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 FEWEST_POINTS = 12
 FEWEST_SEEDS = 3

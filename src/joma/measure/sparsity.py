@@ -28,12 +28,12 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, shown
 from joma.host.words import brief
 from joma.measure._sparsity_blocks import Attention, Block, Options, for_each, per_query
 from joma.measure._sparsity_checks import at_most, checked_keep, checked_queries, checked_threshold, part_of
 from joma.measure._sparsity_cuda import Passes, covers, seen_keys
 from joma.measure.attention import attention_stats
-from joma.theory.arguments import Number, shown
 
 
 def mass_above(

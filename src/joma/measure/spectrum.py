@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers
 from joma.host.words import brief
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
-from joma.theory.arguments import Number, as_numbers
 
 GRAM_SIDE = 256
 """Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""

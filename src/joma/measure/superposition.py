@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from joma.host.arguments import Number, as_numbers, as_tensor, floating, integer, number
 from joma.host.words import counted
 from joma.theory._bilinear_flow import Norm, attended_unchecked, must_be_a_norm, pulled_back
-from joma.theory.arguments import Number, as_numbers, as_tensor, floating, number, whole
 
 
 class Bilinear(nn.Module):
@@ -58,7 +58,7 @@ class Bilinear(nn.Module):
         super().__init__()
         sizes = {"tokens": tokens, "outputs": outputs, "queries": queries}
         for name, size in sizes.items():
-            whole(size, name, 1)
+            integer(size, name, 1)
         seeds = [int(seed) for seed in seeds]
         if not seeds:
             raise ValueError("a bilinear model needs at least one member: seeds is empty")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from joma.theory.arguments import Number, as_tensor, floating
+from joma.host.arguments import Number, as_tensor, floating
 from joma.theory.attention import Attention
 from joma.theory.flow import Activation, identity
 

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from joma.host.arguments import Number, as_tensor
 from joma.host.words import brief, counted
 from joma.models._attention import Attention as Attention  # part of a decoder's config, so it is asked for here
 from joma.models._attention import See, attend
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part
 from joma.models.products import linear
-from joma.theory.arguments import Number, as_tensor
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
 Activation = Literal["relu", "gelu", "silu", "identity"]

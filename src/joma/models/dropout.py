@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.models.parts import compiled_part
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 _SIGN = 1 << 31
 _PLACE = 0x85EBCA6B

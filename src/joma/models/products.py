@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers
 
 _HALF = {"on": False}
 """For the whole process. A compiled step must see the change: torch.compile guards an entry of a dict, cannot trace a

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from joma.host.arguments import Number, as_tensor
 from joma.host.devices import lacking
 from joma.host.words import counted
 from joma.models.decoder import Decoder
@@ -19,7 +20,6 @@ from joma.probes._sparsity import KEEP, AttentionSparsity
 from joma.probes._transformers import collect
 from joma.probes.decoder import ensemble_entropy, ensemble_sparsity
 from joma.probes.lengths import SEQ_LEN, default_seq_len, lengths_of
-from joma.theory.arguments import Number, as_tensor
 
 LOGITS = 1 << 26
 """Logits at a time, of all heads of one layer, where a model forms them itself: 256 MiB in float32."""

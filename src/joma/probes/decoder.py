@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.measure.attention import attention_stats
 from joma.measure.correlation import pearson
 from joma.models.decoder import Decoder
 from joma.probes._sparsity import KEEP, of_products
-from joma.theory.arguments import Number, as_numbers, as_tensor
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of features, output matrix, output bias and targets, as `joma.training.cross_entropy` takes and gives them."""

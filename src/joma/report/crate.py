@@ -13,7 +13,7 @@ from typing import Any
 import joma
 from joma.claims.execute import Result
 from joma.claims.ledger import findings_json
-from joma.host.files import as_json, whole
+from joma.host.files import as_json, atomically
 from joma.runs import Run, RunError
 
 _CONTEXT = "https://w3id.org/ro/crate/1.1/context"
@@ -34,7 +34,7 @@ def write_crate(result: Result, out: Path | None = None) -> Path:
     content["ro-crate-metadata.json"] = as_json(metadata(result))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+        with atomically(place) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(result.run, result.run.name)
             for name, text in content.items():
                 archive.writestr(name, text)

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from joma.host.files import whole
+from joma.host.files import atomically
 from joma.runs.dims import Named, coordinates
 from joma.runs.errors import RunError
 from joma.runs.store import Run
@@ -65,7 +65,7 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     try:
         _check_replaceable(place)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as unfinished, unfinished.open("wb") as stream:
+        with atomically(place) as unfinished, unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from joma.host import limits
-from joma.host.files import whole
+from joma.host.files import atomically
 from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 
 APPLICATION_ID = 0x6A6F6D61  # "joma"
@@ -68,7 +68,7 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
     """A new run file with its tables and rows of `meta`, complete or not there at all. Call it with the lock held."""
     for orphan in path.parent.glob(f".{escape(path.name)}.*.new"):  # of a creator that was killed: we hold the lock
         orphan.unlink(missing_ok=True)
-    with whole(path) as unfinished:
+    with atomically(path) as unfinished:
         with sqlite_errors_explained(path):
             connection = sqlite3.connect(unfinished, isolation_level=None)
             try:

@@ -22,7 +22,7 @@ from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
 from joma.runs.session import meta_row
-from joma.runs.values import Packed, pack, plain_config, shape_of, unpack_all, valid_name, valid_step, whole
+from joma.runs.values import Packed, integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -87,8 +87,8 @@ class Run(Checked):
         meta: dict[str, Any] = {
             "study": valid_name(study, "a study"),
             "config": plain_config(config),
-            "version": whole(version, "version"),
-            "seed": None if seed is None else whole(seed, "seed"),
+            "version": integer(version, "version"),
+            "seed": None if seed is None else integer(seed, "seed"),
             "versions": versions(),
             "machine": machine(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

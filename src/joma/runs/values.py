@@ -91,13 +91,13 @@ def valid_name(name: object, what: str = "a series") -> str:
 
 def valid_step(step: object) -> int:
     """A step that SQLite can hold."""
-    index = whole(step, "step")
+    index = integer(step, "step")
     if not 0 <= index < 2**63:
         raise RunError(f"step must lie between 0 and 2^63 - 1, got {index}")
     return index
 
 
-def whole(value: object, what: str) -> int:
+def integer(value: object, what: str) -> int:
     """An integer of Python's or numpy's."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)

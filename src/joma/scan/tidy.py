@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from joma.host.errors import BadInput
-from joma.host.files import whole
+from joma.host.files import atomically
 from joma.scan.curves import Curve, Scan
 
 COLUMNS = ("step", "epoch", "measure", "group", "layer", "expert", "head", "value")
@@ -56,7 +56,7 @@ def rows_of_table(scans: Sequence[Scan]) -> Iterator[dict[str, Any]]:
 def write_table(scans: Sequence[Scan], to: str, path: Path) -> Path:
     """Write the numbers of scans as "csv" or "parquet", whole or not at all; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as unfinished, unfinished.open("wb") as stream:
+    with atomically(path) as unfinished, unfinished.open("wb") as stream:
         {"csv": _csv, "parquet": _parquet}[to](scans, stream)
     return path
 

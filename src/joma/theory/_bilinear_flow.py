@@ -10,19 +10,19 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from joma.host.words import brief
-from joma.theory._integrate import integrate_together
-from joma.theory.arguments import (
+from joma.host.arguments import (
     Number,
     as_tensor,
     at_least_dims,
     common_shape,
     described,
     floating,
+    integer,
     real,
     shown,
-    whole,
 )
+from joma.host.words import brief
+from joma.theory._integrate import integrate_together
 
 Norm = Literal["unit", "softmax", "none"]
 """What c is divided by: its 2-norm, as on the slides; its sum, as in softmax attention; nothing."""
@@ -123,7 +123,7 @@ class ScanSnap:
         prior = _probabilities(prior, "prior", "prior", 1, "(classes,)").to(self.p)
         if prior.shape != (count,):
             raise ValueError(f"prior must have shape ({count},), one number per class, got {tuple(prior.shape)}")
-        words = count if self.vocabulary is None else whole(self.vocabulary, "vocabulary", count)
+        words = count if self.vocabulary is None else integer(self.vocabulary, "vocabulary", count)
         for name, value in {"query": self._queries(), "prior": prior, "vocabulary": words}.items():
             object.__setattr__(self, name, value)
         assert self._lead is not None  # rates and p fit together

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, alongside, positive, real, shown, together
 from joma.host.words import brief
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
 from joma.theory._radial_law import must_be_law
-from joma.theory.arguments import Number, alongside, positive, real, shown, together
 from joma.theory.radial import RadialLaw
 
 Side = Literal[1, -1]

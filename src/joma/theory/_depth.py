@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joma.host.arguments import together
 from joma.theory._quadrature import jacobi_rule
-from joma.theory.arguments import together
 
 LARGEST = 35.0  # of |mu| and |v0|: beyond it exp(v^2/2) leaves the range of float64
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, positive, together
 from joma.host.words import brief
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, positive, together
 
 
 class Bytes(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory.arguments import as_tensor
+from joma.host.arguments import as_tensor
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, described, integer, must_be_callable, number, real, shown, times
 from joma.theory._dormand_prince import Field, Tolerance, TooStiff, solve
-from joma.theory.arguments import Number, described, must_be_callable, number, real, shown, times, whole
 
 Method = Literal["DOP853", "Radau", "LSODA"]
 """DOP853 is built in, the others are scipy's."""
@@ -49,7 +49,7 @@ def integrate(
     tolerance = Tolerance(number(rtol, "rtol", least=FINEST), number(atol, "atol", least=0))
     if method not in ("DOP853", "Radau", "LSODA"):
         raise ValueError(f"method must be 'DOP853', 'Radau' or 'LSODA', got {shown(method)}")
-    slope = _counted(field, start, whole(max_evaluations, "max_evaluations", 1), end=float(at[-1]))
+    slope = _counted(field, start, integer(max_evaluations, "max_evaluations", 1), end=float(at[-1]))
     solver = solve if method == "DOP853" else partial(_solve_by_scipy, method)
     with _few_threads(start.numel()):
         try:

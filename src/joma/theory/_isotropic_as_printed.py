@@ -12,6 +12,7 @@ from math import pi
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, integer, number, positive, real, together
 from joma.theory._critical import (
     CriticalPoint,
     Linearisation,
@@ -35,7 +36,6 @@ from joma.theory._mixture import (
 )
 from joma.theory._quadrature import half_line
 from joma.theory._radial_law import must_be_law
-from joma.theory.arguments import Number, number, positive, real, together, whole
 from joma.theory.radial import RadialLaw
 
 
@@ -72,7 +72,7 @@ def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
     True
     """
     must_be_law(law)
-    n = whole(law.dimension, "the law's dimension", 2)
+    n = integer(law.dimension, "the law's dimension", 2)
     given = real(s, "s")
     distance = given.double()[..., None]  # the nodes lie as far out as 1e50
     end = law.radius if law.radius == math.inf else 1.0

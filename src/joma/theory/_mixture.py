@@ -9,10 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.words import brief
-from joma.theory._guard import guarded
-from joma.theory._radial_law import must_be_law
-from joma.theory.arguments import (
+from joma.host.arguments import (
     Number,
     alongside,
     at_least_dims,
@@ -22,6 +19,9 @@ from joma.theory.arguments import (
     shown,
     together,
 )
+from joma.host.words import brief
+from joma.theory._guard import guarded
+from joma.theory._radial_law import must_be_law
 from joma.theory.radial import RadialLaw
 
 Slopes = tuple[float, float]

@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, integer, real, shown
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import half_line, with_slope
-from joma.theory.arguments import Number, real, shown, whole
 
 
 class RadialLaw(ABC):
@@ -117,7 +117,7 @@ class RadialLaw(ABC):
         """`count` independent x': (count, dimension), float64, on the generator's device."""
         if not isinstance(generator, torch.Generator | None):
             raise ValueError(f"generator must be a torch.Generator or None, got {shown(generator)}")
-        radii = self._radii(whole(count, "count", 1), generator)
+        radii = self._radii(integer(count, "count", 1), generator)
         return radii[:, None] * directions(int(count), self.dimension, generator)
 
     def _theta1(self, s: Tensor) -> Tensor:

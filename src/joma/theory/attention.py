@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, common_shape, floating, integer, must_be_callable, number, real, shown
 from joma.host.words import brief
 from joma.theory._guard import guarded, half_in_single
-from joma.theory.arguments import Number, common_shape, floating, must_be_callable, number, real, shown, whole
 
 Kind = Literal["linear", "exp", "softmax"]
 Sigma = Callable[[Tensor], Tensor]
@@ -152,7 +152,7 @@ def random_orthonormal(width: int, count: int, *, generator: torch.Generator) ->
     >>> torch.allclose(u.mT @ u, torch.eye(3, dtype=torch.float64))
     True
     """
-    if whole(count, "count", 1) > whole(width, "width", 1):
+    if integer(count, "count", 1) > integer(width, "width", 1):
         raise ValueError(f"count must not exceed width: {count} orthonormal vectors do not fit into {width} dimensions")
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"generator must be a torch.Generator, got {shown(generator)}")

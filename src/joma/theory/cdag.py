@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, alongside, at_least_dims, real, together
 from joma.host.words import brief
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, alongside, at_least_dims, real, together
 
 
 class Signals(NamedTuple):

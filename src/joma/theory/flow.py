@@ -17,9 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.words import brief
-from joma.theory._integrate import Method, integrate, integrate_together
-from joma.theory.arguments import (
+from joma.host.arguments import (
     Number,
     as_numbers,
     as_tensor,
@@ -33,6 +31,8 @@ from joma.theory.arguments import (
     real,
     shown,
 )
+from joma.host.words import brief
+from joma.theory._integrate import Method, integrate, integrate_together
 from joma.theory.attention import Attention, value_and_derivative
 
 __all__ = [

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, at_least_dims, common_shape, number, positive, real, times, together, within
 from joma.host.words import brief
 from joma.theory._galore_memory import Bytes, adam_bytes, galore_bytes, lora_bytes
 from joma.theory._galore_spectrum import Spectrum, joined, operator_of, spectrum_of
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, at_least_dims, common_shape, number, positive, real, times, together, within
 
 __all__ = [
     "Bytes",

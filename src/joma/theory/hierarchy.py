@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, alongside, as_tensor, at_least_dims, integer, real, shown, together, within
 from joma.host.words import brief
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, alongside, as_tensor, at_least_dims, real, shown, together, whole, within
 
 Count = int | Sequence[int] | np.ndarray | Tensor
 """A whole number, or several of them: depths and heights."""
@@ -288,11 +288,11 @@ def _by_class(p0: Number, **tables: Tensor) -> tuple[Tensor, ...]:
 
 def _widths(depth: int, branching: int | Sequence[int]) -> list[int]:
     """Nodes on each level, from the root's children to the tokens."""
-    levels = whole(depth, "depth", 1)
+    levels = integer(depth, "depth", 1)
     children = list(branching) if isinstance(branching, Sequence) else [branching] * levels
     if len(children) != levels:
         raise ValueError(f"branching must be a number or one for each of the {levels} levels, got {len(children)}")
-    factors = [whole(count, "branching", 1) for count in children]
+    factors = [integer(count, "branching", 1) for count in children]
     return [prod(factors[: i + 1]) for i in range(levels)]
 
 

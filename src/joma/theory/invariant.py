@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, at_least_dims, common_shape, positive, real, shown, together, within
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, at_least_dims, common_shape, positive, real, shown, together, within
 from joma.theory.attention import Attention, Sigma, derivative
 
 Estimate = Literal["published", "integrated", "self-consistent", "identity"]

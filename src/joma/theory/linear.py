@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, at_least_dims, positive, real, times, together
 from joma.host.words import brief
 from joma.theory._guard import guarded
-from joma.theory.arguments import Number, at_least_dims, positive, real, times, together
 
 
 @guarded

@@ -20,6 +20,7 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, integer, must_be_callable, number, real
 from joma.host.words import brief
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
@@ -35,7 +36,6 @@ from joma.theory._quadrature import (
     sphere_area,
 )
 from joma.theory._radial_law import RadialLaw, directions, normal, radii, uniform
-from joma.theory.arguments import Number, must_be_callable, number, real, whole
 
 __all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw", "StudentT"]
 
@@ -53,7 +53,7 @@ class Gaussian(RadialLaw):
     radius = inf
 
     def __post_init__(self) -> None:
-        whole(self.dimension, "dimension", 1)
+        integer(self.dimension, "dimension", 1)
         number(self.scale, "scale", above=0)
 
     @half_in_single
@@ -91,7 +91,7 @@ class Ball(RadialLaw):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        whole(self.dimension, "dimension", 1)
+        integer(self.dimension, "dimension", 1)
         number(self.radius, "radius", above=0)
 
     @property
@@ -145,7 +145,7 @@ class StudentT(RadialLaw):
     radius = inf
 
     def __post_init__(self) -> None:
-        whole(self.dimension, "dimension", 1)
+        integer(self.dimension, "dimension", 1)
         number(self.nu, "nu", above=1)  # below that E|u| is infinite, and with it theta2
 
     @half_in_single
@@ -203,7 +203,7 @@ class ExponentialRadial(RadialLaw):
     radius = inf
 
     def __post_init__(self) -> None:
-        whole(self.dimension, "dimension", 1)
+        integer(self.dimension, "dimension", 1)
         number(self.rate, "rate", above=0)
 
     @cached_property
@@ -265,7 +265,7 @@ class RadialDensity(RadialLaw):
         return brief(self)
 
     def __post_init__(self) -> None:
-        whole(self.dimension, "dimension", 1)
+        integer(self.dimension, "dimension", 1)
         must_be_callable(self.profile, "profile")
         if not (isinstance(self.radius, float) and self.radius == inf):
             number(self.radius, "radius", above=0)

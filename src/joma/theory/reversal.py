@@ -19,10 +19,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, at_least_dims, integer, positive, real, together
 from joma.host.words import brief
 from joma.theory._guard import guarded
 from joma.theory._row_gap import solve
-from joma.theory.arguments import Number, at_least_dims, positive, real, together, whole
 
 
 @guarded
@@ -111,7 +111,7 @@ def row_recursion(visits: int, *, tokens: Number, rate: Number) -> Tensor:
     >>> row_recursion(2, tokens=100, rate=0.5)
     tensor([0.0000, 0.5000, 0.9968], dtype=torch.float64)
     """
-    steps = whole(visits, "visits", 0)
+    steps = integer(visits, "visits", 0)
     count, speed = together(tokens=_tokens(tokens), rate=positive(rate, "rate"))
     others, push = torch.log(count.double() - 1), torch.log(count.double()) + torch.log(speed.double())
     gaps = [torch.zeros_like(others)]

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from joma.host.arguments import Number, at_least_dims, positive, real, times, together, within
 from joma.host.words import brief
 from joma.theory._depth import LARGEST, excess, position, relative_depth
-from joma.theory.arguments import Number, at_least_dims, positive, real, times, together, within
 
 REMAINDER_BOUND = 0.8643247772318799
 """sup of R(r, mu), reached at r = 1, |mu| = 1.8722; the paper has sqrt(pi/2) + 1 = 2.2533 (eq. 88)."""

@@ -21,10 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.words import brief
-from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_unchecked, must_be_a_norm
-from joma.theory._guard import guarded
-from joma.theory.arguments import (
+from joma.host.arguments import (
     Number,
     alongside,
     at_least_dims,
@@ -33,6 +30,9 @@ from joma.theory.arguments import (
     together,
     within,
 )
+from joma.host.words import brief
+from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_unchecked, must_be_a_norm
+from joma.theory._guard import guarded
 
 __all__ = [
     "GainBounds",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from joma.theory.arguments import whole
+from joma.host.arguments import integer
 from joma.training.ensemble import Ensemble, Origin
 from joma.training.optimizers import Optimizer
 
@@ -70,7 +70,7 @@ def branch(
     if renew is False and other_state:
         kinds = f"{optimizer.kind} cannot go on with what {base.optimizer.kind} remembers"
         raise ValueError(f"renew must be True or left out, since {kinds}, got False")
-    last = base.steps if steps is None else whole(steps, "steps", 1)
+    last = base.steps if steps is None else integer(steps, "steps", 1)
     return replace(
         base,
         origin=Origin(of, at, other_state if renew is None else renew),

@@ -53,7 +53,7 @@ def test_the_gain_is_that_of_the_best_loss_over_frequencies(ablations):
     frequencies = float(found.value("learned/loss by frequency"))
     assert effect.effect == pytest.approx(frequencies - 0.5015)
     assert effect.difference == pytest.approx(0.2)
-    assert finding.beside["frozen"]["loss"] == pytest.approx(0.7015)
+    assert finding.details["frozen"]["loss"] == pytest.approx(0.7015)
 
 
 def test_learned_embeddings_become_alike_or_not(ablations):

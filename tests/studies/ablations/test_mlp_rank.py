@@ -82,5 +82,5 @@ def test_ranks_are_shares_of_their_start(ablations):
     doubled = changed(run, lambda name, step, value: value * (2 if name.endswith("rank/up") else 1))
     for before, after in zip(judge(mlp_rank.STUDY, run), judge(mlp_rank.STUDY, doubled), strict=True):
         assert after.verdict == before.verdict
-        for one, other in zip(before.beside.values(), after.beside.values(), strict=True):
+        for one, other in zip(before.details.values(), after.details.values(), strict=True):
             assert other == pytest.approx(one)

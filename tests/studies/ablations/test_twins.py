@@ -132,13 +132,13 @@ def test_the_twin_stands_beside_the_verdict(tmp_path):
     effects = finding.printed.effects
     assert list(effects) == [f"layer {i}, rebound with residual against no residual" for i in (1, 2)]
     assert [round(one.effect, 6) for one in effects.values()] == [0.5, 0.3]
-    assert finding.beside["no residual"]["layer 2 drop"] == pytest.approx(0.7)
-    assert finding.beside["residual"]["layer 1 valley at share of training"] == 0.5
-    assert finding.beside["residual"]["loss"] == 1.0
+    assert finding.details["no residual"]["layer 2 drop"] == pytest.approx(0.7)
+    assert finding.details["residual"]["layer 1 valley at share of training"] == 0.5
+    assert finding.details["residual"]["loss"] == 1.0
     assert "rebound with no residual" in finding.measured
     falls = shows(tmp_path / "falls", np.linspace(2, 1, 5)[None, :, None] * np.ones((4, 1, 2)))
     assert falls.verdict == "undecided"  # it ends before it has a valley, so a longer run may rebound
-    assert falls.beside["no dropout"]["layer 2 valley at share of training"] == 1.0
+    assert falls.details["no dropout"]["layer 2 valley at share of training"] == 1.0
 
 
 def test_networks_that_diverged_tell_nothing(tmp_path):
@@ -154,7 +154,7 @@ def test_networks_that_diverged_tell_nothing(tmp_path):
     one = needs(tmp_path / "1 of 4", curves(0.5), curves(0.04), diverged={"no residual": [0]})
     assert one.verdict == "holds"
     assert {effect.seeds for effect in one.printed.effects.values()} == {3}
-    assert one.beside["diverged and left out"] == {"runs of no residual": 1.0}
+    assert one.details["diverged and left out"] == {"runs of no residual": 1.0}
     assert shows(tmp_path / "shows", curves(), diverged={"no dropout": [0, 1]}).verdict == "not run"
     assert shows(tmp_path / "twin", curves(), diverged={"dropout": [0, 1, 2, 3]}).verdict == "holds"
 

@@ -187,7 +187,7 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
     one = lost(good, tmp_path / "one", 1, marked=marked)
     for finding in judge(STUDY, one):
         assert finding.verdict == "holds"
-        assert finding.beside["diverged and left out"] == {"networks": 1}
+        assert finding.details["diverged and left out"] == {"networks": 1}
         assert "diverged and left out: networks 1" in finding.measured
         assert "unknown" not in finding.measured
     assert found(STUDY, one, findings.SIGNS).main.seeds == 2

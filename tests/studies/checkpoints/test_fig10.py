@@ -49,7 +49,7 @@ def test_it_runs_judges_and_draws(result):
         assert finding.main.seeds == 2
         assert finding.main.effect == pytest.approx(np.mean(shares["trained/patterns"]))
         assert finding.main.control_effect == pytest.approx(np.mean(shares[control]))
-        assert finding.beside["neurons"] == {"of each network": 64}
+        assert finding.details["neurons"] == {"of each network": 64}
 
 
 def test_the_same_config_gives_the_same_findings_and_each_network_its_own_seed(result, tmp_path):
@@ -136,7 +136,7 @@ def test_networks_that_did_not_learn_are_left_out_or_nothing_is_judged(tmp_path)
             for finding in STUDY.judge(copy):
                 assert finding.verdict == "holds"
                 assert finding.main.seeds == 3
-                assert finding.beside["left out because they did not learn"] == {"networks": 1}
+                assert finding.details["left out because they did not learn"] == {"networks": 1}
         for end in (5.0, np.nan):
             spoilt = changed(
                 run, tmp_path / f"{end}", lambda name, step, x, end=end: x * 0 + end if "losses" in name else x
@@ -185,7 +185,7 @@ def test_a_model_folder_is_read_beside_its_untrained_twin(tmp_path):
     text.write_text("def f ( self ) : return self . x = y , import z\n" * 400)
     config = dataclasses.replace(SMALL, model=str(tmp_path / "model"), text=str(text), seeds=1)
     result = execute(STUDY, config, tmp_path, pictures=False)
-    assert result.findings[0].beside["neurons"] == {"of each network": 48}
+    assert result.findings[0].details["neurons"] == {"of each network": 48}
     assert {finding.verdict for finding in result.findings} == {OPEN}  # it was trained once
     with pytest.raises(ValueError, match="seeds must be 1 with a model"):
         dataclasses.replace(config, seeds=3)

@@ -203,7 +203,7 @@ def test_networks_that_did_not_learn_are_left_out_and_counted(tmp_path):
             for finding in STUDY.judge(copy):
                 assert finding.verdict == "holds"
                 assert finding.main.seeds == 3
-                assert finding.beside["left out because they did not learn"] == {"networks": 1}
+                assert finding.details["left out because they did not learn"] == {"networks": 1}
 
         def most(name, step, value):
             return value + 9 if name.endswith("/loss") else value  # the first has no place before its name

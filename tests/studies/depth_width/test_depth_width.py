@@ -277,7 +277,7 @@ def timed(tmp_path_factory):
 
 def test_steps_are_timed(timed):
     assert 0 < facts(timed, "text, 1 layers")["seconds per step"] < 10
-    assert "milliseconds per network and step" in found(STUDY, timed, _claims.DEEPER[DEEP]).beside
+    assert "milliseconds per network and step" in found(STUDY, timed, _claims.DEEPER[DEEP]).details
     assert "times the time of a step" in STUDY.draw(timed)[0].alt
 
 
@@ -442,7 +442,7 @@ def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
     assert sweep.diverged == 3
     np.testing.assert_allclose(sweep.at_best(1), 0.6, atol=0.01)  # the other rate
     finding = found(STUDY, run, _claims.DEEPER["sympy"])
-    assert finding.beside["networks left out"] == {"diverged on Python source": 3.0}
+    assert finding.details["networks left out"] == {"diverged on Python source": 3.0}
     for drawing in STUDY.draw(run):
         says_what_is_seen(drawing)
 

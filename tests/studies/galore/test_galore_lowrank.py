@@ -268,7 +268,7 @@ def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
     with changed(run, tmp_path / "run", lose_one) as copy:
         assert np.isnan(rank(copy, "1 layer")[1]).all()
         finding = found(STUDY, copy, claims.LOW)
-        assert finding.beside["diverged and left out"] == {"runs of 1 layer": 1.0}
+        assert finding.details["diverged and left out"] == {"runs of 1 layer": 1.0}
         with house_style():
             for drawing in STUDY.draw(copy):
                 says_what_is_seen(drawing)

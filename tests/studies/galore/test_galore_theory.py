@@ -97,7 +97,7 @@ def test_memory_by_hand(run):
     assert run.value("memory/galore matrices")[0] == 2 * 8 * (4 * square + 3 * wide)
     weights = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 2 * 32000 * 512 + 17 * 512
     assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
-    formula = found(STUDY, run, tables.STATES).beside["by the formula, G"]
+    formula = found(STUDY, run, tables.STATES).details["by the formula, G"]
     assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
 
 

@@ -185,9 +185,9 @@ def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
     run = record(tmp_path / "run", EVERYWHERE, spoiled, **lost)
     represent = found(STUDY, run, hblt_alignment.REPRESENT)
     assert represent.verdict == "holds"
-    assert represent.beside["networks left out"] == {why: 2.0}  # one of each depth
+    assert represent.details["networks left out"] == {why: 2.0}  # one of each depth
     assert f"networks left out: {why} 2" in represent.measured
-    assert "networks left out" not in found(STUDY, run, hblt_alignment.CERTAIN).beside  # it was of rho = 0.8
+    assert "networks left out" not in found(STUDY, run, hblt_alignment.CERTAIN).details  # it was of rho = 0.8
 
 
 def test_what_is_not_a_number_is_left_out(tmp_path):
@@ -205,8 +205,8 @@ def test_one_seed_decides_nothing(tmp_path):
 
 def test_where_training_adds_most_is_told(tmp_path):
     represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), hblt_alignment.REPRESENT)
-    assert represent.beside["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
-    assert any(case.startswith("largest in block 3, height 1") for case in represent.beside)
+    assert represent.details["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
+    assert any(case.startswith("largest in block 3, height 1") for case in represent.details)
 
 
 def test_what_is_measured_on_was_never_trained_on(tiny):

@@ -170,7 +170,7 @@ def test_who_counts_and_who_is_counted_as_lost():
 
 
 def test_a_finding_of_no_network_is_not_run_and_of_one_undecided():
-    claim = Claim("gain", "JoMA Sec. 6", "It gains.", empirical=True, matters=0.1)
+    claim = Claim("gain", "JoMA Sec. 6", "It gains.", matters=0.1)
     fates = Fates(np.array([False, False]), np.array([True, False]))
 
     def verdict(*cases):

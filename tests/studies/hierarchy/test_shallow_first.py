@@ -401,7 +401,7 @@ def test_networks_that_are_lost_are_left_out_and_counted(run, tmp_path, lost):
         finding = found(STUDY, spoilt, claim)
         why = "diverged" if lost == "diverged_at" else "did not learn"
         assert finding.verdict == "holds"
-        assert finding.beside["networks left out"] == {why: 1.0}
+        assert finding.details["networks left out"] == {why: 1.0}
         assert f"networks left out: {why} 1" in finding.measured
 
 

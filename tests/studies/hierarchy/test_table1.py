@@ -145,7 +145,7 @@ def test_a_claim_on_two_columns_needs_both(tmp_path):
     assert seen["more-latents-align-less"] == "not run"
     assert {seen[name] for name in TABLE} == {"holds"}  # of the column that learned, beside its own numbers
     lowest = found(STUDY, run, table1.LOWEST)
-    assert lowest.beside["the table"]["mean"] == pytest.approx(TABLE1[0].ncorr[0].mean)
+    assert lowest.details["the table"]["mean"] == pytest.approx(TABLE1[0].ncorr[0].mean)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
     end[0] = -5.0  # would turn every verdict
     run = record(tmp_path / "run", LOW, end, **lost)
     for finding in judge(STUDY, run):
-        assert finding.beside["networks left out"] == {why: 1.0}
+        assert finding.details["networks left out"] == {why: 1.0}
         assert f"networks left out: {why} 1" in finding.measured
     seen = verdicts(STUDY, run)
     assert {seen[name] for name in TABLE} == {"holds"}
@@ -179,7 +179,7 @@ def test_one_seed_decides_nothing(tmp_path):
 
 def test_the_largest_gain_is_told_with_its_step(tmp_path):
     lowest = found(STUDY, record(tmp_path / "run", LOW, published()), table1.LOWEST)
-    largest = lowest.beside["largest gain over the untrained network"]
+    largest = lowest.details["largest gain over the untrained network"]
     assert largest["step"] == CONFIG.steps
     assert largest["gain"] == pytest.approx(0.3, abs=1e-3)
 

@@ -168,7 +168,7 @@ def test_residuals_of_both_forms_are_measured(run, tmp_path):
 
 def test_what_a_relu_does_from_zero_stands_beside(run):
     (finding,) = (one for one in judge(STUDY, run) if one.claim is claims.ZERO_EXP)
-    assert finding.beside == {"ReLU from a zero start": {"largest |v′|": 0.0}}
+    assert finding.details == {"ReLU from a zero start": {"largest |v′|": 0.0}}
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [1.0, np.nan]])

@@ -142,7 +142,7 @@ def test_both_limits_of_eq_57_are_zero(run):
     far = run.value("1.5/far")
     assert (far[0] > 0).all()
     assert (far[1] < 0).all()
-    limits = found(STUDY, run, lemma4.LIMIT).beside["limits"]
+    limits = found(STUDY, run, lemma4.LIMIT).details["limits"]
     assert all(0 <= limit < 1e-25 for limit in limits.values())
     slow = np.array(lemma4.FAR[1:]) ** -0.02
     assert lemma4._limit(*slow) == pytest.approx(0, abs=1e-15)

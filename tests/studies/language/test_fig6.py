@@ -134,7 +134,7 @@ def test_every_top_layer_must_come_back_and_no_other(tmp_path):
         )
         finding = found(fig6.STUDY, run, fig6.TOP)
         assert finding.verdict == verdict
-        assert finding.beside["lower layers"] == {"that drop and come back": 2.0 * (back[0] > 0), "of": 2.0}
+        assert finding.details["lower layers"] == {"that drop and come back": 2.0 * (back[0] > 0), "of": 2.0}
         assert set(finding.printed.effects) == {"L = 4, layer 3", "L = 4, layer 4"}
 
 
@@ -244,7 +244,7 @@ def test_logits_must_follow_the_theorem_more_than_frequencies(tmp_path, theorem,
     finding = found(fig6.STUDY, run, fig6.LOGITS)
     assert finding.verdict == verdict
     assert finding.main.control_effect == pytest.approx(abs(frequency))
-    assert finding.beside["L = 1"]["log frequency, with its sign"] == pytest.approx(frequency)
+    assert finding.details["L = 1"]["log frequency, with its sign"] == pytest.approx(frequency)
 
 
 def test_logits_without_a_correlation_are_not_run(tmp_path):
@@ -326,7 +326,7 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
     for claim in EVERYTHING:
         finding = found(fig6.STUDY, run, claim)
         assert (finding.verdict, finding.main.seeds) == ("holds", 5), claim.name
-        assert finding.beside["diverged and left out"], claim.name
+        assert finding.details["diverged and left out"], claim.name
 
 
 def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
@@ -352,7 +352,7 @@ def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
     for name in ("fig6-top-layers", "fig6-bottom-layers", "fig6-deeper-is-better"):
         assert (of[name].verdict == "not run") == (left == 0)
         if left:
-            assert of[name].beside["diverged and left out"] == {"runs of L2": 3.0 - left}
+            assert of[name].details["diverged and left out"] == {"runs of L2": 3.0 - left}
         if left == 1 or (left and name == "fig6-top-layers"):  # a valley is that of two other seeds at least
             assert of[name].verdict == "undecided"
     said = " ".join(f"{finding.measured} {finding.control}" for finding in of.values())

@@ -50,7 +50,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert recorded.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
     assert np.isfinite(recorded.best_loss(run, "sweep")[:2]).all()
     pattern = found(fig8.STUDY, run, fig8.PATTERN)
-    assert pattern.beside["diverged and left out"] == {"runs at 1e+30": 3.0}
+    assert pattern.details["diverged and left out"] == {"runs at 1e+30": 3.0}
     assert "unknown" not in pattern.measured
     together = found(fig8.STUDY, run, fig8.TOGETHER)
     assert together.reason == "only 2 of 3 rates learn more than how frequent words are, and 3 are needed (1 diverges)"
@@ -180,7 +180,7 @@ def test_rates_that_learn_nothing_are_no_rivals(tmp_path):
     assert recorded.learned_at(idle, "sweep").tolist() == [True, True, False]
     finding = found(fig8.STUDY, idle, fig8.PATTERN)
     assert finding.verdict == "holds"
-    assert finding.beside["rates"] == {"the best": 1e-2, "its control": 1e-3}
+    assert finding.details["rates"] == {"the best": 1e-2, "its control": 1e-3}
     alone = made(tmp_path / "alone", (0.1, 0.5, 0.1), (FREQUENCIES, 2.0, FREQUENCIES))
     assert of(alone, fig8.PATTERN) == of(alone, fig8.LARGE) == of(alone, fig8.TOGETHER) == "not run"
 
@@ -204,7 +204,7 @@ def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
     run = by_hand(tmp_path / "run", fig8.STUDY, config, {"sweep": (RATES, losses, entropy, [3, 7, 11], {})})
     finding = found(fig8.STUDY, run, fig8.PATTERN)
     assert (finding.verdict, finding.main.seeds) == ("holds", 3)
-    assert finding.beside["diverged and left out"] == {f"runs at {rate:g}": 1.0 for rate in RATES}
+    assert finding.details["diverged and left out"] == {f"runs at {rate:g}": 1.0 for rate in RATES}
     assert np.isnan(fig8.comes_back(run)[:, 3]).all()
 
 
@@ -238,7 +238,7 @@ def test_a_rate_that_learns_nothing_counts_among_all_runs(tmp_path):
     losses = np.append(3 - SCORES[:6], FREQUENCIES)
     finding = found(fig8.STUDY, made(tmp_path / "run", SCORES, losses, rates=SEVEN), fig8.TOGETHER)
     assert finding.verdict == "undecided"
-    assert finding.beside["only rates that learn"]["correlation"] > 0.9
+    assert finding.details["only rates that learn"]["correlation"] > 0.9
     assert finding.main.effect < 0.5
 
 
@@ -273,8 +273,8 @@ def test_the_largest_rate_is_one_that_learns(tmp_path):
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, 2.5, FREQUENCIES), rises=last)
     finding = found(fig8.STUDY, run, fig8.LARGE)
     assert finding.verdict == "not above its control"
-    assert finding.beside["rates"] == {"the largest that learns": 1e-2, "the best, its control": 1e-3}
-    assert finding.beside["lost at 0.1, which learns nothing"]["layer 1"] == pytest.approx(0.9995)
+    assert finding.details["rates"] == {"the largest that learns": 1e-2, "the best, its control": 1e-3}
+    assert finding.details["lost at 0.1, which learns nothing"]["layer 1"] == pytest.approx(0.9995)
 
 
 @pytest.mark.parametrize(

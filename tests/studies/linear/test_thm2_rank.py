@@ -66,7 +66,7 @@ def test_a_spoiled_series_changes_a_mathematical_verdict(run, tmp_path, series, 
 def test_errors_of_both_equations_come_from_the_record(run, tmp_path):
     seen = found(STUDY, run, thm2_rank.DYNAMICS)
     assert seen.residuals["printed"] > 0.01 > EXACT >= seen.residuals["corrected"]
-    assert seen.beside["the printed equation"]["with A = 1"] > seen.residuals["printed"]
+    assert seen.details["the printed equation"]["with A = 1"] > seen.residuals["printed"]
     with altered(run, tmp_path / "run", "block/velocity off/any A", lambda x: x / 2) as copy:
         assert found(STUDY, copy, thm2_rank.DYNAMICS).residuals["printed"] == seen.residuals["printed"] / 2
 
@@ -180,7 +180,7 @@ def test_one_matrix_decides_nothing_empirical(run, tmp_path):
 
 
 def test_what_a_reader_wants_to_know_stands_beside(run):
-    beside = found(STUDY, run, thm2_rank.GRADIENT).beside["at 1 − t/t* = 0.01"]
+    beside = found(STUDY, run, thm2_rank.GRADIENT).details["at 1 − t/t* = 0.01"]
     means = {"stable rank of V": run.value("rank/V")[SOON].mean(), "of V′": run.value("rank/V'")[SOON].mean()}
     assert beside == pytest.approx(means)
 

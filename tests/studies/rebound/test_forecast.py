@@ -127,7 +127,7 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     finding = found(forecast.STUDY, beaten, claim)
     assert finding.verdict == "fails"
     assert "against earlier runs" in finding.measured
-    assert finding.beside["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
+    assert finding.details["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
 
 
 def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
@@ -144,7 +144,7 @@ def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
     assert f"{VARIANTS[0]}/at" in run
     assert f"{VARIANTS[2]}/at" not in run  # all diverged
     for claim in forecast.STUDY.claims:
-        assert found(forecast.STUDY, run, claim).beside["diverged and left out"] == {"runs of SGD, 1 layer": 3.0}
+        assert found(forecast.STUDY, run, claim).details["diverged and left out"] == {"runs of SGD, 1 layer": 3.0}
 
 
 def test_figures_say_what_is_seen(small, tmp_path):

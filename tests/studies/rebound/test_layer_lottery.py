@@ -195,7 +195,7 @@ def test_position_that_explains_too_little_is_only_qualitative(tmp_path, monkeyp
     monkeypatch.setattr(lottery, "MOST", 0.99)
     finding = found(lottery.STUDY, made(tmp_path / "run", position=2.0), lottery.POSITION)
     assert finding.verdict == "only qualitative"
-    assert finding.beside["share that 5 % of shufflings exceed"]["end"] < 0.5
+    assert finding.details["share that 5 % of shufflings exceed"]["end"] < 0.5
 
 
 def test_twins(tmp_path):
@@ -223,7 +223,7 @@ def test_networks_that_learned_nothing_do_not_count(tmp_path):
     run = made(tmp_path / "run", position=5.0, losses=losses)
     finding = found(lottery.STUDY, run, lottery.POSITION)
     assert finding.verdict == "holds"
-    assert finding.beside["networks that learned nothing"] == {"left out": 2.0}
+    assert finding.details["networks that learned nothing"] == {"left out": 2.0}
     assert "over 6 seeds" in finding.measured
     losses[:5] = 1.99
     few = found(lottery.STUDY, made(tmp_path / "few", losses=losses), lottery.POSITION)

@@ -256,7 +256,7 @@ def test_powers_are_found_and_judged(tmp_path):
     run = made(tmp_path / "run")
     assert set(verdicts(onset.STUDY, run).values()) == {"holds"}
     rate = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
-    assert rate.beside["one layer, step of the valley"]["0.02"] == pytest.approx(500, rel=0.05)
+    assert rate.details["one layer, step of the valley"]["0.02"] == pytest.approx(500, rel=0.05)
     draws_labelled_figures(onset.STUDY, run, tmp_path)
     findings_survive_json(onset.STUDY, run)
 

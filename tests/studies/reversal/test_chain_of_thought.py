@@ -55,11 +55,11 @@ def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, cla
 
 def test_what_is_measured(run):
     """SPEC: in model A a row with two answers gives each about a half; in model B both are learned."""
-    beside = found(STUDY, run, chain_of_thought.TWO_ANSWERS).beside
+    beside = found(STUDY, run, chain_of_thought.TWO_ANSWERS).details
     a, b = (beside[f"at the end, model {model}"] for model in "AB")
     assert sorted(a.values()) == pytest.approx([0.5, 0.5], abs=0.08)
     assert min(b.values()) > 0.8
-    composed = found(STUDY, run, chain_of_thought.COMPOSED).beside
+    composed = found(STUDY, run, chain_of_thought.COMPOSED).details
     assert all(values["mean M p"] < 0.2 for values in composed.values())
 
 

@@ -77,11 +77,11 @@ def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
 
 def test_what_is_measured(run):
     """SPEC: M p = 1 in A and 0.13 to 0.53 in B at the end; later, 1 - p is twice what c = 1 allows."""
-    beside = found(STUDY, run, _rows_findings.TEST).beside
+    beside = found(STUDY, run, _rows_findings.TEST).details
     assert beside["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
     assert 0.13 < beside["at the end, model B"]["smallest M p"] < 0.53
-    assert 2 < found(STUDY, run, _rows_findings.TRAIN).beside["at the end, c = 1"]["model A"] < 5
-    powers = found(STUDY, run, _rows_findings.TRAIN).beside
+    assert 2 < found(STUDY, run, _rows_findings.TRAIN).details["at the end, c = 1"]["model A"] < 5
+    powers = found(STUDY, run, _rows_findings.TRAIN).details
     assert powers["largest c that holds"]["model A"] >= powers["c of the row law"]["M = 102"]
     assert 0.5 < powers["largest c that holds"]["model B"] < powers["largest c that holds at the end"]["model B"] < 1
     assert found(STUDY, run, _rows_findings.LAW).residuals["printed"] < 0.013

@@ -194,7 +194,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
     one = record(tmp_path / "one", accuracy={taught.BASE: np.array([1.0, 1.0, 1.0, 0.2])})
     curse = found(STUDY, one, study.CURSE)
     assert curse.verdict == "holds"
-    assert curse.beside["networks left out"] == {"did not learn": 1.0}
+    assert curse.details["networks left out"] == {"did not learn": 1.0}
 
 
 def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):

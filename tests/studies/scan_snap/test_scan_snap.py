@@ -188,7 +188,7 @@ def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
 
 def test_rates_are_a_clock(run):
     assert theorems.same_clock(run) < 1e-7
-    beside = found(STUDY, run, theorems.EQUAL).beside
+    beside = found(STUDY, run, theorems.EQUAL).details
     assert beside["rates only set the clock"]["largest difference of B at equal rate × time"] < 1e-7
 
 

@@ -190,7 +190,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
     with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
         finding = found(STUDY, copy, findings.NEURONS_TOLD)
         assert finding.verdict == "holds"
-        assert finding.beside["left out because they did not learn"] == {"networks": 1}
+        assert finding.details["left out because they did not learn"] == {"networks": 1}
         assert {effect.seeds for effect in finding.printed.effects.values()} == {SEEDS - 1, SEEDS}
 
 

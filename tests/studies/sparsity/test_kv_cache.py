@@ -153,7 +153,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
         with altered(run, tmp_path / "b.sqlite", "seed 1/loss", lambda x: x * 0 + 5.7) as copy:
             finding = found(STUDY, copy, findings.ZEROS)
             assert finding.main.seeds == 3
-            assert finding.beside["left out because they did not learn"] == {"networks": 1}
+            assert finding.details["left out because they did not learn"] == {"networks": 1}
 
         def none(name, step, value):
             return value * 0 + 5.7 if name.endswith("/loss") and "seed" in name else value

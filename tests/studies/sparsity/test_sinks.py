@@ -119,7 +119,7 @@ def test_a_kind_that_never_attends_proves_nothing(tmp_path):
             finding = found(STUDY, copy, findings.SOFTMAX)
             assert finding.verdict == "holds"
             assert finding.printed.effects["made language"].seeds == SEEDS - 1
-            assert finding.beside["left out because they did not learn"] == {"networks": 1}
+            assert finding.details["left out because they did not learn"] == {"networks": 1}
 
 
 def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
@@ -136,10 +136,10 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", never_attends) as copy:
-        told = found(STUDY, copy, findings.SINKS).beside["made language"]
+        told = found(STUDY, copy, findings.SINKS).details["made language"]
         assert told["strongest head"] == pytest.approx(0.4)
         assert told["step with half of the final mass"] == 50
-        beside = found(STUDY, copy, findings.SOFTMAX).beside["made language"]
+        beside = found(STUDY, copy, findings.SOFTMAX).details["made language"]
         assert beside["loss minus that of softmax, in nats"] == pytest.approx(0.0)
 
 
@@ -240,4 +240,4 @@ def test_one_network_that_keeps_its_sink_leaves_it_open(tmp_path):
             with altered(run, tmp_path / f"{kind}.sqlite", f"{COPY}/{kind}/attention/mass", one) as copy:
                 finding = found(STUDY, copy, claim)
                 assert finding.verdict == OPEN
-                assert finding.beside["made language"]["networks with a head above 30 %"] == 1
+                assert finding.details["made language"]["networks with a head above 30 %"] == 1

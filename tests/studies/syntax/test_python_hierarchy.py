@@ -352,7 +352,7 @@ def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
             for copy in (bad, marked):  # whether or not the trainer has seen it
                 findings = STUDY.judge(copy)
                 assert [finding.verdict for finding in findings] == list(verdicts(STUDY, run).values())
-                assert all(one.beside["diverged and left out"] == {"networks": 1} for one in findings)
+                assert all(one.details["diverged and left out"] == {"networks": 1} for one in findings)
                 assert findings[4].main.seeds == 3
                 assert Scores(copy).written.shape[1] == 3
         # one seed is left; none is; no control on shuffled text is left; one is

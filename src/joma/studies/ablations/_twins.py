@@ -212,7 +212,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
             at_most(f"{layer}, {part} with {without}", left.value, claim.matters or 0.0, claim.unit)
             for layer, left in by_layer(run, without, part, of).items()
         ],
-        beside=numbers(run, whole, without, of=of),
+        details=numbers(run, whole, without, of=of),
     )
 
 
@@ -230,7 +230,7 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
         claim,
         _hardest_by_layer(claim, _there(run, variant, "rebound", of)),
         expected=expected,
-        beside=numbers(run, variant, twin, of=of),
+        details=numbers(run, variant, twin, of=of),
     )
 
 

@@ -48,7 +48,6 @@ ORTHONORMAL = Claim(
     "rebound-with-orthonormal-embeddings",
     "JoMA Sec. 2",
     "The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and rebounds.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=FIGURE_6,
@@ -57,7 +56,6 @@ FROZEN = Claim(
     "rebound-with-random-embeddings",
     "JoMA Sec. 7",
     "More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=FIGURE_6,
@@ -66,7 +64,6 @@ BETTER_LEARNED = Claim(
     "learned-embeddings-help",
     "JoMA Sec. 7",
     "Training the embeddings too makes learning more effective and generalisation better.",
-    empirical=True,
     matters=BETTER,
     unit="nats",
 )
@@ -74,7 +71,6 @@ ALIKE_LEARNED = Claim(
     "learned-embeddings-become-alike",
     "JoMA Sec. 7",
     "Trained embeddings of similar words become similar: they are less orthogonal than random vectors.",
-    empirical=True,
     matters=ALIKE,
     unit="%",
 )
@@ -82,7 +78,6 @@ LOGITS = Claim(
     "logits-with-orthonormal-embeddings",
     "JoMA Thm 1",
     "With orthonormal embeddings, softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("thm1-softmax/softmax-published", "fig6/logits-of-a-language-model"),
@@ -114,7 +109,7 @@ def _better(run: Run) -> Finding:
         compare(*below),
         expected=expected,
         what="gain in loss over predicting each word by its frequency",
-        beside=_losses(run, *ALL_WORDS) | diverged(run, ALL_WORDS),
+        details=_losses(run, *ALL_WORDS) | diverged(run, ALL_WORDS),
     )
 
 
@@ -134,7 +129,7 @@ def _alike(run: Run) -> Finding:
         compare(found / random - 1),
         expected=expected,
         what="excess of the mean |cos| between words over that of frozen random vectors",
-        beside={name: {"mean |cos|": compare(ends).value} for name, ends in coherence.items()}
+        details={name: {"mean |cos|": compare(ends).value} for name, ends in coherence.items()}
         | diverged(run, ["learned"]),
     )
 
@@ -160,7 +155,7 @@ def _logits(run: Run) -> Finding:
         expected=expected,
         what="correlation of Theorem 1's estimate with the logits",
         size=[at_least("mean correlation", compare(theorem).value, HIGH)],
-        beside={name: {"correlation": compare(ends).value} for name, ends in found.items()}
+        details={name: {"correlation": compare(ends).value} for name, ends in found.items()}
         | {"log frequency": {"|correlation|": compare(frequency).value}}
         | diverged(run, FEW_WORDS),
     )

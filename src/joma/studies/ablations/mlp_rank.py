@@ -45,7 +45,6 @@ BOUNCES = Claim(
     "mlp-rank-bounces",
     "JoMA Sec. 4",
     "The rank of the MLP's lower matrix first drops and then bounces back.",
-    empirical=True,
     matters=SHARE,
     unit="%",
     ceiling=1.0,
@@ -55,7 +54,6 @@ NONLINEAR = Claim(
     "mlp-rank-needs-nonlinearity",
     "JoMA Sec. 8",
     "The weights become low rank and then high rank again because the MLP is nonlinear.",
-    empirical=True,
     matters=SHARE,
     unit="%",
     ceiling=1.0,
@@ -65,7 +63,6 @@ TOGETHER = Claim(
     "mlp-rank-follows-entropy",
     "JoMA Sec. 4",
     "MLP and attention move together: the rank of the MLP falls and rises with the entropy of attention.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("mlp-rank/mlp-rank-bounces", *FIGURE_6),
@@ -98,7 +95,7 @@ def _together(run: Run) -> Finding:
         expected=expected,
         what="correlation of rank with entropy",
         size=[at_least(f"{layer}: mean correlation", one.value, CLOSE) for layer, one in found.items()],
-        beside=numbers(run, "ReLU", of=RANK),
+        details=numbers(run, "ReLU", of=RANK),
     )
 
 

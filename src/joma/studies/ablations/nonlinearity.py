@@ -35,7 +35,6 @@ REBOUND = Claim(
     "rebound-needs-nonlinearity",
     "JoMA Sec. 5",
     "Attention entropy rebounds because the MLP is nonlinear. With a linear MLP it would not rebound.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=(*FIGURE_6, "eq6/only-nonlinear-rebounds"),
@@ -44,7 +43,6 @@ LINEAR = Claim(
     "linear-mlp-stays-sparse",
     "JoMA Thm 2",
     "With a linear MLP, attention becomes sparse during training and does not become dense again.",
-    empirical=True,
     matters=MATTERS / 2,  # below a rebound of MATTERS by so much: nearer to none than to one that matters
     unit="nats",
     uses=("thm2/one-hot",),
@@ -54,7 +52,6 @@ GELU = Claim(
     "JoMA Sec. 4",
     "With a nonlinear activation, attention becomes sparse and then dense. Tested here: GELU, which is not "
     "homogeneous.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=FIGURE_6,
@@ -63,7 +60,6 @@ DROP_OF_MLP = Claim(
     "drop-needs-mlp",
     "JoMA Thm 1",
     "Attention logits follow from the weights of the MLP above. Tested here: does the drop in entropy need the MLP?",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=(*FIGURE_6, "thm1-softmax/softmax-published"),
@@ -72,7 +68,6 @@ REBOUND_OF_MLP = Claim(
     "rebound-needs-mlp",
     "JoMA eq. 6",
     "Attention entropy rebounds when the less salient weights of the MLP above it catch up.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=(*FIGURE_6, "eq6/entropy-rebounds"),
@@ -110,7 +105,7 @@ def _linear(run: Run) -> Finding:
             for what, layers in needed.items()
             for layer, found in layers.items()
         ],
-        beside=numbers(run, "identity", "ReLU"),
+        details=numbers(run, "identity", "ReLU"),
     )
 
 

@@ -31,7 +31,7 @@ SAMPLES = "compared with latents of other samples"
 def _claim(name: str, source: str, says: str, unit: str, uses: tuple[str, ...] = ()) -> Claim:
     """About a share (%), a correlation (no unit) or a sum of angles (°)."""
     matters, ceiling = (DEGREES, None) if unit == "°" else (MARGIN, 1.0)
-    return Claim(name, source, says, empirical=True, matters=matters, unit=unit, ceiling=ceiling, uses=uses)
+    return Claim(name, source, says, matters=matters, unit=unit, ceiling=ceiling, uses=uses)
 
 
 SIGNS = _claim(
@@ -194,7 +194,7 @@ def _of_share(run: Run, claim: Claim, own: str, other: str, what: str, needed: f
         what=what,
         expected=expected,
         size=[at_least("share", float(np.mean(value)), needed, "%")],
-        beside=_and_lost(run, {name: _means(*rows) for name, rows in seen.items()}),
+        details=_and_lost(run, {name: _means(*rows) for name, rows in seen.items()}),
     )
 
 
@@ -221,7 +221,7 @@ def _rule(run: Run) -> Finding:
         what="share of edges whose weight has the sign of corr(f, δ)",
         expected=expected,
         size=[at_least("share", float(np.mean(seen[SMALL])), ALL, "%")],
-        beside=_and_lost(
+        details=_and_lost(
             run,
             {
                 name: {"share": float(np.mean(seen[name])), "untrained": float(np.mean(agree[name][0]))}
@@ -267,7 +267,7 @@ def _ends(run: Run) -> Finding:
             beyond(ENDS, "fall of corr(z_α, δ) beyond that of the untrained network", fall("C1 out", "C1 first")),
             beyond(ENDS, "fall of corr(z_β, f) beyond that of the untrained network", fall("C2 input", "C2 second")),
         ],
-        beside=_and_lost(
+        details=_and_lost(
             run,
             {
                 "corr(z_α, δ) while learning": _by_layer(seen, names[:3]),
@@ -314,7 +314,7 @@ def _residual(run: Run) -> Finding:
                 compare(seen[0] - seen[1], through[0] - direct[0]),
             )
         ],
-        beside=_and_lost(
+        details=_and_lost(
             run,
             {
                 "untrained": {"between layers": float(through[0].mean()), "on residual edges": float(direct[0].mean())},
@@ -343,7 +343,7 @@ def _learned(run: Run) -> Finding:
                 0.0,
             )
         ],
-        beside=_and_lost(
+        details=_and_lost(
             run,
             {
                 "corr(z_β, f) of first-layer nodes": {

@@ -149,7 +149,7 @@ def _picture(run: Run) -> Finding:
         printed=[at_least("smallest share of draws with equal signs", share.min(), 1.0, "%")],
         direction=[_more_often(run, "sign/signs", "sign/control")],
         controls=[_without_premises(run, "sign/control")],
-        beside=_by_dimension(run, share, _share(run, "sign/control")),
+        details=_by_dimension(run, share, _share(run, "sign/control")),
     )
 
 
@@ -168,7 +168,7 @@ def _constant(run: Run) -> Finding:
             at_least("smallest distance above the bound of each draw", slack, -EXACT),
             at_most("distance of signals in a plane from that bound", float(run.value("plane/slack")), EXACT),
         ],
-        beside={
+        details={
             f"C = {c:g}": {"smallest normalised conclusion": float(v), "C₄": float(b)}
             for c, v, b in zip(_cdag_draws.THRESHOLDS, least, bound, strict=True)
         },
@@ -184,7 +184,7 @@ def _same_latent(run: Run) -> Finding:
         printed=[at_least("smallest share of draws with a positive conclusion", share.min(), 1.0, "%")],
         corrected=_all_positive("a + b < 90°", inside, violated),
         controls=[_without_premises(run, "sign/control")],
-        beside=_by_dimension(run, share, _share(run, "sign/control")),
+        details=_by_dimension(run, share, _share(run, "sign/control")),
     )
 
 
@@ -243,7 +243,7 @@ def _gate(run: Run) -> Finding:
         ],
         direction=[_more_often(run, "sign/gated", "sign/gated control")],
         controls=[_without_premises(run, "sign/gated control")],
-        beside=_by_dimension(run, share, _share(run, "sign/gated control")),
+        details=_by_dimension(run, share, _share(run, "sign/gated control")),
     )
 
 

@@ -30,7 +30,6 @@ RANK_TOP = Claim(
     "rank-of-top-layers",
     "JoMA Fig. 7",
     "In the top layers, the stable rank of the MLP's lower matrix drops and then bounces back.",
-    empirical=True,
     matters=BACK,
     unit="%",
 )
@@ -38,7 +37,6 @@ RANK_BOTTOM = Claim(
     "rank-of-bottom-layers",
     "JoMA Fig. 7",
     "In the bottom layers, the stable rank of the MLP's lower matrix drops and does not bounce back.",
-    empirical=True,
     matters=DROP,
     unit="%",
     ceiling=1.0,
@@ -47,7 +45,6 @@ ENTROPY = Claim(
     "entropy-over-checkpoints",
     "JoMA Fig. 7",
     "Over training, attention entropy drops and bounces back, less clearly than the stable rank.",
-    empirical=True,
     matters=BACK,
     unit="%",
 )
@@ -55,7 +52,6 @@ EMBEDDING = Claim(
     "embeddings-nearly-orthogonal",
     "JoMA talk slide embeddings",
     "At every layer, the vectors of different tokens are almost orthogonal.",
-    empirical=True,
     matters=CLOSE,
     ceiling=1.0,
 )
@@ -147,7 +143,7 @@ def _rebounds(
         expected=expected,
         size=list(size),
         controls=[beyond(RANK_BOTTOM, "drop as a share of the start, in the layer where it is least certain", least)],
-        beside=_numbers(run, name, kept, moves, some),
+        details=_numbers(run, name, kept, moves, some),
     )
 
 
@@ -166,7 +162,7 @@ def _bottom(run: Run) -> Finding:
         what="drop as a share of the start",
         expected=expected,
         size=[below("upper end of the largest share of a drop that comes back", most, BACK, "%")],
-        beside=_numbers(run, "stable rank", kept, moves, some),
+        details=_numbers(run, "stable rank", kept, moves, some),
     )
 
 
@@ -182,7 +178,7 @@ def _embedding(run: Run) -> Finding:
         {_stage(layer): _closeness(met[:, layer]) for layer in layers},
         what="1 - mean |cos| between vectors of different tokens",
         expected=expected,
-        beside={
+        details={
             _stage(layer): {
                 "mean |cos|": float(met[:, layer, 0].mean()),
                 "of random vectors": float(met[:, layer, 1].mean()),

@@ -63,7 +63,6 @@ UNRELATED = Claim(
     "neurons-hold-unrelated-patterns",
     "JoMA Fig. 10",
     "One MLP neuron is switched on by several combinations of tokens that are unrelated to each other.",
-    empirical=True,
     matters=MARGIN,
     unit="%",
     ceiling=1.0,
@@ -72,7 +71,6 @@ LEARNED = Claim(
     "superposition-is-learned",
     "JoMA App. A.4",
     "Training makes a neuron hold several queries with their patterns.",
-    empirical=True,
     matters=MARGIN,
     unit="%",
     ceiling=1.0,
@@ -168,7 +166,7 @@ def _more_neurons(run: Run, claim: Claim, beside: str, control: str, expected: s
         },
         what="share of neurons that hold two or more patterns",
         expected=expected,
-        beside={
+        details={
             "neurons": {"of each network": float(run.value("trained/patterns").size)},
             "contexts more alike than shuffled contexts, in standard deviations": {
                 network: -float(one) for network, one in z.items()

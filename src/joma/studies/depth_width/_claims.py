@@ -24,7 +24,6 @@ def _deeper(name: str, data: str) -> Claim:
         name,
         "MobileLLM Sec. 2",
         f"At equal parameter count, the deepest and thinnest network has a lower loss than the shallowest on {data}.",
-        empirical=True,
         matters=MATTERS,
         unit="nats",
     )
@@ -39,7 +38,6 @@ BEST = Claim(
     "best-shape-is-deeper",
     "MobileLLM Sec. 2",
     "At equal parameter count, the best shape has more layers than the shallowest.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -47,7 +45,6 @@ SHAPE = Claim(
     "shape-matters-more-than-rate",
     "MobileLLM Sec. 1",
     "In small models the shape matters: it changes the loss more than the next-best learning rate does.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -55,7 +52,6 @@ HIERARCHY = Claim(
     "deep-trees-favour-depth",
     "JoMA talk slide MobileLLM",
     "Depth helps because data are hierarchical: it gains more on a deep tree than on a flat one that says as much.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -63,7 +59,6 @@ ORDER = Claim(
     "order-favours-depth",
     "JoMA talk slide MobileLLM",
     "Depth helps because text is structured: it gains more on text than on the same text with its words shuffled.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -106,7 +101,7 @@ def _deeper_on(run: Run, kind: str) -> Finding:
         expected=expected,
         what=f"loss with {layers_of(sweep, 0)} (control: with {layers_of(sweep, last)})",
         controls=[_beyond("the gain less what the next-best rate changes", gain)],
-        beside={**_shapes(sweep), **_left_out(sweep)},
+        details={**_shapes(sweep), **_left_out(sweep)},
     )
 
 
@@ -127,7 +122,7 @@ def judge_best(run: Run) -> Finding:
         {words(s.kind): compare(s.at_best(0), s.chosen(s.deeper)) for s in sweeps},
         expected=expected,
         what="loss of the shallowest shape (control: the best deeper shape)",
-        beside={"layers of the best shape": {words(sweep.kind): float(sweep.best_layers) for sweep in sweeps}},
+        details={"layers of the best shape": {words(sweep.kind): float(sweep.best_layers) for sweep in sweeps}},
     )
 
 
@@ -154,20 +149,20 @@ def judge_hierarchy(run: Run) -> Finding:
     """The gain by depth on the deep tree against that on the flat tree."""
     ideal = run.value("tree/ideal")
     room = ideal[:, 1] - ideal[:, 0]
-    beside = {
+    details = {
         "lowest possible loss": dict(zip((words(DEEP), words(FLAT)), map(float, ideal[:, 0]), strict=True)),
         "what a reader that adds up tokens lacks": dict(zip((words(DEEP), words(FLAT)), map(float, room), strict=True)),
     }
-    return _more(HIERARCHY, Sweep(run, DEEP), Sweep(run, FLAT), control_learns=True, beside=beside)
+    return _more(HIERARCHY, Sweep(run, DEEP), Sweep(run, FLAT), control_learns=True, details=details)
 
 
 def judge_order(run: Run) -> Finding:
     """The gain by depth on the first text against that on the same text shuffled. That one has little to learn."""
     first = next(iter(kinds_of(run)))
-    return _more(ORDER, Sweep(run, first), Sweep(run, SHUFFLED), control_learns=False, beside={})
+    return _more(ORDER, Sweep(run, first), Sweep(run, SHUFFLED), control_learns=False, details={})
 
 
-def _more(claim: Claim, one: Sweep, other: Sweep, *, control_learns: bool, beside: Numbers) -> Finding:
+def _more(claim: Claim, one: Sweep, other: Sweep, *, control_learns: bool, details: Numbers) -> Finding:
     expected = (
         f"a deeper shape gains at least {MATTERS} nats more on {words(one.kind)} than on {words(other.kind)}, beyond "
         "chance (95 %)"
@@ -181,7 +176,7 @@ def _more(claim: Claim, one: Sweep, other: Sweep, *, control_learns: bool, besid
         compare(one.gain(), other.gain()),
         expected=expected,
         what=f"gain of the best deeper shape on {words(one.kind)} (control: on {words(other.kind)})",
-        beside={**beside, "depth": best, **_left_out(one), **_left_out(other)},
+        details={**details, "depth": best, **_left_out(one), **_left_out(other)},
     )
 
 

@@ -18,7 +18,6 @@ LOW = Claim(
     "gradient-is-low-rank",
     "GaLore Sec. 3.2",
     "The gradient of every weight matrix has a low stable rank.",
-    empirical=True,
     matters=0.5,  # of the stable rank of a Gaussian matrix with the same norms: a factor of two
     unit="%",
     ceiling=1.0,
@@ -27,7 +26,6 @@ FALLS = Claim(
     "gradient-rank-falls",
     "GaLore Lemma 3.3",
     "The stable rank of the gradient falls during training.",
-    empirical=True,
     matters=0.1,  # of the untrained network's: what falls by less than a tenth stays where it is
     unit="%",
     ceiling=1.0,
@@ -36,7 +34,6 @@ CAPTURES = Claim(
     "quarter-rank-captures",
     "GaLore Table 2",
     "A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.",
-    empirical=True,
     matters=0.1,  # of the energy: more than random matrices with the same norms would let it keep
     unit="%",
     ceiling=1.0,
@@ -45,7 +42,6 @@ SLOW = Claim(
     "subspace-changes-slowly",
     "GaLore Sec. 1",
     "The subspace of the gradient changes slowly: a projector can be used for 200 steps.",
-    empirical=True,
     matters=0.25,  # of the subspace: as much again as random subspaces of a quarter of the dimensions share
     unit="%",
     ceiling=1.0,
@@ -54,7 +50,6 @@ NODES_FALL = Claim(
     "nodes-become-low-rank",
     "JoMA talk slide K",
     "With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.",
-    empirical=True,
     matters=0.1,  # as for gradients
     unit="%",
     ceiling=1.0,
@@ -64,7 +59,6 @@ NODES_BELOW = Claim(
     "nodes-gradient-is-lower",
     "JoMA talk slide K",
     "Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.",
-    empirical=True,
     matters=0.1,  # as for gradients
     unit="%",
     ceiling=1.0,
@@ -74,7 +68,6 @@ ROWS = Claim(
     "nodes-rows-carry-it",
     "JoMA talk slide K",
     "The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.",
-    empirical=True,
     matters=1.0,  # a factor of two between the ratio of growth rates and that of the control
     unit="doublings",
     uses=("thm2-rank/nodes-row-growth",),

@@ -73,7 +73,7 @@ def judge_low(run: Run) -> Finding:
             what="share of the control's stable rank that is missing",
             size=[at_most("largest stable rank, as a share of the shorter side", max(largest), 1 / QUARTER, "%")],
             controls=_batches_are_large(run),
-            beside=told(run, _ranks_beside(run)),
+            details=told(run, _ranks_beside(run)),
         )
 
     return judged(LOW, expected, run, judge)
@@ -148,7 +148,7 @@ def judge_falls(run: Run) -> Finding:
             _cases(run, found),
             expected=expected,
             what="share of the untrained stable rank that is lost",
-            beside=told(
+            details=told(
                 run,
                 {
                     f"share lost, mean over matrices, {name}": {
@@ -183,7 +183,7 @@ def judge_captures(run: Run) -> Finding:
             what="share of the energy in the first m/4 directions",
             size=[at_least("smallest share of energy", smallest, MOST, "%")],
             controls=_batches_are_large(run),
-            beside=told(run, _energies_beside(run)),
+            details=told(run, _energies_beside(run)),
         )
 
     return judged(CAPTURES, expected, run, judge)
@@ -226,7 +226,7 @@ def judge_slow(run: Run) -> Finding:
             expected=expected,
             what="overlap of the first m/4 directions over one refresh",
             size=[at_least("smallest overlap, as a share of that of two batches", min(near), NEAR, "%")],
-            beside=told(run, _slow_beside(run)),
+            details=told(run, _slow_beside(run)),
         )
 
     return judged(SLOW, expected, run, judge)

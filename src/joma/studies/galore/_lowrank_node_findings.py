@@ -46,7 +46,7 @@ def judge_nodes_fall(run: Run) -> Finding:
             expected=expected,
             what="share of the untrained stable rank of V that is lost",
             controls=[beyond(NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()],
-            beside=told(run, {f"stable rank of V, {name}": _ends(*both) for name, both in paths.items()}),
+            details=told(run, {f"stable rank of V, {name}": _ends(*both) for name, both in paths.items()}),
         )
 
     return judged(NODES_FALL, expected, run, judge)
@@ -72,7 +72,7 @@ def judge_nodes_below(run: Run) -> Finding:
             cases,
             expected=expected,
             what="share by which the stable rank of V' is below that of V",
-            beside=told(run, beside),
+            details=told(run, beside),
         )
 
     return judged(NODES_BELOW, expected, run, judge)
@@ -101,7 +101,7 @@ def judge_rows(run: Run) -> Finding:
                 at_least("smallest ratio of growth rates", ratios, WIDELY),
                 at_least("smallest share of the fall that norms alone give", explained, HALF, "%"),
             ],
-            beside=told(run, beside),
+            details=told(run, beside),
         )
 
     return judged(ROWS, expected, run, judge)

@@ -101,7 +101,7 @@ def reversible(run: Run) -> Finding:
         what="relative error of G",
         expected="The formula gives the gradient that autograd gives.",
         control={f"{BENT} activations": float(run.value(f"network/{BENT}")[0].min())},
-        beside={"relative error": off},
+        details={"relative error": off},
     )
 
 
@@ -116,7 +116,7 @@ def polynomial(run: Run) -> Finding:
         what="relative error of G",
         expected="The formula gives the gradient that autograd gives.",
         control={f"{BENT} activations": float(run.value(f"network/{BENT}")[0].min())},
-        beside={"smallest error as printed": {kind: float(each[0].min()) for kind, each in off.items()}},
+        details={"smallest error as printed": {kind: float(each[0].min()) for kind, each in off.items()}},
     )
 
 
@@ -134,7 +134,7 @@ def remainder(run: Run) -> Finding:
                 f"error over the linear term at logits of {sizes[0]:g}", _worst(e[0] for e in error.values()), sizes[0]
             ),
         ],
-        beside={"slope by number of classes": slopes},
+        details={"slope by number of classes": slopes},
     )
 
 
@@ -149,7 +149,7 @@ def logits(run: Run) -> Finding:
         expected=f"Logits that are small by a factor of {LOGIT} give an error of at most {LOGIT:.0%}.",
         printed=[at_most(f"error at logits of {LOGIT} √K", _worst(beside.values()), LOGIT, "%")],
         corrected=[at_most(f"error at logits of {LOGIT}", _worst(own.values()), LOGIT, "%")],
-        beside={"error by number of classes, logits beside √K": beside},
+        details={"error by number of classes, logits beside √K": beside},
     )
 
 
@@ -174,7 +174,7 @@ def bounded(run: Run) -> Finding:
         expected="No stable rank is above the bound, in no family and at no time.",
         printed=[at_most(f"{what}, {family}", off, KEPT) for family, off in over["printed"].items()],
         corrected=[at_most(what, _worst(over["corrected"].values()), KEPT)],
-        beside={"share of random cases above the printed bound": broken},
+        details={"share of random cases above the printed bound": broken},
     )
 
 
@@ -193,7 +193,7 @@ def half(run: Run) -> Finding:
             at_most("largest distance from the limit", _worst(abs(last[k] / end[k] - 1) for k in end), ENDED, "%"),
             at_most("stable rank at the end, generic inputs", last[halves.SAME], 1 + ENDED),
         ],
-        beside={"stable rank at the end": last},
+        details={"stable rank at the end": last},
     )
 
 
@@ -214,7 +214,7 @@ def rank_one(run: Run) -> Finding:
                 "mean stable rank at the start", float(run.value("rank one/rank at the start").mean()), 1 + 10 * ENDED
             ),
         ],
-        beside={"stable rank at the end": {"small rate": late, "high rate": high}},
+        details={"stable rank at the end": {"small rate": late, "high rate": high}},
     )
 
 
@@ -227,7 +227,7 @@ def contracts(run: Run) -> Finding:
         expected="In no step is the factor of |R| above the bound.",
         printed=[at_most(f"largest factor minus bound, {name}", off, KEPT) for name, off in over["printed"].items()],
         corrected=[at_most("largest factor minus bound", _worst(over["corrected"].values()), KEPT)],
-        beside={"largest factor minus the bound of the proof": over["proof"]},
+        details={"largest factor minus the bound of the proof": over["proof"]},
     )
 
 
@@ -243,7 +243,7 @@ def constant(run: Run) -> Finding:
             at_most("largest factor minus bound", _worst(_above(run, name, "proof") for name in groups), KEPT),
             at_least("constant that the steepest case needs", reached, 1.98),
         ],
-        beside={"constant that is needed": {"as printed": 1.0, "measured": reached}},
+        details={"constant that is needed": {"as printed": 1.0, "measured": reached}},
     )
 
 

@@ -101,7 +101,7 @@ def memory_states(run: Run) -> Finding:
                 "G",
             )
         ],
-        beside={
+        details={
             "by the formula, G": _by_model(read["galore"] / UNITS[ODD]),
             "formula over print": _by_model(read["galore"] / UNITS[ODD] / read["printed states"]),
         },
@@ -127,7 +127,7 @@ def memory_total(run: Run) -> Finding:
                 "G",
             )
         ],
-        beside={
+        details={
             "by the formula, G": _by_model((read["weights"] + read["galore"]) / UNITS[ODD]),
             "by the formula, GiB": _by_model((read["weights"] + read["galore"]) / 2**30),
         },

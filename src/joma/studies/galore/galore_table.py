@@ -47,7 +47,6 @@ CLOSE = Claim(
     "close-to-full-rank",
     "GaLore Table 2",
     "GaLore trains almost as well as full rank, and much better than factors of the same rank.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -56,7 +55,6 @@ FIRST = Claim(
     "GaLore Table 2",
     "No method with low rank reaches the perplexity of full rank.",
     corrected="No method with low rank reaches full rank if full rank may have GaLore's smaller rate in the blocks.",
-    empirical=True,
     matters=GAP / 2,  # half of what the paper prints between full rank and the next method
     unit="nats",
 )
@@ -64,7 +62,6 @@ ADAPTERS = Claim(
     "better-than-adapters",
     "GaLore Table 2",
     "GaLore reaches a lower perplexity than LoRA and ReLoRA of the same rank.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -72,7 +69,6 @@ FACTORS = Claim(
     "factors-are-worst",
     "GaLore Table 2",
     "Weights that are products of two factors have the highest perplexity of all methods.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -80,7 +76,6 @@ SUBSPACE = Claim(
     "subspace-of-the-gradient",
     "GaLore Sec. 4",
     "The leading singular vectors of the gradient are the right subspace to train in: a random one is worse.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -93,7 +88,6 @@ TIME = Claim(
     "little-overhead",
     "GaLore Sec. 4",
     "Computing subspaces and projecting costs less than a tenth of the time of a step.",
-    empirical=True,
     matters=0.01,  # of a step: less would not be seen in a bill
     unit="%",
 )
@@ -101,7 +95,6 @@ PRINTED = Claim(
     "printed-perplexities",
     "GaLore Table 2",
     "At 60 million parameters full rank has perplexity 34.06, GaLore 34.88, LoRA 34.99, ReLoRA 37.04, low rank 78.18.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
 )
@@ -161,14 +154,14 @@ def _effect(
     what: str,
     corrected: dict[str, Comparison] | None = None,
     size: tuple[Test, ...] = (),
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
 ) -> Finding:
     """By the interval over seeds; not run where a method did not learn with any seed."""
     if not all(found.seeds for found in [*cases.values(), *(corrected or {}).values()]):
         reason = "a method of this comparison learned no more than how frequent tokens are"
         return not_run(claim, expected, reason, AT_PAPER_SCALE)
-    shown = {**(beside or {}), **_perplexities(table)}
-    return by_effect(claim, cases, corrected=corrected, expected=expected, what=what, size=size, beside=shown)
+    shown = {**(details or {}), **_perplexities(table)}
+    return by_effect(claim, cases, corrected=corrected, expected=expected, what=what, size=size, details=shown)
 
 
 def _perplexities(table: Table) -> Numbers:
@@ -196,7 +189,7 @@ def _close(run: Run) -> Finding:
         expected=f"a lower loss than low rank, and a loss at most {GAP:.3f} nats above tuned full rank, as printed",
         what="loss of low rank (control: GaLore)",
         size=(_clearly_at_most("GaLore minus tuned full rank", gap, GAP, "nats"),),
-        beside={
+        details={
             f"GaLore minus {shown(method)}": {"nats": found.difference, "half of its interval": found.half_width}
             for method in (FULL, SCALED)
             if (found := table.more(GALORE, method)).seeds
@@ -269,7 +262,7 @@ def _memory(run: Run) -> Finding:
         expected=expected,
         what="share off",
         control={"Adam against GaLore's formula": wrong},
-        beside={shown(method): _mebibytes(table, method) for method in table.tried},
+        details={shown(method): _mebibytes(table, method) for method in table.tried},
     )
 
 
@@ -289,7 +282,7 @@ def _time(run: Run) -> Finding:
         compare(np.full_like(galore, SLOWER), galore / adam - 1),
         expected=expected,
         what="overhead allowed (control: overhead measured)",
-        beside={shown(method): _speed(table, method) for method in table.tried if table.long_trials(method)},
+        details={shown(method): _speed(table, method) for method in table.tried if table.long_trials(method)},
     )
 
 

@@ -62,7 +62,7 @@ def of_learned(
     if not all(one.seeds for one in cases):
         return not_run(claim, expected, fates.reason, at_paper_scale(study))
     shown = {**(beside or {}), **fates.left_out}
-    return by_effect(claim, found, expected=expected, corrected=corrected, beside=shown, **evidence)
+    return by_effect(claim, found, expected=expected, corrected=corrected, details=shown, **evidence)
 
 
 def _cases(form: Compared) -> Sequence[Comparison]:

@@ -156,7 +156,7 @@ def _remainder(run: Run) -> Finding:
         printed=[at_most(what, off["printed"], ORDER)],
         corrected=[at_most(what, off["corrected"], ORDER)],
         controls=[at_most("distance as printed at L = 2H, where the first order vanishes,", balanced, eps**2)],
-        beside={"mean order": {f"as {kind}": found.mean() for kind, found in order.items()}},
+        details={"mean order": {f"as {kind}": found.mean() for kind, found in order.items()}},
     )
 
 
@@ -183,7 +183,7 @@ def _deep(run: Run) -> Finding:
             above("co-occurrence of siblings in the deepest tree", siblings[-1], SURE),
         ],
         controls=[below("co-occurrence of pairs that meet just below its root", strangers[-1], SURE)],
-        beside={
+        details={
             "siblings": dict(zip(depths, siblings, strict=True)),
             "pairs that meet just below the root": dict(zip(depths, strangers, strict=True)),
         },
@@ -220,7 +220,7 @@ def _sparse(run: Run) -> Finding:
         tolerance=EXACT,
         expected="1 − ρ₀ = 2/D for D equally likely classes.",
         control={"each class turns on half of the latents": np.abs(half - 2 / classes).max()},
-        beside={"1 − ρ₀": {f"{count} classes:": value for count, value in zip(classes, gap, strict=True)}},
+        details={"1 − ρ₀": {f"{count} classes:": value for count, value in zip(classes, gap, strict=True)}},
     )
 
 

@@ -27,7 +27,7 @@ def _claim(
     name: str, source: str, says: str, corrected: str | None = None, *, uses: Sequence[str] = (), **numbers: Any
 ) -> Claim:
     ids = tuple(one if "/" in one else f"{STUDY}/{one}" for one in uses)
-    return Claim(name, source, says, corrected, empirical=True, uses=ids, **numbers)
+    return Claim(name, source, says, corrected, uses=ids, **numbers)
 
 
 TOKEN_PULL = _claim(

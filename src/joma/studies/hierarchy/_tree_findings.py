@@ -85,7 +85,7 @@ class _Pull(NamedTuple):
         ]
 
     @property
-    def beside(self) -> dict[str, dict[str, float]]:
+    def details(self) -> dict[str, dict[str, float]]:
         names = [*(f"H = {height}" for height in range(2, DEPTH)), "through the root"]
         cases = ("pull, siblings' as 1", "co-occurrence, siblings' as 1")
         return {
@@ -112,7 +112,7 @@ def _token_pull(run: Run) -> Finding:
         "co-occurrence; it does not fall in the permuted tree",
         size=pull.form,
         controls=pull.controls,
-        beside=pull.beside,
+        details=pull.details,
     )
 
 
@@ -136,7 +136,7 @@ def _class_pull(run: Run) -> Finding:
             )
         ],
         controls=pull.controls,
-        beside=pull.beside,
+        details=pull.details,
     )
 
 
@@ -223,7 +223,7 @@ def _of_blocks(
         fates=fates(run, *names),
         study=STUDY,
         expected=expected,
-        beside={f"without the residual, {case}": numbers for case, numbers in bare.items()},
+        details={f"without the residual, {case}": numbers for case, numbers in bare.items()},
         **evidence,
     )
 
@@ -367,7 +367,7 @@ def _bottom_up(run: Run) -> Finding:
         expected=expected,
         size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, BOTTOM_UP.unit)],
         controls=told,
-        beside={
+        details={
             "step with half of the contrast": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
             "contrast in the end, in nats": dict(zip(_APART, gained.mean(0).tolist(), strict=True)),
             "contrast in the permuted tree, in nats": dict(zip(_APART, permuted.mean(0).tolist(), strict=True)),

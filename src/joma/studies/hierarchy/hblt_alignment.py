@@ -29,7 +29,6 @@ REPRESENT = Claim(
     "nodes-represent-latents",
     "JoMA Sec. 5",
     "While the hierarchy is learned, hidden nodes of the MLP come to stand for its latents.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -37,7 +36,6 @@ LOW = Claim(
     "lowest-latents-in-first-block",
     "JoMA Fig. 5",
     "Hidden nodes of the first block come to stand for the lowest latents.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("hblt-alignment/nodes-represent-latents",),
@@ -46,7 +44,6 @@ HIGH = Claim(
     "higher-latents-above",
     "JoMA Fig. 5",
     "Higher blocks form features of a higher level: their hidden nodes come to stand for the latents above the lowest.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("hblt-alignment/nodes-represent-latents",),
@@ -55,7 +52,6 @@ ORDER = Claim(
     "levels-follow-blocks",
     "JoMA Sec. 5",
     "Levels of latents correspond to blocks: a higher latent is represented in a later block.",
-    empirical=True,
     matters=MARGIN,
     uses=("hblt-alignment/lowest-latents-in-first-block", "hblt-alignment/higher-latents-above"),
 )
@@ -63,7 +59,6 @@ FIRST = Claim(
     "lowest-latents-first",
     "JoMA Fig. 5",
     "The lowest latents are learned first, then the latents above them.",
-    empirical=True,
     matters=EARLIER,
     unit="%",
     uses=("hblt-alignment/nodes-represent-latents", "thm5/shallow-means-often"),
@@ -72,7 +67,6 @@ READABLE = Claim(
     "hierarchy-is-learned",
     "JoMA Sec. 5",
     "The latent hierarchy is learned implicitly: hidden layers show the latents more clearly than the tokens do.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -81,7 +75,6 @@ CERTAIN = Claim(
     "JoMA Sec. 6",
     "Where the class determines all latents and tokens, the alignment of hidden nodes shows that the latents are "
     "learned.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("table1/latents-are-learned",),
@@ -169,7 +162,7 @@ class Scores:
 
 def _represent(run: Run) -> Finding:
     scores = Scores(run, only_learned=True)
-    return _finding(REPRESENT, scores, lambda _, x: x[:, scores.noisy, ANY], beside=_where(scores))
+    return _finding(REPRESENT, scores, lambda _, x: x[:, scores.noisy, ANY], details=_where(scores))
 
 
 def _low(run: Run) -> Finding:
@@ -193,7 +186,7 @@ def _certain(run: Run) -> Finding:
     return _finding(CERTAIN, scores, lambda _, x: x[:, ~scores.noisy, ANY], rhos=~scores.noisy)
 
 
-def _finding(claim: Claim, scores: Scores, pick: Pick, *, rhos: Any = None, beside: Numbers | None = None) -> Finding:
+def _finding(claim: Claim, scores: Scores, pick: Pick, *, rhos: Any = None, details: Numbers | None = None) -> Finding:
     """The best neuron against that of the untrained network, and against latents of other samples."""
     permuted = over_seeds(*(scores.picked(kind, pick, -1) for kind in ("neuron", "neuron, permuted latents")))
     return of_learned(
@@ -206,7 +199,7 @@ def _finding(claim: Claim, scores: Scores, pick: Pick, *, rhos: Any = None, besi
             f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between samples"
         ),
         controls=[beyond("the gain over permuted latents", permuted, matters=MARGIN)],
-        beside=beside,
+        details=details,
     )
 
 
@@ -267,7 +260,7 @@ def _readable(run: Run) -> Finding:
             at_least("gain over a probe of the tokens", beyond_tokens.difference, MARGIN),
             beyond("the gain over a probe of the tokens", beyond_tokens),
         ],
-        beside={"a probe of the tokens": {"correlation": beyond_tokens.control}},
+        details={"a probe of the tokens": {"correlation": beyond_tokens.control}},
     )
 
 

@@ -26,7 +26,6 @@ LOWEST = Claim(
     "lowest-latents-align",
     "JoMA Table 1",
     "Training gives each lowest latent a hidden node in the first block that correlates with it, at 0.94 to 1.00.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -35,7 +34,6 @@ UPPER = Claim(
     "JoMA Table 1",
     "Training gives each latent one level up a hidden node in the second block that correlates with it, at 0.55 to "
     "0.81.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -43,7 +41,6 @@ VALUES = Claim(
     "published-correlations",
     "JoMA Table 1",
     "The correlations in the table are the result of training.",
-    empirical=True,
     matters=MARGIN,
     ceiling=0.0,  # the effect is minus a distance
     uses=ALIGN,
@@ -53,7 +50,6 @@ LEARNED = Claim(
     "JoMA Sec. 6",
     "Hidden nodes learn the latents: a node chosen on some of the classes stands for its latent on the other classes "
     "too.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=ALIGN,
@@ -62,7 +58,6 @@ LEVELS = Claim(
     "lowest-level-best",
     "JoMA Sec. 6",
     "Training aligns hidden nodes with the lowest level better than with the level above.",
-    empirical=True,
     matters=MARGIN,
     uses=ALIGN,
 )
@@ -70,7 +65,6 @@ HARDER = Claim(
     "more-latents-align-less",
     "JoMA Sec. 6",
     "Training aligns hidden nodes a bit less well when there are more latents and more children.",
-    empirical=True,
     matters=MARGIN,
     uses=ALIGN,
 )
@@ -148,7 +142,7 @@ def _level(claim: Claim, run: Run, level: int) -> Finding:
         f"classes, and within {NEAR} of the table's mean",
         size=[at_most("distance from the table's mean", abs(found.value - published), NEAR)],
         controls=[beyond("the gain over permuted latents", permuted, matters=MARGIN)],
-        beside={"the table": {"mean": published}, **_most(scores, level)},
+        details={"the table": {"mean": published}, **_most(scores, level)},
     )
 
 
@@ -192,7 +186,7 @@ def _learned(run: Run) -> Finding:
         expected=f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between "
         "classes",
         controls=[beyond("the gain over permuted latents", over_seeds(trained, permuted), matters=MARGIN)],
-        beside={f"s = {s}": {"trained": one.value, "untrained": one.control} for s, one in enumerate(levels)},
+        details={f"s = {s}": {"trained": one.value, "untrained": one.control} for s, one in enumerate(levels)},
     )
 
 

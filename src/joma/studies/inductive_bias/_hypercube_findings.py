@@ -40,7 +40,6 @@ SOLVES = Claim(
     "linear-solves-the-task",
     "Saunshi et al. Table 1",
     "A linear representation learned by contrast with SGD solves the downstream task, at 99.5 %.",
-    empirical=True,
     matters=POINTS,
     unit="%",
     ceiling=1.0,
@@ -49,7 +48,6 @@ LOSSES = Claim(
     "mlp-has-the-lower-loss",
     "Saunshi et al. Table 1",
     "An MLP trained with Adam reaches a lower contrastive loss than the linear representation (5.039 against 5.134).",
-    empirical=True,
     matters=NATS,
     unit="nats",
 )
@@ -57,7 +55,6 @@ ACCURACIES = Claim(
     "linear-has-the-higher-accuracy",
     "Saunshi et al. Table 1",
     "Yet the linear representation has the higher downstream accuracy (99.5 % against 74.1 %).",
-    empirical=True,
     matters=POINTS,
     unit="%",
     ceiling=1.0,
@@ -67,7 +64,6 @@ HELPS = Claim(
     "weight-decay-helps",
     "Saunshi et al. Table 1",
     "Weight decay raises the downstream accuracy of the MLP (89.5 % against 74.1 %) at the same contrastive loss.",
-    empirical=True,
     matters=POINTS,
     unit="%",
     ceiling=1.0,
@@ -76,7 +72,6 @@ SAME_LOSS = Claim(
     "loss-does-not-decide",
     "Saunshi et al. Table 1",
     "At the same contrastive loss the linear representation has a higher downstream accuracy than the MLP.",
-    empirical=True,
     matters=POINTS,
     unit="%",
     ceiling=1.0,
@@ -148,7 +143,7 @@ def judge_equal(run: Run) -> Finding:
         printed=residual,
         what="largest difference between the losses (nats) and between codes of two views",
         control={"the raw input, whose views differ": raw - perfect},
-        beside={
+        details={
             "exact loss, all points of a small cube listed": {
                 "perfect": exact[0],
                 "spurious": exact[1],
@@ -173,7 +168,7 @@ def judge_unequal(run: Run) -> Finding:
             at_most("distance of the accuracy on the spurious one from 50 %", abs(spurious - 0.5), 0.03, "%"),
         ],
         controls=[below("accuracy on the perfect one after labels were shuffled", shuffled, 0.75, "%")],
-        beside={
+        details={
             "scrambled code of the informative coordinates": {"accuracy": scrambled},
             "raw input, without any representation": {"accuracy": raw},
         },
@@ -189,7 +184,7 @@ def judge_loss_value(run: Run) -> Finding:
         direction=[
             at_most("distance of 4.939 from the least loss of any code", abs(least - PRINTED_PERFECT), 0.005, "nats")
         ],
-        beside={
+        details={
             "ten coordinates, batch 512, temperature 0.5": {
                 "x / √10": linear,
                 "simplex of 1,024 corners": of_bits,
@@ -208,7 +203,7 @@ def judge_solves(run: Run) -> Finding:
         what="downstream accuracy of the linear representation (control: the same before training)",
         expected="99.5 ± 0.1 %, above the untrained linear map",
         size=[at_least("downstream accuracy", mean_known(end), _least_printed(LINEAR), "%")],
-        beside={"raw input, without any representation": {"accuracy": float(contrast.built("raw input").mean())}},
+        details={"raw input, without any representation": {"accuracy": float(contrast.built("raw input").mean())}},
     )
 
 
@@ -221,7 +216,7 @@ def judge_losses(run: Run) -> Finding:
         what="contrastive loss of the linear representation (control: the MLP with Adam)",
         expected="5.134 ± 0.002 against 5.039 ± 0.001 nats",
         size=[_printed("loss", name, losses[name], PRINTED_LOSS, "nats") for name in contrast.methods],
-        beside=_rows(contrast),
+        details=_rows(contrast),
     )
 
 
@@ -234,7 +229,7 @@ def judge_accuracies(run: Run) -> Finding:
         what="downstream accuracy of the linear representation (control: the MLP with Adam)",
         expected="99.5 ± 0.1 % against 74.1 ± 4.3 %",
         size=[_printed("accuracy", name, end[name], PRINTED_ACCURACY, "%") for name in (LINEAR, MLP)],
-        beside={
+        details={
             **_rows(contrast),
             "similarity of codes of points that agree in the informative coordinates alone": {
                 name: mean_known(contrast.end(name, "same bits")) for name in (LINEAR, MLP)
@@ -257,7 +252,7 @@ def judge_helps(run: Run) -> Finding:
         size=[
             _printed("accuracy", name, contrast.end(name), PRINTED_ACCURACY, "%") for name in (*contrast.decayed, MLP)
         ],
-        beside=_rows(contrast),
+        details=_rows(contrast),
     )
 
 

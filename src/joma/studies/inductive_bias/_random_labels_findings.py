@@ -27,7 +27,6 @@ FITS = Claim(
     "fits-random-labels",
     "Zhang et al. Table 1",
     "Networks fit random labels: MLPs with three and with one hidden layer reach 100 % and 99.34 % in training.",
-    empirical=True,
     matters=FITTED,
     unit="%",
     ceiling=1.0,
@@ -36,7 +35,6 @@ NO_TRUTH = Claim(
     "random-labels-do-not-generalise",
     "Zhang et al. Table 1",
     "After that the test accuracy is chance (10.5 %): the same network generalises or not, depending on the labels.",
-    empirical=True,
     matters=GENERALISES,
     unit="%",
     ceiling=1.0,
@@ -46,7 +44,6 @@ WITHOUT = Claim(
     "generalises-without-weight-decay",
     "Zhang et al. Table 1",
     "Weight decay is not why networks generalise: without it the test accuracy is about the same (52.4 % and 53.4 %).",
-    empirical=True,
     matters=GENERALISES,
     unit="%",
     ceiling=1.0,
@@ -55,7 +52,6 @@ NOT_STOPPED = Claim(
     "weight-decay-does-not-stop-it",
     "Zhang et al. Sec. 3",
     "Networks fit random labels with weight decay too.",
-    empirical=True,
     matters=FITTED,
     unit="%",
     ceiling=1.0,
@@ -64,7 +60,6 @@ LONGER = Claim(
     "small-factor-longer",
     "Zhang et al. Fig. 1",
     "Fitting random labels takes longer than fitting true ones, by a small constant factor only.",
-    empirical=True,
     matters=EPOCHS,
     unit="epochs",
 )
@@ -72,7 +67,6 @@ NOISE = Claim(
     "fits-images-of-noise",
     "Zhang et al. Fig. 1",
     "Networks fit true labels of shuffled pixels, of random pixels and of Gaussian noise as well.",
-    empirical=True,
     matters=FITTED,
     unit="%",
     ceiling=1.0,
@@ -126,7 +120,7 @@ def judge_fits(run: Run) -> Finding:
             at_least(f"training accuracy, {shape}", mean_known(end), PRINTED_TRAIN[shape] - 5e-4, "%")
             for shape, end in ends.items()
         ],
-        beside={"data": {"images": run.config["images"], "pixels": run.config["side"] ** 2}},
+        details={"data": {"images": run.config["images"], "pixels": run.config["side"] ** 2}},
     )
 
 
@@ -148,7 +142,7 @@ def judge_no_truth(run: Run) -> Finding:
                 "%",
             )
         ],
-        beside={
+        details={
             "test accuracy": {TRUE: mean_known(true), RANDOM: mean_known(test), "chance": CHANCE},
             "linear classifier, test accuracy": {TRUE: mean_known(fits.end(LINEAR, TRUE, "test"))},
         },
@@ -164,7 +158,7 @@ def judge_without(run: Run) -> Finding:
         what="test accuracy without weight decay (control: the untrained network)",
         expected="52.39 % without and 53.35 % with weight decay",
         size=[at_most("change of the test accuracy by weight decay", abs(mean_known(decayed - without)), 0.02, "%")],
-        beside={"with weight decay": {"test accuracy": mean_known(decayed)}},
+        details={"with weight decay": {"test accuracy": mean_known(decayed)}},
     )
 
 
@@ -177,7 +171,7 @@ def judge_not_stopped(run: Run) -> Finding:
         what="training accuracy on random labels with weight decay (control: a linear classifier)",
         expected="a perfect fit in spite of weight decay",
         size=[at_least("training accuracy", mean_known(decayed), 0.99, "%")],
-        beside={"without weight decay": {"training accuracy": mean_known(fits.end(DEEP, RANDOM))}},
+        details={"without weight decay": {"training accuracy": mean_known(fits.end(DEEP, RANDOM))}},
     )
 
 
@@ -203,7 +197,7 @@ def judge_noise(run: Run) -> Finding:
         what="training accuracy (control: the untrained network)",
         expected="100 % of each",
         size=[at_least(f"training accuracy, {kind}", mean_known(end), 0.9995, "%") for kind, end in ends.items()],
-        beside={"test accuracy": {kind: mean_known(fits.end(DEEP, kind, "test")) for kind in KINDS}},
+        details={"test accuracy": {kind: mean_known(fits.end(DEEP, kind, "test")) for kind in KINDS}},
     )
 
 

@@ -33,7 +33,6 @@ PUBLISHED = Claim(
     "softmax-published",
     "JoMA Thm 1",
     "½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=CLOSED_FORM,
@@ -43,7 +42,6 @@ CORRELATES = {
         f"fig2-{kind}",
         "JoMA Fig. 2",
         f"The estimate from V correlates highly with the true logits ({kind} classes).",
-        empirical=True,
         matters=MARGIN,
         ceiling=1.0,
         uses=CLOSED_FORM,
@@ -55,7 +53,6 @@ PARTS = Claim(
     "JoMA Fig. 2",
     "Neither of the two terms, ½Σv² and −½Σ‖v‖² b̄, correlates with the logits alone.",
     "The second term does not. The first term, ½Σv², does at the end of training.",
-    empirical=True,
     matters=HIGH - LOW,
     uses=CLOSED_FORM,
 )
@@ -63,7 +60,6 @@ CURRENT = Claim(
     "eq18-current-mean",
     "JoMA eq. 18",
     "The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=CLOSED_FORM,
@@ -73,7 +69,6 @@ REBUILT = Claim(
     "JoMA eq. 18",
     "A closed form gives the logits from V(t), so attention does not need training.",
     "The path of V and the inputs x give the logits: integrate eq. 17 with b̄ computed from the estimate itself.",
-    empirical=True,
     matters=CLOSE,
     ceiling=1.0,
     uses=("thm1-softmax/eq17-sum",),
@@ -83,7 +78,6 @@ GROWTH = {
         f"fig3-{kind}",
         "JoMA Fig. 3",
         f"Late in training only some components of v keep growing, and the others stop ({kind} classes).",
-        empirical=True,
         matters=CONCENTRATED,
         unit="%",
         ceiling=1.0,
@@ -180,7 +174,7 @@ def published(run: Run) -> Finding:
         what="correlation of the estimate with z at the end",
         expected=expected,
         size=[_worst_error(run, kind, "published") for kind in KINDS],
-        beside=beside | _left_out(run, *KINDS),
+        details=beside | _left_out(run, *KINDS),
     )
 
 
@@ -200,7 +194,7 @@ def figure_2(run: Run, *, kind: Kind) -> Finding:
         what="correlation with z at the end",
         expected=expected,
         size=[at_least("mean correlation at the end", own.mean(), HIGH)],
-        beside={"correlation": {f"of {name}": float(control.mean()) for name, control in controls.items()}}
+        details={"correlation": {f"of {name}": float(control.mean()) for name, control in controls.items()}}
         | _left_out(run, kind),
     )
 
@@ -265,7 +259,7 @@ def components(run: Run) -> Finding:
                 LOW,
             )
         ],
-        beside=beside | _left_out(run, *KINDS),
+        details=beside | _left_out(run, *KINDS),
     )
 
 
@@ -292,7 +286,7 @@ def current(run: Run) -> Finding:
             at_least(f"{kind} classes: smallest correlation at the three moments", found[kind].mean(0).min(), HIGH)
             for kind in KINDS
         ],
-        beside=beside | _left_out(run, *KINDS),
+        details=beside | _left_out(run, *KINDS),
     )
 
 
@@ -327,7 +321,7 @@ def rebuilt(run: Run) -> Finding:
                 CLOSE,
             )
         ],
-        beside=beside | _left_out(run, *KINDS),
+        details=beside | _left_out(run, *KINDS),
     )
 
 
@@ -351,7 +345,7 @@ def figure_3(run: Run, *, kind: Kind) -> Finding:
         what="share of the late growth in the fastest fifth of the components",
         expected=expected,
         size=[at_least("share of the components that stand still", _standing_still(moving), MOST, "%")],
-        beside={"with frozen attention": {"share of the components that stand still": _standing_still(frozen)}}
+        details={"with frozen attention": {"share of the components that stand still": _standing_still(frozen)}}
         | _left_out(run, kind),
     )
 

@@ -196,7 +196,7 @@ def _zero_exp(run: Run) -> Finding:
             above("smallest z at the end", smallest(float(z[-1, 1].min()) for z, _ in starts), FLOW),
             above("largest |z − ½Σv²| from random starts", smallest(float(each[:, 0].max()) for each in off), FLOW),
         ],
-        beside={"ReLU from a zero start": {"largest |v′|": float(np.abs(run.value("zero start/ReLU")).max())}},
+        details={"ReLU from a zero start": {"largest |v′|": float(np.abs(run.value("zero start/ReLU")).max())}},
     )
 
 

@@ -59,7 +59,6 @@ ADAM = Claim(
     "adam",
     "JoMA Thm 1",
     "The relation is derived for gradient flow and stated for training in general. So it covers Adam with small steps.",
-    empirical=True,
     matters=HALF,
     unit="%",
     ceiling=1.0,
@@ -138,7 +137,7 @@ def _vanishes(run: Run, *, claim: Claim, recipe: str) -> Finding:
             above(f"with weight decay, {kind} attention: {OFF_ORDER}", _off_order(run, "weight decay", kind), ORDER)
             for kind in KINDS
         ],
-        beside=_drifts(run, recipe),
+        details=_drifts(run, recipe),
     )
 
 
@@ -172,7 +171,7 @@ def _momentum(run: Run) -> Finding:
         printed=[at_most("largest drift", largest, EXACT)],
         corrected=[at_most(f"{kind} {what}", abs(ratio[kind] / law - 1), LAW) for kind in KINDS],
         controls=[above(f"plain SGD, {kind} {what}", abs(plain[kind] / law - 1), LAW) for kind in KINDS],
-        beside={"drift / drift of SGD at η → 0": ratio | {"(1 + β)/(1 − β)": law}} | _drifts(run, "momentum"),
+        details={"drift / drift of SGD at η → 0": ratio | {"(1 + β)/(1 − β)": law}} | _drifts(run, "momentum"),
     )
 
 
@@ -196,7 +195,7 @@ def _adam(run: Run) -> Finding:
         expected=expected,
         over="networks",
         size=_orders(run, "Adam"),
-        beside=_drifts(run, "Adam", "full batch"),
+        details=_drifts(run, "Adam", "full batch"),
     )
 
 

@@ -49,14 +49,12 @@ WIDTH = Claim(
     "coherence-width",
     "JoMA Sec. 7",
     "M random embeddings with |u·u′| ≤ ε only need a width of 8 ε⁻² ln M.",
-    empirical=True,
     matters=ROOM,
 )
 LINEAR = Claim(
     "coherence-order",
     "JoMA Sec. 7",
     "With almost orthogonal embeddings Theorem 1 has additional terms. They become smaller with ε.",
-    empirical=True,
     matters=SHRINKS,
     uses=("thm1/exp-invariant",),
 )
@@ -128,7 +126,7 @@ def _enough_width(run: Run) -> Finding:
         over="draws",
         size=[at_least("smallest margin of any draw", wide.min(), 0.0)],
         controls=[below("largest margin of any draw at a quarter of the width", lean.max(), 0.0)],
-        beside={"drawn": {"embeddings": vocabulary, "dimensions": _width(float(run.config["epsilon"]), vocabulary)}},
+        details={"drawn": {"embeddings": vocabulary, "dimensions": _width(float(run.config["epsilon"]), vocabulary)}},
     )
 
 
@@ -148,7 +146,7 @@ def _first_order(run: Run) -> Finding:
         over="draws",
         size=[at_most("distance of the mean order from 1", abs(slopes.mean() - 1), ORDER)],
         controls=[at_most("orthonormal embeddings: largest drift", _orthonormal(run), EXACT)],
-        beside={"at the smallest coherence": {"drift / coherence": float((drift / coherence)[-1].mean())}},
+        details={"at the smallest coherence": {"drift / coherence": float((drift / coherence)[-1].mean())}},
     )
 
 
@@ -172,7 +170,7 @@ def _terms(run: Run) -> Finding:
             above("unexplained share with the terms of another width", _unexplained(run, roll=1)[-1], FIRST_ORDER, "%"),
             at_most("orthonormal embeddings: largest drift", _orthonormal(run), EXACT),
         ],
-        beside={"coherence": {"smallest": float(coherence[-1]), "largest": float(coherence[0])}},
+        details={"coherence": {"smallest": float(coherence[-1]), "largest": float(coherence[0])}},
     )
 
 

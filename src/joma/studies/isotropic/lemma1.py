@@ -214,13 +214,13 @@ class _Case:
         inside = self.basis @ normal(config.dimension)
         self.direction = inside / inside.norm()
         beside = normal(config.ambient)
-        self.beside = beside - self.basis @ (self.basis.mT @ beside)
+        self.details = beside - self.basis @ (self.basis.mT @ beside)
         self.centre = normal(config.ambient)
 
     def hyperplanes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         """v (lengths, d) and the xi (lengths,) that puts each at distance RHO."""
         length = torch.tensor(lengths, dtype=torch.float64)
-        v = length[:, None] * (self.direction + self.beside)
+        v = length[:, None] * (self.direction + self.details)
         return v, RHO * length - v @ self.centre
 
     def form(self, lemma: Callable[..., isotropic.HyperplaneMean], lengths: tuple[float, ...]) -> Tensor:

@@ -186,7 +186,7 @@ def _shape(run: Run) -> Finding:
             above("smallest increment of F, activations with φ′ ≥ 0", np.min(monotone), 0),
             below("largest increment of F for |x| at negative distances", step["|x|"][left].max(), 0),
         ],
-        beside={"smallest increment of F": least},
+        details={"smallest increment of F": least},
     )
 
 

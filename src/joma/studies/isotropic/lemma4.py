@@ -182,7 +182,7 @@ def _existence(run: Run) -> Finding:
             below("smallest increment of F/θ₁, the Student-t law that falls least", _most(step, tails), 0),
             at_most("speed on the critical rays", _of_tails(run, "speed").max(), EXACT),
         ],
-        beside={"smallest increment of F/θ₁": _labelled(step)},
+        details={"smallest increment of F/θ₁": _labelled(step)},
     )
 
 
@@ -200,7 +200,7 @@ def _criterion(run: Run) -> Finding:
             at_least("value of the Laplace law", laplace, QUARTER),
             above(f"{GAP}, log-concave laws", _least(gap, CONCAVE), 0),
         ],
-        beside={"values": _labelled(value)},
+        details={"values": _labelled(value)},
     )
 
 
@@ -219,7 +219,7 @@ def _band(run: Run) -> Finding:
             above("largest ratio of the other rays", ratio[~inner].max(initial=1), 2),
         ],
         controls=[above("smallest ratio", ratio.min(), 1)],
-        beside={"rays": {"with both distances ≥ 0": int(inner.sum()), "others": int((~inner).sum())}},
+        details={"rays": {"with both distances ≥ 0": int(inner.sum()), "others": int((~inner).sum())}},
     )
 
 
@@ -250,7 +250,7 @@ def _limits(run: Run) -> Finding:
         expected="F and rθ₁ have the same limit.",
         what="difference of F and rθ₁",
         control={f"at r = −{FAR[0]:g}": np.abs(way[:, 0] - way[:, 1]).max()},
-        beside={
+        details={
             "limits": {"of |F|": np.abs(limit[:, 0]).max(), "of |rθ₁|": np.abs(limit[:, 1]).max()},
             f"F/(rθ₁) at r = −{FAR[0]:g}": _labelled(dict(zip(tails, way[:, 0] / way[:, 1], strict=True))),
         },

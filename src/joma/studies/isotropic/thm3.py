@@ -195,7 +195,7 @@ def _factor(run: Run) -> Finding:
         expected="With the best number λ the formula gives all of v′.",
         printed=[at_most("share of v′ that the formula misses with the best λ", best[near], JACOBIAN)],
         corrected=[at_most("distance of the order of the remainder from 2", abs(order - 2), ORDER)],
-        beside={
+        details={
             "shares of v′ missed at ‖v − μ‖ = 0.01‖μ‖": {"by C(μ − v)": whole[near], "with the best λ": best[near]},
             "remainder": {"order": order},
         },

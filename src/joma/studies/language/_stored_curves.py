@@ -203,7 +203,7 @@ def near_stored(claim: Claim, run: Run) -> Finding:
         expected=expected,
         what="distance of the control minus our distance",
         size=[at_most("largest distance of a mean curve beyond what is allowed", _largest_excess(rows), 0.0, "nats")],
-        beside={name: _numbers(row) for name, row in zip(names, rows, strict=True)} | _losses(rows),
+        details={name: _numbers(row) for name, row in zip(names, rows, strict=True)} | _losses(rows),
     )
 
 

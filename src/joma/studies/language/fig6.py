@@ -59,7 +59,6 @@ ONE = Claim(
     "fig6-one-layer",
     "JoMA Fig. 6",
     "With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.",
-    empirical=True,
     matters=FLAT,
     unit="nats",
     uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
@@ -68,7 +67,6 @@ TOP = Claim(
     "fig6-top-layers",
     "JoMA Fig. 6",
     "With several layers, the attention entropy of the top layers first drops and then rebounds.",
-    empirical=True,
     matters=FLAT,
     unit="nats",
     uses=("fig6/fig6-one-layer",),
@@ -78,7 +76,6 @@ BOTTOM = Claim(
     "JoMA Fig. 6",
     "With several layers, attention entropy is suppressed in the bottom layers: it ends lower there than in the top "
     "layers.",
-    empirical=True,
     matters=FLAT,
     unit="nats",
 )
@@ -86,7 +83,6 @@ DEEPER = Claim(
     "fig6-deeper-is-better",
     "JoMA Fig. 6",
     "Deeper models reach a lower validation loss.",
-    empirical=True,
     matters=CLOSE,  # losses that are nearer than that are the same loss to this study
     unit="nats",
 )
@@ -96,7 +92,6 @@ LOSSES = {
         "JoMA Fig. 6",
         f"The best validation losses on {name} are {', '.join(f'{loss:.3f}' for loss in printed.values())} "
         f"with {', '.join(map(str, printed))} layers.",
-        empirical=True,
         # The nearest two printed losses have their middle 0.03 from either: one that is off by CLOSE has 0.01 to spare.
         matters=0.01,
         unit="nats",
@@ -107,7 +102,6 @@ CURVES = Claim(
     "fig6-curves",
     "JoMA Fig. 6",
     "On WikiText-2, the attention entropy of every layer follows the curves of the runs that the figure shows.",
-    empirical=True,
     matters=NEARER,
     unit="nats",
 )
@@ -116,7 +110,6 @@ LOGITS = Claim(
     "JoMA Thm 1",
     "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c. This is tested in a real model's first "
     "layer.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
     uses=("thm1-softmax/softmax-published",),
@@ -203,7 +196,7 @@ def _rebounds(claim: Claim, run: Run, variants: Depths, first: Callable[[int], i
         expected=expected,
         what="rebound after a drop",
         size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
-        beside=beside | diverged(run, variants.values()),
+        details=beside | diverged(run, variants.values()),
     )
 
 
@@ -234,7 +227,7 @@ def _bottom(run: Run) -> Finding:
         expected=expected,
         what="entropy of the top half minus the bottom half, at the end",
         size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
-        beside=diverged(run, variants.values()),
+        details=diverged(run, variants.values()),
     )
 
 
@@ -260,7 +253,7 @@ def _deeper(run: Run) -> Finding:
         expected=expected,
         what="fall of the best validation loss",
         controls=[above("fall from shallowest to deepest, lower end", whole, 0.0, "nats")] if len(depths) > 2 else (),
-        beside={
+        details={
             "best validation loss": {f"L = {layers}": mean_over_seeds(loss) for layers, loss in losses.items()},
             **diverged(run, variants.values()),
         },
@@ -297,7 +290,7 @@ def _losses(name: str, run: Run) -> Finding:
         expected=expected,
         what="margin: half the distance between two printed losses, minus the distance from its own",
         size=[at_most("largest distance from a printed loss", _farthest(means, printed), CLOSE, "nats")],
-        beside={"best validation loss": {f"L = {layers}": mean for layers, mean in means.items()}},
+        details={"best validation loss": {f"L = {layers}": mean for layers, mean in means.items()}},
     )
 
 
@@ -340,7 +333,7 @@ def _logits(run: Run) -> Finding:
         expected=expected,
         what="correlation of the logits' changes with Theorem 1",
         size=[at_least("mean correlation", found.value, HIGH)],
-        beside={f"L = {layers}": _beside_the_theorem(squares, frequency), **diverged(run, [name])},
+        details={f"L = {layers}": _beside_the_theorem(squares, frequency), **diverged(run, [name])},
     )
 
 

@@ -59,7 +59,6 @@ BEST = Claim(
     "fig8-best-rate",
     "JoMA Fig. 8",
     "Of seven rates from 1e-6 to 1e-2, 1e-4 has the lowest validation loss.",
-    empirical=True,
     matters=0.02,  # as in Figure 6: losses that are nearer than that count as the same
     unit="nats",
 )
@@ -67,7 +66,6 @@ PATTERN = Claim(
     "fig8-pattern-of-the-best",
     "JoMA Fig. 8",
     "The rate with the lowest validation loss is the one under which attention drops and rebounds as predicted.",
-    empirical=True,
     matters=0.05,  # of a drop of about one nat: the 0.05 nats by which single runs of one recipe differ
     unit="%",
     ceiling=1.0,
@@ -77,7 +75,6 @@ TOGETHER = Claim(
     "fig8-pattern-and-loss",
     "JoMA Sec. 6",
     "Over all runs, the more attention rebounds after its drop, the lower is the validation loss.",
-    empirical=True,
     matters=0.05,  # as of the correlation in Figure 6
     ceiling=1.0,
     uses=("eq6/entropy-rebounds",),
@@ -86,7 +83,6 @@ LARGE = Claim(
     "fig8-large-rate",
     "JoMA Sec. 6",
     "With a large learning rate attention becomes extremely sparse.",
-    empirical=True,
     matters=SPARSE,  # extremely sparse is what keeps less than this; so much more must be lost than at the best rate
     unit="%",
     ceiling=1.0,
@@ -96,7 +92,6 @@ CURVES = Claim(
     "fig8-curves",
     "JoMA Fig. 8",
     "The attention entropy of every layer follows the curves of the runs that the figure shows.",
-    empirical=True,
     matters=NEARER,
     unit="nats",
 )
@@ -190,7 +185,7 @@ def _best(run: Run) -> Finding:
         min((gain for gain in gains if np.isfinite(gain.value)), key=lambda gain: gain.value),
         expected=expected,
         what=f"loss at the best other rate minus that at {PRINTED_BEST:g}",
-        beside=found.beside(run),
+        details=found.beside(run),
     )
 
 
@@ -218,7 +213,7 @@ def _pattern(run: Run) -> Finding:
         what="share of the drop that comes back, at the best rate",
         size=[at_least("layers that drop and rebound at the best rate", count, layers)],
         controls=[above("lower end of that share", compare(back[found.best]).low, 0.0, "%")],
-        beside={
+        details={
             "rates": {"the best": found.rates[found.best], "its control": found.rates[rival]},
             "share that comes back, by rate": shares,
             **found.beside(run),
@@ -254,7 +249,7 @@ def _together(run: Run) -> Finding:
         what="rank correlation",
         over="rates",
         controls=[above("the correlation, against 95 % of exchanges of rates,", whole.value, whole.chance)],
-        beside=beside,
+        details=beside,
     )
 
 
@@ -317,7 +312,7 @@ def _large(run: Run) -> Finding:
         expected=expected,
         what="share of the entropy that is lost",
         size=[below("largest share of its entropy that a layer keeps", float(mean.max()), SPARSE, "%")],
-        beside={
+        details={
             "rates": {
                 "the largest that learns": found.rates[largest],
                 "the best, its control": found.rates[found.best],

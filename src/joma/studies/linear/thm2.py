@@ -239,7 +239,7 @@ def _one_hot(run: Run) -> Finding:
         printed=[at_least("winner's share of Σ|v| at the end", float(weight[-1]), NEARLY_ALL, "%")],
         direction=[above("smallest gain of that share from one moment to the next", float(np.diff(weight).min()), 0.0)],
         controls=[above("gain compared with its share without attention", float(weight[-1]) - alone, 0.0, "%")],
-        beside={
+        details={
             "at the first moment": {"1 − t/t*": float(gap[0]), "winner's share": float(weight[0])},
             "at the last moment": {
                 "1 − t/t*": float(gap[-1]),

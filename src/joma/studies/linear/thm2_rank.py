@@ -75,7 +75,6 @@ RANK = Claim(
     "JoMA talk slide K",
     "V becomes low rank over time.",
     "The rank of V never changes. Its stable rank falls, but only with the logarithm of the time left to the blow-up.",
-    empirical=True,
     matters=SHARE,
     unit="%",
     ceiling=1.0,
@@ -85,7 +84,6 @@ GRADIENT = Claim(
     "nodes-gradient-rank",
     "JoMA talk slide K",
     "The gradient V′ reaches an even lower rank than V.",
-    empirical=True,
     matters=SHARE,
     unit="%",
     ceiling=1.0,
@@ -95,7 +93,6 @@ ROWS = Claim(
     "nodes-row-growth",
     "JoMA talk slide K",
     "The growth rates of the rows of V vary widely.",
-    empirical=True,
     matters=WIDELY - 1,  # above the factor of 1 that all rows share without attention
     uses=("thm2-rank/nodes-closed-form",),
 )
@@ -125,7 +122,7 @@ def _dynamics(run: Run) -> Finding:
         tolerance=EXACT,
         what="relative error of V′",
         expected="The equation gives V′ of the block. As printed, the best A at each moment is allowed.",
-        beside={"the printed equation": {"with A = 1": printed, "with the best A": any_scale}},
+        details={"the printed equation": {"with A = 1": printed, "with the best A": any_scale}},
     )
 
 
@@ -158,7 +155,7 @@ def _low_rank(run: Run) -> Finding:
             below("largest change of the stable rank from one moment to the next", _steepest(path), 0.0),
             at_least("share of the stable rank left at 0.99 t*", float(mean[soon] / mean[0]), 0.5, "%"),
         ],
-        beside=_quote(run, {"stable rank": "V"}),
+        details=_quote(run, {"stable rank": "V"}),
     )
 
 
@@ -180,7 +177,7 @@ def _gradient(run: Run) -> Finding:
             below("largest change of the stable rank of V from one moment to the next", _steepest(path), 0.0),
             at_most("the same for V′", _steepest(velocity), ROUNDING),
         ],
-        beside=_quote(run, {"stable rank of V": "V", "of V′": "V'"}),
+        details=_quote(run, {"stable rank of V": "V", "of V′": "V'"}),
     )
 
 
@@ -192,7 +189,7 @@ def _row_growth(run: Run) -> Finding:
         what="ratio of the fastest to the slowest |v_l′|/|Δ_l| at 1 − t/t* = 0.01",
         expected="The ratio is at least 10. Without attention it is 1.",
         over="matrices",
-        beside=_quote(run, {"fastest / slowest": "growth"}),
+        details=_quote(run, {"fastest / slowest": "growth"}),
     )
 
 

@@ -13,7 +13,7 @@ FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
 
 
 def _claim(name: str, source: str, says: str) -> Claim:
-    return Claim(name, source, says, empirical=True, matters=MATTERS, unit="nats", uses=FIGURE_6)
+    return Claim(name, source, says, matters=MATTERS, unit="nats", uses=FIGURE_6)
 
 
 OWN_FIRST = _claim(

@@ -59,7 +59,9 @@ def judge_own(claim: Claim, run: Run, cases: Sequence[Case]) -> Finding:
         found,
         expected=expected,
         what="own queries and keys; control: all else",
-        beside=_split(run, [*cases, *(one for one in altered_cases(run) if (one.layers == (0,)) == _are_first(cases))]),
+        details=_split(
+            run, [*cases, *(one for one in altered_cases(run) if (one.layers == (0,)) == _are_first(cases))]
+        ),
     )
 
 
@@ -81,7 +83,7 @@ def judge_lower_mlp(run: Run) -> Finding:
         split = {kind: case.mean(values) for kind, values in parts_of_way(run, case.base, "back").items()}
         beside = {kind: compare(split["lower MLP"], split[kind]) for kind in KINDS if kind != "lower MLP"}
         found |= {f"{case.name}, against {kind}": one for kind, one in hardest(LOWER_MLP, beside).items()}
-    return by_effect(LOWER_MLP, found, expected=expected, what="MLPs below", beside=_split(run, cases))
+    return by_effect(LOWER_MLP, found, expected=expected, what="MLPs below", details=_split(run, cases))
 
 
 def judge_twin(claim: Claim, run: Run, frozen: str) -> Finding:
@@ -106,7 +108,7 @@ def judge_twin(claim: Claim, run: Run, frozen: str) -> Finding:
             at_most(f"{name}, rise with {frozen} frozen", compare(rise).value, MATTERS, "nats")
             for name, rise in zip(names, left, strict=True)
         ],
-        beside=diverged(run, [*{case.base: None for case in cases}, *twins]),
+        details=diverged(run, [*{case.base: None for case in cases}, *twins]),
     )
 
 
@@ -134,7 +136,7 @@ def judge_closing(run: Run) -> Finding:
         printed=[at_most("largest miss, as a share of the drop", max(most.values()), CLOSE, "%"), blind],
         direction=[at_most("on the way back alone", most["back"], CLOSE, "%"), blind],
         controls=[above("way down without own queries and keys, smallest miss", without, CLOSE, "%")],
-        beside={f"largest miss on the way {way}, as a share of the drop": misses[way] for way in WAYS},
+        details={f"largest miss on the way {way}, as a share of the drop": misses[way] for way in WAYS},
     )
 
 

@@ -81,7 +81,6 @@ FORETELLS = Claim(
     "Attention follows from the MLP's weights. Tested as a forecast: from step t, attention at step 2t is foretold "
     "better than by no change, by a straight line, or by earlier runs.",
     corrected="The same, with the mean attention b̄ of the time in place of that of the start.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -94,7 +93,6 @@ GROWTH = Claim(
     "fitted μ: from step t, attention at step 2t is foretold better than by no change, by a straight line, or by "
     "earlier runs.",
     corrected="The same with attention softmax(v²/2), which follows from eq. 6 and Theorem 1, in place of softmax(v²).",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -187,7 +185,7 @@ def _judged(claim: Claim, run: Run, names: dict[Form, str]) -> Finding:
         corrected=forms["corrected"],
         expected=expected,
         what="skill over persistence",
-        beside=_beside(run, told, names) | diverged(run, _recorded(run)),
+        details=_beside(run, told, names) | diverged(run, _recorded(run)),
     )
 
 

@@ -77,7 +77,6 @@ def _pattern_claim(name: str, which: str) -> Claim:
         "JoMA Fig. 6",
         f"{which} the position of a layer sets how far its attention entropy drops, how far it comes back and where it "
         "ends.",
-        empirical=True,
         matters=QUARTER,
         ceiling=1.0,
     )
@@ -89,7 +88,6 @@ TOP = Claim(
     "top-layers-come-back",
     "JoMA Fig. 6",
     "Attention entropy comes back further in the top half of the layers than in the bottom half.",
-    empirical=True,
     matters=0.05,  # nats: what curves of single runs of one recipe were seen to differ by, as in Figure 6
     unit="nats",
     uses=("fig6/fig6-top-layers",),
@@ -98,7 +96,6 @@ BOTTOM = Claim(
     "bottom-layers-stay-sparse",
     "JoMA Fig. 6",
     "Attention entropy ends lower in the bottom half of the layers than in the top half.",
-    empirical=True,
     matters=0.05,
     unit="nats",
     uses=("fig6/fig6-bottom-layers",),
@@ -107,7 +104,6 @@ ROUNDING = Claim(
     "rounding",
     "JoMA Fig. 6",
     "Rounding does not decide which layer does what: networks that differ only in rounding end with the same pattern.",
-    empirical=True,
     matters=QUARTER,
     ceiling=1.0,
 )
@@ -116,7 +112,6 @@ WEIGHTS = Claim(
     "JoMA Fig. 6",
     "The initial weights decide which layer does what: networks with the same weights end with the same pattern under "
     "other dropout and with another order of the data.",
-    empirical=True,
     matters=QUARTER,
     ceiling=1.0,
 )
@@ -125,7 +120,6 @@ NOISE = Claim(
     "JoMA Fig. 6",
     "Dropout and the order of the data decide which layer does what: networks that share both end with the same "
     "pattern from other weights.",
-    empirical=True,
     matters=QUARTER,
     ceiling=1.0,
 )
@@ -171,7 +165,7 @@ def _set_by_position(claim: Claim, run: Run, layers: slice) -> Finding:
         expected=expected,
         what="mean correlation of two seeds",
         size=[at_least(f"{name}, share of the variance", share.value, MOST, "%") for name, share in shares.items()],
-        beside={"share that 5 % of shufflings exceed": {name: share.chance for name, share in shares.items()}}
+        details={"share that 5 % of shufflings exceed": {name: share.chance for name, share in shares.items()}}
         | {f"layer with the largest {name}, most often": winner(found[name][seeds], layers) for name in PATTERNS}
         | _left_out(run),
     )
@@ -197,7 +191,7 @@ def _by_halves(claim: Claim, run: Run, name: str) -> Finding:
         compare(found),
         expected=expected,
         what="top half minus bottom half",
-        beside={"seeds": {"in which it is so": float((found > 0).sum()), "of": float(len(found))}}
+        details={"seeds": {"in which it is so": float((found > 0).sum()), "of": float(len(found))}}
         | {"mean by layer": {f"{layer + 1}": float(mean) for layer, mean in enumerate(each.mean(0))}}
         | _left_out(run),
     )
@@ -232,7 +226,7 @@ def _as_its_twin(claim: Claim, run: Run, kinds: tuple[str, ...]) -> Finding:
         what="correlation with its twin",
         over="pairs",
         size=[at_least(f"{name}, mean correlation", one.value, SAME) for name, one in cases.items()],
-        beside={
+        details={
             f"{_differs_in(kind)}, other patterns": {
                 name: twins(run, kind, found[name]).value for name in ("drop", "rebound")
             }

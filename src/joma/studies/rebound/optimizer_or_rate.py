@@ -63,7 +63,6 @@ RATE = Claim(
     "JoMA Sec. 6",
     "With a large learning rate attention becomes extremely sparse. Tested at equal loss: the largest rate leaves the "
     "first layer sparser than the smallest.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=("fig8/fig8-large-rate",),
@@ -73,7 +72,6 @@ OPTIMIZER = Claim(
     "JoMA Sec. 7",
     "The joint dynamics are those of SGD. Tested at equal loss and equal speed: SGD leaves the first layer sparser "
     "than Adam does.",
-    empirical=True,
     matters=MATTERS,
     unit="nats",
     uses=("optimizer/rebound-with-sgd",),
@@ -167,7 +165,7 @@ def _concluded(
         cases,
         expected=expected,
         what=what,
-        beside={name: part for name, part in shown.items() if part} | diverged(run, OPTIMIZERS),
+        details={name: part for name, part in shown.items() if part} | diverged(run, OPTIMIZERS),
     )
 
 

@@ -101,7 +101,7 @@ DOES = {
     "valley": "Attention entropy passes its valley and begins to come back",
 }
 CLAIMS = {
-    (what, factor): Claim(f"{what}-by-{factor}", source, f"{does} {says}.", empirical=True, matters=MATTERS)
+    (what, factor): Claim(f"{what}-by-{factor}", source, f"{does} {says}.", matters=MATTERS)
     for what, does in DOES.items()
     for factor, (source, says) in SAYS.items()
 }
@@ -138,7 +138,7 @@ def _judged(what: str, factor: str, run: Run) -> Finding:
             for place, case in cases.items()
             if factor == "rate"
         ],
-        beside={f"{place}, step of the {what}": one.means() for place, one in found.items()},
+        details={f"{place}, step of the {what}": one.means() for place, one in found.items()},
     )
 
 

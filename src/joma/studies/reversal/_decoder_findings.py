@@ -65,7 +65,7 @@ def loss(run: Run) -> Finding:
         left_out=scores.lost(deepest),
         what="loss on untrained reverses (control: a uniform guess among the entities)",
         expected=f"at least {MORE_LOSS:g} nats more than the {show(guess)} nats of a uniform guess",
-        beside={case: {"loss": mean_of(scores.loss(one))} for case, one in others.items()},
+        details={case: {"loss": mean_of(scores.loss(one))} for case, one in others.items()},
     )
 
 
@@ -105,7 +105,7 @@ def _cursed(claim: Claim, scores: Scores, cases: Mapping[str, Condition]) -> Fin
         ),
         size=[over_uniform(f"the reverse ({case})", scores.probability(one, "reverse"), scores.uniform)
               for case, one in cases.items() if found[case].seeds],
-        beside=_other_guesses(scores, cases),
+        details=_other_guesses(scores, cases),
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def other_pairs(run: Run) -> Finding:
             f"at least {show(CURED, '%')}"
         ),
         size=_cured(scores, {case: one for case, (one, _) in pairs.items()}),
-        beside=_half(scores),
+        details=_half(scores),
     )
 
 
@@ -199,7 +199,7 @@ def learning_rate(run: Run) -> Finding:
         left_out=scores.lost(*(one for pair in pairs.values() for one in pair)),
         what=f"share of rivals that the right reverse beats (control: {slowest})",
         expected=f"at least {show(ORDER, '%')} more rivals beaten than with {slowest}",
-        beside={
+        details={
             f"{name}, {layers_of(depth)}": {
                 "probability": mean_of(scores.probability(scores.named(name, depth), "reverse")),
                 "rivals beaten": mean_of(scores.rank(scores.named(name, depth))),
@@ -263,7 +263,7 @@ def _cure(claim: Claim, run: Run, name: str, twins: Sequence[str]) -> Finding:
         what=f"probability of the untrained reverse, with {name}",
         expected=f"at least {show(CURED, '%')}, and at least {show(GAIN, '%')} more than {controls}",
         size=_cured(scores, cases),
-        beside={f"{case}, {name}": {"rivals beaten": mean_of(scores.rank(one))} for case, one in cases.items()},
+        details={f"{case}, {name}": {"rivals beaten": mean_of(scores.rank(one))} for case, one in cases.items()},
     )
 
 

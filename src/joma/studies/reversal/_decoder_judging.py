@@ -65,7 +65,7 @@ def of_learned(
         )
         return not_run(claim, expected, reason, at_paper_scale(study))
     shown = dict(beside or {}) | ({"networks left out": {"did not learn": left_out}} if left_out else {})
-    return by_effect(claim, found, expected=expected, beside=shown, **evidence)
+    return by_effect(claim, found, expected=expected, details=shown, **evidence)
 
 
 def mean_of(values: Any) -> float:

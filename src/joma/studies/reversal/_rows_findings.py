@@ -92,7 +92,7 @@ def _train(run: Run) -> Finding:
         printed=[at_most(_missing(model), largest(run, "missing, c = 1", model), 1.0) for model in "AB"],
         corrected=[at_most(_missing("A"), largest(run, "missing, c of the law", "A"), 1.0)],
         controls=[above("the same of a sequence without training", least(run, "missing untrained"), 1.0)],
-        beside={
+        details={
             "at the end, c = 1": {f"model {m}": _end(run, "missing, c = 1", m) for m in "AB"},
             "at the end, c = 1, q from t/N": {f"model {m}": _end(run, "missing, c = 1, by steps", m) for m in "AB"},
             **powers_beside(run),
@@ -134,7 +134,7 @@ def _test(run: Run) -> Finding:
         controls=[
             above("smallest M p of the same sequences if trained", least(run, "least cured M p", at_end=True), 1.0)
         ],
-        beside={
+        details={
             "at the end, model A": _spread_at_end(run, "A"),
             "at the end, model B": _spread_at_end(run, "B"),
         },
@@ -166,7 +166,7 @@ def _law(run: Run) -> Finding:
         what="largest distance of a gap in nats",
         expected="e^g + (M − 1)g = Mη(s + ln((e^g + M − 1)/M)/2) + 1 in model A, at all rates.",
         control={"a gap that grows as ηs": largest(run, "off a straight line", "A")},
-        beside=beside,
+        details=beside,
     )
 
 
@@ -196,7 +196,7 @@ def _cured(run: Run) -> Finding:
         what="largest distance of a gap in nats",
         expected="With all reverses in training, every row of model A follows the row law.",
         control={"the reverses if they are not trained": least(run, "not cured off the law", "A", at_end=True)},
-        beside={
+        details={
             "mean p of the reverses at the end": {
                 f"model {m}, {kind}": float(np.mean([run.value(f"{c}/{name}")[-1].mean() for c in cases(run, m)]))
                 for m in "AB"
@@ -221,7 +221,7 @@ def _bilinear(run: Run) -> Finding:
             at_least(f"smallest ε, {words}", controls[kind].min(), LEARNED)
             for kind, words in (("symmetric", "symmetric Θ"), ("both", "reverses trained"))
         ],
-        beside={
+        details={
             f"width {width:g}": {"mean ε": float(one.mean()), "largest ε": float(one.max())}
             for width, one in zip(widths, power, strict=True)
         },

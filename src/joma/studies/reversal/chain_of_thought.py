@@ -111,7 +111,7 @@ def _steps(run: Run) -> Finding:
         printed=[at_most(f"{what} {m}", largest(run, "missing, c = 1", m), 1.0) for m in MODELS],
         corrected=[at_most(f"{what} A", largest(run, "missing, c of the law", "A"), 1.0)],
         controls=[above("the same of a step without training", least(run, "missing untrained"), 1.0)],
-        beside=powers_beside(run)
+        details=powers_beside(run)
         | {
             f"at the end, model {m}": {
                 "p(B|A→)": _end(run, "first step p", m),
@@ -137,7 +137,7 @@ def _composed(run: Run) -> Finding:
                 1.0,
             )
         ],
-        beside={
+        details={
             f"at the end, model {m}": {
                 "mean M p": float(
                     np.mean([int(c.split("/")[0]) * run.value(f"{c}/composition p")[-1].mean() for c in cases(run, m)])
@@ -165,7 +165,7 @@ def _walked(run: Run) -> Finding:
         controls=[
             below("fresh chains reached by two steps", _end_top(run, "fresh reached by two steps", "AB"), HALF, "%")
         ],
-        beside={
+        details={
             "mean probability at the end": {
                 f"model {m}, {words}": _end(run, name, m)
                 for m in MODELS
@@ -186,7 +186,7 @@ def _two_answers(run: Run) -> Finding:
             at_least(f"{what} B", right["B"], 1.0, "%"),
             below(f"{what} A", _end_top(run, "answered of two", "A"), 1.0, "%"),
         ],
-        beside={
+        details={
             f"at the end, model {m}": {
                 "p(B|A→)": _end(run, "its first step p", m),
                 "p(C|A⇝)": _end(run, "trained composition p", m),

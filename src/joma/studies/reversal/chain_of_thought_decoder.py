@@ -39,7 +39,6 @@ COMPOSE = Claim(
     "Reversal Thm 4",
     "A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a uniform "
     "guess.",
-    empirical=True,
     matters=GAP,
     unit="%",
     uses=("chain-of-thought/composition-is-not-learned",),
@@ -48,7 +47,6 @@ FROZEN = Claim(
     "no-composition-with-frozen-embeddings",
     "Reversal Thm 4",
     "The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen embeddings?",
-    empirical=True,
     matters=GAP,
     unit="%",
 )
@@ -57,7 +55,6 @@ TRACE = Claim(
     "Reversal Thm 4",
     "An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other held-out "
     "chains.",
-    empirical=True,
     matters=ORDER,
     unit="%",
     uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
@@ -66,7 +63,6 @@ ROLLOUT = Claim(
     "rollout-answers",
     "Reversal Thm 4",
     "Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.",
-    empirical=True,
     matters=GAP,
     unit="%",
     uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
@@ -76,7 +72,6 @@ WRITTEN = Claim(
     "Reversal Thm 4",
     "Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of chains "
     "whose composition it was never taught?",
-    empirical=True,
     matters=GAIN,
     unit="%",
     ceiling=1.0,
@@ -115,7 +110,7 @@ def _unknown(claim: Claim, scores: Scores, cases: Mapping[str, Condition]) -> Fi
         ),
         size=[over_uniform(f"the composition ({case})", scores.probability(one, "held out"), scores.uniform)
               for case, one in cases.items() if found[case].seeds],
-        beside={
+        details={
             f"guesses, {case}": {
                 kind: mean_of(scores.probability(one, kind)) for kind in ("held out", "shuffled held out", "unseen")
             }

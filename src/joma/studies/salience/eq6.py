@@ -80,7 +80,6 @@ ORDER = Claim(
     "salient-learned-first",
     "JoMA Fig. 4",
     "Components with large μ are learned first, the others later.",
-    empirical=True,
     matters=MAJORITY,
     unit="%",
     ceiling=1.0,
@@ -90,7 +89,6 @@ FALL = Claim(
     "entropy-drops",
     "JoMA Fig. 4",
     "The entropy of attention drops while the salient components learn.",
-    empirical=True,
     matters=DROP,
     unit="nats",
     uses=("eq6/salient-learned-first",),
@@ -99,7 +97,6 @@ RISE = Claim(
     "entropy-rebounds",
     "JoMA Fig. 4",
     "The entropy rises again when the other components catch up.",
-    empirical=True,
     matters=REBOUND,
     unit="nats",
     uses=("eq6/entropy-drops",),
@@ -268,7 +265,7 @@ def _fall(run: Run) -> Finding:
         expected=expected,
         over="draws",
         controls=[at_most("equal targets: change of entropy", np.ptp(equal), EXACT, "nats")],
-        beside={"seed 0": {"start": float(start[0][0]), "lowest": float(lowest[0][0]), **at}},
+        details={"seed 0": {"start": float(start[0][0]), "lowest": float(lowest[0][0]), **at}},
     )
 
 
@@ -295,7 +292,7 @@ def _rise(run: Run) -> Finding:
                 "%",
             )
         ],
-        beside={"seed 0": {"lowest": float(lowest[0][0]), "end": float(end[0][0])}},
+        details={"seed 0": {"lowest": float(lowest[0][0]), "end": float(end[0][0])}},
     )
 
 
@@ -314,7 +311,7 @@ def _same_path(run: Run) -> Finding:
         what="largest difference",
         expected="The formula gives the smallest entropy of the figure at step size 0.",
         control={"without attention": float(np.abs(closed - run.value("no attention/lowest")[: len(half)]).min())},
-        beside={"seed 0": {"smallest entropy at step size 0": float(limit[0])}},
+        details={"seed 0": {"smallest entropy at step size 0": float(limit[0])}},
     )
 
 
@@ -334,7 +331,7 @@ def _rank(run: Run) -> Finding:
             at_most("change of the rank", exact.max() - exact.min(), 0.0),
         ],
         controls=[below("without attention: change of the stable rank", np.ptp(plain), DROP)],
-        beside={"stable rank": {"start": float(stable[0]), "lowest": float(stable.min()), "end": float(stable[-1])}},
+        details={"stable rank": {"start": float(stable[0]), "lowest": float(stable.min()), "end": float(stable[-1])}},
     )
 
 

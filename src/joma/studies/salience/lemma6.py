@@ -121,7 +121,7 @@ def _lemma_6(run: Run) -> Finding:
         LEMMA_6,
         expected=f"The value is at most 1/√2 = {1 / sqrt(2):.4f}.",
         printed=[at_most("largest value", top, 1 / sqrt(2))],
-        beside={"reached at": {"y": float(place)}},
+        details={"reached at": {"y": float(place)}},
     )
 
 
@@ -151,7 +151,7 @@ def _lemma_7(run: Run) -> Finding:
             at_least("smallest value", run.value("G").min(), 0.0),
             at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
         ],
-        beside={"largest at": {"y": float(place)}},
+        details={"largest at": {"y": float(place)}},
     )
 
 
@@ -173,7 +173,7 @@ def _zeta_bound(run: Run) -> Finding:
         ZETA,
         expected=f"ζ lies in [0, {BOUND_88:.4f}].",
         printed=_within("ζ", zetas.min(), np.maximum(top, zetas.max())),
-        beside={"largest at r = 1": {"μ": float(place)}},
+        details={"largest at r = 1": {"μ": float(place)}},
     )
 
 
@@ -197,7 +197,7 @@ def _solved(run: Run) -> Finding:
         expected="Both sides are equal on a grid of r and μ.",
         what="largest difference of both sides",
         control={"without the integral of ζ": float(np.abs(second).max())},
-        beside={"F of joma": {"relative difference from the quadrature": agreement}},
+        details={"F of joma": {"relative difference from the quadrature": agreement}},
     )
 
 
@@ -224,7 +224,7 @@ def _bound_of_f(run: Run) -> Finding:
         BOUND,
         expected=f"The second term lies in [0, {BOUND_88:.4f}].",
         printed=_within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY),
-        beside={"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}},
+        details={"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}},
     )
 
 
@@ -240,7 +240,7 @@ def _late_form(run: Run) -> Finding:
         expected=f"The value lies in [0, {BOUND_88:.4f}].",
         printed=tests["printed"],
         corrected=tests["corrected"],
-        beside={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
+        details={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
     )
 
 

@@ -18,9 +18,9 @@ from joma.figures.bands import bound
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, panels
+from joma.host.arguments import together
 from joma.runs import Run
 from joma.theory import salience
-from joma.theory.arguments import together
 from joma.theory.flow import integrate
 
 EXACT = 1e-9  # closed forms against an ODE solver at rtol 1e-12
@@ -160,7 +160,7 @@ def _lambda(run: Run) -> Finding:
         LAMBDA,
         expected=f"|λ| is at most {BOUND:.4f}.",
         printed=[at_most("largest |λ|", run.value("lambda").max(), BOUND)],
-        beside={
+        details={
             "largest between": {"μ_j": float(first), "μ_k": float(second)},
             "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
         },
@@ -176,7 +176,7 @@ def _condition(run: Run) -> Finding:
         expected=f"|Λ| is at most {SMALL:g} at a tenth of the threshold.",
         printed=[at_most(what, worst["printed"], SMALL)],
         corrected=[at_most(what, worst["corrected"], SMALL)],
-        beside={f"μ = {PAIR[0]:g} and {PAIR[1]:g}": of_pair},
+        details={f"μ = {PAIR[0]:g} and {PAIR[1]:g}": of_pair},
     )
 
 
@@ -189,7 +189,7 @@ def _salient_first(run: Run) -> Finding:
         expected="The ratio is above 1 for all pairs at all times.",
         printed=[above("smallest ratio of depths, more salient / less salient", ahead.min(), 1.0)],
         controls=[at_most("without attention: largest |ratio − 1|", np.abs(_plain_ratio(run) - 1).max(), EXACT)],
-        beside={"over all pairs and times": {"largest ratio": float(ahead.max())}},
+        details={"over all pairs and times": {"largest ratio": float(ahead.max())}},
     )
 
 
@@ -209,7 +209,7 @@ def _linear(run: Run) -> Finding:
             at_most("largest difference of logistic and flow", _off_logistic(run), EXACT),
         ],
         controls=[above("distance of the ratio at t = 1000 from that of exp attention", abs(late - exponential), NEAR)],
-        beside={
+        details={
             f"μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}": {
                 "ratio at t = 30": early,
                 "at t = 1000": late,

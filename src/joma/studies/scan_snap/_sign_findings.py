@@ -37,7 +37,6 @@ SGD_COMMON = Claim(
     "sgd-common-tokens-lose",
     "JoMA talk slide Suppression",
     "Under SGD with one sequence per step every common token loses attention.",
-    empirical=True,
     matters=0.1,  # of the tokens: one of the ten common ones
     unit="%",
     ceiling=1.0,
@@ -47,7 +46,6 @@ SGD_DISTINCT = Claim(
     "sgd-distinct-tokens-gain",
     "JoMA talk slide Winners",
     "Under SGD with one sequence per step every distinct token gains attention.",
-    empirical=True,
     matters=0.1,  # of the tokens: one of the ten distinct ones of a class
     unit="%",
     ceiling=1.0,
@@ -57,7 +55,6 @@ SGD_ORDER = Claim(
     "sgd-frequent-tokens-grow-faster",
     "JoMA talk slide Winners",
     "Under SGD with one sequence per step the logits of a class's distinct tokens are ordered as their frequencies.",
-    empirical=True,
     matters=0.1,  # of a rank correlation of ten tokens: about one exchange of places in the middle
     ceiling=1.0,
     uses=("scan-snap/frequent-tokens-grow-faster",),
@@ -92,7 +89,7 @@ def common(run: Run) -> Finding:
         printed=[at_least("z ≤ 0, frequencies drawn for each class", _share(skewed <= ZERO), 1.0, "%")],
         corrected=[at_least("z ≤ 0, equally frequent in all classes", _share(alike <= ZERO), 1.0, "%")],
         controls=[_unmoved(run)],
-        beside={"at the end": {"lowest z": float(alike[-1].min()), "highest z if unlike": float(skewed[-1].max())}},
+        details={"at the end": {"lowest z": float(alike[-1].min()), "highest z if unlike": float(skewed[-1].max())}},
     )
 
 
@@ -104,7 +101,7 @@ def distinct(run: Run) -> Finding:
         expected="All distinct tokens have z ≥ 0 at all times. Without common tokens no logit moves.",
         printed=[at_least("z ≥ 0", _share(own >= -ZERO), 1.0, "%")],
         controls=[_unmoved(run)],
-        beside={"where common tokens are unlike": {"share with z ≥ 0": _share(skewed >= -ZERO)}},
+        details={"where common tokens are unlike": {"share with z ≥ 0": _share(skewed >= -ZERO)}},
     )
 
 
@@ -116,7 +113,7 @@ def order(run: Run) -> Finding:
         expected="z is ordered as P(l|n) at all times. Without common tokens no logit moves.",
         printed=[at_least("neighbours in order", held["alike"], 1.0, "%")],
         controls=[_unmoved(run)],
-        beside={"where common tokens are unlike": {"neighbours in order": held["skewed"]}},
+        details={"where common tokens are unlike": {"neighbours in order": held["skewed"]}},
     )
 
 
@@ -186,7 +183,7 @@ def _by_rates(run: Run, claim: Claim, measured: Any, *, expected: str, what: str
         expected=expected,
         what=what,
         size=[at_least(f"smallest {what}, a mean over seeds,", float(own.mean(-1).min()), 1 - ZERO, claim.unit)],
-        beside=beside,
+        details=beside,
     )
 
 

@@ -101,7 +101,7 @@ def relative_gain(run: Run) -> Finding:
         what="largest relative difference",
         expected="r(t)/r(0) equals exp(2 ∫ f² dB) for every other token.",
         control={"exp(2 ∫ f dB), without the square": float(np.abs(ratio / wrong - 1).min())},
-        beside={"first draw": {"r(t)/r(0)": float(ratio[0].mean()), "χ": float(chi[0, 0])}},
+        details={"first draw": {"r(t)/r(0)": float(ratio[0].mean()), "χ": float(chi[0, 0])}},
     )
 
 
@@ -134,7 +134,7 @@ def premise(run: Run) -> Finding:
             above("smallest increase from one ratio to the next", float(np.diff(spread).min()), 0.0),
             above("the same where χ has moved by 1 % at all ratios", float(np.diff(matched).min()), 0.0),
         ],
-        beside={
+        details={
             "relative spread by ratio": {f"{r:g}": float(s) for r, s in zip(ratios, spread, strict=True)},
             "where χ has moved by 1 %": {f"{r:g}": float(s) for r, s in zip(ratios, matched, strict=True)},
         },
@@ -163,7 +163,7 @@ def bounds(run: Run) -> Finding:
             at_least("the second", float(over[slow].min()), 0.0),
             below("the first at the largest ratio", float(under[-1]), -UNEQUAL / 2),
         ],
-        beside={
+        details={
             f"at η_Z/η_Y = {ratios[k]:g}": {
                 "χ from r(t)/r(0)": float(np.exp(log[end, k])),
                 "χ from exp(2 ∫ f² dB)": float(np.exp(2 * path[end, k])),
@@ -194,7 +194,7 @@ def transition(run: Run) -> Finding:
                 1.0,
             )
         ],
-        beside={
+        details={
             f"K = {k:g}": {f"M = {m:g}": float(s) for (n, m, _), s in zip(cases, scaled, strict=True) if n == k}
             for k in np.unique(cases[:, 0])
         },
@@ -225,7 +225,7 @@ def late(run: Run) -> Finding:
         expected="e^B against ln² is straight within 5 % of its range, and straighter than B itself.",
         printed=[at_most(f"largest rms residual for ratios up to {SLOW:g}", float(own.max()), STRAIGHT, "%")],
         controls=[above("smallest gain over B affine in ln²", float((rival - own).min()), 0.0, "%")],
-        beside={
+        details={
             "rms residual of e^B by ratio": _by_ratio(ratios, fits["printed"][:, 2]),
             "rms residual of B by ratio": _by_ratio(ratios, fits["rival"][:, 2]),
         },
@@ -245,7 +245,7 @@ def slope(run: Run) -> Finding:
             at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1),
         ],
         direction=[above("smallest increase with the ratio, for small ones", float(np.diff(found[slow]).min()), 0.0)],
-        beside={
+        details={
             "slope over η_Z/η_Y by ratio": _by_ratio(ratios, found / ratios),
             "share of the printed slope": _by_ratio(ratios, share),
         },
@@ -279,7 +279,7 @@ def equal(run: Run) -> Finding:
             below("largest change of the transition from rate to rate", float(np.diff(time).max()), 0.0),
             above("smallest change of B from rate to rate", float(np.diff(growth).min()), 0.0),
         ],
-        beside={
+        details={
             "transition by rate": _by_ratio(rates, time),
             "B by rate": _by_ratio(rates, growth),
             "rates only set the clock": {"largest difference of B at equal rate × time": same_clock(run)},
@@ -300,7 +300,7 @@ def fixed(run: Run) -> Finding:
         expected="B falls from η_Y to η_Y: late at a small η_Z, and at every η_Z of the phase plot.",
         printed=[late, below("the same over the phase plot", float(change.max()), 0.0)],
         direction=[late],
-        beside={
+        details={
             f"B at t = {run.value('fixed/t')[-1]:g} by η_Y, η_Z = {run.config['fixed_rate']:g}": _by_ratio(
                 rates, growth
             ),
@@ -327,7 +327,7 @@ def sparse(run: Run) -> Finding:
             moved,
         ],
         direction=[above("share of the entropy that is lost", lost, 0.0, "%"), moved],
-        beside={
+        details={
             "at the last time": {
                 "share of the most frequent token": float(share[-1].max()),
                 "entropy in nats": float(course[-1]),
@@ -349,7 +349,7 @@ def frozen(run: Run) -> Finding:
         expected="At 100 transition times B moves at less than 10 % of its peak, and slows down more than the decoder.",
         printed=[at_most("speed of B at 100 transition times, of its peak", float(own.max()), FROZEN_SPEED, "%")],
         controls=[below("that as a multiple of the decoder's", float((own / decoder).min()), 1.0)],
-        beside={
+        details={
             "speed of B by ratio": _by_ratio(ratios, own),
             "speed of the decoder's margin": _by_ratio(ratios, decoder),
             "share of B gained after 10 transition times": _by_ratio(ratios, after),

@@ -23,7 +23,6 @@ SPARSE = Claim(
     "attention-becomes-sparse",
     "JoMA talk slide WikiText2",
     "Attention in the lowest layer becomes sparse over the first 1500 steps of SGD at rate 5, in 1 and in 3 layers.",
-    empirical=True,
     matters=0.05,  # of the untrained entropy: as in Figure 8, a layer that drops by less has not dropped
     unit="%",
     ceiling=1.0,
@@ -32,7 +31,6 @@ FROZEN = Claim(
     "attention-freezes",
     "JoMA talk slide Frozen",
     "Once attention is sparse it is frozen: later training hardly moves it.",
-    empirical=True,
     matters=0.1,  # of all attention: a map that moved by less looks the same to the eye
     unit="%",
     ceiling=1.0,
@@ -88,7 +86,7 @@ def _sparse(run: Run) -> Finding:
             "at the end": mean_over_seeds(_lost(run, layers, TEXT, int(run.config["steps"]))),
         }
     return by_effect(
-        SPARSE, cases, expected=expected, what="share of the entropy that is lost", beside=beside | _context(run)
+        SPARSE, cases, expected=expected, what="share of the entropy that is lost", details=beside | _context(run)
     )
 
 
@@ -118,7 +116,7 @@ def _frozen(run: Run) -> Finding:
         expected=expected,
         what="share of attention that moves",
         size=[at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")],
-        beside=beside | _context(run),
+        details=beside | _context(run),
     )
 
 

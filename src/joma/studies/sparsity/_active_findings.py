@@ -33,7 +33,7 @@ UNMISSED = "with each activation, the {} after the first layer are worth 0.02 na
 
 
 def _claim(name: str, place: str, says: str, matters: float, *uses: str) -> Claim:
-    return Claim(name, place, says, empirical=True, matters=matters, unit="%", ceiling=1.0, uses=uses)
+    return Claim(name, place, says, matters=matters, unit="%", ceiling=1.0, uses=uses)
 
 
 NEURONS_SUFFICE = _claim(
@@ -187,7 +187,7 @@ def _suffice(claim: Claim, units: str) -> Callable[[Run], Finding]:
             what=f"share of the output that the best {_percent(budget)} of the {units} carry",
             expected=expected,
             size=[at_least(f"carried, {activation}", share, MOST, "%") for activation, share in best.items()],
-            beside={
+            details={
                 activation: {
                     f"share of the {units} needed for {_percent(seen.config.share)}": _mean(
                         seen.needed(activation, units)
@@ -220,7 +220,7 @@ def _arises(run: Run) -> Finding:
         what=f"share of the neurons that is not needed for {_percent(seen.config.share)} of the output",
         expected=expected,
         size=form,
-        beside=seen.lost,
+        details=seen.lost,
     )
 
 
@@ -258,7 +258,7 @@ def _told(claim: Claim, units: str) -> Callable[[Run], Finding]:
             what=f"share of the output that the predicted {_percent(seen.config.of(units))} of the {units} carry",
             expected=expected,
             size=size,
-            beside=beside | dict(seen.lost),
+            details=beside | dict(seen.lost),
         )
 
     return judge
@@ -289,7 +289,7 @@ def _skipped(claim: Claim, units: str) -> Callable[[Run], Finding]:
             what=f"share that the predicted {units} keep of what all of them are worth",
             expected=expected,
             size=[at_least(f"kept, {activation}", share, ALMOST_ALL, "%") for activation, share in worth.items()],
-            beside={
+            details={
                 f"{activation}, in nats": {
                     f"what the {units} are worth": seen.cost(activation, units, "none"),
                     "loss by predicted sets": seen.cost(activation, units, "predicted"),

@@ -31,7 +31,6 @@ ZEROS = Claim(
     "attention-is-sparse",
     "H2O Sec. 3",
     "In a trained network, over 95 % of the keys get less than 1 % of the largest weight of their query.",
-    empirical=True,
     matters=KEYS,
     unit="%",
     ceiling=1.0,
@@ -40,7 +39,6 @@ ARISES = Claim(
     "sparsity-arises-in-training",
     "JoMA talk slide takeaways",
     "Attention becomes sparse over training.",
-    empirical=True,
     matters=KEYS,
     unit="%",
     ceiling=1.0,
@@ -50,7 +48,6 @@ HITTERS = Claim(
     "heavy-hitters-stay",
     "H2O Sec. 3",
     "A small set of keys draws attention from early and late queries alike.",
-    empirical=True,
     matters=KEYS,
     unit="%",
     ceiling=1.0,
@@ -59,7 +56,6 @@ FIFTH_SUFFICES = Claim(
     "a-fifth-of-the-cache-suffices",
     "H2O Sec. 3",
     "A network that keeps the fifth of its keys with the most attention loses almost nothing.",
-    empirical=True,
     matters=NATS,
     unit="nats",
     uses=("kv-cache/attention-is-sparse", "kv-cache/heavy-hitters-stay"),
@@ -68,7 +64,6 @@ SINKS_HELP = Claim(
     "first-tokens-rescue-the-window",
     "StreamingLLM Sec. 3",
     "A window over the last tokens loses much; with the first few tokens kept beside it, the loss is restored.",
-    empirical=True,
     matters=NATS,
     unit="nats",
     uses=("sinks/first-token-draws-attention",),
@@ -77,7 +72,6 @@ EXPLAINS = Claim(
     "sparsity-explains-what-eviction-costs",
     "JoMA talk slide sparse",
     "Sparse attention is why caches can be cut: the sparser attention is, the less eviction costs.",
-    empirical=True,
     matters=PARTIAL,
     ceiling=1.0,
     uses=("kv-cache/sparsity-arises-in-training",),
@@ -86,7 +80,6 @@ STORIES = Claim(
     "a-fifth-suffices-others-network",
     "H2O Sec. 3",
     "In a network that others trained, the fifth of the keys with the most attention does almost as well as all.",
-    empirical=True,
     matters=NATS,
     unit="nats",
 )
@@ -148,7 +141,7 @@ def _judged(claim: Claim, expected: str, judge: Callable[[Series], dict[str, Any
             return not_run(claim, expected, UNLEARNED, COMMAND)
         evidence = judge(series)
         beside = dict(evidence.pop("beside", {})) | dict(series.left_out)
-        return by_effect(claim, evidence.pop("found"), expected=expected, beside=beside, **evidence)
+        return by_effect(claim, evidence.pop("found"), expected=expected, details=beside, **evidence)
 
     return judging
 
@@ -280,7 +273,7 @@ def _stories(run: Run) -> Finding:
         what="cost of the other policy (control: H2O's choice)",
         over="sequences",
         size=[at_most("cost of H2O's choice", float(cost["h2o"].mean()), NATS, "nats")],
-        beside={
+        details={
             "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
             "attention": {
                 "share of keys that are zero": float(run.value("stories/zero").mean()),

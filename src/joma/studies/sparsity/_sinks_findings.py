@@ -31,7 +31,6 @@ SINKS = Claim(
     "first-token-draws-attention",
     "StreamingLLM Sec. 3",
     "Trained networks give the first token a large share of their attention, though it says little of what follows.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -40,7 +39,6 @@ PLACE = Claim(
     "place-not-word",
     "StreamingLLM Sec. 3",
     "The first token draws attention by its place: another word in the first place draws as much.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -50,7 +48,6 @@ SOFTMAX = Claim(
     "sinks-need-softmax",
     "StreamingLLM Sec. 3",
     "Sinks arise because softmax must sum to one: where weights need not, there are none.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -60,7 +57,6 @@ LEARNED = Claim(
     "learned-sink-takes-over",
     "StreamingLLM Sec. 3",
     "A learned sink takes the attention that has nowhere else to go, and the first token is no sink any more.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -70,7 +66,6 @@ ZERO = Claim(
     "zero-sink-is-not-enough",
     "StreamingLLM Sec. 3",
     "With one more key of logit 0 and value 0 the first token draws less attention, but it remains a sink.",
-    empirical=True,
     matters=MATTERS,
     unit="%",
     ceiling=1.0,
@@ -184,7 +179,7 @@ def _sinks(run: Run) -> Finding:
         cases,
         what="attention of late queries on the first key",
         expected=expected,
-        beside={name: _told(seen, reading) for reading, name in READINGS.items()} | dict(seen.lost),
+        details={name: _told(seen, reading) for reading, name in READINGS.items()} | dict(seen.lost),
     )
 
 
@@ -238,7 +233,7 @@ def _place(run: Run) -> Finding:
             "the word that stands there": known_mean(moved[:, 1]),
         }
     what = "attention on the first key, another word standing there"
-    return by_effect(PLACE, cases, what=what, expected=expected, size=size, beside=beside | dict(seen.lost))
+    return by_effect(PLACE, cases, what=what, expected=expected, size=size, details=beside | dict(seen.lost))
 
 
 def _against(claim: Claim, kind: str, expected: str, size: Callable[[str, float], Test]) -> Callable[[Run], Finding]:
@@ -261,7 +256,7 @@ def _against(claim: Claim, kind: str, expected: str, size: Callable[[str, float]
             what=f"attention on the first key with softmax (control: {kind})",
             expected=expected,
             size=left,
-            beside={READINGS[r]: _costs(seen, r, kind) for r in readings} | dict(seen.lost),
+            details={READINGS[r]: _costs(seen, r, kind) for r in readings} | dict(seen.lost),
         )
 
     return judge

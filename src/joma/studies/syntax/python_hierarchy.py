@@ -103,7 +103,6 @@ ALIGN = Claim(
     "JoMA Sec. 5",
     "Training makes hidden nodes of the MLP stand for the latent variables behind the tokens. Here these are kinds of "
     "syntax.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -111,7 +110,6 @@ BEYOND = Claim(
     "nodes-hold-combinations",
     "JoMA Sec. 1",
     "Hidden nodes learn combinations of tokens, not single tokens.",
-    empirical=True,
     matters=MARGIN,
     ceiling=1.0,
 )
@@ -119,7 +117,6 @@ ONE_NODE = Claim(
     "one-node-each",
     "JoMA Sec. 6",
     "For every latent there is one hidden node that correlates highly with it.",
-    empirical=True,
     matters=SHARE,
     unit="%",
     ceiling=1.0,
@@ -129,7 +126,6 @@ ORDER = Claim(
     "lower-levels-first",
     "JoMA Sec. 5",
     "Low levels of the hierarchy are learned before higher levels. Their tokens occur together most often.",
-    empirical=True,
     matters=LATER,
     unit="octaves",
     uses=("thm5/shallow-means-often",),
@@ -138,7 +134,6 @@ DEPTH = Claim(
     "higher-levels-in-later-blocks",
     "JoMA Sec. 5",
     "Later blocks build higher levels from what earlier blocks have learned.",
-    empirical=True,
     matters=DEEPER,
 )
 
@@ -227,7 +222,7 @@ def _gain(claim: Claim, scores: Scores, version: str, what: str, expected: str) 
         hardest(claim, found),
         what=what,
         expected=expected,
-        beside=_and_lost(scores, {"by level": _by_level(trained), "controls": controls}),
+        details=_and_lost(scores, {"by level": _by_level(trained), "controls": controls}),
     )
 
 
@@ -249,7 +244,7 @@ def _one_node(run: Run) -> Finding:
         expected=expected,
         size=[at_least("lower end of this share", compare(share[-1]).low, HIGH, "%")],
         controls=[beyond(ALIGN, "gain of the best node's correlation over its hardest control", gain)],
-        beside=_and_lost(scores, {}),
+        details=_and_lost(scores, {}),
     )
 
 
@@ -265,7 +260,7 @@ def _order(run: Run) -> Finding:
         compare(scores.order()),
         what="delay of each level behind the one below it",
         expected=expected,
-        beside=_and_lost(scores, {"step at the middle of the gain": steps}),
+        details=_and_lost(scores, {"step at the middle of the gain": steps}),
     )
 
 
@@ -287,7 +282,7 @@ def _depth(run: Run) -> Finding:
         {"beside the untrained network": _slopes(after, before)},
         what="growth per level of the last block's lead over the first block, in correlation",
         expected=expected,
-        beside=_and_lost(scores, {"lead of the last block": _by_level(after)}),
+        details=_and_lost(scores, {"lead of the last block": _by_level(after)}),
     )
 
 

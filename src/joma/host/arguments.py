@@ -106,7 +106,7 @@ def times(t: Number, name: str = "t") -> Tensor:
     return tensor.reshape(-1)
 
 
-def whole(value: int, name: str, low: int) -> int:
+def integer(value: int, name: str, low: int) -> int:
     """An integer that is at least `low`: sizes, depths, counts."""
     try:
         good = not isinstance(value, bool) and int(value) == value and value >= low
