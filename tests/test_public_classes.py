@@ -19,7 +19,7 @@ from joma.data.ahead import Ahead
 from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
 from joma.probes import collect_plain
-from joma.scan.sources.made_files import MadeFiles
+from joma.scan.sources.downloads import MadeFiles
 from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
 from joma.theory.attention import Attention
 from joma.training import Ensemble, Optimizer, Origin, SeriesConfig, next_token_loss
@@ -161,10 +161,12 @@ EXAMPLES = {
     "probes._record.Probe": lambda folder: probe(),
     "probes._sparsity.AttentionSparsity": lambda folder: probes.AttentionSparsity(*[W] * 6),
     "runs.store.Run": run,
-    "scan.curves.Curve": lambda folder: scan.Curve("stable_rank", "mlp", ("h.0",) * 30, ("stable rank",), W.numpy()),
-    "scan.curves.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
+    "scan.result.curves.Curve": lambda folder: scan.Curve(
+        "stable_rank", "mlp", ("h.0",) * 30, ("stable rank",), W.numpy()
+    ),
+    "scan.result.curves.Scan": lambda folder: scan.Scan("out/trainer", list(range(300)), [], {}),
     "scan.errors.Fault": lambda folder: scan.Fault(10, "step10", "model.safetensors", None, "is cut off " * 30),
-    "scan.plan.Plan": lambda folder: scan.plan(series(folder)),
+    "scan.sweep.plan.Plan": lambda folder: scan.plan(series(folder)),
     "scan.sources.series.Series": series,
     "theory._bilinear_flow.Path": lambda folder: scan_snap.ScanSnap([[0.5, 0.5]]).solve(MANY),
     "theory._bilinear_flow.ScanSnap": lambda folder: scan_snap.ScanSnap(torch.eye(60).double(), rate_y=MANY),

@@ -72,7 +72,7 @@ def test_python_m_takes_the_working_folder_off_its_path(tmp_path, command, modul
 
 
 def test_the_tokenizers_process_finds_what_pythonpath_names(model, tmp_path, monkeypatch):
-    from joma.scan.loading import token_ids
+    from joma.scan.model.text import token_ids
 
     named = Planted(tmp_path / "named", tmp_path / "marks", ("sitecustomize",))
     monkeypatch.setenv("PYTHONPATH", str(named.folder))

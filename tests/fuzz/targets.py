@@ -269,7 +269,7 @@ def _config_seeds(folder: Path) -> list[bytes]:
 
 def _read_config(content: bytes, folder: Path) -> None:
     from joma.probes.lengths import default_seq_len
-    from joma.scan.loading import loaded_config, loaded_model
+    from joma.scan.model.loading import loaded_config, loaded_model
     from joma.scan.sources.folder import LocalFolder
 
     place = _model_folder(folder)
@@ -289,7 +289,7 @@ def _tokenizer_seeds(folder: Path) -> list[bytes]:
 
 
 def _read_tokenizer(content: bytes, folder: Path) -> None:
-    from joma.scan.loading import tokenized
+    from joma.scan.model.tokenizing import tokenized
 
     place = _model_folder(folder)
     (place / "tokenizer.json").write_bytes(content)
@@ -326,7 +326,7 @@ def _index_seeds(_: Path) -> list[bytes]:
 
 
 def _read_index(content: bytes, folder: Path) -> None:
-    from joma.scan.sources.places import local_places
+    from joma.scan.sources.places import find_places
 
     place = folder / "sharded"
     if not place.exists():
@@ -334,7 +334,7 @@ def _read_index(content: bytes, folder: Path) -> None:
         for number, name in enumerate("ab", 1):
             save_file({name: torch.eye(2)}, place / f"model-0000{number}-of-00002.safetensors")
     (place / "model.safetensors.index.json").write_bytes(content)
-    for one in local_places(place):
+    for one in find_places(place).places:
         with one.open() as checkpoint:
             for name in checkpoint.names():
                 checkpoint.stored(name), checkpoint.read(name)
@@ -419,7 +419,7 @@ def _npy_seeds(_: Path) -> list[bytes]:
 
 
 def _read_npy(content: bytes, folder: Path) -> None:
-    from joma.scan.text import _stored_ids
+    from joma.scan.model.text import _stored_ids
 
     _stored_ids(_written(content, folder, "a.npy"))
 

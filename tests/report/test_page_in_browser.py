@@ -20,7 +20,7 @@ from joma.claims.verdicts import by_residual
 from joma.report import read_scan, scan_runs, write_comparison, write_report, write_scan_page
 from joma.runs import Run
 from joma.scan import Fault
-from joma.scan.record import remember, stored_scan
+from joma.scan.sweep.record import remember, stored_scan
 from joma.studies import load
 from joma.studies.stored import result_of
 

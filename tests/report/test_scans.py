@@ -13,7 +13,7 @@ from joma.claims.execute import Result
 from joma.report import read_scan, scan_runs, show_scan, write_comparison, write_report, write_scan_page
 from joma.runs import Run
 from joma.scan import Fault
-from joma.scan.record import remember, stored_scan
+from joma.scan.sweep.record import remember, stored_scan
 
 STEPS = (0, 100, 200)
 GROUPS = {"mlp": ["h.0.w", "h.1.w"], "embedding": ["wte"]}

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.scan.errors import CheckpointError
-from joma.scan.integrity import SAMPLES, check_finite, checksum, not_yet_trained, sketch, suspicions
+from joma.scan.formats.tensor_file import check_finite
+from joma.scan.sweep.integrity import SAMPLES, checksum, not_yet_trained, sketch, suspicions
 
 
 def training(steps, generator, noise=0.02, size=SAMPLES):

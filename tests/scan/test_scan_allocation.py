@@ -16,9 +16,9 @@ from joma.cli.main import main
 from joma.measure.allocation import allocate
 from joma.runs import Run
 from joma.scan import CheckpointError
-from joma.scan.allocation import allocated, entropies_and_loss, must_have_gradients
-from joma.scan.names.kinds import parameter_groups
-from joma.scan.record import stored_scan
+from joma.scan.model.allocation import allocated, entropies_and_loss, must_have_gradients
+from joma.scan.names.parameters import parameter_groups
+from joma.scan.sweep.record import stored_scan
 from joma.training import SeriesConfig, train_series
 
 STEPS, LAYERS, CONTEXT = (0, 2, 4, 8), 2, 16
@@ -187,7 +187,7 @@ def test_the_vector_of_a_padding_token_counts_where_the_text_holds_it(tmp_path):
 def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_path, monkeypatch, capsys):
     from joma.scan.measures import MEASURES
 
-    pairs = sys.modules["joma.scan.pairs"]
+    pairs = sys.modules["joma.scan.sweep.pairs"]
     before = pairs._Walk._measured
     monkeypatch.setattr(pairs._Walk, "_measured", lambda self, place, loaded: before(self, place, loaded)
                         if place.step < 4 else (_ for _ in ()).throw(KeyboardInterrupt))  # fmt: skip
@@ -270,7 +270,7 @@ def test_a_single_checkpoint_is_refused(trained, ids, tmp_path, capsys):
         ("llama", None),
         ("gpt2", None),
         ("bloom", "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy"),
-        ("bert", r"allocation is of models that foretell the next token, and it \(bert\) does not"),
+        ("bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
         ("mamba", "have no attention"),
     ],
 )
@@ -297,7 +297,7 @@ def test_numbers_that_overflow_on_the_way_are_left_out(trained, ids, tmp_path):
 
 def test_fewer_windows_at_a_time_where_the_vocabulary_is_large():
     """The loss keeps logits over the vocabulary: 4,096 tokens of 262,144 words would be 13 GB."""
-    from joma.scan.allocation import LOGITS, _at_once
+    from joma.scan.model.allocation import LOGITS, _at_once
 
     for words, windows in ((50_304, 8), (262_144, 2), (2_000_000, 1)):
         assert _at_once(SimpleNamespace(vocab_size=words), 512) == windows

@@ -10,9 +10,10 @@ from joma.cli.main import main
 from joma.measure import power_law
 from joma.measure.power_law import power_law as fitted
 from joma.runs import Run
-from joma.scan import open_series, plan, reading, sweep
+from joma.scan import open_series, plan, sweep
+from joma.scan.sweep import reading
 
-SWEEP = sys.modules["joma.scan.sweep"]  # the name alone is the function
+SWEEP = sys.modules[sweep.__module__]
 
 
 def weights(step, side=24):

@@ -182,14 +182,14 @@ def test_mixed_architectures(series, tmp_path):
 def test_an_unknown_architecture_names_the_option(tmp_path):
     save_file({"weird.0.weight": torch.ones(4, 4)}, tmp_path / "a.safetensors")
     message = refused(tmp_path / "a.safetensors", out=tmp_path / "out")
-    assert "--pattern 'mlp=REGEX'" in message
+    assert "name them with a pattern mlp=REGEX" in message
     assert "weird.0.weight" in message
     assert scan(tmp_path / "a.safetensors", "--pattern", r"mlp=weird\.\d\.weight", out=tmp_path / "out")[0] == 0
 
 
 def test_a_pattern_that_fits_vectors_is_refused_at_once(series, tmp_path):
     message = refused(series, "--pattern", r"norm=.*layernorm\.weight", out=tmp_path / "out")
-    assert message.startswith("--pattern norm: gpt_neox.layers.0.input_layernorm.weight is torch.float32 (32,)")
+    assert message.startswith("the pattern norm: gpt_neox.layers.0.input_layernorm.weight is torch.float32 (32,)")
 
 
 def test_a_pickled_object_is_refused_and_not_run(tmp_path, capsys):
@@ -229,8 +229,8 @@ def test_options_that_make_no_sense(series, tmp_path):
         (("--steps", "3:9"), "names none"),
         (("--steps", "a"), "takes numbers"),
         (("--steps", "0:9:0"), "stride"),
-        (("--jobs", "0"), "--jobs"),
-        (("--budget", "nan"), "--budget"),
+        (("--jobs", "0"), "jobs must be"),
+        (("--budget", "nan"), "budget must be"),
         (("--device", "tpu"), "device must be"),
         (("--pattern", "x=y"), "fits no tensor"),
         (("--groups", "mpl"), "none of the groups found here: mlp, mlp_down, attention_o, attention_qkv, embedding"),
@@ -313,7 +313,7 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
             super().set()
             free.set()
 
-    reading = sys.modules["joma.scan.reading"]
+    reading = sys.modules["joma.scan.sweep.reading"]
     identity_of, read_one = module._identity, reading._read
 
     def identity(place):

@@ -122,7 +122,7 @@ def test_a_long_text_says_how_far_it_is(series, tmp_path, monkeypatch, capsys):
 
 
 def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tmp_path):
-    from joma.scan.running import statistics
+    from joma.scan.model.running import statistics
 
     class Stopped(Exception):
         pass
@@ -164,14 +164,14 @@ def words_of(folder):
 
 
 def test_the_tokenizer_of_the_run_or_the_one_that_is_named(series, tmp_path, monkeypatch):
-    from joma.scan.loading import tokenized
+    from joma.scan.model.tokenizing import tokenized
 
-    monkeypatch.setattr("joma.scan.text.token_ids", tokenized)  # in this process, to save the time of another
+    monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
     (tmp_path / "text.txt").write_text(" ".join(f"w{i % 7}" for i in range(20)))
     arguments = ("--steps", "0", "--measures", "entropy", "--text", tmp_path / "text.txt")
-    with pytest.raises(ValueError, match="no tokenizer; name one with --tokenizer"):
+    with pytest.raises(ValueError, match="no tokenizer; name one, or give"):
         scan(series, *arguments, out=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"--tokenizer .* has none of tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"tokenizer .* has none of tokenizer\.json"):
         scan(series, *arguments, "--tokenizer", tmp_path, out=tmp_path / "out")
     words_of(tmp_path / "words")
     named = scan(series, *arguments, "--tokenizer", tmp_path / "words" / "tokenizer.json", out=tmp_path / "one")[1]
@@ -222,7 +222,7 @@ def test_what_an_architecture_cannot_give_is_refused_before_anything_is_download
 def test_a_config_alone_says_whether_a_model_attends(kind, sentence):
     from transformers import AutoConfig
 
-    from joma.scan.running import must_attend
+    from joma.scan.model.running import must_attend
 
     if sentence is None:
         must_attend(AutoConfig.for_model(kind), "it")
@@ -232,7 +232,7 @@ def test_a_config_alone_says_whether_a_model_attends(kind, sentence):
 
 
 def test_entropy_does_not_ask_for_names_of_matrices(series, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr("joma.scan.looks.find_groups", lambda *_, **__: {})
+    monkeypatch.setattr("joma.scan.sweep.plan.find_groups", lambda *_, **__: {})
     status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
     assert (status, list(found["curves"]), found["steps"]) == (0, ["entropy"], [0, 1, 2, 10, 100])
     assert any("were not compared with each other" in note for note in found["notes"])
@@ -275,7 +275,7 @@ class Eager(io.StringIO):
 
 @pytest.mark.parametrize("kind", ["AutoConfig", "AutoTokenizer", "AutoModel"])
 def test_code_that_comes_with_a_checkpoint_never_runs(with_code, tmp_path, monkeypatch, kind):
-    from joma.scan import loading
+    from joma.scan.model import loading
 
     if kind == "AutoModel":  # its config is refused first; one that transformers knows leads on to the model
         config = json.loads((with_code / "config.json").read_text())
@@ -288,7 +288,7 @@ def test_code_that_comes_with_a_checkpoint_never_runs(with_code, tmp_path, monke
         (with_code / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(sys, "stdin", Eager())
     with pytest.raises(CheckpointError, match="needs Python code that comes with the checkpoint"):
-        loading._pretrained(kind, with_code, "it")
+        loading.pretrained(kind, with_code, "it")
     assert not sys.stdin.asked
     assert not (tmp_path / "ran").exists()
 

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from joma.cli.main import main
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
-from joma.scan.curves import Curve, Scan
-from joma.scan.names.rows import Row
-from joma.scan.thresholds import Threshold, summaries, violations
+from joma.scan.names.architecture import Row
+from joma.scan.result.curves import Curve, Scan
+from joma.scan.result.thresholds import Threshold, summaries, violations
 
 
 def joma(*words):
@@ -247,7 +247,7 @@ def test_suspicious_steps_can_be_kept(series, tmp_path, capsys):
 
 
 def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch):
-    reading, seen = sys.modules["joma.scan.reading"], []
+    reading, seen = sys.modules["joma.scan.sweep.reading"], []
     read = reading._read
     monkeypatch.setattr(reading, "_read", lambda *given: (seen.append(torch.get_num_threads()), read(*given))[1])
     before = torch.get_num_threads()
@@ -272,7 +272,7 @@ def test_many_experts_have_a_page_and_few_fingerprints(tmp_path, monkeypatch):
             for at, name in enumerate(("gate_proj", "up_proj"))
         }
         save_file(tensors, tmp_path / "moe" / f"step{step}.safetensors")
-    monkeypatch.setattr(sys.modules["joma.scan.plan"], "GATED", 50)
+    monkeypatch.setattr(sys.modules["joma.scan.sweep.plan"], "GATED", 50)
     assert joma("scan", tmp_path / "moe", "--out", tmp_path / "out", "--csv", tmp_path / "a.csv") == 0
     run = next((tmp_path / "out" / "runs").glob("*.sqlite"))
     with Run.open(run) as kept:

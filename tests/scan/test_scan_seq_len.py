@@ -14,7 +14,7 @@ from joma.cli.main import main
 from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
-from joma.scan.record import remember, stored_scan
+from joma.scan.sweep.record import remember, stored_scan
 
 SHAPE = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

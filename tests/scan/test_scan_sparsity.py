@@ -13,7 +13,7 @@ from joma.cli.main import main
 from joma.probes import attention_entropy, attention_sparsity
 from joma.runs import Run
 from joma.scan.measures import MEASURES
-from joma.scan.record import stored_scan
+from joma.scan.sweep.record import stored_scan
 
 CURVES = list(MEASURES["sparsity"].curves)
 
@@ -38,7 +38,7 @@ def of_probe(folder, tokens):
 
 
 def test_all_that_run_the_model_come_from_one_reading(three, tokens, tmp_path, monkeypatch):
-    running = sys.modules["joma.scan.running"]
+    running = sys.modules["joma.scan.model.running"]
     loaded, read = running.loaded_model, []
     monkeypatch.setattr(
         running, "loaded_model", lambda folder, device: (read.append(folder), loaded(folder, device))[1]

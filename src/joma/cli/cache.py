@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from joma.cache.costs import Costs
     from joma.runs import Run
-    from joma.scan.checkpoint import Place
+    from joma.scan.sources.series import Place
 
 LEFT_OUT = 3
 VERSION = 1
@@ -144,8 +144,8 @@ def _keep(word: str) -> float:
 def _text(options: argparse.Namespace) -> tuple[Place, Tensor]:
     """The checkpoint, and the token ids as (sequences, length)."""
     from joma.scan import open_series
-    from joma.scan.running import config_of
-    from joma.scan.text import tokens_of
+    from joma.scan.model.running import config_of
+    from joma.scan.model.text import tokens_of
 
     series = open_series(options.model, downloads=options.out).select(options.step)
     if len(series.places) > 1:
@@ -181,8 +181,8 @@ def _must_fit(policies: list[str], keeps: list[float], length: int, options: arg
 def _model(options: argparse.Namespace, place: Place) -> Any:
     import torch
 
-    from joma.scan.loading import loaded_model
-    from joma.scan.running import must_be_finite
+    from joma.scan.model.loading import loaded_model
+    from joma.scan.model.running import must_be_finite
 
     with place.folder() as folder:
         model = loaded_model(folder, torch.device(options.device), with_head=True)

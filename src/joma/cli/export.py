@@ -70,8 +70,8 @@ def _is_scan(path: Path) -> bool:
 def _tidy(path: Path, to: str, out: Path | None) -> Path:
     """A scan: its measures alone, with step, epoch, layer and head in columns of their own."""
     from joma.runs import Run, RunError
-    from joma.scan.record import stored_scan
-    from joma.scan.tidy import write_table
+    from joma.scan.result.tidy import write_table
+    from joma.scan.sweep.record import stored_scan
 
     place = out or path.with_suffix(f".{to}")
     if place.exists() and not place.is_file():

@@ -11,7 +11,7 @@ from joma import __version__
 from joma.cli import cache, export, listing, report, scan, show, verify
 from joma.cli.parser import Parser
 from joma.host import limits
-from joma.host.errors import BadInput
+from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe
 from joma.host.words import did_you_mean
@@ -53,7 +53,7 @@ def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) 
     limits.check()
     try:
         status: int = options.call(options, rest)
-    except BadInput as error:
+    except JomaError as error:
         option = command.option(error.argument)
         if not option:
             raise

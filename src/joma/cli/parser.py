@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         >>> parser.option("text"), parser.option("model")
         ('--text FILE', '')
         """
-        found = self._option_string_actions.get(f"--{argument.replace('_', '-')}")
+        found = next((each for each in self._actions if each.dest == argument and each.option_strings), None)
         if found is None:
             return ""
         return " ".join(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.scan_run import opened_run, run_path
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, refuse_files, usable_file, write_json
@@ -19,8 +18,8 @@ from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.report import ShownScan
-    from joma.scan import Fault, Scan, Series
-    from joma.scan.thresholds import Threshold
+    from joma.scan import Fault, Scan
+    from joma.scan.result.thresholds import Threshold
 
 NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
 _MOST = 10  # numbers beyond a threshold that are printed
@@ -83,6 +82,7 @@ def add_parser(commands: Any) -> None:
         "--pattern",
         action="append",
         default=[],
+        dest="patterns",
         metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
     )
@@ -97,13 +97,19 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(call=call)
 
 
+_PASSED_ON = (
+    "steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out", "budget",
+    "fresh", "keep_suspicious",
+)  # fmt: skip
+"""Options that are arguments of `joma.scan.scan` under the same name."""
+
+
 @dataclass(frozen=True)
 class _Done:
-    """A scan that is over: what it found, where it is recorded, what is beyond a threshold."""
+    """A scan that is over: what it found, and what is beyond a threshold."""
 
     found: Scan
     run: Path
-    looked_at: int
     beyond: tuple[str, ...] = ()
     summaries: tuple[str, ...] = ()
     """Of what is beyond a threshold, one per threshold."""
@@ -146,10 +152,6 @@ _RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.jobs < 1:
-        raise BadInput(f"--jobs must be at least 1, got {options.jobs}")
-    if not 0 < options.budget < 1e9:
-        raise BadInput(f"--budget must be a positive number of gigabytes, got {options.budget}")
     if len(options.source) != (2 if options.compare else 1):
         given = counted(len(options.source), "source")
         raise BadInput(f"--compare takes two sources, got {given}" if options.compare else
@@ -160,7 +162,7 @@ def _check(options: argparse.Namespace) -> None:
         if given not in (None, "-"):
             usable_file(Path(given), f"--{option}")
     if options.parquet:
-        from joma.scan.tidy import must_be_writable
+        from joma.scan.result.tidy import must_be_writable
 
         must_be_writable("parquet")
 
@@ -168,10 +170,12 @@ def _check(options: argparse.Namespace) -> None:
 def _list(options: argparse.Namespace, screen: Any) -> int:
     """The tensors of the last checkpoint that the steps name."""
     from joma.scan.names.architecture import read_patterns
-    from joma.scan.names.listing import list_tensors
+    from joma.scan.result.listing import list_tensors
+    from joma.scan.scanning import find_series
 
-    series = _series(options.source[0], options)
-    listing = list_tensors(series.places[-1], patterns=read_patterns(options.pattern), root=options.root)
+    given = {name: getattr(options, name) for name in ("steps", "base", "out", "budget")}
+    series = find_series(options.source[0], **given)
+    listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")
     if options.json == "-":
@@ -184,74 +188,31 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
 def _thresholds(options: argparse.Namespace) -> list[Threshold]:
     if not options.fail_if:
         return []
-    from joma.scan.thresholds import Threshold, must_be_measured
+    from joma.scan.result.thresholds import read_thresholds
 
-    found = [Threshold.read(text) for text in options.fail_if]
-    must_be_measured(found, _names(options.measures), options.measures)
-    return found
+    return read_thresholds(options.fail_if, [name.strip() for name in options.measures.split(",")])
 
 
 def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
     """Scan one source, or read an earlier scan where its run is named."""
     if source.endswith(".sqlite") and Path(source).is_file():
         return _earlier(Path(source), options, rules)
-    from joma.scan import plan, sweep
+    from joma.scan import scan
     from joma.scan.names.architecture import read_patterns
-    from joma.scan.record import remember
 
-    patterns = read_patterns(options.pattern)
-    series = _series(source, options)
-    say(f"{series.source}: {counted(len(series.places), 'checkpoint')}", screen)
-    settled = plan(
-        series,
-        measures=_names(options.measures),
-        patterns=patterns,
-        groups=None if options.groups is None else _names(options.groups),
-        root=options.root,
-        text=options.text,
-        tokenizer=options.tokenizer,
-        seq_len=options.seq_len,
-        device=options.device,
+    found = scan(
+        source,
+        patterns=read_patterns(options.patterns),
+        progress=lambda line: say(line, sys.stderr if line.startswith("(") else screen),  # in brackets: only if slow
+        **{name: getattr(options, name) for name in _PASSED_ON},
     )
-    for (covered, layers), groups in _alike(settled.coverage).items():
-        say(f"{', '.join(groups)}: {covered} of {counted(layers, 'layer')} covered", screen)
-    for name, why in settled.refused.items():
-        say(f"refused: {name}: {why}", screen)
-    for warning in settled.warnings:  # before the work: it may not be worth it
-        say(f"warning: {warning}", screen)
-    path = run_path(options, series, patterns)
-    with opened_run(path, settled, fresh=options.fresh) as run:
-        found = sweep(
-            settled,
-            run,
-            jobs=options.jobs,
-            keep_suspicious=options.keep_suspicious,
-            report=lambda line: say(line, screen if line.startswith("[") else sys.stderr),  # others: only if slow
-        )
-        remember(run, found, series.steps)
-    return _Done(found, path, len(series.places), *_broken(rules, found))
-
-
-def _series(source: str, options: argparse.Namespace) -> Series:
-    """The checkpoints that the user named, adapters on the base that was named."""
-    from joma.scan import open_series
-    from joma.scan.sources.bases import on_base
-
-    series = open_series(source, downloads=options.out, budget=options.budget * 1e9).select(options.steps)
-    return series if options.base is None else on_base(series, options.base)
-
-
-def _alike(coverage: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
-    """Groups that cover as many layers, together."""
-    found: dict[tuple[int, int], list[str]] = {}
-    for group, pair in coverage.items():
-        found.setdefault(pair, []).append(group)
-    return found
+    assert found.run is not None  # there is always a folder for it
+    return _Done(found, found.run, *_broken(rules, found))
 
 
 def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> _Done:
     from joma.runs import Run
-    from joma.scan.record import stored_scan
+    from joma.scan.sweep.record import stored_scan
 
     if not options.compare:
         raise BadInput(f"{path} is the run of an earlier scan; joma report {path} shows it, --compare takes it as well")
@@ -259,15 +220,14 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
         found = stored_scan(run)
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
-    looked_at = len({*found.steps, *(fault.step for fault in found.faults)})
-    return _Done(found, path, looked_at, *_broken(rules, found), earlier=True)
+    return _Done(found, path, *_broken(rules, found), earlier=True)
 
 
 def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The numbers beyond a threshold, and a summary for each threshold."""
     if not rules or not found.steps:
         return (), ()
-    from joma.scan.thresholds import summaries, violations
+    from joma.scan.result.thresholds import summaries, violations
 
     return tuple(map(str, violations(rules, found))), tuple(summaries(rules, found))
 
@@ -304,32 +264,25 @@ def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
-    for name in ("pattern", "fail_if"):
-        words += [word for given in getattr(options, name) for word in (f"--{name.replace('_', '-')}", given)]
+    for option, several in (("--pattern", options.patterns), ("--fail-if", options.fail_if)):
+        words += [word for given in several for word in (option, given)]
     words += ["--keep-suspicious"] if options.keep_suspicious else []
     return shlex.join([*words, "--out", str(options.out)])
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _write(done: Sequence[_Done], options: argparse.Namespace) -> None:
     each = [{**one.found.as_json(), "run": str(one.run)} for one in done]
-    content = each[0] if len(each) == 1 else {**_head(each[0]), "scans": each}
+    head = {key: each[0][key] for key in ("schema", "schema_version", "joma")}
+    content = each[0] if len(each) == 1 else {**head, "scans": each}
     if options.json == "-":
         say(as_json(content), keep="\n", end="")
     elif options.json is not None:
         write_json(Path(options.json), content)
-    from joma.scan.tidy import write_table
+    from joma.scan.result.tidy import write_table
 
     for to in ("csv", "parquet"):
         if path := getattr(options, to):
             write_table([one.found for one in done], to, path)
-
-
-def _head(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: content[key] for key in ("schema", "schema_version", "joma")}
 
 
 def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
@@ -345,7 +298,7 @@ def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
     if len(one.beyond) > _MOST:
         rest = "the page lists them, and --csv FILE" if on_page else "--csv FILE"
         say(f"beyond: {len(one.beyond) - _MOST:,} more; {rest} writes every number", screen)
-    say(f"{len(one.found.steps)} of {one.looked_at} {one.found.axis}s usable", screen)
+    say(f"{len(one.found.steps)} of {one.found.looked_at} {one.found.axis}s usable", screen)
     say(f"run: {one.run}", screen)
 
 

@@ -11,7 +11,12 @@ from contextlib import contextmanager
 
 
 class JomaError(Exception):
-    """Something that the user can mend; the message is one sentence that says how."""
+    """Something that the user can mend; the message is one sentence that says how.
+
+    argument: the argument of a library function that would mend it: the command line adds the option that sets it.
+    """
+
+    argument: str = ""
 
 
 class BadInput(JomaError, ValueError):

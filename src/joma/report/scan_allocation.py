@@ -11,8 +11,8 @@ from joma.figures import scans as drawn
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, house_style, to_svg
 from joma.report.scan_words import axis_name
-from joma.scan.curves import Curve, Scan
-from joma.scan.names.kinds import kind_of
+from joma.scan.names.parameters import kind_of
+from joma.scan.result.curves import Curve, Scan
 
 OWN, OTHERS = "QK of this layer", "QK of other layers"
 COLOURS = {

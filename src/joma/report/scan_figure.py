@@ -14,7 +14,7 @@ from joma.figures.reading import course, listing, number
 from joma.figures.style import house_style, to_svg
 from joma.report.scan_allocation import allocation_pictures
 from joma.report.scan_words import UNITS, axis_name, curve_title, group_title, layers_of, measure_title, uniform_entropy
-from joma.scan.curves import Curve, Scan, mean_of
+from joma.scan.result.curves import Curve, Scan, mean_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from joma.report.scan_tables import table
 from joma.report.scan_words import layers_of, measure_title
 from joma.report.scans import ShownScan
 from joma.report.templates import filled, head
-from joma.scan.curves import Scan, mean_of
+from joma.scan.result.curves import Scan, mean_of
 
 _TAKEN = ("top", "theme", "main", "repeat", "beside", "left-out")
 

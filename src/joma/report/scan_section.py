@@ -11,7 +11,7 @@ from joma.report.markup import Anchors, command
 from joma.report.scan_tables import by_layer, covered, left_out
 from joma.report.scan_words import MEANINGS, measure_title
 from joma.report.scans import ShownScan
-from joma.scan.curves import Scan
+from joma.scan.result.curves import Scan
 
 _MOST = 1000  # lines of what is beyond a threshold
 NO_FIGURES = (

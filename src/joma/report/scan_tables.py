@@ -12,8 +12,8 @@ from joma.claims.words import show
 from joma.host.words import counted
 from joma.report.markup import NOTHING
 from joma.report.scan_words import group_title, layers_of
-from joma.scan.curves import Curve, Scan
 from joma.scan.errors import Fault
+from joma.scan.result.curves import Curve, Scan
 
 _MOST = 200  # rows of a table; more are counted
 

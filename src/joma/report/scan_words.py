@@ -7,7 +7,7 @@ from math import lgamma
 
 import numpy as np
 
-from joma.scan.curves import Curve, Scan, mean_of
+from joma.scan.result.curves import Curve, Scan, mean_of
 
 UNITS = {
     "stable_rank": "stable rank",
@@ -60,7 +60,7 @@ def measure_title(measure: str) -> str:
 def curve_title(curve: Curve) -> str:
     """A curve as the title of a panel.
 
-    >>> from joma.scan.names.rows import Row
+    >>> from joma.scan.names.architecture import Row
     >>> rows = (Row(0, None, "layer 0"),)
     >>> curve_title(Curve("sparsity", "first_key", rows, ("0",), np.ones((1, 1, 1)), heads=True))
     'mass on the first key'
@@ -79,7 +79,7 @@ def group_title(curve: Curve) -> str:
 def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
     """Labels of the layers, and values (steps, layers): the mean over the heads or the experts of a layer.
 
-    >>> from joma.scan.names.rows import Row
+    >>> from joma.scan.names.architecture import Row
     >>> rows = (Row(0, 0, "a"), Row(0, 1, "b"))
     >>> layers_of(Curve("stable_rank", "mlp_experts", rows, ("stable rank",), np.array([[2.0, 4.0]])))
     (['layer 0'], array([[3.]]))

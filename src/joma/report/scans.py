@@ -10,8 +10,8 @@ from pathlib import Path
 
 from joma.claims.execute import Picture
 from joma.runs import Run, RunError
-from joma.scan.curves import Scan
-from joma.scan.record import stored_scan
+from joma.scan.result.curves import Scan
+from joma.scan.sweep.record import stored_scan
 from joma.studies import names
 
 

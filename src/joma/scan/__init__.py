@@ -1,11 +1,26 @@
-"""Measuring a series of checkpoints: readers, integrity, sweeps."""
+"""Measuring a series of checkpoints: `scan` does all of it in one call.
 
-from joma.scan.curves import Curve, Scan
+Six rooms, and imports go one way: a room knows those before it, never those behind it.
+
+1. `formats`: from bytes to tensors, in whatever format a checkpoint is stored.
+2. `names`: what tensors are called, and what they are to their layer.
+3. `sources`: where checkpoints are, and which step each of them is.
+4. `model`: loading a model, running it on a text.
+5. `result`: the curves of a scan, thresholds and tables.
+6. `sweep`: what is read, measured, judged and recorded.
+
+`measures` stands between 4 and 6: it is the table of what can be measured. `scanning` stands on all of them.
+"""
+
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
 from joma.scan.measures import MEASURES
-from joma.scan.plan import Plan, plan
-from joma.scan.sources.series import Series, open_series
-from joma.scan.sweep import sweep
+from joma.scan.result.curves import Curve, Scan
+from joma.scan.result.thresholds import violations
+from joma.scan.scanning import scan
+from joma.scan.sources.places import open_series
+from joma.scan.sources.series import Series
+from joma.scan.sweep.plan import Plan, plan
+from joma.scan.sweep.sweeping import sweep
 
 __all__ = [
     "MEASURES",
@@ -18,5 +33,7 @@ __all__ = [
     "Series",
     "open_series",
     "plan",
+    "scan",
     "sweep",
+    "violations",
 ]

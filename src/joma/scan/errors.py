@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from joma.host.errors import JomaError
@@ -16,11 +16,16 @@ class CheckpointError(JomaError, ValueError):
     file and tensor: the place of the damage, where it is known, so that a report can list it.
     """
 
-    def __init__(self, sentence: str, *, file: str | None = None, tensor: str | None = None) -> None:
-        """sentence: the message. file, tensor: where the damage is, as far as it is known."""
+    def __init__(
+        self, sentence: str, *, file: str | None = None, tensor: str | None = None, argument: str = ""
+    ) -> None:
+        """Name what is wrong.
+
+        sentence: the message. file, tensor: where the damage is, as far as it is known. argument: the argument that
+        would mend it, if there is one: the command line adds the option that sets it.
+        """
         super().__init__(sentence)
-        self.file = file
-        self.tensor = tensor
+        self.file, self.tensor, self.argument = file, tensor, argument
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,18 @@ class Fault:
         return brief(self)
 
     def __str__(self) -> str:
-        """One line; a sentence that names its file itself is not told twice where it happened."""
+        """One line; a sentence that names its file itself does not get it twice."""
         place = [self.measure, *(word for word in (self.file, self.tensor) if word and word not in self.what)]
         place = [word for word in place if word]
         return f"step {self.step} ({self.checkpoint}): " + "".join(f"{word}: " for word in place) + self.what
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "checkpoint": self.checkpoint,
-            "file": self.file,
-            "tensor": self.tensor,
-            "what": self.what,
-            "measure": self.measure,
-        }
+        return asdict(self)
 
     @staticmethod
-    def from_json(told: Mapping[str, Any]) -> Fault:
+    def from_json(content: Mapping[str, Any]) -> Fault:
         """What `as_json` gave."""
-        return Fault(**{name: told[name] for name in ("step", "checkpoint", "file", "tensor", "what", "measure")})
+        return Fault(**{field.name: content[field.name] for field in fields(Fault)})
 
 
 class NoneUsable(CheckpointError):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.scan.allocation import Pair, allocated, loaded_whole, must_have_gradients
+from joma.scan.model.allocation import Pair, allocated, loaded_whole, must_have_gradients
+from joma.scan.model.running import KEPT, Between, must_attend
 from joma.scan.names.architecture import EMBEDDING, MLP
-from joma.scan.running import KEPT, Between, must_attend
 
 TOLERANCE = 1e-3  # relative, of stable ranks and spectral norms
 _QUANTILES = (0.5, 0.9, 0.99)

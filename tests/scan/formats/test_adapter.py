@@ -143,7 +143,7 @@ def test_the_command_takes_a_base(tmp_path):
 def test_a_series_of_adapters_on_a_base(tmp_path):
     from joma.host.errors import BadInput
     from joma.scan import open_series
-    from joma.scan.sources.bases import on_base
+    from joma.scan.sources.places import on_base
 
     model = llama()
     model.save_pretrained(tmp_path / "base")

@@ -155,7 +155,7 @@ def test_descriptions_that_lie_are_refused(tmp_path, change, sentence):
 
 
 def test_chunks_that_overlap_leave_a_gap_that_is_noticed(tmp_path):
-    from joma.scan.integrity import check_finite
+    from joma.scan.formats.tensor_file import check_finite
 
     folder = dcp_in_chunks(tmp_path / "a", CHUNKED, CHUNKS)
     changed_metadata(folder, overlapping)

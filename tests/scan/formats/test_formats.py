@@ -13,7 +13,7 @@ from format_files import must_hold, random, refusal, tensors_of
 from safetensors.torch import save_file
 
 from joma.scan import open_series, plan, sweep
-from joma.scan.checkpoint import Checkpoint
+from joma.scan.formats.checkpoint import Checkpoint
 from joma.scan.formats.opening import opener
 from joma.scan.formats.torch_file import TorchFile
 from joma.scan.sources.folder import LocalFile, LocalFolder
@@ -99,7 +99,7 @@ def test_options_and_numpy_beside_the_weights_are_stand_ins(tmp_path, zipped):
     must_hold(LocalFile(tmp_path / "a.pt", 0), {**expected, "parameter": random(2, 2)})
     file = TorchFile(tmp_path / "a.pt")
     assert (file.content["loss"], file.content["step"], file.content["flag"]) == (2.5, 7, True)
-    assert type(file.content["args"]).__module__ == "joma.scan.formats.plain_objects"  # argparse was not asked
+    assert type(file.content["args"]).__module__ == "joma.scan.formats.pickles"  # argparse was not asked
     assert file.content["args"].state["lr"] == 0.1
     file.close()
 

@@ -173,7 +173,7 @@ def test_parts_that_do_not_fit_are_refused_in_a_sentence(tmp_path, parts, settin
 
 
 def test_integers_without_scales_are_refused_as_what_they_are(tmp_path):
-    from joma.scan.integrity import check_matrix
+    from joma.scan.formats.tensor_file import check_matrix
 
     with folder_of(tmp_path, {"weight": torch.ones(4, 4, dtype=torch.int8)}).open() as checkpoint:
         stored = checkpoint.stored(f"{LAYER}.weight")

@@ -7,11 +7,12 @@ import pytest
 import torch
 from checkpoint_series import save_model
 
+from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.errors import CheckpointError, UnknownNames
-from joma.scan.names.architecture import coverage, find_groups, matrix_groups, pick_groups, read_patterns, spots
-from joma.scan.names.parts import part_of
+from joma.scan.formats.parts import part_of
+from joma.scan.names.architecture import coverage, find_groups, located, matrix_groups, pick_groups, read_patterns
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.folder import LocalFolder
 
@@ -239,7 +240,7 @@ def test_vision(tmp_path):
     with LocalFolder(save_model(model, tmp_path), 0).open() as checkpoint:
         found = find_groups(checkpoint.names(), {})
         assert len(found["mlp"]) == 2
-        with pytest.raises(UnknownNames, match=r"embedding tensors are not known.*vit.*--pattern 'embedding=REGEX'"):
+        with pytest.raises(UnknownNames, match=r"embedding tensors are not known.*vit.*a pattern embedding=REGEX"):
             pick_groups(found, ["embedding"], checkpoint.names(), "vit")
 
 
@@ -341,14 +342,14 @@ def test_layers_come_in_their_own_order_and_prefixes_do_not_matter():
 def test_patterns_add_and_replace():
     names = ["h.0.mlp.c_fc.weight", "h.0.q", "h.1.q", "layers.0.mlp.gate_proj.weight"]
     assert find_groups(names, {"mlp": r"h\.\d\.q", "none": "x"}) == {"mlp": ("h.0.q", "h.1.q")}
-    with pytest.raises(UnknownNames, match="--pattern none fits no tensor"):
+    with pytest.raises(UnknownNames, match="the pattern none fits no tensor"):
         pick_groups({}, ["none"], names, None)
 
 
 def test_a_pattern_takes_a_stack_of_matrices_apart():
     found = find_groups(["h.0.w"], {"mine": r"h\.0\.w"}, shape=lambda name: (3, 4, 5))
     assert found == {"mine": ("h.0.w[0]", "h.0.w[1]", "h.0.w[2]")}
-    assert [spot.expert for spot in spots(found["mine"])] == [0, 1, 2]
+    assert [row.expert for row in located(found["mine"])] == [0, 1, 2]
 
 
 def test_what_a_wish_brings():
@@ -407,16 +408,14 @@ def test_raw_weights_before_their_average_and_both_by_name():
     names = under("state_dict.model", "state_dict.model_ema")
     assert find_groups(names, {})["mlp"][0].startswith("state_dict.model.")
     assert find_groups(names, {}, root="model_ema")["mlp"][0].startswith("state_dict.model_ema.")
-    assert "state_dict.model_ema were left aside: choose with --root state_dict.model_ema" in root_notes(names)[0]
+    assert "state_dict.model_ema were left aside: choose them as root state_dict.model_ema" in root_notes(names)[0]
     assert root_notes(under("model")) == ()
     assert find_groups(names, {}, root=".") == find_groups(names, {})
 
 
 def test_which_of_two_models_is_not_guessed():
     names = under("student", "teacher")
-    with pytest.raises(
-        UnknownNames, match="several sets of weights, student and teacher; choose one with --root student"
-    ):
+    with pytest.raises(UnknownNames, match="several sets of weights, student and teacher; choose one as root student"):
         find_groups(names, {})
     assert len(find_groups(names, {}, root=".")["mlp"]) == 4
     with pytest.raises(UnknownNames, match="no weights under 'other'; --root must be one of student, teacher"):
@@ -440,7 +439,7 @@ def test_an_average_never_joins_the_optimizer():
 
 @pytest.mark.parametrize("option", ["mlp", "=x", "a b=x", "mlp=", "mlp=("])
 def test_patterns_that_are_none(option):
-    with pytest.raises(CheckpointError, match="--pattern"):
+    with pytest.raises(BadInput, match="pattern"):
         read_patterns([option])
     with pytest.raises(CheckpointError, match="twice"):
         read_patterns(["a=x", "a=y"])

@@ -10,7 +10,7 @@ import pytest
 from patience import PATIENCE
 
 from joma.scan.errors import CheckpointError
-from joma.scan.sources.cache import FOLDER, DiskCache
+from joma.scan.sources.downloads import FOLDER, DiskCache
 
 
 def get(cache, name, size, age=None):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.recipes import Parts, Recipe, Rows
-from joma.scan.formats.tensor_file import Stored
+from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
 
 CONFIG = "adapter_config.json"
 # "lora_A.weight", and with the name of the adapter, as a training run keeps it: "lora_A.default.weight".
@@ -26,43 +25,18 @@ _BEGINNING = re.compile(r"(base_model\.model\.|base_model\.)")
 
 
 @dataclass(frozen=True)
-class Scale:
-    """The numerator of an adapter's scale, and whether it is divided by the rank or by its root."""
-
-    alpha: float
-    root: bool
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], module: str) -> Scale:
-        """As the settings give it to a module; alpha_pattern has its own for some."""
-        alpha = settings.get("lora_alpha", settings.get("r"))
-        patterns = settings.get("alpha_pattern") or {}
-        for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
-            if module == pattern or module.endswith(f".{pattern}") or _fits(pattern, module):
-                alpha = own
-                break
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e30:
-            raise CheckpointError(
-                f"{CONFIG} has no number lora_alpha, so the scale of the adapter is unknown", file=CONFIG
-            )
-        return cls(float(alpha), settings.get("use_rslora") is True)
-
-    def at(self, rank: int) -> float:
-        return self.alpha / (sqrt(rank) if self.root else rank)
-
-
-@dataclass(frozen=True)
 class Factors:
     """The names of the two factors of one module, and the scale of their product.
 
-    target: the weight that they change. embedding: whether the product is added transposed, as for embeddings.
-    magnitude: the lengths of the rows, where the adapter is a DoRA.
+    target: the weight that they change. alpha, root: the scale is alpha, divided by the rank or by its root.
+    embedding: whether the product is added transposed, as for embeddings. magnitude: the lengths of the rows (DoRA).
     """
 
     target: str
     down: str
     up: str
-    scale: Scale
+    alpha: float
+    root: bool
     embedding: bool = False
     magnitude: str | None = None
 
@@ -71,7 +45,8 @@ class Factors:
         a, b = parts.look(self.down).shape, parts.look(self.up).shape
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or 0 in (*a, *b):
             raise CheckpointError(f"{self.down} {a} and {self.up} {b} are no two factors of a matrix", tensor=self.down)
-        return parts.take(self.down).double(), self.scale.at(a[0]) * parts.take(self.up).double()
+        scale = self.alpha / (sqrt(a[0]) if self.root else a[0])
+        return parts.take(self.down).double(), scale * parts.take(self.up).double()
 
 
 @dataclass(frozen=True)
@@ -104,8 +79,8 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A tensor that an adapter holds whole, under the name that the model has for it."""
+class Renamed:
+    """A tensor that an adapter holds in full, under the name that the model has for it."""
 
     part: str
 
@@ -134,7 +109,7 @@ def adapter_recipes(names: Collection[str], settings: Mapping[str, Any] | None) 
         if plain in cores:
             found[plain] = Core(cores[plain].factors, (name,))
         elif plain != name:
-            found[plain] = Whole(name)
+            found[plain] = Renamed(name)
     return found
 
 
@@ -142,9 +117,8 @@ def factors_of(names: Collection[str], settings: Mapping[str, Any]) -> Iterator[
     """The pairs of factors among `names`, with the scales that the settings give them."""
     kind = settings.get("peft_type", "LORA")
     if kind != "LORA":
-        raise CheckpointError(
-            f"{CONFIG} describes an adapter of the kind {str(kind)[:40]!a}; only LORA is read", file=CONFIG
-        )
+        what = f"{CONFIG} describes an adapter of the kind {str(kind)[:40]!a}; only LORA is read"
+        raise CheckpointError(what, file=CONFIG)
     there = names if isinstance(names, dict) else set(names)
     for name in names:
         found = _DOWN.fullmatch(name)
@@ -157,8 +131,8 @@ def factors_of(names: Collection[str], settings: Mapping[str, Any]) -> Iterator[
         target = plain_name(module)
         lengths = (f"{module}.lora_magnitude_vector{ending}" for ending in (suffix, ".weight", ""))
         magnitude = next((each for each in lengths if each in there), None)
-        scale = Scale.of(settings, target)
-        yield Factors(f"{target}.weight", name, up, scale, bool(found["embedding"]), magnitude)
+        alpha, root = _alpha(settings, target), settings.get("use_rslora") is True
+        yield Factors(f"{target}.weight", name, up, alpha, root, bool(found["embedding"]), magnitude)
 
 
 def plain_name(name: str) -> str:
@@ -168,9 +142,21 @@ def plain_name(name: str) -> str:
     ('lm_head.weight', 'h.0.c_fc')
     """
     name = _BEGINNING.sub("", name, count=1) if _BEGINNING.match(name) else name
-    return re.sub(
-        r"\.(modules_to_save|original_module)(\.\w+)?(?=\.(weight|bias)$)", "", name.replace(".base_layer", "")
-    )
+    name = name.replace(".base_layer", "")
+    return re.sub(r"\.(modules_to_save|original_module)(\.\w+)?(?=\.(weight|bias)$)", "", name)
+
+
+def _alpha(settings: Mapping[str, Any], module: str) -> float:
+    """As the settings give it to a module; alpha_pattern has its own for some."""
+    alpha = settings.get("lora_alpha", settings.get("r"))
+    patterns = settings.get("alpha_pattern") or {}
+    for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
+        if module == pattern or module.endswith(f".{pattern}") or _fits(pattern, module):
+            alpha = own
+            break
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e30:
+        raise CheckpointError(f"{CONFIG} has no number lora_alpha, so the scale of the adapter is unknown", file=CONFIG)
+    return float(alpha)
 
 
 def _fits(pattern: str, module: str) -> bool:

@@ -1,6 +1,6 @@
 """Folders that torch.distributed.checkpoint wrote: `.metadata`, and files of tensors in chunks (`__0_0.distcp`).
 
-`.metadata` is a pickle. It is read by formats.plain_pickle, with stand-ins for torch's own descriptions and nothing
+`.metadata` is a pickle. It is read by formats.pickles, with stand-ins for torch's own descriptions and nothing
 else. It says where in which file each chunk of a tensor lies; a chunk is a small file of torch.save.
 """
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from joma.host import limits
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.plain_pickle import Plain, Refused, plain_unpickled
-from joma.scan.formats.tensor_file import Bytes, BytesPart, Stored
+from joma.scan.formats.pickles import Plain, Refused, plain_unpickled
+from joma.scan.formats.tensor_file import Bytes, BytesPart, Stored, TensorFile
 from joma.scan.formats.torch_file import TorchFile
 
 METADATA = ".metadata"
@@ -30,9 +30,6 @@ class _Metadata(Plain): ...
 
 
 class _Tensor(Plain): ...
-
-
-class _Bytes(Plain): ...
 
 
 class _Chunk(Plain): ...
@@ -53,12 +50,12 @@ _HERE = "torch.distributed.checkpoint"
 _ALLOWED: dict[str, Any] = {
     f"{_HERE}.metadata.Metadata": _Metadata,
     f"{_HERE}.metadata.TensorStorageMetadata": _Tensor,
-    f"{_HERE}.metadata.BytesStorageMetadata": _Bytes,
     f"{_HERE}.metadata.ChunkStorageMetadata": _Chunk,
     f"{_HERE}.metadata.MetadataIndex": _Index,
     f"{_HERE}.filesystem._StorageInfo": _Info,
     **dict.fromkeys(
         (
+            f"{_HERE}.metadata.BytesStorageMetadata",
             f"{_HERE}.metadata.TensorProperties",
             f"{_HERE}.metadata._MEM_FORMAT_ENCODING",
             "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",  # of older versions
@@ -66,10 +63,7 @@ _ALLOWED: dict[str, Any] = {
             f"{_HERE}.metadata.StorageMeta",
             f"{_HERE}.filesystem._StoragePrefix",
             "torch.serialization._get_layout",
-            "pathlib.PosixPath",
-            "pathlib.WindowsPath",
-            "pathlib._local.PosixPath",
-            "pathlib._local.WindowsPath",
+            *(f"{home}.{kind}Path" for home in ("pathlib", "pathlib._local") for kind in ("Posix", "Windows")),
             "collections.OrderedDict",
         ),
         Plain,
@@ -98,7 +92,7 @@ class Described:
     chunks: tuple[Chunk, ...]
 
 
-class DcpFolder:
+class DcpFolder(TensorFile):
     """The tensors of such a folder. metadata: the bytes of `.metadata`. open_file: opens one of its files by name."""
 
     def __init__(self, name: str, metadata: bytes, open_file: Callable[[str], Bytes]) -> None:
@@ -110,17 +104,13 @@ class DcpFolder:
             self._described, aside = described(plain_unpickled(metadata, _ALLOWED))
         except Refused as error:
             raise CheckpointError(f"{name}/{METADATA} cannot be read: {error}", file=METADATA) from None
-        self._tensors = {tensor: found.stored for tensor, found in self._described.items()}
+        self.tensors = {tensor: found.stored for tensor, found in self._described.items()}
         what = f"{counted(aside, 'entry', 'entries')} of the folder that {'is' if aside == 1 else 'are'} no tensor"
         self.notes = (f"{what} {'was' if aside == 1 else 'were'} left aside",) if aside else ()
 
-    @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self._tensors
-
     def read(self, tensor: str) -> Tensor:
         """One tensor, put together from its chunks."""
-        stored = self._tensors[tensor]
+        stored = self.tensors[tensor]
         if len(stored.shape) == 0:
             return self._chunk(tensor, self._described[tensor].chunks[0])
         return self.read_rows(tensor, 0, stored.shape[0])
@@ -132,17 +122,18 @@ class DcpFolder:
         stop = min(stop, first)
         dtype = found.stored.dtype
         if dtype is None:
-            raise self._wrong("has a number format that cannot be measured", tensor)
+            raise self.wrong_tensor(tensor, "has a number format that cannot be measured")
         self._must_hold(tensor, found)
         # Chunks that overlap leave a gap elsewhere, and what is measured must not be NaN.
-        whole = torch.full((stop - start, *rest), torch.nan if dtype.is_floating_point else 0, dtype=dtype)
+        joined = torch.full((stop - start, *rest), torch.nan if dtype.is_floating_point else 0, dtype=dtype)
         for chunk in found.chunks:
             begin, end = max(chunk.offsets[0], start), min(chunk.offsets[0] + chunk.sizes[0], stop)
             if begin >= end:
                 continue
-            place = (slice(begin - start, end - start), *(slice(o, o + s) for o, s in _pairs(chunk)[1:]))
-            whole[place] = self._chunk(tensor, chunk)[begin - chunk.offsets[0] : end - chunk.offsets[0]].to(dtype)
-        return whole
+            boxes = zip(chunk.offsets[1:], chunk.sizes[1:], strict=True)
+            place = (slice(begin - start, end - start), *(slice(offset, offset + size) for offset, size in boxes))
+            joined[place] = self._chunk(tensor, chunk)[begin - chunk.offsets[0] : end - chunk.offsets[0]].to(dtype)
+        return joined
 
     def prefetch(self, tensor: str) -> None:
         for chunk in self._described[tensor].chunks:
@@ -160,11 +151,10 @@ class DcpFolder:
                 self._source(chunk.file)
 
     def _chunk(self, tensor: str, chunk: Chunk) -> Tensor:
-        part = BytesPart(self._source(chunk.file), chunk.start, chunk.length)
-        file = TorchFile(part, single=True)
-        value = file.read("")
+        value = TorchFile(BytesPart(self._source(chunk.file), chunk.start, chunk.length), single=True).read("")
         if tuple(value.shape) != chunk.sizes:
-            raise self._wrong(f"has a chunk of shape {tuple(value.shape)} where {chunk.sizes} is described", tensor)
+            what = f"has a chunk of shape {tuple(value.shape)} where {chunk.sizes} is described"
+            raise self.wrong_tensor(tensor, what)
         return value
 
     def _must_hold(self, tensor: str, found: Described) -> None:
@@ -175,15 +165,13 @@ class DcpFolder:
             needed[chunk.file] += chunk.length
         size = prod(found.stored.shape) * (found.stored.dtype or torch.uint8).itemsize
         if any(count > self._source(file).size for file, count in needed.items()) or needed.total() < size:
-            raise self._wrong(f"has shape {found.stored.shape}, but its files do not hold as many numbers", tensor)
+            what = f"has shape {found.stored.shape}, but its files do not hold as many numbers"
+            raise self.wrong_tensor(tensor, what)
 
     def _source(self, file: str) -> Bytes:
         if file not in self._files:
             self._files[file] = self._open_file(file)
         return self._files[file]
-
-    def _wrong(self, what: str, tensor: str) -> CheckpointError:
-        return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
 
 
 def described(metadata: Any) -> tuple[dict[str, Described], int]:
@@ -204,11 +192,8 @@ def _tensor(name: str, entry: Plain, infos: Mapping[tuple[str, Size], Plain]) ->
     state = properties.state if isinstance(properties, Plain) else None
     dtype = state[0] if isinstance(state, tuple) and state else None
     boxes = entry.get("chunks")
-    if (
-        not isinstance(dtype, torch.dtype)
-        or not isinstance(boxes, list)
-        or not all(isinstance(b, _Chunk) for b in boxes)
-    ):
+    chunked = isinstance(boxes, list) and all(isinstance(box, _Chunk) for box in boxes)
+    if not isinstance(dtype, torch.dtype) or not isinstance(boxes, list) or not chunked:
         raise Refused(f"it describes {name[:80]!a} without a number format and chunks")
     chunks = tuple(_chunk(name, shape, box, infos) for box in boxes)
     if sum(prod(chunk.sizes) for chunk in chunks) != prod(shape):
@@ -226,13 +211,8 @@ def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], 
         raise Refused(f"it does not say where {name[:80]!a} lies")
     file, start, length = info.get("relative_path"), info.get("offset"), info.get("length")
     # A description must not lead out of its folder.
-    if (
-        not isinstance(file, str)
-        or not file.isprintable()
-        or {"/", "\\"} & set(file)
-        or file.startswith("..")
-        or not file
-    ):
+    plain = isinstance(file, str) and file and file.isprintable() and not {"/", "\\"} & set(file)
+    if not isinstance(file, str) or not plain or file.startswith(".."):
         raise Refused(f"it puts {name[:80]!a} in {str(file)[:80]!a}, which is no file beside it")
     if info.get("transform_descriptors"):
         raise Refused(f"{name[:80]!a} is packed by an extension ({str(info.get('transform_descriptors'))[:60]})")
@@ -241,17 +221,10 @@ def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], 
     return Chunk(offsets, sizes, file, start, length)
 
 
-def _pairs(chunk: Chunk) -> list[tuple[int, int]]:
-    return list(zip(chunk.offsets, chunk.sizes, strict=True))
-
-
 def _sizes(value: Any, what: str) -> Size:
-    if (
-        isinstance(value, tuple)
-        and len(value) <= limits.DIMENSIONS
-        and all(type(n) is int and 0 <= n < 2**56 for n in value)
-    ):
-        return value
+    few = isinstance(value, tuple) and len(value) <= limits.DIMENSIONS
+    if few and all(type(n) is int and 0 <= n < 2**56 for n in value):
+        return tuple(value)
     raise Refused(f"its {what} are no sizes")
 
 

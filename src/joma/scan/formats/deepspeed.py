@@ -6,22 +6,24 @@
 - `consolidated.00.pth`, ...: not of DeepSpeed, but cut in the same way.
 - `zero_pp_rank_0_mp_rank_00_model_states.pt`, ...: ZeRO stage 3. The weights lie in 32 bits in the files of the
   optimizer: every rank holds one slice of each weight, one weight after the other. `param_shapes` says in which order.
+
+What tensor parallelism has cut is joined along a dimension that depends on the layer. Megatron-LM, its DeepSpeed
+version and GPT-NeoX share names, and for these the rule is known: layers that are cut by outputs are joined by rows,
+those cut by inputs by columns, the rest is the same in every part. A matrix with another name is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.joined import JoinedFile, Source
-from joma.scan.formats.tensor_file import Stored
+from joma.scan.formats.tensor_file import Stored, TensorFile
 from joma.scan.formats.torch_file import TorchFile
 
 MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
@@ -31,7 +33,101 @@ ZERO = re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_stat
 _BLOCK = re.compile(r"(.*\.)?(mlp|attention|self_attention|attn)\..*")
 _CONVERTER = "convert it with zero_to_fp32.py, which DeepSpeed puts beside its checkpoints"
 
+_BY_ROWS = re.compile(
+    r"(.*\.)?(query_key_value|query|key|value|key_value|linear_qkv|q_proj|k_proj|v_proj|dense_h_to_4h|linear_fc1|gate_proj|up_proj|"
+    r"w1|w3|wq|wk|wv|output|word_embeddings|embed_tokens|final_linear|lm_head|embed_out|output_layer)\.(weight|bias)"
+)
+_BY_COLUMNS = re.compile(
+    r"(.*\.)?((self_)?attention\.dense|(self_)?attn\.dense|dense_4h_to_h|linear_proj|linear_fc2|o_proj|down_proj|w2|wo)\.weight"
+)
+_UPPER = {"dense_h_to_4h": "dense_4h_to_h", "linear_fc1": "linear_fc2"}
+_LOWER = re.compile(r"(.*?)(dense_h_to_4h|linear_fc1)\.(weight|bias)")
+_EVERYWHERE = re.compile(r".*(norm|ln_|position|rotary|inv_freq|masked_bias).*|.*bias|.*_extra_state", re.I)
+
 Open = Callable[[str], TorchFile]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of a file, under the name that it has there."""
+
+    file: TensorFile
+    name: str
+
+    @property
+    def stored(self) -> Stored:
+        return self.file.tensors[self.name]
+
+
+class JoinedFile(TensorFile):
+    """Tensors that are each made of one part or several; files: all that are closed with this. name: for messages."""
+
+    def __init__(
+        self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = ()
+    ) -> None:
+        """name, files: as the class says. parts: of every tensor, in order. notes: what is said of the joining."""
+        self.name = name
+        self.notes = tuple(notes)
+        self._files = tuple(files)
+        self._parts = parts
+        self.tensors = {tensor: self._described(tensor, sources) for tensor, sources in parts.items()}
+
+    def read(self, tensor: str) -> Tensor:
+        """One tensor, joined."""
+        sources = self._parts[tensor]
+        dim = _dimension(tensor, sources[0].stored) if len(sources) > 1 else -1
+        if dim is None:
+            how = "how they join is not known; convert the checkpoint with the tools of the program that wrote it"
+            what = f"{tensor} lies in {len(sources)} parts in {self.name}, and {how}"
+            raise CheckpointError(what, file=self.name, tensor=tensor)
+        if dim < 0:
+            return sources[0].file.read(sources[0].name)
+        parts = [source.file.read(source.name) for source in sources]
+        if self._holds_two(tensor):
+            halves = [part.chunk(2) for part in parts]
+            parts = [half[at] for at in (0, 1) for half in halves]
+        return torch.cat(parts, dim)
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        sources = self._parts[tensor]
+        if len(sources) == 1:
+            return sources[0].file.read_rows(sources[0].name, start, stop)
+        return self.read(tensor)[start:stop]
+
+    def prefetch(self, tensor: str) -> None:
+        for source in self._parts[tensor]:
+            source.file.prefetch(source.name)
+
+    def close(self) -> None:
+        _close(self._files)
+
+    def _holds_two(self, tensor: str) -> bool:
+        """Whether every part is a piece of the gate above one of the up projection: two rows per column of the next."""
+        found = _LOWER.fullmatch(tensor)
+        back = self.tensors.get(f"{found[1]}{_UPPER[found[2]]}.weight") if found else None
+        rows = self.tensors[tensor].shape[0]
+        return back is not None and len(back.shape) == 2 and rows == 2 * back.shape[1]
+
+    def _described(self, tensor: str, sources: Sequence[Source]) -> Stored:
+        first = sources[0].stored
+        dim = _dimension(tensor, first) if len(sources) > 1 else None
+        if dim is None or dim < 0:
+            return first
+        shapes = [source.stored.shape for source in sources]
+        if len({(s.stored.shape[:dim], s.stored.shape[dim + 1 :], s.stored.dtype) for s in sources}) > 1:
+            what = f"the parts of {tensor} in {self.name} do not fit together: {str(shapes)[:80]}"
+            raise CheckpointError(what, tensor=tensor)
+        length = sum(shape[dim] for shape in shapes)
+        return Stored((*first.shape[:dim], length, *first.shape[dim + 1 :]), first.dtype)
+
+
+def _dimension(tensor: str, stored: Stored) -> int | None:
+    """Along which dimension parts are joined; -1: all are the same; None: not known."""
+    if _BY_ROWS.fullmatch(tensor) and stored.shape:
+        return 0
+    if _BY_COLUMNS.fullmatch(tensor) and len(stored.shape) == 2:
+        return 1
+    return -1 if _EVERYWHERE.fullmatch(tensor) or len(stored.shape) == 0 else None
 
 
 def consolidated(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
@@ -54,10 +150,7 @@ def model_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFil
         inside = [name for name in file.tensors if name.startswith("module.")]
         if not inside:
             _close(files)
-            raise CheckpointError(
-                f"{file.name} holds no weights under 'module'; those of a pipeline are in layer_* files beside it",
-                file=file.name,
-            )
+            raise file.wrong("holds no weights under 'module'; those of a pipeline are in layer_* files beside it")
         for name in inside:
             parts.setdefault(name.removeprefix("module."), []).append(Source(file, name))
     return _joined(where, files, parts, "tensor-parallel files (mp_rank_*)")
@@ -104,18 +197,7 @@ def _joined(where: str, files: list[TorchFile], parts: dict[str, list[Source]], 
         raise
 
 
-@dataclass(frozen=True)
-class _Slices:
-    """Where one weight lies in every rank: the numbers from `offset` on, `length` of them."""
-
-    shape: tuple[int, ...]
-    offset: int
-
-    def length(self, ranks: int) -> int:
-        return -(-prod(self.shape) // ranks)
-
-
-class ZeroFile:
+class ZeroFile(TensorFile):
     """The weights of ZeRO stage 3. names: the `zero_pp_rank_*` files. open_file: opens one. where: the folder."""
 
     def __init__(self, names: Sequence[str], open_file: Open, where: str) -> None:
@@ -126,9 +208,7 @@ class ZeroFile:
         try:
             model, optim = (self._ranks(names, kind) for kind in ("model", "optim"))
             if len(model) != len(optim):
-                raise CheckpointError(
-                    f"{where} holds {len(model)} files of the model and {len(optim)} of the optimizer"
-                )
+                raise self.wrong(f"holds {len(model)} files of the model and {len(optim)} of the optimizer")
             self._files = _opened(optim, self._explained(open_file))
             self._flat = [_flat(file) for file in self._files]
             models = _opened(model, self._explained(open_file))
@@ -138,13 +218,8 @@ class ZeroFile:
         except BaseException:
             self.close()
             raise
-        shapes = {name: place.shape for name, place in self._places.items()}
-        shapes |= {name: shape for name, (shape, _) in self._frozen.items()}
-        self._tensors = {name: Stored(shape, torch.float32) for name, shape in shapes.items()}
-
-    @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self._tensors
+        shapes = {name: shape for name, (shape, _) in [*self._places.items(), *self._frozen.items()]}
+        self.tensors = {name: Stored(shape, torch.float32) for name, shape in shapes.items()}
 
     def read(self, tensor: str) -> Tensor:
         """One weight, from its slices; the last slice ends in numbers that fill it up."""
@@ -152,16 +227,9 @@ class ZeroFile:
             shape, pieces = self._frozen[tensor]
             found = torch.cat([file.numbers(tensor, piece) for file, piece in pieces])
             return found[: prod(shape)].view(shape).float()
-        place = self._places[tensor]
-        length = place.length(len(self._flat))
-        slices = [self._slice(tensor, rank, place.offset, length) for rank in range(len(self._flat))]
-        return torch.cat(slices)[: prod(place.shape)].view(place.shape).float()
-
-    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
-        return self.read(tensor)[start:stop]
-
-    def prefetch(self, tensor: str) -> None:
-        """Slices lie in the middle of large tensors, which are checked whole when they are first read."""
+        shape, offset = self._places[tensor]
+        slices = [self._slice(tensor, rank, offset, self._length(shape)) for rank in range(len(self._flat))]
+        return torch.cat(slices)[: prod(shape)].view(shape).float()
 
     def close(self) -> None:
         _close(self._files)
@@ -176,27 +244,30 @@ class ZeroFile:
             offset -= group.numel()
         return torch.cat(found)
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, _Slices]:
+    def _length(self, shape: tuple[int, ...]) -> int:
+        """How many numbers of a weight every rank holds."""
+        return -(-prod(shape) // len(self._flat))
+
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], int]]:
+        """The shape of every weight, and where its numbers begin in every rank."""
         held = {sum(group.numel() for group in groups) for groups in self._flat}
-        found: dict[str, _Slices] = {}
+        found: dict[str, tuple[tuple[int, ...], int]] = {}
         offset = 0
         for name, shape in shapes.items():
-            found[name] = _Slices(shape, offset)
-            offset += found[name].length(len(self._flat))
+            found[name] = shape, offset
+            offset += self._length(shape)
         if held != {offset}:
-            raise CheckpointError(
-                f"the ranks in {self.name} hold {', '.join(f'{n:,}' for n in sorted(held))} numbers, and param_shapes "
-                f"describes {offset:,}; {_CONVERTER}",
-                file=self.name,
-            )
+            counts = ", ".join(f"{n:,}" for n in sorted(held))
+            what = f"hold {counts} numbers, and param_shapes describes {offset:,}; {_CONVERTER}"
+            raise CheckpointError(f"the ranks in {self.name} {what}", file=self.name)
         return found
 
     def _ranks(self, names: Collection[str], kind: str) -> list[str]:
         found = {int(m[1]): (int(m[2]), name) for name in names if (m := ZERO.fullmatch(name)) and m[3] == kind}
         if any(part for part, _ in found.values()):
-            raise CheckpointError(f"{self.name} is cut by ZeRO stage 3 and tensor parallelism; {_CONVERTER}")
+            raise self.wrong(f"is cut by ZeRO stage 3 and tensor parallelism; {_CONVERTER}")
         if not found:
-            raise CheckpointError(f"{self.name} has no zero_pp_rank_*_{kind}_states.pt, so its weights are not there")
+            raise self.wrong(f"has no zero_pp_rank_*_{kind}_states.pt, so its weights are not there")
         return _in_order({rank: name for rank, (_, name) in found.items()}, self.name)
 
     def _explained(self, open_file: Open) -> Open:
@@ -212,12 +283,10 @@ class ZeroFile:
 def _flat(file: TorchFile) -> list[Tensor]:
     state = file.content.get("optimizer_state_dict")
     groups = state.get("fp32_flat_groups") if isinstance(state, dict) else None
-    flat = (
-        isinstance(groups, list) and groups and all(isinstance(group, Tensor) and group.ndim == 1 for group in groups)
-    )
-    if not flat or not isinstance(groups, list):
-        raise CheckpointError(f"{file.name} has no fp32_flat_groups of ZeRO stage 3; {_CONVERTER}", file=file.name)
-    return groups
+    found = groups if isinstance(groups, list) else []
+    if not found or not all(isinstance(group, Tensor) and group.ndim == 1 for group in found):
+        raise file.wrong(f"has no fp32_flat_groups of ZeRO stage 3; {_CONVERTER}")
+    return found
 
 
 _Frozen = dict[str, tuple[tuple[int, ...], list[tuple[TorchFile, Tensor]]]]
@@ -234,9 +303,8 @@ def _frozen(models: Sequence[TorchFile]) -> _Frozen:
             held = file.content.get("frozen_param_fragments")
             piece = held.get(name) if isinstance(held, dict) else None
             if not isinstance(piece, Tensor) or piece.ndim != 1:
-                raise CheckpointError(
-                    f"{file.name} lacks its slice of {name}; {_CONVERTER}", file=file.name, tensor=name
-                )
+                what = f"{file.name} lacks its slice of {name}; {_CONVERTER}"
+                raise CheckpointError(what, file=file.name, tensor=name)
             pieces.append((file, piece))
         if sum(piece.numel() for _, piece in pieces) < prod(shape):
             raise CheckpointError(f"the slices of {name} do not fill its shape {shape}; {_CONVERTER}", tensor=name)
@@ -252,7 +320,7 @@ def _shapes(file: TorchFile, key: str) -> dict[str, tuple[int, ...]]:
         for name, shape in group.items() if isinstance(group, dict) else [(None, None)]:
             sized = isinstance(shape, tuple) and all(isinstance(n, int) and 0 < n < 2**40 for n in shape)
             if not isinstance(name, str) or not sized or shape is None:
-                raise CheckpointError(f"{file.name} has no {key} that say how its weights lie; {_CONVERTER}")
+                raise file.wrong(f"has no {key} that say how its weights lie; {_CONVERTER}")
             found[name] = tuple(shape)
     return found
 
@@ -275,6 +343,6 @@ def _opened(names: Sequence[str], open_file: Open) -> list[TorchFile]:
     return files
 
 
-def _close(files: Sequence[Any]) -> None:
+def _close(files: Iterable[TensorFile]) -> None:
     for file in files:
         file.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter
-from collections.abc import Mapping
 from math import prod
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from joma.host import limits
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Bytes, Stored, Stream
+from joma.scan.formats.tensor_file import Bytes, Stored, Stream, TensorFile
 
 _PLAIN = {
     0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 27: torch.int64,
@@ -32,7 +31,7 @@ _WORDS = 4_000_000  # strings of a header: a vocabulary, its merges and a few mo
 _AT_ONCE = 2**22  # numbers that are made floating at a time
 
 
-class GgufFile:
+class GgufFile(TensorFile):
     """A GGUF file. Shapes are torch's, which are llama.cpp's turned round. What is quantised comes out as float32."""
 
     def __init__(self, source: Bytes) -> None:
@@ -45,25 +44,23 @@ class GgufFile:
         except BaseException:
             source.close()
             raise
-        self._tensors = {name: Stored(shape, _dtype(kind)) for name, (kind, shape, _) in described.items()}
+        self.tensors = {
+            name: Stored(shape, _PLAIN.get(kind, torch.float32)) for name, (kind, shape, _) in described.items()
+        }
         kinds = Counter(kind for kind, _, _ in described.values() if kind not in _PLAIN)
         self.notes = tuple(
             f"{count} {'tensor was' if count == 1 else 'tensors were'} dequantised from {_kind(kind).name} (GGUF)"
             for kind, count in kinds.items()
         )
 
-    @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self._tensors
-
     def read(self, tensor: str) -> Tensor:
         """One tensor, in memory of its own."""
-        shape = self._tensors[tensor].shape
+        shape = self.tensors[tensor].shape
         return self._rows(tensor, 0, prod(shape[:-1])).view(shape)
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
         """Entries `start` to `stop` of its first dimension; nothing else is read where it has several."""
-        first, *rest = self._tensors[tensor].shape
+        first, *rest = self.tensors[tensor].shape
         stop = min(stop, first)
         if not rest:
             return self.read(tensor)[start:stop]
@@ -72,14 +69,14 @@ class GgufFile:
 
     def prefetch(self, tensor: str) -> None:
         _, begin, row = self._places[tensor]
-        self._source.prefetch(begin, row * prod(self._tensors[tensor].shape[:-1]))
+        self._source.prefetch(begin, row * prod(self.tensors[tensor].shape[:-1]))
 
     def close(self) -> None:
         self._source.close()
 
     def _rows(self, tensor: str, start: int, stop: int) -> Tensor:
         kind, begin, row = self._places[tensor]
-        width, dtype = self._tensors[tensor].shape[-1], cast(torch.dtype, self._tensors[tensor].dtype)
+        width, dtype = self.tensors[tensor].shape[-1], cast(torch.dtype, self.tensors[tensor].dtype)
         found = torch.empty(stop - start, width, dtype=dtype)
         if kind in _PLAIN:
             if found.numel():
@@ -102,20 +99,17 @@ class GgufFile:
             ):  # a scale that is no number gives numbers that are none: the caller sees them
                 return np.ascontiguousarray(dequantize(raw, _kind(kind)), dtype=np.float32)
         except (NotImplementedError, ValueError, IndexError) as error:
-            raise CheckpointError(
-                f"{tensor} in {self.name} cannot be dequantised from {_kind(kind).name}: {str(error)[:80]}",
-                file=self.name,
-                tensor=tensor,
-            ) from None
+            why = f"cannot be dequantised from {_kind(kind).name}: {str(error)[:80]}"
+            raise self.wrong_tensor(tensor, why) from None
 
     def _place(self, tensor: str, kind: int, shape: tuple[int, ...], begin: int) -> tuple[int, int, int]:
         """(type, first byte, bytes of a row of numbers)."""
         block, size = (1, _PLAIN[kind].itemsize) if kind in _PLAIN else self._block(tensor, kind)
         if shape[-1] % block:
-            raise self._wrong(f"gives it rows of {shape[-1]:,} numbers, in blocks of {block}", tensor)
+            raise self.wrong(f"gives it rows of {shape[-1]:,} numbers, in blocks of {block}", tensor)
         row = shape[-1] // block * size
         if begin + row * prod(shape[:-1]) > self._source.size:
-            raise self._wrong(f"is cut off: it has {self._source.size:,} bytes", tensor)
+            raise self.wrong(f"is cut off: it has {self._source.size:,} bytes", tensor)
         return kind, begin, row
 
     def _block(self, tensor: str, kind: int) -> tuple[int, int]:
@@ -124,19 +118,12 @@ class GgufFile:
 
             block, size = GGML_QUANT_SIZES[_kind(kind)]
         except ImportError:
-            raise CheckpointError(
-                f"{self.name} is quantised, and undoing that needs the package gguf: pip install 'joma[gguf]'",
-                file=self.name,
-                tensor=tensor,
-            ) from None
+            need = f"{self.name} is quantised, and undoing that needs the package gguf: pip install 'joma[gguf]'"
+            raise CheckpointError(need, file=self.name, tensor=tensor) from None
         except (KeyError, ValueError):
-            raise self._wrong(
-                f"gives it the number format {kind}, which this version of gguf does not know", tensor
-            ) from None
+            what = f"gives it the number format {kind}, which this version of gguf does not know"
+            raise self.wrong(what, tensor) from None
         return int(block), int(size)
-
-    def _wrong(self, what: str, tensor: str) -> CheckpointError:
-        return CheckpointError(f"{self.name} {what} ({tensor})", file=self.name, tensor=tensor)
 
 
 class _Header:
@@ -232,7 +219,3 @@ def _kind(kind: int) -> Any:
     from gguf.constants import GGMLQuantizationType
 
     return GGMLQuantizationType(kind)
-
-
-def _dtype(kind: int) -> torch.dtype:
-    return _PLAIN.get(kind, torch.float32)

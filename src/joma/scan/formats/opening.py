@@ -1,34 +1,30 @@
-"""Opening the weights of a local checkpoint, whatever they are stored as."""
+"""Opening the weights of a local checkpoint, whatever they are stored as; an adapter with its base, W + s B A."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joma.scan.checkpoint import (
-    ADAPTER,
-    ENDINGS,
-    NO_WEIGHTS,
-    Checkpoint,
-    Weights,
-    choose_weights,
-    parsed_json,
-    parts_of_one,
-)
+import torch
+from torch import Tensor
+
+from joma.host.words import counted
 from joma.scan.errors import CheckpointError
+from joma.scan.formats.adapter import CONFIG, Factors, factors_of, plain_name
+from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, parts_of_one
 from joma.scan.formats.dcp import METADATA, DcpFolder
 from joma.scan.formats.deepspeed import ZeroFile, consolidated, layer_states, model_states
 from joma.scan.formats.gguf_file import GgufFile
-from joma.scan.formats.merged import MergedFile
 from joma.scan.formats.safetensors_file import SafetensorsFile
-from joma.scan.formats.tensor_file import LocalBytes, TensorFile, small_file
+from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
 _INSIDE = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint")
 ALONE = Path()
 """For `base`: an adapter is read without the base that its settings name."""
+_CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
 
 def opener(path: Path) -> Callable[[], TensorFile]:
@@ -48,10 +44,9 @@ def open_file(path: Path) -> Checkpoint:
     together = parts_of_one([path.name])
     siblings = parts_of_one([each.name for each in path.parent.iterdir()]) if together else None
     if together and (together[0] in ("zero", "dcp", "layers") or (siblings and len(siblings[1]) > 1)):
-        raise CheckpointError(
-            f"{path} is one part of a checkpoint in several files; name the folder {path.parent}", file=path.name
-        )
-    adapter = _json(path.parent / ADAPTER) if path.name.startswith("adapter_model.") else None
+        what = f"{path} is one part of a checkpoint in several files; name the folder {path.parent}"
+        raise CheckpointError(what, file=path.name)
+    adapter = _json(path.parent / CONFIG) if path.name.startswith("adapter_model.") else None
     return Checkpoint({path.name: opener(path)}, None, config=_config(path.parent), adapter=adapter)
 
 
@@ -61,7 +56,12 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
     base: the folder of the model that an adapter belongs to. None: the one that its settings name, if it is a local
     folder. ALONE: none.
     """
-    checkpoint = _alone(path, weights)
+    together = weights.kind not in ("", "adapter")
+    adapter = _json(path / CONFIG) if weights.kind == "adapter" else None
+    files = {file: opener(path / file) for file in weights.files}
+    if together:
+        files = {weights.files[0]: lambda: _together(path, weights)}
+    checkpoint = Checkpoint(files, None if together else weights.index, config=_config(path), adapter=adapter)
     try:
         checkpoint.open_all()
         found = _base_of(path, base) if weights.kind == "adapter" else None
@@ -74,17 +74,14 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
 def weights_folder(path: Path) -> Path:
     """A folder itself, or the one inside that holds its weights, as trainers put those of DeepSpeed and FSDP apart."""
     entries = _listed(path)
-    if any(
-        entry.name.endswith((*ENDINGS, ".index.json")) and not NO_WEIGHTS.fullmatch(entry.name) for entry in entries
-    ):
+    weights = [entry for entry in entries if entry.name.endswith((*ENDINGS, ".index.json"))]
+    if not all(NO_WEIGHTS.fullmatch(entry.name) for entry in weights):
         return path
     ranks = [entry for entry in entries if entry.name.startswith("mp_rank_") and entry.is_dir()]
     if len(ranks) > 1:
-        raise CheckpointError(
-            f"{path} is a checkpoint of Megatron-LM in {len(ranks)} parts; convert it to one part with its tools "
-            "(tools/checkpoint/convert.py) or to transformers",
-            file=ranks[0].name,
-        )
+        how = "convert it to one part with its tools (tools/checkpoint/convert.py) or to transformers"
+        what = f"{path} is a checkpoint of Megatron-LM in {len(ranks)} parts; {how}"
+        raise CheckpointError(what, file=ranks[0].name)
     if ranks:
         return ranks[0]
     inside = [entry for entry in entries if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
@@ -92,26 +89,20 @@ def weights_folder(path: Path) -> Path:
     return inside[0] if len(inside) == 1 else path
 
 
-def _alone(path: Path, weights: Weights) -> Checkpoint:
-    if weights.kind in ("", "adapter"):
-        adapter = _json(path / ADAPTER) if weights.kind else None
-        files = {file: opener(path / file) for file in weights.files}
-        return Checkpoint(files, weights.index, config=_config(path), adapter=adapter)
-    return Checkpoint({weights.files[0]: lambda: _together(path, weights)}, None, config=_config(path))
+_JOINED: dict[str, Callable[[Sequence[str], Callable[[str], TorchFile], str], TensorFile]] = {
+    "layers": layer_states,
+    "ranks": model_states,
+    "consolidated": consolidated,
+    "zero": ZeroFile,
+}
 
 
 def _together(path: Path, weights: Weights) -> TensorFile:
     def torch_file(name: str) -> TorchFile:
         return TorchFile(path / name)
 
-    if weights.kind == "layers":
-        return layer_states(weights.files, torch_file, str(path))
-    if weights.kind == "ranks":
-        return model_states(weights.files, torch_file, str(path))
-    if weights.kind == "consolidated":
-        return consolidated(weights.files, torch_file, str(path))
-    if weights.kind == "zero":
-        return ZeroFile(weights.files, torch_file, str(path))
+    if weights.kind != "dcp":
+        return _JOINED[weights.kind](weights.files, torch_file, str(path))
     folder = DcpFolder(str(path), small_file(path / METADATA), lambda name: LocalBytes(path / name))
     try:
         folder.open_all()
@@ -125,7 +116,7 @@ def _base_of(path: Path, given: Path | None) -> Path | None:
     """The folder of an adapter's base, if it is on this machine."""
     if given is not None:
         return None if given == ALONE else given
-    named = (_json(path / ADAPTER) or {}).get("base_model_name_or_path")
+    named = (_json(path / CONFIG) or {}).get("base_model_name_or_path")
     if not isinstance(named, str) or not named or "\0" in named or len(named) > 4096:
         return None
     try:
@@ -141,11 +132,11 @@ def _base_of(path: Path, given: Path | None) -> Path | None:
 def _merged(path: Path, adapter: Checkpoint, base: Path) -> Checkpoint:
     weights = _weights_in(base)
     if weights.kind == "adapter":
-        raise CheckpointError(f"{base} is an adapter itself, and no base for {path}", file=ADAPTER)
+        raise CheckpointError(f"{base} is an adapter itself, and no base for {path}", file=CONFIG)
     below = open_folder(base, weights)
     try:
-        merged = MergedFile(below, adapter, _json(path / ADAPTER) or {}, f"{path.name} on {base}")
-        return Checkpoint({weights_name(path): lambda: merged}, None)
+        merged = MergedFile(below, adapter, _json(path / CONFIG) or {}, f"{path.name} on {base}")
+        return Checkpoint({f"{path.name} (with its base)": lambda: merged}, None)
     except BaseException:
         below.close()
         raise
@@ -154,11 +145,6 @@ def _merged(path: Path, adapter: Checkpoint, base: Path) -> Checkpoint:
 def _weights_in(folder: Path) -> Weights:
     names = [entry.name for entry in _listed(folder) if entry.is_file()]
     return choose_weights(names, lambda name: small_file(folder / name), str(folder))
-
-
-def weights_name(path: Path) -> str:
-    """What messages call an adapter that is read with its base."""
-    return f"{path.name} (with its base)"
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -181,3 +167,88 @@ def _json(path: Path) -> dict[str, Any] | None:
     except OSError:  # its folder may not be entered: opening the weights will say so
         return None
     return parsed_json(small_file(path), str(path)) if present else None
+
+
+class MergedFile(TensorFile):
+    """The tensors of a base; those that an adapter changes come out changed, in float32.
+
+    base, adapter: their checkpoints, which are closed with this. settings: what adapter_config.json says. name: for
+    messages.
+    """
+
+    def __init__(self, base: Checkpoint, adapter: Checkpoint, settings: Mapping[str, Any], name: str) -> None:
+        """base, adapter, settings, name: as the class says."""
+        self.name = name
+        self._base, self._adapter = base, adapter
+        start = settings.get("init_lora_weights")
+        if isinstance(start, str) and start.lower().startswith(_CHANGES_ITS_BASE):
+            how = f"began as {start[:40]!a}, which changes the base first: merge it with peft and scan the result"
+            raise CheckpointError(f"{CONFIG} says that the adapter {how}", file=CONFIG)
+        self._turned = settings.get("fan_in_fan_out") is True
+        stored, known = adapter.stored_names(), base.names()
+        factors = list(factors_of(stored, settings))
+        self._factors = {_target(each.target, known, each.down): each for each in factors}
+        full = {plain_name(each): each for each in stored if ".lora_" not in each}
+        self._replaced = {_target(plain, known, each): each for plain, each in full.items()}
+        self.tensors = {each: self._described(each) for each in known}
+        if not self._factors:
+            raise self.wrong("has no factors lora_A and lora_B, so there is nothing to merge")
+        merged = f"{counted(len(self._factors), 'weight')} of the base came out with the adapter merged into"
+        own = f"{counted(len(self._replaced), 'tensor')} of the adapter took the place of the base's"
+        them = "it" if len(self._factors) == 1 else "them"
+        self.notes = (*base.notes(), f"{merged} {them}", *([own] if self._replaced else []))
+
+    def read(self, tensor: str) -> Tensor:
+        own = self._replaced.get(tensor)
+        weight = self._base.read(tensor) if own is None else self._adapter.take(own)
+        return self._merged(tensor, weight.float(), self._factors[tensor]) if tensor in self._factors else weight
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        if tensor in self._replaced or tensor in self._factors:
+            return self.read(tensor)[start:stop]
+        return self._base.read_rows(tensor, start, stop)
+
+    def prefetch(self, tensor: str) -> None:
+        if tensor not in self._replaced:
+            self._base.prefetch(tensor)
+
+    def close(self) -> None:
+        self._base.close()
+        self._adapter.close()
+
+    def _described(self, name: str) -> Stored:
+        own = self._replaced.get(name)
+        stored = self._base.stored(name) if own is None else self._adapter.look(own)
+        return Stored(stored.shape, torch.float32) if name in self._factors else stored
+
+    def _merged(self, tensor: str, weight: Tensor, factors: Factors) -> Tensor:
+        down, up = factors.taken(self._adapter)
+        if factors.embedding or self._turned:  # an embedding, or a layer that keeps its weight as (inputs, outputs)
+            down, up = up.T, down.T
+        if weight.shape != (up.shape[0], down.shape[1]):
+            added = f"the adapter adds a matrix of {up.shape[0]} x {down.shape[1]}"
+            what = f"{tensor} has shape {tuple(weight.shape)} in the base, and {added}"
+            raise CheckpointError(what, tensor=tensor)
+        weight = weight.addmm(up.float(), down.float())
+        return weight if factors.magnitude is None else self._rescaled(weight, factors.magnitude)
+
+    def _rescaled(self, weight: Tensor, magnitude: str) -> Tensor:
+        """DoRA: every output has the length that was learned for it."""
+        length = self._adapter.take(magnitude).float().reshape(-1)
+        dim = 0 if self._turned else 1
+        if len(length) != weight.shape[1 - dim]:
+            raise CheckpointError(f"{magnitude} has {len(length)} lengths for {weight.shape[1 - dim]} outputs")
+        lengths: Tensor = torch.linalg.vector_norm(weight, dim=dim)
+        return weight * (length / lengths).unsqueeze(dim)
+
+
+def _target(name: str, known: Collection[str], source: str) -> str:
+    """The tensor of the base that an adapter means; either may have words before the name that the other has not."""
+    if name in known:
+        return name
+    fitting = [each for each in known if name.endswith(f".{each}") or each.endswith(f".{name}")]
+    if len(fitting) != 1:
+        what = "has no such tensor" if not fitting else f"has {len(fitting)} that it may mean"
+        why = f"{source} changes {name}, and the base {what}: it belongs to another base"
+        raise CheckpointError(why, tensor=source)
+    return fitting[0]

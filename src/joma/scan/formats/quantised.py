@@ -10,18 +10,18 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.recipes import Parts, Recipe, Rows
-from joma.scan.formats.tensor_file import Stored
+from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
 from joma.scan.formats.unpacking import FP4, in_awq_order, nibbles, spread, unpacked
 
 _KNOWN = ("gptq", "awq", "bitsandbytes", "fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "auto-round", "modelopt")
-_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 _SCALES = ("{}_scale_inv", "{}_scale")  # of a tensor of that name
 _MARKS = (".qweight", ".SCB", ".weight_packed", "_blocks", "_scale_inv", "_scale", "__nf4", "__fp4")
 _STATE = re.compile(r"(.+)\.quant_state\.bitsandbytes__(nf4|fp4)")
@@ -33,20 +33,13 @@ def quantised_recipes(names: Collection[str], config: Mapping[str, Any]) -> dict
     settings = settings if isinstance(settings, dict) else {}
     method = settings.get("quant_method")
     if isinstance(method, str) and method.removeprefix("intel/") not in _KNOWN:
-        raise CheckpointError(
-            f"its config.json says that it is quantised with {method[:40]!a}, which joma cannot undo: save it in "
-            "floating numbers (model.dequantize() in transformers)",
-            file="config.json",
-        )
-    found: dict[str, Recipe] = {}
+        how = "which joma cannot undo: save it in floating numbers (model.dequantize() in transformers)"
+        what = f"its config.json says that it is quantised with {method[:40]!a}, {how}"
+        raise CheckpointError(what, file="config.json")
     if not any(name.endswith(_MARKS) for name in names):
-        return found
+        return {}
     there = names if isinstance(names, dict) else set(names)
-    for name in names:
-        made = _recipe_at(name, there, settings)
-        if made is not None:
-            found[made[0]] = made[1]
-    return found
+    return dict(made for name in names if (made := _recipe_at(name, there, settings)))
 
 
 def _recipe_at(name: str, there: Any, settings: Mapping[str, Any]) -> tuple[str, Recipe] | None:
@@ -118,7 +111,9 @@ class Packed:
         else:
             values = unpacked(words, bits).T
             zero = unpacked(zeros.T.contiguous(), bits).T
-            if not self._second_format():  # which stores zero points as they are, the first stores them less one
+            if (
+                self.settings.get("checkpoint_format") != "gptq_v2"
+            ):  # which stores zero points as they are, not less one
                 zero = (zero + 1) & (2**bits - 1)
         group = self._groups(parts, inputs, scales.shape[0])
         found = torch.empty(outputs, inputs)
@@ -137,8 +132,8 @@ class Packed:
                 raise _refused(self.parts[0], f"its {ending} are {stored.dtype} {stored.shape}")
         (high, wide), (groups, outputs) = (parts.look(_named(self.parts, part)).shape for part in ("qweight", "scales"))
         zeros = parts.look(_named(self.parts, "qzeros")).shape
-        told = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
-        if outputs == 8 * wide and "gptq" not in told and zeros == (groups, wide) and groups and high % groups == 0:
+        kind = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
+        if outputs == 8 * wide and "gptq" not in kind and zeros == (groups, wide) and groups and high % groups == 0:
             return "awq", 4, high, outputs
         bits = zeros[1] * 32 // outputs if outputs else 0
         if wide != outputs or zeros[0] != groups or bits not in (2, 3, 4, 8) or zeros[1] * 32 != bits * outputs:
@@ -147,7 +142,7 @@ class Packed:
         inputs = high * 32 // bits
         if high * 32 % bits or not groups or (order is not None and parts.look(order).shape != (inputs,)):
             raise _refused(self.parts[0], f"{high} rows of words do not hold its inputs with {bits} bits")
-        if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in told:
+        if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in kind:
             raise _refused(self.parts[0], "it is in a layout for one kind of GPU; save it as gptq")
         return "gptq", bits, inputs, outputs
 
@@ -164,9 +159,6 @@ class Packed:
         """The part that says which group an input is in; there may be an empty one that says nothing."""
         order = _part(self.parts, ".g_idx")
         return order if order is not None and 0 not in parts.look(order).shape else None
-
-    def _second_format(self) -> bool:
-        return self.settings.get("checkpoint_format") == "gptq_v2"
 
 
 @dataclass(frozen=True)
@@ -187,9 +179,8 @@ class Int8:
             return value
         layout = parts.take(self.parts[2]).reshape(-1).tolist() if len(self.parts) > 2 else [0]
         if layout != [0]:
-            raise _refused(
-                self.parts[0], "its bytes are in the order of one kind of GPU; save it again with weights by row"
-            )
+            why = "its bytes are in the order of one kind of GPU; save it again with weights by row"
+            raise _refused(self.parts[0], why)
         most = _cut(parts.take(self.parts[1]).float().reshape(-1), rows)
         if most.shape != value.shape[:1]:
             raise _refused(self.parts[0], f"it has {value.shape[0]} rows and {len(most)} scales")
@@ -209,12 +200,12 @@ class FourBit:
         return f"dequantised from {str(self._state(parts)['quant_type'])[:8].upper()} (bitsandbytes)"
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
-        state, (count, dtype) = self._state(parts), _plain(parts.look(self.parts[0]))
-        shape = tuple(state["shape"])
-        numbers = torch.Size(shape).numel()
+        state, stored = self._state(parts), parts.look(self.parts[0])
+        shape, count = tuple(state["shape"]), prod(stored.shape)
+        numbers = prod(shape)
         absmax, table = parts.take(_named(self.parts, "absmax")), parts.take(_named(self.parts, "quant_map"))
-        if torch.Size(count).numel() * 2 != numbers + numbers % 2 or table.shape != (16,) or dtype is not torch.uint8:
-            raise _refused(self.parts[0], f"it has {torch.Size(count).numel():,} bytes, and its shape is {shape}")
+        if count * 2 != numbers + numbers % 2 or table.shape != (16,) or stored.dtype is not torch.uint8:
+            raise _refused(self.parts[0], f"it has {count:,} bytes, and its shape is {shape}")
         if absmax.dtype is torch.uint8:
             absmax = self._nested(parts, state, absmax)
         scale = self._each(absmax.float(), state["blocksize"], numbers)
@@ -238,15 +229,13 @@ class FourBit:
 
     def _state(self, parts: Parts) -> dict[str, Any]:
         """What the part that holds JSON says, as far as it can be believed."""
-        if torch.Size(parts.look(self.parts[1]).shape).numel() > 10_000:
+        if prod(parts.look(self.parts[1]).shape) > 10_000:
             raise _refused(self.parts[0], "its quant_state is too long")
         try:
             state = json.loads(bytes(parts.take(self.parts[1]).to(torch.uint8).tolist()))
             shape, block = state["shape"], state["blocksize"]
-            sized = (
-                isinstance(shape, list) and 0 < len(shape) < 5 and all(type(n) is int and 0 < n < 2**31 for n in shape)
-            )
-            if not sized or type(block) is not int or not 0 < block < 2**31 or "quant_type" not in state:
+            sized = isinstance(shape, list) and 0 < len(shape) < 5 and all(map(_is_size, shape))
+            if not sized or not _is_size(block) or "quant_type" not in state:
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _refused(self.parts[0], "its quant_state does not say what its shape and its blocks are") from None
@@ -262,16 +251,16 @@ class Scaled:
 
     def stored(self, parts: Parts) -> Stored:
         stored = parts.look(self.parts[0])
-        return _as_float(stored) if self._is_small(stored) else stored
+        return _as_float(stored) if stored.dtype in _SMALL else stored
 
     def note(self, parts: Parts) -> str:
         stored = parts.look(self.parts[0])
         kind = "int8" if stored.dtype is torch.int8 else str(stored.dtype).removeprefix("torch.")
-        return f"dequantised from {kind}" if self._is_small(stored) else ""
+        return f"dequantised from {kind}" if stored.dtype in _SMALL else ""
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         stored = parts.look(self.parts[0])
-        if not self._is_small(stored):
+        if stored.dtype not in _SMALL:
             return parts.take(self.parts[0], rows)
         scale = self._spread(parts.take(self.parts[1]), stored)
         value = parts.take(self.parts[0], rows).float()
@@ -281,16 +270,11 @@ class Scaled:
 
     def _spread(self, scale: Tensor, stored: Stored) -> Tensor:
         size = self.settings.get("weight_block_size")
-        sized = (
-            isinstance(size, list) and all(type(n) is int and n > 0 for n in size) and len(size) <= len(stored.shape)
-        )
+        sized = isinstance(size, list) and all(map(_is_size, size)) and len(size) <= len(stored.shape)
         try:
             return spread(scale.float(), stored.shape, tuple(size) if sized and isinstance(size, list) else None)
         except ValueError as error:
             raise _refused(self.parts[0], str(error)) from None
-
-    def _is_small(self, stored: Stored) -> bool:
-        return stored.dtype in (*_FP8, torch.int8)
 
 
 @dataclass(frozen=True)
@@ -339,8 +323,8 @@ class Compressed:
         bits, (outputs, inputs) = self._layout(parts)
         half = 2 ** (bits - 1)  # signed numbers are stored with this added
         value = unpacked(parts.take(self.parts[0]).T.contiguous(), bits)[:inputs].T - half
-        scale, order = parts.take(self._named("scale")).float(), self._optional("g_idx")
-        zero = self._optional("zero_point")
+        scale = parts.take(_named(self.parts, "weight_scale")).float()
+        order, zero = (_part(self.parts, f".weight_{part}") for part in ("g_idx", "zero_point"))
         if zero and (len(parts.look(zero).shape) != 2 or parts.look(zero).dtype is not torch.int32):
             raise _refused(self.parts[0], "its zero points are no words of 32 bits")
         offset = unpacked(parts.take(zero), bits)[:outputs] - half if zero else torch.zeros(1, 1)
@@ -354,13 +338,9 @@ class Compressed:
         return _cut((value.float() - offset) * scale, rows)
 
     def _layout(self, parts: Parts) -> tuple[int, tuple[int, int]]:
-        packed, shape = parts.look(self.parts[0]), self._named("shape")
-        if (
-            packed.dtype is not torch.int32
-            or len(packed.shape) != 2
-            or 0 in packed.shape
-            or parts.look(shape).shape != (2,)
-        ):
+        packed, shape = parts.look(self.parts[0]), _named(self.parts, "weight_shape")
+        matrix = len(packed.shape) == 2 and 0 not in packed.shape
+        if packed.dtype is not torch.int32 or not matrix or parts.look(shape).shape != (2,):
             raise _refused(self.parts[0], f"it is {packed.dtype} {packed.shape}, which is no pack-quantized weight")
         outputs, inputs = (int(n) for n in parts.take(shape).long().tolist())
         for bits in (4, 8):
@@ -368,18 +348,9 @@ class Compressed:
                 return bits, (outputs, inputs)
         raise _refused(self.parts[0], f"{packed.shape[1]} words per row do not hold {inputs} numbers of 4 or 8 bits")
 
-    def _named(self, ending: str) -> str:
-        part = self._optional(ending)
-        if part is None:
-            raise _refused(self.parts[0], f"it has no weight_{ending} beside it")
-        return part
 
-    def _optional(self, ending: str) -> str | None:
-        return _part(self.parts, f".weight_{ending}")
-
-
-def _plain(stored: Stored) -> tuple[tuple[int, ...], torch.dtype | None]:
-    return stored.shape, stored.dtype
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**31
 
 
 def _as_float(stored: Stored) -> Stored:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.host import limits
-from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Bytes, Stored
+from joma.scan.formats.tensor_file import Bytes, Stored, TensorFile
 
 _LONGEST_HEADER = 100_000_000  # bytes, the limit of the format's own library
 _FIRST_READ = 65_536  # most headers fit, so that a server is asked once
@@ -34,7 +33,7 @@ _TORCH = {
 }  # fmt: skip
 
 
-class SafetensorsFile:
+class SafetensorsFile(TensorFile):
     """A safetensors file: its header is read and checked at once, its tensors when they are asked for.
 
     >>> import tempfile, pathlib
@@ -59,29 +58,23 @@ class SafetensorsFile:
         except BaseException:
             source.close()
             raise
-        self._tensors = {name: stored for name, (stored, _, _) in described.items()}
-
-    @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self._tensors
+        self.tensors = {name: stored for name, (stored, _, _) in described.items()}
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, in memory of its own."""
-        return self._part(tensor, self._tensors[tensor].shape, 0)
+        return self._part(tensor, self.tensors[tensor].shape, 0)
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
         """Entries `start` to `stop` of its first dimension; nothing else is read."""
-        first, *rest = self._tensors[tensor].shape
+        first, *rest = self.tensors[tensor].shape
         stop = min(stop, first)
         return self._part(tensor, (max(stop - start, 0), *rest), start * prod(rest))
 
     def _part(self, tensor: str, shape: tuple[int, ...], skipped: int) -> Tensor:
         """The numbers of a tensor after the first `skipped`, in a shape."""
-        stored = self._tensors[tensor]
+        stored = self.tensors[tensor]
         if stored.dtype is None:
-            raise CheckpointError(
-                f"{tensor} in {self.name} has a number format that cannot be measured", file=self.name, tensor=tensor
-            )
+            raise self.wrong_tensor(tensor, "has a number format that cannot be measured")
         value = torch.empty(shape, dtype=stored.dtype)
         if value.numel():
             raw = value.reshape(-1).view(torch.uint8).numpy()  # the same memory, as bytes
@@ -90,7 +83,7 @@ class SafetensorsFile:
         return value
 
     def prefetch(self, tensor: str) -> None:
-        stored = self._tensors[tensor]
+        stored = self.tensors[tensor]
         if stored.dtype is not None:
             self._source.prefetch(self._begins[tensor], prod(stored.shape) * stored.dtype.itemsize)
 
@@ -100,52 +93,49 @@ class SafetensorsFile:
     def _header(self) -> tuple[int, bytes]:
         size = self._source.size
         if size < 8:
-            raise self._wrong(f"has {size} bytes, too few for a safetensors file")
+            raise self.wrong(f"has {size} bytes, too few for a safetensors file")
         first = bytearray(min(size, _FIRST_READ))
         self._source.read_into(0, memoryview(first))
         length = int.from_bytes(first[:8], "little")
         if length > min(size - 8, _LONGEST_HEADER):
-            raise self._wrong(
-                f"says that its header has {length:,} bytes, but the file has {size:,}: it is cut off or no "
-                "safetensors file"
-            )
-        whole = bytearray(8 + length)
-        known = min(len(first), len(whole))
-        whole[:known] = first[:known]
-        if known < len(whole):
-            self._source.read_into(known, memoryview(whole)[known:])
-        return length, bytes(whole[8:])
+            cut = "it is cut off or no safetensors file"
+            raise self.wrong(f"says that its header has {length:,} bytes, but the file has {size:,}: {cut}")
+        header = bytearray(8 + length)
+        known = min(len(first), len(header))
+        header[:known] = first[:known]
+        if known < len(header):
+            self._source.read_into(known, memoryview(header)[known:])
+        return length, bytes(header[8:])
 
     def _parsed(self, text: bytes) -> dict[str, tuple[Stored, int, int]]:
         """(description, first byte, byte after the last) of every tensor; bytes count from the end of the header."""
         try:
             header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise self._wrong(f"has a header that is no JSON ({str(error)[:60]})") from None
+            raise self.wrong(f"has a header that is no JSON ({str(error)[:60]})") from None
         if not isinstance(header, dict) or text[:1] != b"{":
-            raise self._wrong("has a header that is no JSON object")
+            raise self.wrong("has a header that is no JSON object")
         if len(header) > limits.TENSORS:
-            raise self._wrong(f"describes {len(header):,} tensors, more than the {limits.TENSORS:,} that are believed")
+            raise self.wrong(f"describes {len(header):,} tensors, more than the {limits.TENSORS:,} that are believed")
         about = header.get("__metadata__", {})
         if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
-            raise self._wrong("has metadata that are no strings")
+            raise self.wrong("has metadata that are no strings")
         return {name: self._entry(name, entry) for name, entry in header.items() if name != "__metadata__"}
 
     def _entry(self, name: str, entry: Any) -> tuple[Stored, int, int]:
         if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-            raise self._wrong("describes it without dtype, shape and data_offsets", name)
+            raise self.wrong("describes it without dtype, shape and data_offsets", name)
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _BITS:
-            raise self._wrong(f"gives it the unknown number format {str(dtype)[:40]!r}", name)
+            raise self.wrong(f"gives it the unknown number format {str(dtype)[:40]!r}", name)
         if isinstance(shape, list) and len(shape) > limits.DIMENSIONS:
-            raise self._wrong(f"gives it {len(shape):,} dimensions, more than the {limits.DIMENSIONS} of torch", name)
+            raise self.wrong(f"gives it {len(shape):,} dimensions, more than the {limits.DIMENSIONS} of torch", name)
         if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-            raise self._wrong(f"gives it shape {str(shape)[:60]} at bytes {str(offsets)[:60]}", name)
+            raise self.wrong(f"gives it shape {str(shape)[:60]} at bytes {str(offsets)[:60]}", name)
         bits, held = prod(shape) * _BITS[dtype], 8 * (offsets[1] - offsets[0])
         if bits != held:
-            raise self._wrong(
-                f"gives it {held // 8:,} bytes, but shape {tuple(shape)} of {dtype} needs {bits // 8:,}", name
-            )
+            needed = f"shape {tuple(shape)} of {dtype} needs {bits // 8:,}"
+            raise self.wrong(f"gives it {held // 8:,} bytes, but {needed}", name)
         return Stored(tuple(shape), _TORCH.get(dtype)), offsets[0], offsets[1]
 
     def _check_coverage(self, described: Mapping[str, tuple[Stored, int, int]], held: int) -> None:
@@ -153,20 +143,16 @@ class SafetensorsFile:
         end = 0
         for name, (_, begin, stop) in sorted(described.items(), key=lambda item: item[1][1:]):
             if begin != end:
-                raise self._wrong(f"puts it at byte {begin:,} of the data, where byte {end:,} comes next", name)
+                raise self.wrong(f"puts it at byte {begin:,} of the data, where byte {end:,} comes next", name)
             if stop > held:
-                raise self._wrong(f"is cut off: its data end at byte {stop:,}, but the file holds {held:,}", name)
+                raise self.wrong(f"is cut off: its data end at byte {stop:,}, but the file holds {held:,}", name)
             end = stop
         if end != held:
-            raise self._wrong(f"holds {held:,} bytes of data, but its header describes {end:,}")
-
-    def _wrong(self, what: str, tensor: str | None = None) -> CheckpointError:
-        about = f" ({tensor})" if tensor else ""
-        return CheckpointError(f"{self.name} {what}{about}", file=self.name, tensor=tensor)
+            raise self.wrong(f"holds {held:,} bytes of data, but its header describes {end:,}")
 
 
 def _sizes(value: Any) -> bool:
-    """Whether this is a list of whole numbers that torch can hold as sizes."""
+    """Whether this is a list of integers that torch can hold as sizes."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 

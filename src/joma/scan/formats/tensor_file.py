@@ -1,8 +1,9 @@
-"""What every file of tensors offers, and where its bytes come from."""
+"""What every file of tensors offers, where its bytes come from, and what a tensor must be to be measured."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from torch import Tensor
 from joma.host import limits
 from joma.scan.errors import CheckpointError
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Rows = tuple[int, int]
+"""From where to where along the first dimension."""
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # no pointer is longer
 
@@ -28,25 +32,65 @@ class Stored:
     dtype: torch.dtype | None
 
 
-class TensorFile(Protocol):
-    """Named tensors in one file. Opening it reads the description only; `read` reads one tensor."""
+class TensorFile:
+    """Named tensors in one file. Opening it reads the description only; `read` reads one tensor.
+
+    name: for messages. tensors: what is described. notes: sentences on what is done to read them.
+    """
 
     name: str
+    tensors: Mapping[str, Stored]
+    notes: tuple[str, ...] = ()
 
-    @property
-    def tensors(self) -> Mapping[str, Stored]: ...
-
-    def read(self, tensor: str) -> Tensor: ...
+    def read(self, tensor: str) -> Tensor:
+        raise NotImplementedError
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
         """Entries `start` to `stop` of its first dimension, and as little else as the format allows."""
-        ...
+        return self.read(tensor)[start:stop]
 
     def prefetch(self, tensor: str) -> None:
         """Say that this tensor is read next, so that it may already be on its way."""
-        ...
 
     def close(self) -> None: ...
+
+    def wrong(self, what: str, tensor: str | None = None) -> CheckpointError:
+        """What is wrong with the file, or with what it says of a tensor."""
+        about = f" ({tensor})" if tensor else ""
+        return CheckpointError(f"{self.name} {what}{about}", file=self.name, tensor=tensor)
+
+    def wrong_tensor(self, tensor: str, what: str) -> CheckpointError:
+        """What is wrong with one tensor."""
+        return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
+
+
+class Parts(Protocol):
+    """What the files of a checkpoint hold, before anything is undone."""
+
+    def look(self, part: str) -> Stored:
+        """Shape and number format of a part."""
+        ...
+
+    def take(self, part: str, rows: Rows | None = None) -> Tensor:
+        """A part, or `rows` of its first dimension."""
+        ...
+
+
+class Recipe(Protocol):
+    """One tensor made of stored parts that say nothing alone: integers and their scales, the factors of an adapter."""
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+    def stored(self, parts: Parts) -> Stored: ...
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        """The tensor, or `rows` of its first dimension."""
+        ...
+
+    def note(self, parts: Parts) -> str:
+        """What was done with it, after "3 tensors were"; empty where it is stored plainly after all."""
+        ...
 
 
 class Bytes(Protocol):
@@ -75,9 +119,7 @@ class LocalBytes:
         self.size = os.fstat(self._descriptor).st_size
         if self.size < _POINTER_BYTES and os.pread(self._descriptor, len(_POINTER), 0) == _POINTER:
             self.close()
-            raise CheckpointError(
-                f"{path} is a Git-LFS pointer, not the file itself: run 'git lfs pull' in its folder", file=str(path)
-            )
+            raise self._wrong("is a Git-LFS pointer, not the file itself: run 'git lfs pull' in its folder")
 
     def prefetch(self, start: int, length: int) -> None:
         # The kernel reads them into its cache meanwhile; its own read-ahead is too timid for a fast disk.
@@ -91,13 +133,9 @@ class LocalBytes:
             try:
                 count = os.preadv(self._descriptor, [buffer[done:]], start + done)
             except OSError as error:
-                raise CheckpointError(
-                    f"{self.name} cannot be read: {error.strerror or error}", file=self.name
-                ) from error
+                raise self._wrong(f"cannot be read: {error.strerror or error}") from error
             if count == 0:  # the file was cut while it was open
-                raise CheckpointError(
-                    f"{self.name} ends at byte {start + done:,}, before the data it should hold", file=self.name
-                )
+                raise self._wrong(f"ends at byte {start + done:,}, before the data it should hold")
             done += count
 
     def close(self) -> None:
@@ -105,30 +143,30 @@ class LocalBytes:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def _wrong(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.name} {what}", file=self.name)
+
 
 class BytesPart:
-    """A stretch of other bytes: a tensor that was saved into the middle of a file."""
+    """A stretch of other bytes: a tensor that was saved into the middle of a file. Closing it closes nothing."""
 
-    def __init__(self, whole: Bytes, start: int, length: int) -> None:
-        """whole: where the bytes are. start, length: which of them."""
-        if not 0 <= start <= start + length <= whole.size:
-            raise CheckpointError(
-                f"{whole.name} ends at byte {whole.size:,}, before byte {start + length:,} that it should hold",
-                file=whole.name,
-            )
-        self.name, self.size = whole.name, length
-        self._whole, self._start = whole, start
+    def __init__(self, source: Bytes, start: int, length: int) -> None:
+        """source: where the bytes are. start, length: which of them."""
+        if not 0 <= start <= start + length <= source.size:
+            end = f"ends at byte {source.size:,}, before byte {start + length:,} that it should hold"
+            raise CheckpointError(f"{source.name} {end}", file=source.name)
+        self.name, self.size = source.name, length
+        self._source, self._start = source, start
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         if start + len(buffer) > self.size:
             raise CheckpointError(f"{self.name} ends before the data it should hold", file=self.name)
-        self._whole.read_into(self._start + start, buffer)
+        self._source.read_into(self._start + start, buffer)
 
     def prefetch(self, start: int, length: int) -> None:
-        self._whole.prefetch(self._start + start, length)
+        self._source.prefetch(self._start + start, length)
 
-    def close(self) -> None:
-        """The whole is closed by whoever opened it."""
+    def close(self) -> None: ...
 
 
 class Stream(io.RawIOBase):
@@ -170,6 +208,37 @@ def small_file(path: Path) -> bytes:
         return bytes(buffer)
     finally:
         source.close()
+
+
+def parsed_json(text: bytes, name: str) -> dict[str, Any]:
+    """A JSON object, or one sentence about the file."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{name} is no JSON: it is damaged or cut off", file=name) from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name} is no JSON object", file=name)
+    if limits.depth_of(value, limits.JSON_DEPTH) > limits.JSON_DEPTH:
+        raise CheckpointError(f"{name} holds lists and mappings more than {limits.JSON_DEPTH} deep", file=name)
+    return value
+
+
+def check_matrix(stored: Stored, tensor: str, file: str | None) -> None:
+    """Refuse what is no matrix of floating numbers."""
+    if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in FLOATS:
+        small = stored.dtype is None or stored.dtype.itemsize == 1
+        scales = ", and quantised ones with the scales that belong to them" if small else ""
+        what = f"{stored.dtype} {stored.shape}; only matrices of floating numbers can be measured{scales}"
+        raise CheckpointError(f"{tensor} is {what}", file=file, tensor=tensor)
+
+
+def check_finite(w: Tensor, tensor: str, file: str | None) -> None:
+    """Refuse NaN and infinity; one pass and no memory where all is well, because only then is the sum finite."""
+    if w.sum(dtype=torch.promote_types(w.dtype, torch.float32)).isfinite():
+        return
+    if bad := int((~w.isfinite()).sum()):
+        what = f"{tensor} has {bad:,} of {w.numel():,} values that are NaN or infinite"
+        raise CheckpointError(what, file=file, tensor=tensor)
 
 
 def _opened(path: Path) -> int:

@@ -5,6 +5,9 @@ with `weights_only=True`, which builds tensors and plain containers and refuses 
 "meta", which has shapes and no numbers: torch then says where in the file each storage lies. The bytes are read from
 there when a tensor is asked for, and compared with the archive's checksum. The file is never mapped into memory: one
 that is cut while it is open would end the process (SIGBUS), and no error could be caught.
+
+Before torch 1.6, and still on request, such a file is one pickle after another, then raw bytes: a number that says what
+it is, a version, sizes of the machine, the object, the keys of its storages, and per storage its length and its bytes.
 """
 
 from __future__ import annotations
@@ -17,19 +20,19 @@ import warnings
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from joma.host import limits
-from joma.scan.errors import CheckpointError
-from joma.scan.formats.plain_objects import stood_in_for
-from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream
-from joma.scan.formats.torch_legacy import BEGINNING, Record, legacy_content
+from joma.scan.formats.pickles import stood_in_for
+from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream, TensorFile
 
 T = TypeVar("T")
 
@@ -39,7 +42,19 @@ _PIECE = 2**24  # bytes at a time that are compared with a checksum
 _REFUSED = re.compile(r"GLOBAL (\S{1,80})")  # how torch names what it would have had to import
 
 
-class TorchFile:
+_BEGINNING = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number as every torch has pickled it
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Where the bytes of a storage lie in a file of the older format, which has no checksums."""
+
+    header_offset: int
+    file_size: int
+    CRC: int = 0
+
+
+class TorchFile(TensorFile):
     """A state dict in a file of torch.save; nested dictionaries give names joined by dots ("model.head.weight").
 
     >>> import tempfile, pathlib
@@ -56,22 +71,23 @@ class TorchFile:
         # A plain file that can be read, or a sentence that says why not.
         self._source = LocalBytes(path) if isinstance(path, Path) else path
         self.name = self._source.name
-        self._records: Sequence[zipfile.ZipInfo | Record]
         try:
-            content, self._records = self._legacy() if self._is_legacy() else self._zipped()
-            self.content: dict[Any, Any] = self._dictionary({"": content} if single else content)
+            content, self._records = self._loaded()
+            content = {"": content} if single else content
+            if not isinstance(content, dict):
+                raise self.wrong(f"holds a {type(content).__name__}, not a state dict")
+            self.content: dict[Any, Any] = content
             """All that was saved; tensors in it have shapes and no numbers, plain objects are stand-ins."""
-            self._values = self._named(self.content)
+            try:
+                self._values = dict(_flattened(content))
+            except ValueError as error:
+                raise self.wrong(f"is no checkpoint: {error}") from None
         except BaseException:
             self._source.close()
             raise
         self._checked = any(record.CRC for record in self._records)  # else torch was told to write no checksums
-        self._tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
+        self.tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
         self._verified: set[int] = set()
-
-    @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self._tensors
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, in memory of its own."""
@@ -85,17 +101,17 @@ class TorchFile:
         """The numbers of a tensor of `content`, or of a part of one; tensor: its name, for messages."""
         record, begin = self._place(tensor, value)
         first, stop = _extent(value)
-        if (
-            stop > record.file_size or value.numel() * value.element_size() > stop - first
-        ):  # strides of 0 repeat numbers
-            raise self._wrong(f"has shape {tuple(value.shape)}, but the file does not hold as many numbers", tensor)
-        whole = stop - first == record.file_size
-        if not whole:
+        size = value.numel() * value.element_size()  # strides of 0 repeat numbers
+        if stop > record.file_size or size > stop - first:
+            what = f"has shape {tuple(value.shape)}, but the file does not hold as many numbers"
+            raise self.wrong_tensor(tensor, what)
+        complete = stop - first == record.file_size
+        if not complete:
             self._verify(tensor, record, begin)
         raw = torch.empty(stop - first, dtype=torch.uint8)
         if len(raw):
             self._source.read_into(begin + first, memoryview(cast(Any, raw.numpy())))
-        if whole:
+        if complete:
             self._verify(tensor, record, begin, raw)
         found = raw.view(value.dtype).as_strided(value.shape, value.stride())
         return found.neg() if value.is_neg() else found
@@ -109,22 +125,17 @@ class TorchFile:
         self._values.clear()
         self._source.close()
 
-    def _is_legacy(self) -> bool:
-        if self._source.size < len(BEGINNING):
-            return False
-        first = bytearray(len(BEGINNING))
+    def _loaded(self) -> tuple[Any, Sequence[zipfile.ZipInfo | _Record]]:
+        """What was saved, without its numbers, and the records that hold those, in the order of the file."""
+        first = bytearray(min(self._source.size, len(_BEGINNING)))
         self._source.read_into(0, memoryview(first))
-        return bytes(first) == BEGINNING
+        if first == _BEGINNING:
+            return self._unpickled(lambda: _legacy_content(self._stream(), self._source.size))
+        records = self._archive()
+        return self._unpickled(lambda: _loaded_on_meta(self._stream())), records
 
     def _stream(self) -> io.BufferedReader:
         return io.BufferedReader(Stream(self._source))
-
-    def _legacy(self) -> tuple[Any, Sequence[Record]]:
-        return self._unpickled(lambda: legacy_content(self._stream(), self._source.size))
-
-    def _zipped(self) -> tuple[Any, Sequence[zipfile.ZipInfo]]:
-        records = self._archive()
-        return self._unpickled(lambda: _loaded_on_meta(self._stream())), records
 
     def _archive(self) -> list[zipfile.ZipInfo]:
         """The archive's records in the order in which they lie in the file."""
@@ -136,61 +147,33 @@ class TorchFile:
                     if record.filename.endswith("/data.pkl") and any(each.CRC for each in records):
                         archive.read(record)  # names, shapes and offsets are in here: compared with its checksum
         except Exception as error:  # zipfile raises many kinds on damaged archives
-            raise CheckpointError(
-                f"{self.name} is cut off, damaged, or was not written by torch.save: {error}", file=self.name
-            ) from None
+            raise self.wrong(f"is cut off, damaged, or was not written by torch.save: {error}") from None
         return records
 
     def _unpickled(self, load: Callable[[], T]) -> T:
         try:
             with warnings.catch_warnings(), stood_in_for():
-                warnings.simplefilter(
-                    "ignore"
-                )  # a strange pickle makes torch warn of many things; one sentence will do
+                warnings.simplefilter("ignore")  # a strange pickle makes torch warn of many things
                 return load()
         except Exception as error:  # what breaks depends on what the file holds
-            raise CheckpointError(self._why(error), file=self.name) from None
+            raise self.wrong(_why(error)) from None
 
-    def _dictionary(self, value: Any) -> dict[Any, Any]:
-        if not isinstance(value, dict):
-            raise CheckpointError(f"{self.name} holds a {type(value).__name__}, not a state dict", file=self.name)
-        return value
-
-    def _named(self, value: dict[Any, Any]) -> dict[str, Tensor]:
-        try:
-            return dict(_flattened(value))
-        except ValueError as error:
-            raise CheckpointError(f"{self.name} is no checkpoint: {error}", file=self.name) from None
-
-    def _why(self, error: Exception) -> str:
-        text = str(error)[:_LONGEST_MESSAGE]
-        refused = _REFUSED.search(text)
-        if refused:
-            return (
-                f"{self.name} holds a pickled object ({refused[1]!a}), which could run code of its own; it was refused "
-                "and not run: save the state dict alone, torch.save(model.state_dict(), FILE)"
-            )
-        if isinstance(error, pickle.UnpicklingError):
-            return f"{self.name} is damaged or holds a pickle of more than tensors; it was refused and not run"
-        return f"{self.name} cannot be read by torch.load: {' '.join(text.split())[:160]}"
-
-    def _place(self, tensor: str, value: Tensor) -> tuple[zipfile.ZipInfo | Record, int]:
+    def _place(self, tensor: str, value: Tensor) -> tuple[zipfile.ZipInfo | _Record, int]:
         """The record with the tensor's storage, and where its bytes begin in the file."""
         begin = _begin(value)
         at = bisect_left(self._records, begin, key=lambda record: record.header_offset) - 1
         if at < 0 or self._records[at].file_size < value.untyped_storage().nbytes():
-            raise self._wrong("has no bytes in the file", tensor)
+            raise self.wrong_tensor(tensor, "has no bytes in the file")
         return self._records[at], begin
 
-    def _verify(self, tensor: str, record: zipfile.ZipInfo | Record, begin: int, raw: Tensor | None = None) -> None:
+    def _verify(self, tensor: str, record: zipfile.ZipInfo | _Record, begin: int, raw: Tensor | None = None) -> None:
         """Compare the bytes of a storage, or `raw` if that is all of them, with the archive's checksum, each once."""
         if not self._checked or begin in self._verified:
             return
-        found = (
-            self._checksum(begin, record.file_size) if raw is None else zlib.crc32(memoryview(cast(Any, raw.numpy())))
-        )
+        raw_sum = None if raw is None else zlib.crc32(memoryview(cast(Any, raw.numpy())))
+        found = self._checksum(begin, record.file_size) if raw_sum is None else raw_sum
         if found != record.CRC:
-            raise self._wrong("does not have the bytes that were saved: its checksum is wrong", tensor)
+            raise self.wrong_tensor(tensor, "does not have the bytes that were saved: its checksum is wrong")
         self._verified.add(begin)
 
     def _checksum(self, begin: int, length: int) -> int:
@@ -201,8 +184,16 @@ class TorchFile:
             found = zlib.crc32(part, found)
         return found
 
-    def _wrong(self, what: str, tensor: str) -> CheckpointError:
-        return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file that torch could not read, without its name."""
+    text = str(error)[:_LONGEST_MESSAGE]
+    if refused := _REFUSED.search(text):
+        how = "it was refused and not run: save the state dict alone, torch.save(model.state_dict(), FILE)"
+        return f"holds a pickled object ({refused[1]!a}), which could run code of its own; {how}"
+    if isinstance(error, pickle.UnpicklingError):
+        return "is damaged or holds a pickle of more than tensors; it was refused and not run"
+    return f"cannot be read by torch.load: {' '.join(text.split())[:160]}"
 
 
 def _loaded_on_meta(stream: io.BufferedReader) -> Any:
@@ -272,3 +263,46 @@ def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
         else:
             opened.pop()
             within.remove(id(owner))
+
+
+def _legacy_content(stream: io.BufferedReader, size: int) -> tuple[Any, list[_Record]]:
+    """The object of a file of `size` bytes, with tensors on the device "meta", and the records of its storages."""
+    if _legacy_pickle(stream) != MAGIC_NUMBER or _legacy_pickle(stream) != PROTOCOL_VERSION:
+        raise ValueError("it begins with another version of the format")
+    machine = _legacy_pickle(stream)
+    if isinstance(machine, dict) and machine.get("little_endian", True) != (sys.byteorder == "little"):
+        raise ValueError("its numbers have another byte order than this machine's")
+    storages: dict[str, Any] = {}
+    value, keys = _legacy_pickle(stream, storages), _legacy_pickle(stream)
+    if not isinstance(keys, list) or len(set(map(str, keys))) != len(keys):
+        raise ValueError("it does not say in which order its storages follow")
+    records: list[_Record] = []
+    at = stream.tell()
+    for key in keys:
+        storage = storages.get(str(key))
+        if storage is None:
+            raise ValueError("it holds a storage that no tensor uses")
+        stream.seek(at)
+        count, held = int.from_bytes(stream.read(8), "little"), storage._untyped_storage.nbytes()
+        if count * storage._element_size() != held or at + 8 + held > size:
+            raise ValueError(f"it is cut off, or a storage has {count:,} numbers where {held:,} bytes are needed")
+        storage._untyped_storage._checkpoint_offset = at + 8
+        records.append(_Record(at, held))
+        at += 8 + held
+    return value, records
+
+
+def _legacy_pickle(stream: io.BufferedReader, storages: dict[str, Any] | None = None) -> Any:
+    unpickler = torch._weights_only_unpickler.Unpickler(stream, encoding="utf-8")
+
+    def storage(name: Any) -> Any:
+        _, kind, key, _, count, view = name
+        if storages is None or view is not None:
+            raise ValueError("its storages are parts of one another, as only torch before 0.4 wrote them")
+        if str(key) not in storages:
+            empty = torch.UntypedStorage(count * kind.dtype.itemsize, device="meta")
+            storages[str(key)] = torch.storage.TypedStorage(wrap_storage=empty, dtype=kind.dtype, _internal=True)
+        return storages[str(key)]
+
+    unpickler.persistent_load = storage  # type: ignore[method-assign]
+    return unpickler.load()

@@ -1,27 +1,25 @@
-"""Where the matrices are that a measure needs: found by the names that architectures give them, or by pattern."""
+"""Where the matrices are that a measure needs: found by the names that architectures give them, or by pattern.
+
+Each has a group (`find_groups`), and lies in a layer, perhaps as one of its experts (`rows_of`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from joma.scan.errors import CheckpointError, UnknownNames
-from joma.scan.names.parts import part_of, whole_of
+from joma.host.errors import BadInput
+from joma.scan.errors import UnknownNames
+from joma.scan.formats.parts import part_of, tensor_of
 from joma.scan.names.roles import Shape, layer_of, taken
 from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 
 MLP, GATE, EMBEDDING = "mlp", "mlp_gate", "embedding"
+# The first of them that fits decides.
 _EMBEDDING = (
-    r"embed_in",
-    r"wte",
-    r"embed_tokens",
-    r"word_embeddings?",
-    r"tok_embeddings",
-    r"token_embedding",
-    r"token_embd",
-    r"shared",
-)
+    "embed_in", "wte", "embed_tokens", "word_embeddings?", "tok_embeddings", "token_embedding", "token_embd", "shared"
+)  # fmt: skip
 _KNOWN = re.compile(r"(embedding|mlp(_experts|_shared)?(_gate|_down|_gate_up)?|(cross_)?attention(_\w+)?)")
 _EXPERT = re.compile(r"\.experts\.(?:expert_)?(\d{1,9})\.")
 # What a layer is called in architectures whose tensors are not known.
@@ -45,7 +43,7 @@ def find_groups(
     - mlp_experts, mlp_shared (and their _gate, _down): the same of experts, and of experts that see every token
     - attention_q, _k, _v, _o, _qkv (in one matrix), _q_a, _q_b, _kv_a, _kv_b (in two steps); cross_attention_q, ...
     - embedding
-    - those of `patterns`: regular expressions that must fit a whole tensor name, and that take precedence
+    - those of `patterns`: regular expressions that must fit a full tensor name, and that take precedence
 
     root: which of several models in one checkpoint, see `roots`. shape: the shape of a tensor by name; without it,
     parts of a tensor (one expert of a stack, a gate in a fused matrix) are not named. model_type: of config.json.
@@ -58,9 +56,11 @@ def find_groups(
     found: dict[str, list[str]] = {}
     for one in taken(mine, shape, model_type):
         found.setdefault(one.group, []).append(one.name)
-    groups = {group: tuple(sorted(several, key=_natural)) for group, several in sorted(found.items(), key=_rank)}
-    groups[EMBEDDING] = _first_fit(mine, _EMBEDDING)
-    groups |= {group: _matching(everything, re.compile(pattern), shape) for group, pattern in patterns.items()}
+    mlp_first = sorted(found.items(), key=lambda item: (not item[0].startswith(MLP), item[0]))
+    groups = {group: tuple(sorted(several, key=_natural)) for group, several in mlp_first}
+    embeddings = (_matching(mine, rf"(?:.*\.)?{pattern}\.weight") for pattern in _EMBEDDING)
+    groups[EMBEDDING] = next(filter(None, embeddings), ())
+    groups |= {group: _matching(everything, pattern, shape) for group, pattern in patterns.items()}
     if MLP in patterns and GATE not in patterns:
         groups.pop(GATE, None)
     return {group: fitting for group, fitting in groups.items() if fitting}
@@ -86,40 +86,78 @@ def coverage(groups: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> dic
     layer, counted = _layers(everything), {}
     members = {name: root for root in roots(everything) for name in in_root(everything, root)}
     for group, tensors in groups.items():
-        wholes = [whole_of(name) for name in tensors]
-        covered = {layer[name] for name in wholes if layer.get(name)}
-        same_root = {members[name] for name in wholes if name in members}
+        full = [tensor_of(name) for name in tensors]
+        covered = {layer[name] for name in full if layer.get(name)}
+        same_root = {members[name] for name in full if name in members}
         all_layers = {layer[name] for name, root in members.items() if root in same_root and layer.get(name)}
         if covered:
             counted[group] = (len(covered), len(all_layers | covered))
     return counted
 
 
-@dataclass(frozen=True)
-class Spot:
-    """Where a matrix lies: its layer, as the names say it, the number of that layer, and its expert, if it is one."""
+class Row(NamedTuple):
+    """One row of a curve: a layer, or an expert of a layer. Layers count from 0; None: the tensor is of no layer."""
 
-    layer: str | None
-    number: int | None
+    layer: int | None
     expert: int | None
+    name: str
+    """The tensor, or what else has this row's numbers."""
+
+    @property
+    def label(self) -> str:
+        """For people.
+
+        >>> Row(3, None, "h.3.mlp").label, Row(3, 7, "h.3.experts.7.w1").label, Row(None, None, "wte").label
+        ('layer 3', 'layer 3, expert 7', 'wte')
+        """
+        if self.layer is None:
+            return self.name
+        return f"layer {self.layer}" + ("" if self.expert is None else f", expert {self.expert}")
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
 
 
-def spots(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Spot]:
+def layers(count: int) -> tuple[Row, ...]:
+    """Rows for the layers of a running model.
+
+    >>> [row.label for row in layers(2)]
+    ['layer 0', 'layer 1']
+    """
+    return tuple(Row(layer, None, f"layer {layer}") for layer in range(count))
+
+
+def located(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Row]:
     """Where each of the tensors (or parts of them) lies. names: all tensors of the checkpoint, if there are more.
 
-    >>> spots(["h.3.mlp.c_fc.weight", "h.3.mlp.experts.up_proj[7]"])
-    [Spot(layer='h.3', number=3, expert=None), Spot(layer='h.3', number=3, expert=7)]
+    >>> located(["h.3.mlp.experts.up_proj[7]"])
+    [Row(layer=3, expert=7, name='h.3.mlp.experts.up_proj[7]')]
     """
     tensors = list(tensors)
-    layers = _layers([*names, *map(whole_of, tensors)])
-    return [_spot(name, layers[whole_of(name)]) for name in tensors]
+    layers, rows = _layers([*names, *map(tensor_of, tensors)]), []
+    for name in tensors:
+        layer, part, named = layers[tensor_of(name)], part_of(name), _EXPERT.search(name)
+        stacked = part.index[0] if part and isinstance(part.index[0], int) else None
+        expert = stacked if stacked is not None else int(named[1]) if named else None
+        rows.append(Row(None if layer is None else int(layer.rpartition(".")[2]), expert, name))
+    return rows
 
 
-def _spot(name: str, layer: str | None) -> Spot:
-    part, named = part_of(name), _EXPERT.search(name)
-    stacked = part.index[0] if part and isinstance(part.index[0], int) else None
-    expert = stacked if stacked is not None else int(named[1]) if named else None
-    return Spot(layer, None if layer is None else int(layer.rpartition(".")[2]), expert)
+def rows_of(tensors: Sequence[str]) -> tuple[Row, ...]:
+    """A row for every tensor of a group.
+
+    Where names do not tell the tensors apart (the encoder and the decoder have layers 0 to 5 each), layers are counted
+    in the order of the group.
+
+    >>> [tuple(row) for row in rows_of(["h.2.mlp.w", "h.10.mlp.w"])]
+    [(2, None, 'h.2.mlp.w'), (10, None, 'h.10.mlp.w')]
+    >>> [row.layer for row in rows_of(["encoder.layers.0.fc1.weight", "decoder.layers.0.fc1.weight"])]
+    [0, 1]
+    """
+    rows = located(tensors)
+    if len(rows) > 1 and len({(row.layer, row.expert) for row in rows}) < len(rows):
+        return tuple(Row(at, None, row.name) for at, row in enumerate(rows))
+    return tuple(rows)
 
 
 def pick_groups(
@@ -136,8 +174,9 @@ def pick_groups(
             weights = [name for name in names if name.endswith("weight")] or list(names)
             example = weights[len(weights) // 2] if weights else "nothing: there are no tensors"
             known = f"{group} tensors are not known in this architecture ({model_type or 'without config.json'})"
-            failed = known if _KNOWN.fullmatch(group) else f"--pattern {group} fits no tensor"
-            raise UnknownNames(f"{failed}; name them with --pattern '{group}=REGEX' (names look like {example})")
+            failed = known if _KNOWN.fullmatch(group) else f"the pattern {group} fits no tensor"
+            what = f"{failed}; name them with a pattern {group}=REGEX (names look like {example})"
+            raise UnknownNames(what, argument="patterns")
         chosen |= {member: found[member] for member in members}
     return chosen
 
@@ -151,7 +190,7 @@ def _members(group: str, found: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def read_patterns(given: Iterable[str]) -> dict[str, str]:
-    """NAME=REGEX options as a dictionary.
+    """Patterns that are given as NAME=REGEX, as a dictionary.
 
     >>> read_patterns(["mlp=h[.][0-9]+[.]up"])
     {'mlp': 'h[.][0-9]+[.]up'}
@@ -160,13 +199,14 @@ def read_patterns(given: Iterable[str]) -> dict[str, str]:
     for option in given:
         name, equals, pattern = option.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w{0,40}", name) or not pattern:
-            raise CheckpointError(f"--pattern takes NAME=REGEX, as in mlp='.*\\.up\\.weight', got {option!r}")
+            what = f"a pattern is NAME=REGEX, as in mlp='.*\\.up\\.weight', got {option!r}"
+            raise BadInput(what, argument="patterns")
         if name in found:
-            raise CheckpointError(f"--pattern names {name} twice")
+            raise BadInput(f"there are two patterns {name}", argument="patterns")
         try:
             re.compile(pattern)
         except re.error as error:
-            raise CheckpointError(f"--pattern {name} is no regular expression: {error}") from None
+            raise BadInput(f"the pattern {name} is no regular expression: {error}", argument="patterns") from None
         found[name] = pattern
     return found
 
@@ -192,27 +232,13 @@ def _numbered(name: str, stacks: Collection[str]) -> Iterator[str]:
     yield from (".".join(words[: at + 1]) for at in places if at and words[at - 1] in _STACKS)
 
 
-def _rank(item: tuple[str, object]) -> tuple[bool, str]:
-    """The MLP's groups first."""
-    return not item[0].startswith(MLP), item[0]
-
-
-def _first_fit(names: list[str], patterns: Iterable[str]) -> tuple[str, ...]:
-    for pattern in patterns:
-        fitting = _matching(names, re.compile(rf"(?:.*\.)?{pattern}\.weight"))
-        if fitting:
-            return fitting
-    return ()
-
-
-def _matching(names: list[str], pattern: re.Pattern[str], shape: Shape | None = None) -> tuple[str, ...]:
-    return tuple(part for name in names if pattern.fullmatch(name) for part in _slices(name, shape))
-
-
-def _slices(name: str, shape: Shape | None) -> list[str]:
-    """A tensor, or if it is a stack of matrices, each of them."""
-    there = shape(name) if shape else ()
-    return [f"{name}[{at}]" for at in range(there[0])] if len(there) == 3 else [name]
+def _matching(names: list[str], pattern: str, shape: Shape | None = None) -> tuple[str, ...]:
+    """The tensors that fit a pattern; of a stack of matrices, each of them."""
+    found: list[str] = []
+    for name in filter(re.compile(pattern).fullmatch, names):
+        size = shape(name) if shape else ()
+        found += [f"{name}[{at}]" for at in range(size[0])] if len(size) == 3 else [name]
+    return tuple(found)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -30,15 +30,15 @@ class Taken:
     expert: int | None = None
 
 
-# The first scheme whose leaves are all there decides; the projection back may be missing where `whole` is false.
+# The first scheme whose leaves are all there decides; the projection back may be missing, unless `complete` is true.
 # A gate is the matrix whose product goes through the nonlinearity, whatever the architecture calls it.
 @dataclass(frozen=True)
 class _Scheme:
     roles: Mapping[str, str]
-    whole: bool = False
+    complete: bool = False
 
     def fits(self, leaves: Mapping[str, str]) -> bool:
-        return all(leaf in leaves or (role == DOWN and not self.whole) for role, leaf in self.roles.items())
+        return all(leaf in leaves or (role == DOWN and not self.complete) for role, leaf in self.roles.items())
 
 
 _SCHEMES = (
@@ -49,11 +49,11 @@ _SCHEMES = (
     _Scheme({FUSED: "Wi", DOWN: "Wo"}),  # ModernBERT
     _Scheme({FUSED: "linear_fc1", DOWN: "linear_fc2"}),  # Megatron
     _Scheme({GATE: "w1", UP: "w3", DOWN: "w2"}),  # Llama in its original names, Mixtral
-    _Scheme({UP: "w1", GATE: "w2", DOWN: "c_proj"}, whole=True),  # Qwen 1
-    _Scheme({UP: "w1", DOWN: "w2"}, whole=True),
+    _Scheme({UP: "w1", GATE: "w2", DOWN: "c_proj"}, complete=True),  # Qwen 1
+    _Scheme({UP: "w1", DOWN: "w2"}, complete=True),
     _Scheme({GATE: "wi_0", UP: "wi_1", DOWN: "wo"}),  # T5 1.1
     _Scheme({UP: "wi", DOWN: "wo"}),  # T5
-    _Scheme({GATE: "fc_1", UP: "fc_2", DOWN: "proj"}, whole=True),  # LitGPT
+    _Scheme({GATE: "fc_1", UP: "fc_2", DOWN: "proj"}, complete=True),  # LitGPT
     _Scheme({UP: "dense_h_to_4h", DOWN: "dense_4h_to_h"}),  # GPT-NeoX (Pythia), BLOOM, Falcon
     _Scheme({UP: "c_fc", DOWN: "c_proj"}),  # GPT-2, GPT-Neo, nanoGPT, StarCoder2
     _Scheme({UP: "fc_in", DOWN: "fc_out"}),  # GPT-J, CodeGen
@@ -129,7 +129,7 @@ def taken(names: Iterable[str], shape: Shape | None = None, model_type: str | No
     """What each tensor was taken for; tensors that are not taken are not listed.
 
     shape: needed for parts, experts that are stacked in one tensor, and gate and up in one matrix. Without it such
-    tensors are named whole. model_type: what config.json calls the architecture.
+    tensors are named in full. model_type: what config.json calls the architecture.
 
     >>> [(found.group, found.layer) for found in taken(["h.3.mlp.c_fc.weight", "h.3.attn.c_attn.weight", "ln"])]
     [('attention_qkv', 'h.3'), ('mlp', 'h.3')]

@@ -70,19 +70,14 @@ def choose_root(names: Collection[str], wanted: str | None = None) -> str:
             return fitting[0]
         if not fitting and any(name.startswith(f"{wanted}.") for name in names):
             return wanted
-        known = (
-            f"--root must be one of {', '.join(there)}"
-            if list(there) != [TOP]
-            else "it holds one model, so --root is not needed"
-        )
-        raise UnknownNames(f"the checkpoint has no weights under {wanted!r}; {known}")
+        several = f"root must be one of {', '.join(there)}"
+        known = "it holds one model, so no root is needed" if list(there) == [TOP] else several
+        raise UnknownNames(f"the checkpoint has no weights under {wanted!r}; {known}", argument="root")
     raw = [root for root in there if root not in averages(there)]
     if len(raw) == 1 or len(there) == 1:
         return (raw or list(there))[0]
-    raise UnknownNames(
-        f"the checkpoint holds several sets of weights, {_and(there)}; choose one with --root {there[0]}, or take them "
-        "for one model with --root ."
-    )
+    how = f"choose one as root {there[0]}, or take them for one model as root ."
+    raise UnknownNames(f"the checkpoint holds several sets of weights, {_and(there)}; {how}", argument="root")
 
 
 def in_root(names: Collection[str], root: str) -> list[str]:
@@ -90,8 +85,7 @@ def in_root(names: Collection[str], root: str) -> list[str]:
     if root != TOP:
         return [name for name in names if name.startswith(f"{root}.")]
     there = roots(names)
-    apart = [other for other in there if other != TOP] if TOP in there else averages(there)
-    others = tuple(f"{other}." for other in apart)
+    others = tuple(f"{other}." for other in (there if TOP in there else averages(there)) if other != TOP)
     return [name for name in names if not name.startswith(others)] if others else list(names)
 
 
@@ -99,7 +93,7 @@ def root_notes(names: Collection[str], wanted: str | None = None) -> tuple[str, 
     """A sentence on the weights that are left aside, if there are any.
 
     >>> root_notes(["model.h.0.mlp.c_fc.weight", "ema.h.0.mlp.c_fc.weight"])
-    ('the weights under model were taken, those under ema were left aside: choose with --root ema',)
+    ('the weights under model were taken, those under ema were left aside: choose them as root ema',)
     """
     there = roots(names)
     chosen = choose_root(names, wanted)
@@ -107,9 +101,8 @@ def root_notes(names: Collection[str], wanted: str | None = None) -> tuple[str, 
     if not aside or chosen not in there:
         return ()
     where = "at the top" if chosen == TOP else f"under {chosen}"
-    return (
-        f"the weights {where} were taken, those under {_and(aside)} were left aside: choose with --root {aside[0]}",
-    )
+    how = f"choose {'them' if len(aside) == 1 else 'one'} as root {aside[0]}"
+    return (f"the weights {where} were taken, those under {_and(aside)} were left aside: {how}",)
 
 
 def _average_root(name: str) -> str | None:

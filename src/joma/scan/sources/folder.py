@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from joma.scan.checkpoint import ENDINGS, Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
+from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights
 from joma.scan.formats.opening import open_file, open_folder, weights_folder
-from joma.scan.formats.tensor_file import small_file
+from joma.scan.formats.tensor_file import parsed_json, small_file
 
-# What training leaves beside the weights, in the same formats.
-_NO_WEIGHTS = re.compile(r"(optimizer|optim|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
 _PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
 
 
@@ -83,49 +80,15 @@ class LocalFolder:
         yield self.path
 
     def weights(self) -> Weights:
-        """Which of the files hold the tensors."""
-        return choose_weights([file.name for file in self._files()], self._bytes, str(self.path))
+        names = [file.name for file in self._files()]
+        return choose_weights(names, lambda name: small_file(self.path / name), str(self.path))
 
     def _files(self) -> list[Path]:
         return [entry for entry in entries_of(weights_folder(self.path)) if is_plain_file(entry)]
 
     def config(self) -> dict[str, Any] | None:
-        """What config.json holds; None without one."""
-        present = is_plain_file(self.path / "config.json")
-        return parsed_json(self._bytes("config.json"), f"{self.path}/config.json") if present else None
-
-    def _bytes(self, file: str) -> bytes:
-        return small_file(self.path / file)
-
-
-@dataclass(frozen=True)
-class Disputed:
-    """Checkpoints that claim the same step: they cannot all be right, so none of them is used."""
-
-    name: str
-    step: int
-    epoch: int | None = None
-
-    def model_type(self) -> str | None:
-        self._refuse()
-
-    def config(self) -> dict[str, Any] | None:
-        self._refuse()
-
-    def identity(self) -> str:
-        self._refuse()
-
-    def weights(self) -> Weights:
-        self._refuse()
-
-    def open(self) -> Checkpoint:
-        self._refuse()
-
-    def folder(self) -> AbstractContextManager[Path]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise CheckpointError(f"{self.name} claim the same step; keep one of them")
+        path = self.path / "config.json"
+        return parsed_json(small_file(path), str(path)) if is_plain_file(path) else None
 
 
 def model_type(config: dict[str, Any] | None) -> str | None:
@@ -134,22 +97,10 @@ def model_type(config: dict[str, Any] | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def in_order(places: list[Any]) -> list[Any]:
-    """Places by step; several that claim the same step become one that cannot be used."""
-    by_step: dict[int, list[Any]] = {}
-    for place in sorted(places, key=lambda place: place.step):
-        by_step.setdefault(place.step, []).append(place)
-    return [
-        several[0]
-        if len(several) == 1
-        else Disputed(" and ".join(place.name for place in several), step, several[0].epoch)
-        for step, several in by_step.items()
-    ]
-
-
 def is_weights(path: Path) -> bool:
     """Whether a file is one of weights by its name, not of an optimizer."""
-    return path.name.endswith(ENDINGS) and not _NO_WEIGHTS.fullmatch(path.name) and not os.path.isdir(path)
+    state = NO_WEIGHTS.fullmatch(path.name) or path.name.startswith("optim")
+    return path.name.endswith(ENDINGS) and not state and not os.path.isdir(path)
 
 
 def is_folder(path: Path) -> bool:
@@ -176,10 +127,9 @@ def visible_in(folder: Path) -> list[Path]:
 def must_hold_weights(folder: Path) -> None:
     """Refuse a folder without a checkpoint."""
     if not holds_weights(folder):
-        raise CheckpointError(
-            f"{folder} holds no checkpoint: neither weights ({', '.join('*' + e for e in ENDINGS)}) nor folders "
-            "named by their step (checkpoint-100, step100, epoch_1)"
-        )
+        endings = ", ".join(f"*{ending}" for ending in ENDINGS)
+        what = f"neither weights ({endings}) nor folders named by their step (checkpoint-100, step100, epoch_1)"
+        raise CheckpointError(f"{folder} holds no checkpoint: {what}")
 
 
 def entries_of(path: Path) -> list[Path]:

@@ -15,21 +15,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 from joma.host import hub as hub_client
 from joma.host import limits
 from joma.host.hub import StrangeAnswer, client, transport_errors
-from joma.scan.checkpoint import ADAPTER, Checkpoint, Weights, choose_weights, parsed_json
 from joma.scan.errors import CheckpointError
+from joma.scan.formats.adapter import CONFIG
+from joma.scan.formats.checkpoint import Checkpoint, Weights, choose_weights
 from joma.scan.formats.opening import opened_file
 from joma.scan.formats.safetensors_file import SafetensorsFile
-from joma.scan.formats.tensor_file import TensorFile
-from joma.scan.sources.cache import DiskCache
+from joma.scan.formats.tensor_file import TensorFile, parsed_json
+from joma.scan.sources.downloads import DiskCache
 from joma.scan.sources.folder import model_type
-from joma.scan.sources.places import Candidate, Found, arrange, with_moments
+from joma.scan.sources.series import Candidate, Series, arrange, with_moments
 from joma.scan.sources.steps import moment_in
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SMALL = 20_000_000  # bytes; a config or an index is far below
 # What a model needs to run besides its weights.
-_BESIDE_WEIGHTS = (".json", ".txt", ".model")
+_MORE_FILES = (".json", ".txt", ".model")
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,24 @@ class HubModel:
         try:
             from huggingface_hub import HfApi
         except ImportError:
-            raise CheckpointError(
-                f"{self.repository} is no local path, and reading from the hub needs huggingface_hub: "
-                "pip install 'joma[hf]'"
-            ) from None
+            need = "is no local path, and reading from the hub needs huggingface_hub: pip install 'joma[hf]'"
+            raise CheckpointError(f"{self.repository} {need}") from None
         self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
 
-    def found(self) -> Found:
+    def series(self) -> Series:
         """One place per revision whose name holds a step or an epoch, in order; else the main revision alone."""
         named = self._revisions()
         if timed := with_moments(named):
-            candidates = [self._candidate(name, named[name]) for name in timed]
+            candidates = [
+                Candidate(name, moment_in(name), partial(self._revision, name, named[name])) for name in timed
+            ]
             return arrange(candidates, self.repository, [name for name in named if name not in timed])
         if "main" not in named:
             raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
-        return Found((HubRevision(self, "main", named["main"], 0),))
+        return Series(self.repository, (HubRevision(self, "main", named["main"], 0),))
 
-    def _candidate(self, name: str, commit: str) -> Candidate:
-        return Candidate(name, moment_in(name), lambda step, epoch: HubRevision(self, name, commit, step, epoch))
+    def _revision(self, name: str, commit: str, step: int, epoch: int | None) -> HubRevision:
+        return HubRevision(self, name, commit, step, epoch)
 
     def _revisions(self) -> dict[str, str]:
         """The commits of all branches and tags, by name."""
@@ -127,7 +128,7 @@ class HubModel:
         return HubBytes(name, url, file.size, client().build_hf_headers(token=self.api.token))
 
     def download(self, commit: str, file: Listed) -> Path:
-        """A whole file in the cache, with the hash that the hub lists. The caller holds its space in the cache."""
+        """A file in the cache with the hash that the hub lists. The caller holds its space in the cache."""
         source = self.ranges(commit, file, f"{self.repository} {file.path}")
         name = f"{self.part_of_cache(commit)}/{file.path}"
         return self.cache.file(name, file.size, source.copy_to, lambda path: _hash_of_file_agrees(file, path))
@@ -161,7 +162,6 @@ class HubRevision:
         return parsed_json(self._small("config.json"), f"{self.name}/config.json")
 
     def config(self) -> dict[str, Any] | None:
-        """What config.json holds; None without one. Read once."""
         return self._config
 
     @cached_property
@@ -169,23 +169,22 @@ class HubRevision:
         return choose_weights(self.files, self._small, f"{self.model.repository} {self.name}")
 
     def weights(self) -> Weights:
-        """Which files hold the tensors."""
         return self._weights
 
     def open(self) -> Checkpoint:
         weights = self.weights()
-        whole = [self.files[file] for file in weights.files if not file.endswith(".safetensors")]
+        downloaded = [self.files[file] for file in weights.files if not file.endswith(".safetensors")]
         with ExitStack() as stack:
-            if whole:
-                stack.enter_context(self._held(whole))
-            openers = {file: self._opener(file) for file in weights.files}
+            if downloaded:
+                stack.enter_context(self._held(downloaded))
+            openers = {file: partial(self._opened, file) for file in weights.files}
             checkpoint = Checkpoint(openers, weights.index, config=self.config(), adapter=self._adapter(weights))
             checkpoint.after_close(stack.pop_all().close)
             return checkpoint
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        names = {*self.weights().files, *(name for name in self.files if name.endswith(_BESIDE_WEIGHTS))}
+        names = {*self.weights().files, *(name for name in self.files if name.endswith(_MORE_FILES))}
         wanted = [self.files[name] for name in names]
         with self._held(wanted):
             for file in wanted:
@@ -196,24 +195,18 @@ class HubRevision:
         part = self.model.part_of_cache(self.commit)
         return self.model.cache.hold(part, sum(file.size for file in files), f"{self.model.repository} {self.name}")
 
-    def _opener(self, file: str) -> Callable[[], TensorFile]:
-        def open_it() -> TensorFile:
-            listed = self.files[file]
-            if file.endswith(".safetensors"):
-                return SafetensorsFile(self._ranges(listed))
-            return opened_file(self.model.download(self.commit, listed))
-
-        return open_it
+    def _opened(self, file: str) -> TensorFile:
+        listed = self.files[file]
+        if file.endswith(".safetensors"):
+            return SafetensorsFile(self._ranges(listed))
+        return opened_file(self.model.download(self.commit, listed))
 
     def _adapter(self, weights: Weights) -> dict[str, Any] | None:
         """The settings of an adapter, where the weights are one."""
         if weights.kind not in ("", "adapter"):
-            raise CheckpointError(
-                f"{self.model.repository} {self.name} is a checkpoint in parts ({weights.files[0]}, ...); download it "
-                "and scan the folder",
-                file=weights.files[0],
-            )
-        return parsed_json(self._small(ADAPTER), f"{self.name}/{ADAPTER}") if weights.kind else None
+            what = f"is a checkpoint in parts ({weights.files[0]}, ...); download it and scan the folder"
+            raise CheckpointError(f"{self.model.repository} {self.name} {what}", file=weights.files[0])
+        return parsed_json(self._small(CONFIG), f"{self.name}/{CONFIG}") if weights.kind else None
 
     def _ranges(self, file: Listed) -> HubBytes:
         return self.model.ranges(self.commit, file, f"{self.name}/{file.path}")
@@ -233,10 +226,8 @@ class HubBytes:
     """A file on the hub, read by ranges. A dropped connection goes on where it stopped."""
 
     def __init__(self, name: str, url: str, size: int, headers: dict[str, str]) -> None:
-        self.name = name
-        self.size = size
-        self._url = url
-        self._headers = headers
+        self.name, self.size = name, size
+        self._url, self._headers = url, headers
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         done = 0
@@ -263,11 +254,8 @@ class HubBytes:
         try:
             hub_client.read_all(size, have, read_on)
         except broken as error:
-            raise CheckpointError(
-                f"{self.name} could not be read from the hub: the connection broke {hub_client.TRIES} times "
-                f"({type(error).__name__})",
-                file=self.name,
-            ) from None
+            why = f"the connection broke {hub_client.TRIES} times ({type(error).__name__})"
+            raise CheckpointError(f"{self.name} could not be read from the hub: {why}", file=self.name) from None
 
     def prefetch(self, start: int, length: int) -> None:
         """Nothing is asked for before it is read: a second connection would only share the line."""
@@ -293,14 +281,12 @@ class HubBytes:
             _explain(self.name, error)
 
     def _check_range(self, response: Any, start: int, stop: int) -> None:
-        whole = response.status_code == 200 and start == 0 and stop == self.size
+        complete = response.status_code == 200 and start == 0 and stop == self.size
         wanted = f"bytes {start}-{stop - 1}/{self.size}"
-        if not whole and response.headers.get("content-range") != wanted:
+        if not complete and response.headers.get("content-range") != wanted:
             got = response.headers.get("content-range") or f"status {response.status_code} without a range"
-            raise CheckpointError(
-                f"{self.name}: asked for {wanted}, the hub answered {got}: the file is not the one that is listed",
-                file=self.name,
-            )
+            what = f"asked for {wanted}, the hub answered {got}: the file is not the one that is listed"
+            raise CheckpointError(f"{self.name}: {what}", file=self.name)
 
 
 def _listed(entry: Any) -> Listed:
@@ -336,9 +322,8 @@ def _asked(what: str, ask: Callable[[], T]) -> T:
             _explain(what, error)
         except transport_errors() as error:
             if tries + 1 == hub_client.TRIES:
-                raise CheckpointError(
-                    f"{what}: the hub cannot be reached ({type(error).__name__}: {str(error)[:80]})"
-                ) from None
+                why = f"{type(error).__name__}: {str(error)[:80]}"
+                raise CheckpointError(f"{what}: the hub cannot be reached ({why})") from None
         except (OSError, ValueError) as error:  # offline mode, a name that no repository can have, a strange answer
             raise CheckpointError(f"{what}: {' '.join(str(error).split())[:200]}") from None
         except (KeyError, TypeError, AttributeError):
@@ -357,9 +342,6 @@ def _explain(what: str, error: Exception) -> NoReturn:
     elif isinstance(error, errors.RevisionNotFoundError | errors.EntryNotFoundError):
         why = "is listed, but the hub does not have it"
     else:
-        why = f"could not be read from the hub (status {_status(error)})"
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"could not be read from the hub (status {status})"
     raise CheckpointError(f"{what} {why}", file=what) from None
-
-
-def _status(error: Exception) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)

@@ -1,131 +1,128 @@
-"""Which checkpoints a path holds, and in which order: a file, a model folder, a run, a folder above one run."""
+"""The checkpoints that a user names: a file, a model folder, a run, a folder above one run, or a model on the hub.
+
+A model in the cache of huggingface_hub is read where it lies: in `models--owner--name`, refs/NAME holds the commit of a
+revision, snapshots/COMMIT its files, as far as they were downloaded.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from joma.host.errors import BadInput
 from joma.host.words import counted
-from joma.scan.checkpoint import ENDINGS, Place, parts_of_one
 from joma.scan.errors import CheckpointError
+from joma.scan.formats.checkpoint import ENDINGS, parts_of_one
+from joma.scan.formats.opening import ALONE
+from joma.scan.formats.tensor_file import small_file
+from joma.scan.sources.downloads import DiskCache
 from joma.scan.sources.folder import (
     LocalFile,
     LocalFolder,
     entries_of,
     holds_weights,
-    in_order,
     is_folder,
     is_plain_file,
     is_weights,
     must_hold_weights,
     visible_in,
 )
-from joma.scan.sources.steps import Moment, is_aside, moment_in, moment_inside, numbered, run_in
+from joma.scan.sources.hub import HubModel
+from joma.scan.sources.series import Candidate, Place, Series, arrange, some, with_moments
+from joma.scan.sources.steps import Moment, is_aside, moment_in, moment_inside, numbered
 
-STEP, EPOCH = "step", "epoch"
+BUDGET = 20e9  # bytes of downloads to keep
+_NO_BASE = "none"
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_MOST_REFS = 50_000
 _DEEPEST = 4  # folders between a path and the checkpoints of its one run: lightning_logs/version_0/checkpoints
 _MOST_FOLDERS = 10_000
-_NAMES = 5
 
 
-@dataclass(frozen=True)
-class Found:
-    """Checkpoints in their order, what orders them ("step" or "epoch"), and sentences on what was left aside."""
+def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
+    """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
 
-    places: tuple[Place, ...]
-    axis: str = STEP
-    notes: tuple[str, ...] = ()
+    With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
+
+    downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
+    bytes. It is made when it is needed, and only files that joma made in it are ever removed.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({}, f"{folder}/step{step}.safetensors")
+    ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
+    ['step0.safetensors', 'step10.safetensors']
+    """
+    path, name = Path(source).expanduser(), str(source)
+    if path.exists():
+        return replace(find_places(path.resolve()), source=str(path.resolve()))
+    if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
+        what = "does not exist, and it is no model on the hub either (those are named owner/model)"
+        raise CheckpointError(f"{name} {what}")
+    cached = cached_folder(name)
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        if cached is None:
+            what = "is not in the cache of huggingface_hub, and HF_HUB_OFFLINE forbids to ask the hub for it"
+            raise CheckpointError(f"{name} {what}")
+        return replace(_in_cache(cached), source=name)
+    try:
+        return HubModel(name, DiskCache(downloads, int(budget))).series()
+    except CheckpointError as error:
+        if cached is None:
+            raise
+        raise CheckpointError(f"{error}; HF_HUB_OFFLINE=1 reads the copy in the cache") from None
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """Something that may be a checkpoint of a series: its name, its moment, and how it becomes a place."""
+def on_base(series: Series, base: str | Path) -> Series:
+    """The series with its adapters merged into the model in the folder `base`; "none": each is measured alone.
 
-    name: str
-    moment: Moment
-    make: Callable[[int, int | None], Any]
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "adapter_model.safetensors").touch()
+    ...     series = open_series(folder, downloads=Path(folder))
+    ...     on_base(series, "none").places[0].base
+    PosixPath('.')
+    """
+    chosen = ALONE if str(base) == _NO_BASE else Path(base).expanduser().resolve()
+    if chosen != ALONE and not chosen.is_dir():
+        what = f"base must be the folder of a model, or {_NO_BASE!r} for none, got {str(base)!r}"
+        raise BadInput(what, argument="base")
+    folders = [place for place in series.places if isinstance(place, LocalFolder)]
+    if other := next((place for place in series.places if place not in folders), None):
+        what = f"base is for folders of adapters on this machine, and {other.name} is none"
+        raise BadInput(what, argument="base")
+    return replace(series, places=tuple(replace(place, base=chosen) for place in folders))
 
 
-def find_places(path: Path) -> Found:
+def find_places(path: Path) -> Series:
     """The checkpoints at `path`. What is ambiguous is refused in a sentence that says what to do."""
-    from joma.scan.sources.cached_hub import cached_places, is_cached, of_snapshot  # which asks this file in turn
-
     if is_plain_file(path):
         if not path.name.endswith(ENDINGS):
             raise CheckpointError(f"{path} is no checkpoint: its name must end in {', '.join(ENDINGS)}")
-        return alone(path)
+        return _one(path)
     if is_cached(path):
-        return cached_places(path)
-    return of_snapshot(path) or _in_folder(path)
+        return _in_cache(path)
+    return _of_snapshot(path) or _in_folder(path)
 
 
-def local_places(path: Path) -> list[Place]:
-    """The checkpoints of `find_places` alone."""
-    return list(find_places(path).places)
-
-
-def arrange(candidates: Sequence[Candidate], where: str, aside: Iterable[str] = ()) -> Found:
-    """Candidates with a moment, by step or, where no step is known, by epoch. aside: names that have none.
-
-    where: what messages call the series.
-    """
-    plain = [each for each in candidates if not is_aside(each.name)]
-    chosen = plain or list(candidates)
-    _must_be_one_run(chosen, where)
-    left = [*(each.name for each in candidates if each not in chosen), *aside]
-    notes = (f"left aside, because a series has one checkpoint per step: {_some(left)}",) if left else ()
-    stepped = [each for each in chosen if each.moment.step is not None]
-    if stepped and len(stepped) < len(chosen):
-        other = next(each for each in chosen if each not in stepped)
-        raise CheckpointError(
-            f"{where} mixes steps ({stepped[0].name}) and epochs ({other.name}), which have no common order; move one "
-            "kind to a folder of its own"
-        )
-    if stepped:
-        steps = [each.make(each.moment.step or 0, each.moment.epoch) for each in stepped]
-        return Found(tuple(in_order(steps)), STEP, notes)
-    epochs = [each.make(each.moment.epoch or 0, each.moment.epoch) for each in chosen]
-    return Found(tuple(in_order(epochs)), EPOCH, notes)
-
-
-def with_moments(revisions: Iterable[str]) -> list[str]:
-    """The revisions of a model that are named by their step, or where there are none, by their epoch.
-
-    Of several runs or stages it is the one with most revisions: nobody can move those of a hub apart.
-
-    >>> with_moments(["main", "step10", "epoch1", "step20"])
-    ['step10', 'step20']
-    >>> with_moments(["stage1-step10", "stage1-step20", "stage2-step10"])
-    ['stage1-step10', 'stage1-step20']
-    """
-    moments = {name: moment_in(name) for name in revisions}
-    stepped = [name for name, moment in moments.items() if moment.step is not None]
-    timed = stepped or [name for name, moment in moments.items() if moment]
-    runs = Counter(map(run_in, timed))
-    return [name for name in timed if run_in(name) == max(runs, key=runs.__getitem__)]
-
-
-def _must_be_one_run(candidates: Sequence[Candidate], where: str) -> None:
-    runs = list(dict.fromkeys(run_in(each.name) or "others" for each in candidates))
-    if len(runs) > 1:
-        raise CheckpointError(f"{where} mixes {_some(runs)}, which are no one series; move each to a folder of its own")
-
-
-def _in_folder(path: Path) -> Found:
+def _in_folder(path: Path) -> Series:
     entries = entries_of(path)
     files = [entry for entry in entries if is_weights(entry)]
     folders = [entry for entry in entries if is_folder(entry)]
     one_model = _is_one_model(entries, files)
     if one_model and moment_in(path.name):  # what lies in folders below, an optimizer's state say, is part of it
-        return alone(path)
+        return _one(path)
     stepped = [folder for folder in folders if moment_in(folder.name)]
     if stepped and (not one_model or any(holds_weights(folder) for folder in stepped)):
         return _of_folders(path, folders, files)
     if one_model:
-        return alone(path)
+        return _one(path)
     named = [file for file in files if moment_in(file.stem)]
     if named:
         aside = [file.name for file in files if file not in named]
@@ -135,10 +132,10 @@ def _in_folder(path: Path) -> Found:
     if not holds_weights(path):
         return _below(path, folders)
     LocalFolder(path, 0).weights()  # or a sentence that says which files to choose from
-    return alone(path)
+    return _one(path)
 
 
-def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Found:
+def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
     """One folder per step; files beside them belong to the final model."""
     stepped = {folder: moment_in(folder.name) for folder in folders if moment_in(folder.name)}
     nested = [folder for folder, moment in stepped.items() if moment.step is None and _is_series(folder)]
@@ -153,11 +150,10 @@ def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Found:
 def _is_series(folder: Path) -> bool:
     """Whether a folder holds several checkpoints, not one."""
     entries = visible_in(folder)
-    files = [entry for entry in entries if is_weights(entry)]
-    return not _is_one_model(entries, files) and any(map(_has_moment, entries))
+    return not _is_one_model(entries, list(filter(is_weights, entries))) and any(map(_has_moment, entries))
 
 
-def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Found:
+def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Series:
     """Folders of epochs that hold one checkpoint per step."""
     candidates: list[Candidate] = []
     notes: list[str] = []
@@ -169,15 +165,13 @@ def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Found:
             candidates.append(_candidate(folder / place.name, moment))
     steps = [candidate.moment.step for candidate in candidates]
     if len(set(steps)) < len(steps):
-        raise CheckpointError(
-            f"{path} counts its steps anew in every epoch ({folders[0].name}, ...), so they have no common order; name "
-            f"one epoch, as in {folders[0]}"
-        )
+        order = f"({folders[0].name}, ...), so they have no common order; name one epoch, as in {folders[0]}"
+        raise CheckpointError(f"{path} counts its steps anew in every epoch {order}")
     arranged = arrange(candidates, str(path), aside)
     return replace(arranged, notes=(*arranged.notes, *notes))
 
 
-def _by_number(path: Path, entries: list[Path]) -> Found | None:
+def _by_number(path: Path, entries: list[Path]) -> Series | None:
     """A series whose names tell no step: by what the files say themselves, or by a number that all names share."""
     plain = [entry for entry in entries if not is_aside(_stem(entry))]
     numbers = {entry: number for entry in plain if (number := numbered(_stem(entry)))}
@@ -188,15 +182,15 @@ def _by_number(path: Path, entries: list[Path]) -> Found | None:
     aside = [entry.name for entry in entries if entry not in plain]
     if len(inside) == len(plain) and all(inside.values()) and len({*inside.values()}) == len(plain):
         found = arrange([_candidate(entry, moment) for entry, moment in inside.items()], str(path), aside)
-        said = f"the {found.axis} of each checkpoint is the one that it holds: its name has none"
-        return replace(found, notes=(*found.notes, said))
+        note = f"the {found.axis} of each checkpoint is the one that it holds: its name has none"
+        return replace(found, notes=(*found.notes, note))
     if len(numbers) < len(plain) or len({stem for stem, _ in numbers.values()}) > 1:
         return None
     found = arrange([_candidate(entry, Moment(number)) for entry, (_, number) in numbers.items()], str(path), aside)
     return replace(found, notes=(*found.notes, _taken_for_step(plain[0])))
 
 
-def alone(path: Path, called: str | None = None) -> Found:
+def _one(path: Path, called: str | None = None) -> Series:
     """One checkpoint, which messages name `called`; without a moment in its name or inside it stands at step 0."""
     if is_folder(path):
         must_hold_weights(path)
@@ -211,21 +205,19 @@ def alone(path: Path, called: str | None = None) -> Found:
     return replace(arrange([_candidate(path, moment, called)], str(path)), notes=tuple(notes))
 
 
-def _below(path: Path, folders: list[Path]) -> Found:
+def _below(path: Path, folders: list[Path]) -> Series:
     """The one run in the folders below, or a sentence that names the several."""
     runs = _runs_in(folders)
     if not runs:
         must_hold_weights(path)
     if len(runs) > 1:
         names = [str(run.relative_to(path)) for run in runs]
-        raise CheckpointError(f"{path} holds {counted(len(runs), 'run')}: {_some(names)}; name one, as in {runs[0]}")
+        raise CheckpointError(f"{path} holds {counted(len(runs), 'run')}: {some(names)}; name one, as in {runs[0]}")
     found = find_places(runs[0])
     return replace(found, notes=(f"the checkpoints are in {runs[0].relative_to(path)}", *found.notes))
 
 
 def _runs_in(folders: list[Path]) -> list[Path]:
-    from joma.scan.sources.cached_hub import is_cached
-
     found: list[Path] = []
     seen = 0
     for _ in range(_DEEPEST):
@@ -273,6 +265,78 @@ def _taken_for_step(path: Path) -> str:
     return f"the number in {path.name} was taken for the step: neither its name nor the file says what it counts"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
+def is_cached(path: Path) -> bool:
+    """Whether a folder is that of a model in the cache of huggingface_hub."""
+    return path.name.startswith("models--") and (path / "snapshots").is_dir()
+
+
+def cached_folder(repository: str) -> Path | None:
+    """Where the cache of this machine has a model; None where it has none."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return None
+    home = os.environ.get("HF_HOME")
+    cache = os.environ.get("HF_HUB_CACHE") or (os.path.join(home, "hub") if home else HF_HUB_CACHE)
+    path = Path(cache).expanduser() / f"models--{repository.replace('/', '--')}"
+    return path if is_cached(path) else None
+
+
+def _in_cache(path: Path) -> Series:
+    """The revisions that are named by their step, if there are any, else the one of main, or the only one."""
+    snapshots = {folder.name: folder for folder in entries_of(path / "snapshots") if folder.is_dir()}
+    named = _refs(path / "refs")
+    there = {name: snapshots[commit] for name, commit in named.items() if _usable(snapshots.get(commit))}
+    absent = [name for name in named if name not in there]
+    notes = (f"not in the cache, so left out: {', '.join(sorted(absent)[:5])}",) if absent else ()
+    if timed := with_moments(there):
+        candidates = [_revision(name, there[name]) for name in timed]
+        found = arrange(candidates, str(path), [name for name in there if name not in timed])
+        return replace(found, notes=(*found.notes, *notes))
+    usable = [folder for folder in snapshots.values() if _usable(folder)]
+    if not usable:
+        raise CheckpointError(f"{path} holds no revision with weights; download one first")
+    if "main" not in there and len(usable) > 1:
+        none = f"none of them main or named by a step; name one, as in {usable[0]}"
+        raise CheckpointError(f"{path} holds {len(usable)} revisions, {none}")
+    chosen = there.get("main") or usable[0]
+    left = [folder.name for folder in usable if folder != chosen]
+    aside = (f"revisions left aside: {', '.join(left[:5])}",) if left else ()
+    called = "main" if chosen == there.get("main") else chosen.name
+    found = _one(chosen, called) if holds_weights(chosen) else find_places(chosen)
+    return replace(found, notes=(*found.notes, *aside, *notes))
+
+
+def _of_snapshot(path: Path) -> Series | None:
+    """A snapshot that was named itself: it stands at the step that a revision of its commit is named by, if any."""
+    if path.parent.name != "snapshots" or not is_cached(path.parent.parent):
+        return None
+    names = [name for name, commit in _refs(path.parent.parent / "refs").items() if commit == path.name]
+    stepped = [name for name in names if moment_in(name)]
+    return arrange([_revision(stepped[0], path)], str(path)) if len(stepped) == 1 else None
+
+
+def _revision(name: str, folder: Path) -> Candidate:
+    return Candidate(name, moment_in(name), lambda step, epoch: LocalFolder(folder, step, epoch, name))
+
+
+def _usable(folder: Path | None) -> bool:
+    """Whether it has weights, at the top or in folders by step."""
+    return folder is not None and (holds_weights(folder) or any(holds_weights(entry) for entry in visible_in(folder)))
+
+
+def _refs(folder: Path) -> dict[str, str]:
+    """The commits of the revisions, by name; a name may have slashes in it."""
+    found: dict[str, str] = {}
+    for where, _, files in os.walk(folder):  # it does not follow symbolic links
+        for file in files:
+            path = Path(where, file)
+            try:
+                commit = small_file(path).decode("ascii", "replace").strip()
+            except CheckpointError:
+                continue
+            if _COMMIT.fullmatch(commit):
+                found[path.relative_to(folder).as_posix()] = commit
+        if len(found) > _MOST_REFS:
+            raise CheckpointError(f"{folder} holds more than {_MOST_REFS:,} revisions")
+    return dict(sorted(found.items()))

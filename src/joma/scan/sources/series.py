@@ -1,23 +1,71 @@
-"""A series of checkpoints, ordered by step or by epoch, from whatever the user named."""
+"""A series of checkpoints, ordered by step or by epoch: where each is, and which of them are one series."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 from joma.host.words import brief
-from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
-from joma.scan.sources.cache import DiskCache
-from joma.scan.sources.cached_hub import cached_folder, cached_places
-from joma.scan.sources.hub import HubModel
-from joma.scan.sources.places import STEP, Found, find_places
+from joma.scan.formats.checkpoint import Checkpoint, Weights
+from joma.scan.sources.steps import Moment, is_aside, moment_in, run_in
 
-BUDGET = 20e9  # bytes of downloads to keep
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+STEP, EPOCH = "step", "epoch"
+_NAMES = 5
+
+
+class Place(Protocol):
+    """Where a checkpoint of a series is. Nothing is read before `open`."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def epoch(self) -> int | None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def model_type(self) -> str | None:
+        """What config.json calls the architecture; None without a config."""
+        ...
+
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds; None without one."""
+        ...
+
+    def identity(self) -> str:
+        """Words that change when the files do."""
+        ...
+
+    def weights(self) -> Weights:
+        """The files with the tensors, without opening them."""
+        ...
+
+    def open(self) -> Checkpoint: ...
+
+    def folder(self) -> AbstractContextManager[Path]:
+        """All of the checkpoint as a local folder, for measures that run the model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Disputed:
+    """Checkpoints that claim the same step: they cannot all be right, so none of them is used."""
+
+    name: str
+    step: int
+    epoch: int | None = None
+
+    def _refuse(self) -> NoReturn:
+        raise CheckpointError(f"{self.name} claim the same step; keep one of them")
+
+    model_type = config = identity = weights = open = folder = _refuse
 
 
 @dataclass(frozen=True)
@@ -31,6 +79,7 @@ class Series:
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for step in (0, 10, 20):
     ...         save_file({}, f"{folder}/step{step}.safetensors")
@@ -62,65 +111,14 @@ class Series:
             return self
         chosen = steps_of(wanted, self.steps) if isinstance(wanted, str) else list(wanted)
         unknown = sorted(set(chosen) - set(self.steps))
+        shown = ", ".join(map(str, self.steps[:8]))
+        there = shown if len(self.steps) <= 8 else f"{shown}, ... {self.steps[-1]} ({len(self.steps)} in all)"
         if unknown:
-            raise CheckpointError(f"{self.source} has no {self.axis} {unknown[0]}; it has {_some(self.steps)}")
+            raise CheckpointError(f"{self.source} has no {self.axis} {unknown[0]}; it has {there}", argument="steps")
         if not chosen:
-            raise CheckpointError(
-                f"--steps {wanted} names none of the {self.axis}s of {self.source}: {_some(self.steps)}"
-            )
+            what = f"{wanted} names none of the {self.axis}s of {self.source}: {there}"
+            raise CheckpointError(what, argument="steps")
         return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
-
-
-def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
-    """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
-
-    With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
-
-    downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
-    bytes. It is made when it is needed, and only files that joma made in it are ever removed.
-
-    >>> import tempfile
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for step in (0, 10):
-    ...         save_file({}, f"{folder}/step{step}.safetensors")
-    ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
-    ['step0.safetensors', 'step10.safetensors']
-    """
-    path = Path(source).expanduser()
-    name = str(source)
-    if path.exists():
-        return _series(str(path.resolve()), find_places(path.resolve()))
-    if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
-        raise CheckpointError(
-            f"{name} does not exist, and it is no model on the hub either (those are named owner/model)"
-        )
-    if offline():
-        return _series(name, _cached(name))
-    try:
-        return _series(name, HubModel(name, DiskCache(downloads, int(budget))).found())
-    except CheckpointError as error:
-        if cached_folder(name) is None:
-            raise
-        raise CheckpointError(f"{error}; HF_HUB_OFFLINE=1 reads the copy in the cache") from None
-
-
-def offline() -> bool:
-    """Whether huggingface_hub was told not to ask the hub (HF_HUB_OFFLINE)."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
-def _series(source: str, found: Found) -> Series:
-    return Series(source, found.places, found.axis, found.notes)
-
-
-def _cached(name: str) -> Found:
-    folder = cached_folder(name)
-    if folder is None:
-        raise CheckpointError(
-            f"{name} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE forbids to ask the hub for it"
-        )
-    return cached_places(folder)
 
 
 def steps_of(text: str, there: Sequence[int]) -> list[int]:
@@ -137,7 +135,8 @@ def steps_of(text: str, there: Sequence[int]) -> list[int]:
     found: set[int] = set()
     for part in text.split(","):
         if not re.fullmatch(r"\s*(\d+|\d*:\d*(:\d*)?)\s*", part):
-            raise CheckpointError(f"--steps takes numbers and ranges like 0,1,1000:3000:1000, got {part!r}")
+            what = f"steps takes numbers and ranges like 0,1,1000:3000:1000, got {part!r}"
+            raise CheckpointError(what, argument="steps")
         bounds = part.strip().split(":")
         if len(bounds) == 1:
             found.add(int(part))
@@ -146,11 +145,70 @@ def steps_of(text: str, there: Sequence[int]) -> list[int]:
         last = int(bounds[1]) if bounds[1] else max(there)
         stride = int(bounds[2]) if len(bounds) == 3 and bounds[2] else 1
         if stride == 0:
-            raise CheckpointError(f"--steps {part} has a stride of 0; it must be at least 1")
+            raise CheckpointError(f"steps {part} has a stride of 0; it must be at least 1", argument="steps")
         found |= {step for step in there if first <= step <= last and (step - first) % stride == 0}
     return sorted(found)
 
 
-def _some(steps: Sequence[int]) -> str:
-    shown = ", ".join(map(str, steps[:8]))
-    return shown if len(steps) <= 8 else f"{shown}, ... {steps[-1]} ({len(steps)} in all)"
+@dataclass(frozen=True)
+class Candidate:
+    """Something that may be a checkpoint of a series: its name, its moment, and how it becomes a place."""
+
+    name: str
+    moment: Moment
+    make: Callable[[int, int | None], Place]
+
+
+def arrange(candidates: Sequence[Candidate], where: str, aside: Iterable[str] = ()) -> Series:
+    """Candidates with a moment, by step or, where no step is known, by epoch. aside: names that have none.
+
+    where: what the series is called.
+    """
+    chosen = [each for each in candidates if not is_aside(each.name)] or list(candidates)
+    runs = list(dict.fromkeys(run_in(each.name) or "others" for each in chosen))
+    if len(runs) > 1:
+        raise CheckpointError(f"{where} mixes {some(runs)}, which are no one series; move each to a folder of its own")
+    left = [*(each.name for each in candidates if each not in chosen), *aside]
+    notes = (f"left aside, because a series has one checkpoint per step: {some(left)}",) if left else ()
+    stepped = [each for each in chosen if each.moment.step is not None]
+    if stepped and len(stepped) < len(chosen):
+        other = next(each for each in chosen if each not in stepped)
+        both = f"steps ({stepped[0].name}) and epochs ({other.name}), which have no common order"
+        raise CheckpointError(f"{where} mixes {both}; move one kind to a folder of its own")
+    moments = [(each.moment.step if stepped else each.moment.epoch) or 0 for each in chosen]
+    places = [each.make(at, each.moment.epoch) for each, at in zip(chosen, moments, strict=True)]
+    return Series(where, tuple(_in_order(places)), STEP if stepped else EPOCH, notes)
+
+
+def _in_order(places: Sequence[Place]) -> list[Place]:
+    """Places by step; several that claim the same step become one that cannot be used."""
+    by_step: dict[int, list[Any]] = {}
+    for place in sorted(places, key=lambda place: place.step):
+        by_step.setdefault(place.step, []).append(place)
+    return [
+        one if not more else Disputed(" and ".join(place.name for place in (one, *more)), step, one.epoch)
+        for step, (one, *more) in by_step.items()
+    ]
+
+
+def with_moments(revisions: Iterable[str]) -> list[str]:
+    """The revisions of a model that are named by their step, or where there are none, by their epoch.
+
+    Of several runs or stages it is the one with most revisions: nobody can move those of a hub apart.
+
+    >>> with_moments(["main", "step10", "epoch1", "step20"])
+    ['step10', 'step20']
+    >>> with_moments(["stage1-step10", "stage1-step20", "stage2-step10"])
+    ['stage1-step10', 'stage1-step20']
+    """
+    moments = {name: moment_in(name) for name in revisions}
+    stepped = [name for name, moment in moments.items() if moment.step is not None]
+    timed = stepped or [name for name, moment in moments.items() if moment]
+    runs = Counter(map(run_in, timed))
+    return [name for name in timed if run_in(name) == max(runs, key=runs.__getitem__)]
+
+
+def some(names: Sequence[str]) -> str:
+    """A few of many names, and how many more there are."""
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joma.scan.checkpoint import TORCH_ENDINGS, parsed_json
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import small_file
+from joma.scan.formats.checkpoint import TORCH_ENDINGS
+from joma.scan.formats.tensor_file import parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
 # "700", "1k", "10M"; not the first part of a longer number, as in "step1.5" or "checkpoint_3_1000".
@@ -53,23 +53,14 @@ def moment_in(name: str) -> Moment:
 
     >>> moment_in("epoch=3-step=700"), moment_in("epoch_1"), moment_in("step10M-tokens4B").step
     (Moment(step=700, epoch=3), Moment(step=None, epoch=1), 10000000)
-    >>> moment_in("tokens4B"), moment_in("0020").step
-    (Moment(step=None, epoch=None), 20)
+    >>> [moment_in(name).step for name in ("checkpoint-500", "step1k", "0020", "final", "tokens4B")]
+    [500, 1000, 20, None, None]
     """
     steps = {_number(text) for text in (*_STEP.findall(name), *_STEPS_AFTER.findall(name))}
     epochs = {int(text) for text in (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))}
     if not steps and not epochs and re.fullmatch(r"\d{1,15}", name):
         return Moment(int(name))
     return Moment(*(next(iter(found)) if len(found) == 1 else None for found in (steps, epochs)))
-
-
-def step_in(name: str) -> int | None:
-    """The training step that a name speaks of; None if it speaks of none.
-
-    >>> [step_in(n) for n in ("checkpoint-500", "step1k", "epoch=3-step=700", "0020", "final")]
-    [500, 1000, 700, 20, None]
-    """
-    return moment_in(name).step
 
 
 def numbered(name: str) -> tuple[str, int] | None:
@@ -83,7 +74,7 @@ def numbered(name: str) -> tuple[str, int] | None:
 
 
 def is_aside(name: str) -> bool:
-    """Whether a name is one of those that stand beside steps: best, last, final, an average.
+    """Whether a name is one of those that stand next to steps: best, last, final, an average.
 
     >>> [is_aside(name) for name in ("best", "last-v1", "step10-ema", "step10", "lasting")]
     [True, True, True, False, False]
@@ -92,7 +83,7 @@ def is_aside(name: str) -> bool:
 
 
 def run_in(name: str) -> str:
-    """What a name says of the run that it belongs to, beside its moment; nothing in most names.
+    """What a name says of the run that it belongs to, besides its moment; nothing in most names.
 
     >>> run_in("seed1-step20"), run_in("stage2-ingredient1-step1000-tokens5B"), run_in("step20")
     ('seed1', 'stage2 ingredient1', '')
@@ -104,9 +95,9 @@ def moment_inside(path: Path) -> Moment:
     """The moment that a torch file tells by itself, or trainer_state.json in a folder or beside a file."""
     if path.suffix in TORCH_ENDINGS and path.is_file() and (found := _moment_of_torch_file(path)):
         return found
-    told = (path if path.is_dir() else path.parent) / "trainer_state.json"
+    state = (path if path.is_dir() else path.parent) / "trainer_state.json"
     try:
-        return moment_of(parsed_json(small_file(told), str(told))) if told.is_file() else Moment()
+        return moment_of(parsed_json(small_file(state), str(state))) if state.is_file() else Moment()
     except CheckpointError:
         return Moment()
 
@@ -136,12 +127,12 @@ def _moment_of_torch_file(path: Path) -> Moment:
 
 
 def _only(entries: Mapping[Any, Any], keys: Iterable[str]) -> int | None:
-    there = {_whole(entries.get(key)) for key in keys} - {None}
+    there = {_integer(entries.get(key)) for key in keys} - {None}
     return there.pop() if len(there) == 1 else None
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number that is no truth value; trainers count epochs in fractions on their way."""
+def _integer(value: Any) -> int | None:
+    """None for truth values and fractions; trainers count epochs in fractions on their way."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if value >= 0 and value < 10**15 and value == int(value) else None

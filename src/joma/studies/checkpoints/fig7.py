@@ -205,7 +205,7 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
 
     The model is loaded as the scan loads it: in float32, without running its code, refused if weights are missing.
     """
-    from joma.scan.loading import loaded_model
+    from joma.scan.model.loading import loaded_model
 
     with place.folder() as folder:
         model = loaded_model(folder, torch.device("cpu")).to(config.device)

@@ -125,7 +125,7 @@ def train_and_measure(config: Config, number: int, text: str, run: Run, progress
 
 def measured(folder: Path, tokens: Tensor, config: Config) -> dict[str, Any]:
     """What a checkpoint answers; see `joma.studies.sparsity._kv_measures.answers`."""
-    from joma.scan.loading import loaded_model
+    from joma.scan.model.loading import loaded_model
 
     model = loaded_model(folder, torch.device("cpu"), with_head=True).to(config.device)
     return answers(model, tokens.to(config.device), config.policies, config.keeps, config.sinks, seed=config.seed)
@@ -133,7 +133,7 @@ def measured(folder: Path, tokens: Tensor, config: Config) -> dict[str, Any]:
 
 def _held_out(folder: Path, text: str, config: Config) -> Tensor:
     """(sequences, context), of text that was not trained on, spread over all of it."""
-    from joma.scan.loading import tokenized
+    from joma.scan.model.tokenizing import tokenized
 
     ids = torch.tensor(tokenized(folder, text, "the held-out text"))
     count = len(ids) // config.context

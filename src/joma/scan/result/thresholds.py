@@ -9,20 +9,16 @@ from dataclasses import dataclass
 
 from joma.host.errors import BadInput
 from joma.host.words import brief, counted
-from joma.scan.curves import Curve, Scan
-from joma.scan.names.rows import Row
-from joma.scan.tidy import quantity
+from joma.scan.names.architecture import Row
+from joma.scan.result.curves import Curve, Scan
 
 _FORM = re.compile(
     r"\s*(?P<measure>[A-Za-z_][\w.]*)(?:/(?P<group>\w+))?(?:@(?P<layer>\d{1,9}))?"
     r"\s*(?P<sign><=|>=|<|>)\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*"
 )
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,18 +44,15 @@ class Threshold:
         """MEASURE[/GROUP][@LAYER] and <, <=, > or >= and a number."""
         found = _FORM.fullmatch(text)
         if found is None:
-            raise BadInput(
-                f"a threshold is MEASURE[/GROUP][@LAYER], one of < <= > >=, and a number, as in stable_rank/mlp@3<5, "
-                f"got {text!r}",
-                argument="fail_if",
-            )
+            form = "MEASURE[/GROUP][@LAYER], one of < <= > >=, and a number, as in stable_rank/mlp@3<5"
+            raise BadInput(f"a threshold is {form}, got {text!r}", argument="fail_if")
         layer = None if found["layer"] is None else int(found["layer"])
         number = float(found["number"])
         return Threshold(text.strip(), found["measure"], found["group"], layer, found["sign"], number)
 
     def speaks_of(self, curve: Curve, row: Row, column: str) -> bool:
         """Whether a number of that place is meant. Of several quantities the first has the measure's own name."""
-        named = quantity(curve, column) == self.measure
+        named = curve.quantity(column) == self.measure
         first = self.measure == curve.measure and (curve.by_head or column == curve.columns[0])
         here = self.group in (None, curve.group) and self.layer in (None, row.layer)
         return here and (named or first)
@@ -95,21 +88,28 @@ class Violation:
         return f"{self.moment}, {self.row}" + ("" if self.head is None else f", head {self.head}")
 
 
-def must_be_measured(thresholds: Sequence[Threshold], measures: Sequence[str], text: str) -> None:
-    """Refuse a threshold on what is not measured: it could never fail. text: the measures as the user gave them."""
-    for each in thresholds:
+def read_thresholds(texts: Sequence[str], measures: Sequence[str]) -> list[Threshold]:
+    """Thresholds as a user gives them. One on what is not measured is refused: it could never fail."""
+    found = [Threshold.read(text) for text in texts]
+    for each in found:
         if not any(each.measure == name or each.measure.startswith(f"{name}_") for name in measures):
-            raise BadInput(
-                f"the threshold {each.text} speaks of {each.measure}, but the measures are {text}", argument="measures"
-            )
+            what = f"speaks of {each.measure}, but the measures are {','.join(measures)}"
+            raise BadInput(f"the threshold {each.text} {what}", argument="measures")
+    return found
 
 
-def violations(thresholds: Sequence[Threshold], scan: Scan) -> list[Violation]:
+def violations(thresholds: Sequence[Threshold | str], scan: Scan) -> list[Violation]:
     """Every number that a threshold forbids, in the order of thresholds, curves and steps.
 
     Refuses a threshold that speaks of nothing that was measured: no number of the scan could break it.
+
+    >>> import numpy as np
+    >>> curve = Curve("stable_rank", "mlp", (Row(0, None, "h.0"),), ("stable rank",), np.array([[4.0], [6.0]]))
+    >>> print(*violations(["stable_rank<5"], Scan("out/trainer", [0, 10], [], {curve.name: curve})))
+    stable_rank<5: step 0, layer 0: stable_rank/mlp is 4
     """
-    return [found for threshold in thresholds for found in _broken(threshold, scan)]
+    read = [Threshold.read(each) if isinstance(each, str) else each for each in thresholds]
+    return [found for threshold in read for found in _broken(threshold, scan)]
 
 
 def summaries(thresholds: Sequence[Threshold], scan: Scan) -> list[str]:
@@ -143,15 +143,9 @@ def _broken(threshold: Threshold, scan: Scan) -> Iterator[Violation]:
                 head = column if curve.by_head else None
                 yield Violation(threshold.text, f"{scan.axis} {step}", curve.name, row.label, head, value)
     if not spoken and threshold.measure.partition("_")[0] not in {name.partition("_")[0] for name in scan.refused}:
-        raise BadInput(
-            f"the threshold {threshold.text} speaks of nothing that was measured; there are {_places(scan)}",
-            argument="fail_if",
-        )
-
-
-def _places(scan: Scan) -> str:
-    said = []
-    for curve in scan.curves.values():
-        layers = [row.layer for row in curve.rows if row.layer is not None]
-        said.append(f"{curve.name}@{min(layers)} to @{max(layers)}" if layers else curve.name)
-    return ", ".join(said) or "no numbers"
+        places = []
+        for curve in scan.curves.values():
+            layers = [row.layer for row in curve.rows if row.layer is not None]
+            places.append(f"{curve.name}@{min(layers)} to @{max(layers)}" if layers else curve.name)
+        what = f"speaks of nothing that was measured; there are {', '.join(places) or 'no numbers'}"
+        raise BadInput(f"the threshold {threshold.text} {what}", argument="fail_if")

@@ -1,31 +1,26 @@
-"""One model at one step: its tensors by name, whichever files they lie in."""
+"""One model at one step: its tensors by name, whichever files they lie in, and which files of a folder these are."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
-from joma.host import limits
-from joma.host.limits import depth_of
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.recipes import Recipe, recipes
-from joma.scan.formats.tensor_file import Stored, TensorFile
-from joma.scan.names.parts import Part, part_of
+from joma.scan.formats.adapter import CONFIG, adapter_recipes
+from joma.scan.formats.parts import Part, part_of
+from joma.scan.formats.quantised import quantised_recipes
+from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, parsed_json
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
-ADAPTER = "adapter_config.json"
 # Several files that are one checkpoint only together, and what such a folder is called here.
 _TOGETHER = {
     "layers": re.compile(r"layer_\d+-model_\d+-model_states\.pt"),
@@ -34,19 +29,16 @@ _TOGETHER = {
     "consolidated": re.compile(r"consolidated\.\d+\.pth"),
     "dcp": re.compile(r"[^/]+\.distcp"),
 }
-# What training leaves beside the weights, in the same formats.
+# What training leaves next to the weights, in the same formats.
 NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
 
 
 class Checkpoint:
     """Tensors of one step. Files are opened when a tensor of theirs is first needed; use it in a `with` block.
 
-    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many, see `names.parts`.
+    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many, see `formats.parts`.
     Little more than that slice is read. Such names are not listed. What is stored in parts that say nothing alone
     (integers and their scales, the two factors of an adapter) has one name, and `notes` says how it was read.
-
-    files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json says,
-    for weights that are packed in a way it describes. adapter: what adapter_config.json says, where the files are one.
     """
 
     def __init__(
@@ -57,18 +49,24 @@ class Checkpoint:
         config: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
     ) -> None:
-        """files, index, config, adapter: as the class says."""
+        """Take over the files of one step.
+
+        files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json
+        says, for weights that are packed in a way it describes. adapter: what adapter_config.json says, for an adapter.
+        """
         self._openers = files
-        self._index = index
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
         self._place: dict[str, str] = dict(index or {})
         try:
             for file in files if index is None else ():
                 for tensor in self._opened(file).tensors:
-                    self._must_be_new(tensor, file)
+                    if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
+                        both = f"{tensor} is both in {self._place[tensor]} and in {file}"
+                        raise CheckpointError(both, file=file, tensor=tensor)
                     self._place[tensor] = file
-            self._recipes = recipes(self._place, config or {}, adapter)
+            self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
+            self._recipes |= adapter_recipes(self._place, adapter)
         except BaseException:
             self.close()
             raise
@@ -79,14 +77,21 @@ class Checkpoint:
         stored = [name for name in self._place if name in self._recipes or name not in self._used]
         return [*stored, *(name for name in self._recipes if name not in self._place)]
 
+    def stored_names(self) -> list[str]:
+        """What the files hold, parts that say nothing alone included."""
+        return list(self._place)
+
     def notes(self) -> tuple[str, ...]:
         """What was done to read it beyond reading it, one sentence each: dequantised, joined, merged."""
-        said = [note for file in self._open.values() for note in getattr(file, "notes", ())]
-        done = Counter(note for recipe in self._recipes.values() if (note := self._note(recipe)))
-        counts = [
-            f"{counted(count, 'tensor')} {'was' if count == 1 else 'were'} {note}" for note, count in done.items()
-        ]
-        return tuple(dict.fromkeys([*said, *counts]))
+        done: Counter[str] = Counter()
+        for recipe in self._recipes.values():
+            try:
+                done[recipe.note(self)] += 1
+            except CheckpointError:  # reading it will say what is wrong
+                continue
+        done.pop("", None)
+        counts = [f"{counted(n, 'tensor')} {'was' if n == 1 else 'were'} {note}" for note, n in done.items()]
+        return tuple(dict.fromkeys([*(note for file in self._open.values() for note in file.notes), *counts]))
 
     def file_of(self, tensor: str) -> str | None:
         """The file that holds the tensor; None if there is no such tensor."""
@@ -96,47 +101,39 @@ class Checkpoint:
         """Shape and number format of a tensor, without reading it."""
         name, part = self._split(tensor)
         recipe = self._recipes.get(name)
-        whole = recipe.stored(self) if recipe else self.look(name)
+        full = recipe.stored(self) if recipe else self.look(name)
         if part is None:
-            return whole
+            return full
         try:
-            return Stored(part.shape(whole.shape), whole.dtype)
+            return Stored(part.shape(full.shape), full.dtype)
         except ValueError as error:
-            raise CheckpointError(
-                f"{tensor} is no part of {name}, which {error}", file=self.file_of(name), tensor=tensor
-            ) from None
+            what = f"{tensor} is no part of {name}, which {error}"
+            raise CheckpointError(what, file=self.file_of(name), tensor=tensor) from None
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, on the CPU."""
         name, part = self._split(tensor)
-        recipe = self._recipes.get(name)
         if part is None:
-            return self._made(recipe, name, None) if recipe else self.take(name)
+            return self._made(name, None)
         self.stored(tensor)  # or a sentence that says what is wrong with the part
-        rows = part.rows(self.stored(name).shape[0])
-        return part.of_rows(self.read_rows(name, *rows))
+        return part.of_rows(self._made(name, part.rows(self.stored(name).shape[0])))
+
+    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
+        """Entries `start` to `stop` of the first dimension of a tensor."""
+        return self._made(tensor, (start, stop))
 
     def prefetch(self, tensor: str) -> None:
         """Say that this tensor is read next; for one that is not there, reading it will say so."""
         name, part = self._split(tensor)
-        for source in self._sources(name) if part is None else ():  # the whole of it would be too much for a part
+        for source in self._sources(name) if part is None else ():  # all of it would be too much for a part
             if source in self._place and source in self._opened(self._place[source]).tensors:
                 self._opened(self._place[source]).prefetch(source)
-
-    def raw_names(self) -> list[str]:
-        """What the files hold, parts and all."""
-        return list(self._place)
-
-    def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
-        """Entries `start` to `stop` of the first dimension of a tensor."""
-        recipe = self._recipes.get(tensor)
-        return self._made(recipe, tensor, (start, stop)) if recipe else self.take(tensor, (start, stop))
 
     def look(self, part: str) -> Stored:
         """Shape and number format of what a file holds under a name, without undoing anything."""
         return self._file_with(part).tensors[part]
 
-    def take(self, part: str, rows: tuple[int, int] | None = None) -> Tensor:
+    def take(self, part: str, rows: Rows | None = None) -> Tensor:
         """What a file holds under a name, or some rows of it, without undoing anything."""
         file = self._file_with(part)
         return file.read(part) if rows is None else file.read_rows(part, *rows)
@@ -163,24 +160,17 @@ class Checkpoint:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    def _must_be_new(self, tensor: str, file: str) -> None:
-        if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
-            raise CheckpointError(f"{tensor} is both in {self._place[tensor]} and in {file}", file=file, tensor=tensor)
-
-    def _made(self, recipe: Recipe, name: str, rows: tuple[int, int] | None) -> Tensor:
+    def _made(self, name: str, rows: Rows | None) -> Tensor:
+        recipe = self._recipes.get(name)
         try:
-            return recipe.read(self, rows)
+            return recipe.read(self, rows) if recipe else self.take(name, rows)
         except CheckpointError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError) as error:  # parts that no program writes
-            said = " ".join(str(error).split())[:100]
-            raise CheckpointError(f"{name} cannot be made from its parts: {said}", tensor=name) from None
-
-    def _note(self, recipe: Recipe) -> str:
-        try:
-            return recipe.note(self)
-        except CheckpointError:  # reading it will say what is wrong
-            return ""
+            if recipe is None:
+                raise
+            why = " ".join(str(error).split())[:100]
+            raise CheckpointError(f"{name} cannot be made from its parts: {why}", tensor=name) from None
 
     def _split(self, tensor: str) -> tuple[str, Part | None]:
         """The name that is stored, and which part of it is meant, if not all."""
@@ -223,41 +213,6 @@ class Weights:
         return self.index.get(tensor) if self.index else self.files[0] if len(self.files) == 1 else None
 
 
-class Place(Protocol):
-    """Where a checkpoint of a series is. Nothing is read before `open`."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def epoch(self) -> int | None: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def model_type(self) -> str | None:
-        """What config.json calls the architecture; None without a config."""
-        ...
-
-    def config(self) -> dict[str, Any] | None:
-        """What config.json holds; None without one."""
-        ...
-
-    def identity(self) -> str:
-        """Words that change when the files do."""
-        ...
-
-    def weights(self) -> Weights:
-        """The files with the tensors, without opening them."""
-        ...
-
-    def open(self) -> Checkpoint: ...
-
-    def folder(self) -> AbstractContextManager[Path]:
-        """The whole checkpoint as a local folder, for measures that run the model."""
-        ...
-
-
 def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: str) -> Weights:
     """Which of a folder's files are its weights: safetensors before torch files, as transformers chooses.
 
@@ -270,7 +225,7 @@ def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: 
         if index in names:
             return _by_index(index, names, read, where)
     for name in ("adapter_model.safetensors", "adapter_model.bin"):
-        if name in names and ADAPTER in names:
+        if name in names and CONFIG in names:
             return Weights((name,), kind="adapter")
     if together := parts_of_one(names):
         return Weights(tuple(together[1]), kind=together[0])
@@ -297,18 +252,14 @@ def parts_of_one(names: Collection[str]) -> tuple[str, list[str]] | None:
 
 
 def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], where: str) -> Weights:
-    found = parsed_json(read(index), f"{where}/{index}")
-    places = found.get("weight_map")
+    places = parsed_json(read(index), f"{where}/{index}").get("weight_map")
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{where}/{index} has no weight_map from tensors to files", file=index)
     for tensor, file in places.items():
         # An index must not lead out of its folder.
         if not isinstance(file, str) or "/" in file or "\\" in file or not file.endswith(ENDINGS):
-            raise CheckpointError(
-                f"{where}/{index} puts {tensor} in {str(file)[:80]!r}, which is no weights file beside it",
-                file=index,
-                tensor=tensor,
-            )
+            what = f"puts {tensor} in {str(file)[:80]!r}, which is no weights file beside it"
+            raise CheckpointError(f"{where}/{index} {what}", file=index, tensor=tensor)
         if file not in names:
             raise CheckpointError(f"{file} is missing in {where}, and the index names it", file=file, tensor=tensor)
     return Weights(tuple(sorted(set(places.values()))), places)
@@ -319,26 +270,11 @@ def _shards(names: list[str], where: str) -> Weights:
     parts = [_SHARD.fullmatch(name) for name in names]
     families = {(part[1], part[3], part[4]) for part in parts if part}
     if None in parts or len(families) != 1:
-        raise CheckpointError(
-            f"{where} holds several weights files ({', '.join(names[:3])}, ...) and no index; name one of them",
-            file=where,
-        )
+        several = f"several weights files ({', '.join(names[:3])}, ...) and no index; name one of them"
+        raise CheckpointError(f"{where} holds {several}", file=where)
     ((stem, total, ending),) = families
     wanted = [f"{stem}-{part:05d}-of-{total}{ending}" for part in range(1, int(total) + 1)]
     for file in wanted:
         if file not in names:
             raise CheckpointError(f"{file} is missing in {where}", file=file)
     return Weights(tuple(wanted))
-
-
-def parsed_json(text: bytes, name: str) -> dict[str, Any]:
-    """A JSON object, or one sentence about the file."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{name} is no JSON: it is damaged or cut off", file=name) from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{name} is no JSON object", file=name)
-    if depth_of(value, limits.JSON_DEPTH) > limits.JSON_DEPTH:
-        raise CheckpointError(f"{name} holds lists and mappings more than {limits.JSON_DEPTH} deep", file=name)
-    return value

@@ -18,9 +18,9 @@ from joma.host.errors import BadInput
 from joma.host.words import brief
 from joma.probes.lengths import default_seq_len
 from joma.scan.errors import CheckpointError, Unmeasurable
-from joma.scan.loading import loaded_model
-from joma.scan.names.kinds import parameter_groups
-from joma.scan.running import Between, must_attend, must_be_finite, one_model
+from joma.scan.model.loading import loaded_model
+from joma.scan.model.running import Between, must_attend, must_be_finite, one_model
+from joma.scan.names.parameters import parameter_groups
 
 if TYPE_CHECKING:
     from joma.measure.allocation import Allocation
@@ -29,7 +29,7 @@ Function = Callable[[dict[str, Tensor]], Tensor]
 TOLERANCE = 1e-3
 """Closing error of an interval, relative to its change."""
 ABSOLUTE = 1e-4
-"""Closing error in nats that never matters: entropies are told to three digits."""
+"""Closing error in nats that never matters: entropies are printed with three digits."""
 MOST = 64
 """Nodes per interval and batch, at most."""
 TOGETHER = 4096
@@ -37,7 +37,7 @@ TOGETHER = 4096
 LOGITS = 1 << 28
 """Logits over the vocabulary at a time, 1 GiB in float32: the loss keeps them about three times."""
 CHANGE, ERROR = "change", "error"
-"""Columns before those of the groups: the whole change, and what the parts miss of it (never negative)."""
+"""Columns before those of the groups: the change of all, and what the parts miss of it (never negative)."""
 
 
 class Pair(NamedTuple):
@@ -65,8 +65,8 @@ def must_have_gradients(config: Any, name: str) -> None:
 
     causal, masked = (type(config) in found for found in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING))
     if not causal or (masked and not getattr(config, "is_decoder", False)):
-        raise CheckpointError(f"allocation is of models that foretell the next token, and {name} "
-                              f"({config.model_type}) does not")  # fmt: skip
+        what = f"allocation is of models that predict the next token, and {name} ({config.model_type}) does not"
+        raise CheckpointError(what)
 
 
 def loaded_whole(folder: Path, device: torch.device, between: Between) -> Any:
@@ -75,9 +75,8 @@ def loaded_whole(folder: Path, device: torch.device, between: Between) -> Any:
         between("about to load the model")
         model = loaded_model(folder, device, with_head=True)
         must_be_finite(model)
-        for (
-            module
-        ) in model.modules():  # the vector of a padding token has no gradient, though a text may hold the token
+        for module in model.modules():
+            # The vector of a padding token has no gradient, though a text may hold the token.
             if isinstance(module, nn.Embedding):
                 module.padding_idx = None
         return model.to(device)
@@ -96,9 +95,8 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
     found: list[tuple[float, Allocation]] = []
     with one_model:
         for batch in windows.split(_at_once(later.config, width)):
-            function = _watched(
-                entropies_and_loss(later, batch), between, f"{len(batch):,} of {len(windows):,} windows"
-            )
+            of = f"{len(batch):,} of {len(windows):,} windows"
+            function = _watched(entropies_and_loss(later, batch), between, of)
             found.append((len(batch) / len(windows), _closed(function, states, groups)))
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, and what each tensor was taken for: `joma scan PATH --list`."""
+"""What is in a checkpoint, and what each tensor was taken for."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from joma.host.words import brief, counted
-from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import UnknownNames
-from joma.scan.names.architecture import Spot, coverage, find_groups, spots
-from joma.scan.names.parts import whole_of
+from joma.scan.formats.parts import tensor_of
+from joma.scan.names.architecture import Row, coverage, find_groups, located
 from joma.scan.names.roots import choose_root, root_notes, roots
+from joma.scan.sources.series import Place
 
 NOT_TAKEN = "not taken"
 
 
-@dataclass(frozen=True)
-class Role:
-    """One group into which a tensor, or a part of it, goes."""
-
-    group: str
-    name: str
-    spot: Spot
-
-    def as_json(self) -> dict[str, Any]:
-        spot = self.spot
-        return {"group": self.group, "part": self.name, "layer": spot.number, "expert": spot.expert}
+Role = tuple[str, Row]
+"""A group into which a tensor, or a part of it, goes, and where it lies."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +30,20 @@ class Line:
     roles: tuple[Role, ...]
 
     def cells(self) -> tuple[str, ...]:
-        groups = list(dict.fromkeys(role.group for role in self.roles))
+        groups = list(dict.fromkeys(group for group, _ in self.roles))
         return (
             self.tensor,
             " x ".join(map(str, self.shape)) or "number",
             self.dtype,
             " and ".join(groups) or NOT_TAKEN,
-            _range([role.spot.number for role in self.roles]),
-            _range([role.spot.expert for role in self.roles]),
+            _range([row.layer for _, row in self.roles]),
+            _range([row.expert for _, row in self.roles]),
         )
 
     def as_json(self) -> dict[str, Any]:
-        taken = [role.as_json() for role in self.roles]
+        taken = [
+            {"group": group, "part": row.name, "layer": row.layer, "expert": row.expert} for group, row in self.roles
+        ]
         return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken}
 
 
@@ -107,7 +100,7 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     >>> import tempfile, torch
     >>> from pathlib import Path
     >>> from safetensors.torch import save_file
-    >>> from joma.scan.sources.series import open_series
+    >>> from joma.scan import open_series
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
     ...     listing = list_tensors(open_series(folder, downloads=Path(folder)).places[0])
@@ -117,44 +110,34 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     kind = place.model_type()
     with place.open() as checkpoint:
         names = checkpoint.names()
-        chosen, notes = _root(names, root)
+        stored = {name: checkpoint.stored(name) for name in names}
         groups: dict[str, tuple[str, ...]] = {}
-        if chosen is not None:
-            groups = find_groups(names, patterns or {}, root=chosen, shape=_shape(checkpoint), model_type=kind)
+        chosen = None
+        try:
+            chosen, notes = choose_root(names, root), root_notes(names, root)
+            shape = lambda name: checkpoint.stored(name).shape
+            groups = find_groups(names, patterns or {}, root=chosen, shape=shape, model_type=kind)
+        except UnknownNames as error:  # nobody can say which root is meant: all tensors are listed all the same
+            if root is not None or chosen is not None:
+                raise
+            notes = (str(error),)
         roles = _roles(groups, names)
-        lines = tuple(_line(checkpoint, name, roles.get(name, ())) for name in names)
-        notes = (*getattr(checkpoint, "notes", tuple)(), *notes)
+        notes = (*checkpoint.notes(), *notes)
+    lines = tuple(
+        Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(roles.get(name, ())))
+        for name, one in stored.items()
+    )
     covered = coverage(groups, names)
-    epoch = getattr(place, "epoch", None)
-    return Listing(place.name, place.step, epoch, kind, chosen, roots(names), lines, covered, notes)
-
-
-def _root(names: list[str], wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The root whose tensors are grouped; where nobody can say which, all tensors are listed all the same."""
-    try:
-        return choose_root(names, wanted), root_notes(names, wanted)
-    except UnknownNames as error:
-        if wanted is not None:
-            raise
-        return None, (str(error),)
-
-
-def _shape(checkpoint: Checkpoint) -> Any:
-    return lambda name: checkpoint.stored(name).shape
+    return Listing(place.name, place.step, place.epoch, kind, chosen, roots(names), lines, covered, notes)
 
 
 def _roles(groups: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, list[Role]]:
     found: dict[str, list[Role]] = {}
-    whole = set(names)
+    full = set(names)
     for group, tensors in groups.items():
-        for name, spot in zip(tensors, spots(tensors, names), strict=True):
-            found.setdefault(name if name in whole else whole_of(name), []).append(Role(group, name, spot))
+        for row in located(tensors, names):
+            found.setdefault(row.name if row.name in full else tensor_of(row.name), []).append((group, row))
     return found
-
-
-def _line(checkpoint: Checkpoint, name: str, roles: Sequence[Role]) -> Line:
-    stored = checkpoint.stored(name)
-    return Line(name, tuple(stored.shape), str(stored.dtype).removeprefix("torch."), tuple(roles))
 
 
 def _range(numbers: Sequence[int | None]) -> str:

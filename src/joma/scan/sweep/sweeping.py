@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from threading import Event
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -19,18 +19,16 @@ from torch import Tensor
 from joma.host.errors import BadInput
 from joma.host.threads import cores, limited
 from joma.runs import Dims, Run
-from joma.scan.checkpoint import Place
-from joma.scan.curves import Curve, Scan, mean_of
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.gate import at_steps, prints, suspected, untrained
-from joma.scan.looks import fault_of
 from joma.scan.measures import WeightMeasure
-from joma.scan.names.rows import layers, rows_of
-from joma.scan.pairs import Chain, pair_curves, sweep_pairs
-from joma.scan.plan import Plan
-from joma.scan.reading import measured
-from joma.scan.running import Between
-from joma.scan.time_left import TimeLeft
+from joma.scan.model.running import Between
+from joma.scan.names.architecture import layers, rows_of
+from joma.scan.result.curves import Curve, Scan, mean_of
+from joma.scan.sources.series import Place
+from joma.scan.sweep.integrity import not_yet_trained, suspicions
+from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
+from joma.scan.sweep.plan import Plan, fault_of
+from joma.scan.sweep.reading import measured
 
 Report = Callable[[str], None]
 VERSION = 2  # of what is recorded; raised when the numbers would differ
@@ -64,7 +62,7 @@ def sweep(
 ) -> Scan:
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
-    Each step is recorded whole, when it is measured; what stops the sweep loses only steps that were under way.
+    Each step is recorded in one piece, when it is measured; what stops the sweep loses only steps that were under way.
     Measures of two neighbouring checkpoints come last, one pair after the other, whatever `jobs` is.
     A checkpoint with a fault is reported, left out, and tried again by the next sweep. A measure that cannot be taken
     of a checkpoint is left out alone: the others stay. keep_suspicious: steps that the fingerprints speak against
@@ -86,7 +84,7 @@ def sweep(
     ([0, 10], [[4.0], [1.002]])
     """
     if jobs < 1:
-        raise BadInput(f"jobs must be at least 1, got {jobs}")
+        raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
     faults: list[Fault] = []
     notes = list(plan.notes)
     left = TimeLeft(len(plan.series.places))
@@ -96,12 +94,12 @@ def sweep(
             report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
             faults += outcome.faults
             notes += outcome.notes
-    compared = prints(plan, run, {fault.step for fault in faults if fault.measure is None})
-    notes += untrained(plan, compared)
+    compared = _prints(plan, run, {fault.step for fault in faults if fault.measure is None})
+    notes += _untrained(plan, compared)
     if keep_suspicious:
-        notes += [f"kept although suspicious: {fault}" for fault in suspected(plan, compared)]
+        notes += [f"kept although suspicious: {fault}" for fault in _suspected(plan, compared)]
     else:
-        faults += suspected(plan, compared)
+        faults += _suspected(plan, compared)
     left_out = {fault.step for fault in faults if fault.measure is None}
     usable = [place for place in plan.series.places if place.step not in left_out]
     chains = [
@@ -126,10 +124,8 @@ def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[P
     if jobs == 1:  # without threads, an interrupt stops at once
         lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
         for place in plan.series.places:
-            yield (
-                place,
-                _step(plan, run, place, recorded[place.step], _between(f"step {place.step}", stop, report), lanes),
-            )
+            between = _between(f"step {place.step}", stop, report)
+            yield place, _step(plan, run, place, recorded[place.step], between, lanes)
         return
 
     def step(place: Place) -> _Outcome:
@@ -147,15 +143,15 @@ def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[P
 
 def _between(moment: str, stop: Event, report: Report) -> Between:
     """What the work on a checkpoint calls on its way: it ends the work once `stop` is set, and breaks long silence."""
-    told = perf_counter()
+    last = perf_counter()
 
     def between(doing: str) -> None:
-        nonlocal told
+        nonlocal last
         if stop.is_set():
             raise _Stopped
-        if perf_counter() - told > _SILENCE:
+        if perf_counter() - last > _SILENCE:
             report(f"{moment}  {doing}")
-            told = perf_counter()
+            last = perf_counter()
 
     return between
 
@@ -174,8 +170,8 @@ def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between:
     except CheckpointError as error:
         return _Outcome(f"left out: {error}", [fault_of(place, error)])
     if values:
-        told = values if "identity" in recorded else {**values, "identity": identity}
-        run.record(place.step, told, dims=_dims(plan, told))
+        values |= {} if "identity" in recorded else {"identity": identity}
+        run.record(place.step, values, dims=_dims(plan, values))
     return _Outcome(_line(plan, values, faults), faults, notes)
 
 
@@ -187,17 +183,13 @@ def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
             measure, _, group = name.partition("/")
             means.setdefault(measure, []).append(f"{group} {_mean(values[name]):.4g}".strip())
     many = {name.partition("/")[0] for name, value in values.items() if len(np.atleast_1d(value)) > 1}
-    said = [
-        f"{measure}{', mean over layers' if measure in many else ''}: {_few(several)}"
-        for measure, several in means.items()
-    ]
-    said += [f"left out: {name}" for name in dict.fromkeys(fault.measure for fault in faults if fault.measure)]
-    return "; ".join(said) or "nothing new"
-
-
-def _few(several: list[str]) -> str:
-    more = f", {len(several) - _SHOWN} more" if len(several) > _SHOWN else ""
-    return ", ".join(several[:_SHOWN]) + more
+    words = []
+    for measure, several in means.items():
+        more = f", {len(several) - _SHOWN} more" if len(several) > _SHOWN else ""
+        over = ", mean over layers" if measure in many else ""
+        words.append(f"{measure}{over}: {', '.join(several[:_SHOWN])}{more}")
+    words += [f"left out: {name}" for name in dict.fromkeys(fault.measure for fault in faults if fault.measure)]
+    return "; ".join(words) or "nothing new"
 
 
 def _mean(value: Any) -> float:
@@ -232,13 +224,13 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
     known = {step: epoch for step, epoch in epochs.items() if epoch is not None}
     return Scan(
         plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
-        plan.warnings, plan.seq_len,
+        plan.warnings, plan.seq_len, len(plan.series.places),
     )  # fmt: skip
 
 
 def _curve(plan: Plan, run: Run, name: str, steps: list[int], there: set[int]) -> Curve:
     have = [step for step in steps if step in there]
-    read = at_steps(run, name, have)
+    read = _at_steps(run, name, have)
     values = np.full((len(steps), *read.shape[1:]), np.nan)
     values[[steps.index(step) for step in have] if len(have) < len(steps) else slice(None)] = read
     measure, _, group = name.partition("/")
@@ -264,3 +256,62 @@ def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:
 def _identity(place: Place) -> int:
     """The place's identity as a number that a run can hold."""
     return int.from_bytes(hashlib.sha256(os.fsencode(place.identity())).digest()[:8], "little", signed=True)
+
+
+class _Prints(NamedTuple):
+    """The fingerprints of groups that were read at the same steps: per tensor one row per step."""
+
+    steps: tuple[int, ...]
+    sketches: dict[str, np.ndarray]
+    checksums: dict[str, np.ndarray]
+
+
+def _prints(plan: Plan, run: Run, left_out: Collection[int]) -> list[_Prints]:
+    """All fingerprints of the steps that are used.
+
+    A group that lacks a step (NaN in it, say) is judged by the steps that it has.
+    """
+    used = [place.step for place in plan.series.places if place.step not in left_out]
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for group in plan.groups:
+        if f"sketch/{group}" in run:
+            read = set(run.steps(f"sketch/{group}").tolist())
+            alike.setdefault(tuple(step for step in used if step in read), []).append(group)
+    return [_prints_of(plan, run, steps, groups) for steps, groups in alike.items() if steps]
+
+
+def _suspected(plan: Plan, compared: Iterable[_Prints]) -> list[Fault]:
+    """Steps whose weights seem to be those of another step, tensor by tensor."""
+    places = {place.step: place for place in plan.series.places}
+    found = [one for each in compared for one in suspicions(list(each.steps), each.sketches, each.checksums)]
+    weights = {step: places[step].weights() for step, _, _ in found}
+    return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
+
+
+def _untrained(plan: Plan, compared: Iterable[_Prints]) -> list[str]:
+    """Sentences on tensors that keep their first value for some steps, as with gradual unfreezing."""
+    until: dict[int, list[str]] = {}
+    for each in compared:
+        for name, step in not_yet_trained(list(each.steps), each.sketches, each.checksums).items():
+            until.setdefault(step, []).append(name)
+    notes = []
+    for step, names in sorted(until.items()):
+        more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
+        notes.append(f"not yet trained: {names[0]}{more} stay as they began up to {plan.series.axis} {step}")
+    return notes
+
+
+def _prints_of(plan: Plan, run: Run, steps: tuple[int, ...], groups: list[str]) -> _Prints:
+    sketches: dict[str, np.ndarray] = {}
+    checksums: dict[str, np.ndarray] = {}
+    for group in groups:
+        sketched, summed = (_at_steps(run, f"{kind}/{group}", steps) for kind in ("sketch", "checksum"))
+        for at, name in enumerate(plan.gated(group)):
+            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
+    return _Prints(steps, sketches, checksums)
+
+
+def _at_steps(run: Run, name: str, steps: Iterable[int]) -> np.ndarray:
+    """Those steps of a series, in one reading; they must be there."""
+    place = {step: at for at, step in enumerate(run.steps(name).tolist())}
+    return run.array(name)[[place[step] for step in steps]]

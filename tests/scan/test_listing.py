@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 
 from joma.scan import open_series
 from joma.scan.errors import UnknownNames
-from joma.scan.names.listing import list_tensors
-from joma.scan.names.parts import part_of, whole_of
+from joma.scan.formats.parts import part_of, tensor_of
+from joma.scan.result.listing import list_tensors
 
 EXPERTS = {
     "layers.0.mlp.experts.gate_up_proj": torch.randn(3, 24, 8),
@@ -58,7 +58,7 @@ def test_patterns_and_several_models(tmp_path):
     whole = listed(tmp_path, tensors)
     assert whole.roots == ("student", "teacher")
     assert all(line.cells()[3] == "not taken" for line in whole.lines)
-    assert "choose one with --root student" in whole.text()
+    assert "choose one as root student" in whole.text()
     one = listed(tmp_path, tensors, root="teacher", patterns={"mine": r"student\..*"})
     assert [line.cells()[3] for line in one.lines] == ["mine", "mlp"]
     with pytest.raises(UnknownNames, match="no weights under 'x'"):
@@ -82,9 +82,8 @@ def test_parts_are_what_numpy_says(name, shape, rows):
     expected = eval(name, {"w": whole.numpy()})
     assert part.shape((3, 4, 5)) == shape == expected.shape
     assert part.rows(3) == rows
-    assert part.of(whole).tolist() == expected.tolist()
     assert part.of_rows(whole[rows[0] : rows[1]]).tolist() == expected.tolist()
-    assert whole_of(name) == "w"
+    assert tensor_of(name) == "w"
 
 
 @pytest.mark.parametrize("name", ["w", "w[]", "w[-1]", "w[a]", "w[0::0]", "w[1,2,3,4]", "[3]", "w[1:2:3:4]"])

@@ -9,20 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from joma.runs import Dims, Run
-from joma.scan.allocation import Pair
-from joma.scan.checkpoint import Place
-from joma.scan.curves import Curve
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.looks import fault_of
-from joma.scan.names.rows import layers, rows_of
-from joma.scan.plan import Plan
-from joma.scan.running import Between
-from joma.scan.time_left import TimeLeft
+from joma.scan.model.running import Between
+from joma.scan.names.architecture import layers, rows_of
+from joma.scan.result.curves import Curve
+from joma.scan.sources.series import Place
+from joma.scan.sweep.plan import Plan, fault_of
 
 Pairs = Sequence[tuple[int, int]]
 """Earlier and later steps, in order."""
@@ -87,19 +85,19 @@ class _Walk:
         try:
             self.held = self._loaded(self.last) if self.held is None else self.held
         except CheckpointError as error:
-            said = self._left_out(self.last, error)
+            line = self._left_out(self.last, error)
             self.last = place
-            return said
+            return line
         try:
             loaded = self._loaded(place)
         except CheckpointError as error:  # the next pair begins where this one did
             return self._left_out(place, error)
         try:
-            said = self._measured(place, loaded)
+            line = self._measured(place, loaded)
         except CheckpointError as error:
-            said = self._left_out(place, error)
+            line = self._left_out(place, error)
         self.last, self.held = place, loaded
-        return said
+        return line
 
     def _loaded(self, place: Place) -> Any:
         with place.folder() as folder:
@@ -115,17 +113,14 @@ class _Walk:
         since, step = self.last.step, place.step
         found = self.measure.call(self.held, loaded, self.plan.tokens, self.between, self.plan.seq_len)
         values = {_series(curve, since): rows for curve, rows in found.values.items()}
-        dims = {_series(curve, since): _dims(curve, found) for curve in found.values}
+        dims: dict[str, Dims] = {}
+        for curve in found.values:  # rows are layers, or what the curve is of
+            rows = {"layer": None} if curve in found.by_layer else {"tensor": (curve.partition("/")[2],)}
+            dims[_series(curve, since)] = {**rows, "quantity": found.columns}
         self.run.record(step, values, dims=dims)
         self.chain.pairs.append((since, step))
         self.chain.notes += [f"{self.name}, {self.plan.series.axis} {since} to {step}: {note}" for note in found.notes]
         return found.line
-
-
-def _dims(curve: str, found: Pair) -> Dims:
-    """Rows are layers, or what the curve is of."""
-    where = {"layer": None} if curve in found.by_layer else {"tensor": (curve.partition("/")[2],)}
-    return {**where, "quantity": found.columns}
 
 
 def finest(run: Run, names: Iterable[str], left_out: Collection[int]) -> dict[str, list[tuple[int, int]]]:
@@ -147,7 +142,9 @@ def pair_curves(run: Run, names: Iterable[str], pairs: Pairs, steps: Sequence[in
 
 def _curve(run: Run, name: str, pairs: Pairs, steps: Sequence[int]) -> Curve:
     dims = run.dims(_series(name, pairs[0][0]))
-    read = {step: _with(since, run.at(_series(name, since), step)) for since, step in pairs}
+    # The earlier step stands in a column behind those that are of the change of all parameters together.
+    pieces = {(since, step): np.asarray(run.at(_series(name, since), step), dtype=float) for since, step in pairs}
+    read = {step: np.insert(rows, 2, since, axis=1) for (since, step), rows in pieces.items()}
     some = next(iter(read.values()))
     values = np.full((len(steps), *some.shape), np.nan)
     values[[steps.index(step) for step in read]] = np.stack(list(read.values()))
@@ -155,11 +152,6 @@ def _curve(run: Run, name: str, pairs: Pairs, steps: Sequence[int]) -> Curve:
     rows = rows_of([str(label) for label in dims["tensor"] or ()]) if "tensor" in dims else layers(len(some))
     change, error, *groups = map(str, dims["quantity"] or ())
     return Curve(measure, group, rows, (change, error, SINCE, *groups), values)
-
-
-def _with(since: int, rows: np.ndarray) -> np.ndarray:
-    """The rows of one pair, with the earlier step in a column behind those that are of the whole change."""
-    return np.insert(np.asarray(rows, dtype=float), 2, since, axis=1)
 
 
 def _series(curve: str, since: int) -> str:
@@ -177,3 +169,38 @@ def _split(name: str) -> tuple[str, int]:
     found = _SERIES.fullmatch(name)
     assert found is not None
     return found[1], int(found[2])
+
+
+class TimeLeft:
+    """Counts steps, and says after each how much time is left.
+
+    >>> left = TimeLeft(2)
+    >>> left.after(False), left.after(True)
+    ('', '')
+    """
+
+    def __init__(self, total: int) -> None:
+        """total: how many steps there are."""
+        self.total, self.done = total, 0
+        self._worked, self._began = 0, monotonic()
+
+    def after(self, worked: bool) -> str:
+        """Words for the end of a line. worked: whether this step took any work; those that did tell the pace."""
+        self.done += 1
+        self._worked += worked
+        ahead = self.total - self.done
+        if not ahead or not self._worked:
+            return ""
+        return f"; {time_in_words((monotonic() - self._began) / self._worked * ahead)} left"
+
+
+def time_in_words(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> time_in_words(0.2), time_in_words(41.3), time_in_words(200), time_in_words(7500)
+    ('1 s', '41 s', '3 min', '2 h 5 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

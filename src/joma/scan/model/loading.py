@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,22 +19,20 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from joma.host import limits
-from joma.host.children import child_command, child_environment
 from joma.host.errors import BadInput
 from joma.host.words import counted
-from joma.scan.checkpoint import ADAPTER, ENDINGS, parsed_json
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import small_file
+from joma.scan.formats.adapter import CONFIG as ADAPTER
+from joma.scan.formats.checkpoint import ENDINGS
+from joma.scan.formats.tensor_file import parsed_json, small_file
 
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _HOW_MANY = re.compile(r"(.*_)?(layers?|depths?|experts?|blocks?)")
-_SLOWEST = 100_000  # bytes a second that a tokenizer is allowed to take its time for
 
 
 def loaded_config(folder: Path, what: str) -> Any:
     """The config in a folder. what: how messages call it."""
     _must_be_believable(folder / "config.json")
-    return _pretrained("AutoConfig", folder, what)
+    return pretrained("AutoConfig", folder, what)
 
 
 def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False) -> Any:
@@ -43,15 +40,17 @@ def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False)
 
     with_head: with the head over the vocabulary, and in float32: between rounded weights there is no way to go.
     """
-    _transformers().utils.logging.set_verbosity_error()  # it would report that the head is not loaded: on purpose
-    _must_stand_alone(folder)
+    transformers_library().utils.logging.set_verbosity_error()  # the head is not loaded on purpose
+    if (folder / ADAPTER).is_file():  # where peft is installed, transformers would change the weights by it
+        how = "joma runs no model with an adapter: merge the two, or move the adapter away"
+        raise CheckpointError(f"{folder} has an {ADAPTER} beside the model, and {how}", file=ADAPTER)
     config = loaded_config(folder, f"{folder}")
     # A config may name attention code on the hub, and would win over the option; the probe brings its own anyway.
     config._attn_implementation = "eager"
     dtype = "auto" if device.type == "cuda" and not with_head else torch.float32
     options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
     with _as_large_as_its_files(folder):
-        model, info = _pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
+        model, info = pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
@@ -60,75 +59,27 @@ def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False)
     return model.eval()
 
 
-def token_ids(folder: Path, text: str, what: str) -> list[int]:
-    """The tokens that the tokenizer in a folder makes of a text. what: how messages call the checkpoint.
-
-    In a process of its own: a tokenizer's expressions may go on for ever, and its library ends the process where it
-    meets words that it does not expect.
-    """
-    # transformers makes up an empty tokenizer where there is none.
-    if not any((folder / name).is_file() for name in TOKENIZERS):
-        raise CheckpointError(f"{what} has no tokenizer; give the token ids of the text as a .npy file")
-    _transformers()
-    patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
-    try:
-        done = subprocess.run(
-            child_command("joma.scan.tokenizing", str(folder), what),
-            input=text.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**child_environment(), "HF_HUB_OFFLINE": "1"},  # a config may name another model there
-            timeout=patience,
-        )
-    except subprocess.TimeoutExpired:
-        raise CheckpointError(
-            f"the tokenizer of {what} took more than {patience:.0f} s for the text and was given up"
-        ) from None
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        raise CheckpointError(f"the tokenizer of {what} broke down over the text (status {done.returncode})") from None
-    if "error" in answer:
-        raise CheckpointError(answer["error"])
-    found: list[int] = answer["ids"]
-    return found
-
-
-def tokenized(folder: Path, text: str, what: str) -> list[int]:
-    """The same in this process, which may not survive it."""
-    tokenizer = _pretrained("AutoTokenizer", folder, f"the tokenizer of {what}")
-    try:
-        return [int(number) for number in tokenizer(text)["input_ids"]]
-    except BaseException as error:
-        if not isinstance(error, Exception) and not _panic(error):
-            raise
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise CheckpointError(f"the tokenizer of {what} cannot read the text: {said}") from None
-
-
-def _pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
+def pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
     """What transformers makes of a folder. It never runs code that comes with it, and never asks whether it may."""
-    loader = getattr(_transformers(), kind)
+    loader = getattr(transformers_library(), kind)
     try:
-        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+        return loader.frompretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except CheckpointError:
         raise
     except BaseException as error:  # what breaks depends on what the folder holds
-        if not isinstance(error, Exception) and not _panic(error):
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
-        said = " ".join(str(error).split())
-        if "trust_remote_code" in said:
-            raise CheckpointError(
-                f"{what} needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
-            ) from None
-        if "Weights only load failed" in said:  # torch goes on to say how to run them
-            raise CheckpointError(
-                f"{what} has weights in a pickle that holds more than tensors, and joma never runs such code"
-            ) from None
-        raise CheckpointError(f"{what} cannot be loaded by transformers: {said[:160]}") from None
+        message = " ".join(str(error).split())
+        if "trust_remote_code" in message:
+            why = "needs Python code that comes with the checkpoint (auto_map), and joma never runs such code"
+        elif "Weights only load failed" in message:  # torch goes on to say how to run them
+            why = "has weights in a pickle that holds more than tensors, and joma never runs such code"
+        else:
+            why = f"cannot be loaded by transformers: {message[:160]}"
+        raise CheckpointError(f"{what} {why}") from None
 
 
-def _panic(error: BaseException) -> bool:
+def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust broke: what it raises then is no Exception, and cannot be imported by its name."""
     return type(error).__name__ == "PanicException"
 
@@ -140,16 +91,12 @@ def _must_be_believable(path: Path) -> None:
         raise CheckpointError(f"{path} is nested more than {limits.CONFIG_DEPTH} deep, and that is not believed")
     for name, value in _entries(config):
         if name == "backbone" and isinstance(value, str):  # transformers would ask the hub for it
-            raise CheckpointError(
-                f"{path} takes a part from another model, backbone = {value[:40]!a}, and joma loads no other model",
-                file=path.name,
-            )
+            part = f"{path} takes a part from another model, backbone = {value[:40]!a}"
+            raise CheckpointError(f"{part}, and joma loads no other model", file=path.name)
         numbers = value if isinstance(value, list) else [value]
         if _HOW_MANY.fullmatch(name) and any(isinstance(n, int | float) and n > limits.LAYERS for n in numbers):
-            raise CheckpointError(
-                f"{path} says {name} = {json.dumps(value)[:40]}, and more than {limits.LAYERS:,} is not believed",
-                file=path.name,
-            )
+            says = f"{path} says {name} = {json.dumps(value)[:40]}"
+            raise CheckpointError(f"{says}, and more than {limits.LAYERS:,} is not believed", file=path.name)
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -158,16 +105,6 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield str(name), value
         if isinstance(value, dict):
             yield from _entries(value)
-
-
-def _must_stand_alone(folder: Path) -> None:
-    """Refuse a model with an adapter beside it: where peft is installed, transformers would change weights by it."""
-    if (folder / ADAPTER).is_file():
-        raise CheckpointError(
-            f"{folder} has an {ADAPTER} beside the model, and joma runs no model with an adapter: merge the two, or "
-            "move the adapter away",
-            file=ADAPTER,
-        )
 
 
 @contextmanager
@@ -187,9 +124,8 @@ def _as_large_as_its_files(folder: Path) -> Iterator[None]:
         nonlocal numbers
         numbers += value.numel() if value is not None and threading.get_ident() == builder else 0
         if numbers > most:
-            raise CheckpointError(
-                f"its config describes a model of more than {most:,} numbers, and its files have {files:,} bytes"
-            )
+            what = f"a model of more than {most:,} numbers, and its files have {files:,} bytes"
+            raise CheckpointError(f"its config describes {what}")
 
     hooks = [
         torch_module.register_module_module_registration_hook(part),
@@ -203,7 +139,8 @@ def _as_large_as_its_files(folder: Path) -> Iterator[None]:
             hook.remove()
 
 
-def _transformers() -> Any:
+def transformers_library() -> Any:
+    """The library, or one sentence where it is not installed."""
     try:
         import transformers
     except ImportError:

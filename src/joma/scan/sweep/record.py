@@ -1,4 +1,4 @@
-"""A scan as its run keeps it: the curves, and beside them what was left out and why."""
+"""A scan as its run keeps it: the curves, and what was left out of them and why."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from joma.runs import Run, RunError
-from joma.scan.curves import Curve, Scan
 from joma.scan.errors import Fault
-from joma.scan.names.rows import Row, layers, rows_of
-from joma.scan.pairs import finest, is_pair, pair_curves
+from joma.scan.names.architecture import layers, rows_of
+from joma.scan.result.curves import Curve, Scan
+from joma.scan.sweep.pairs import finest, is_pair, pair_curves
 
 ABOUT = "about"
 """The series that tells what was left out, as bytes of JSON: one entry per sweep that changed it; the last counts."""
@@ -21,10 +21,10 @@ NO_CURVES = ("sketch", "checksum", "identity", ABOUT)
 
 
 def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
-    """Keep what a sweep left out beside its curves. looked_at: its steps; of others what was known stays."""
+    """Keep what a sweep left out, with its curves. looked_at: its steps; of others what was known stays."""
     before = _about(run)
     faults = [fault for fault in before.get("faults", []) if fault["step"] not in set(looked_at)]
-    told: dict[str, Any] = {
+    about: dict[str, Any] = {
         "faults": sorted([*faults, *(fault.as_json() for fault in found.faults)], key=lambda fault: fault["step"]),
         "refused": {**before.get("refused", {}), **found.refused},
         "notes": list(dict.fromkeys([*before.get("notes", []), *found.notes])),
@@ -32,14 +32,14 @@ def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
         "epochs": {**before.get("epochs", {}), **{str(step): epoch for step, epoch in found.epochs.items()}},
     }
     warnings = list(dict.fromkeys([*before.get("warnings", []), *found.warnings]))
-    told |= {"warnings": warnings} if warnings else {}
+    about |= {"warnings": warnings} if warnings else {}
     seq_len = before.get("seq_len") if found.seq_len is None else found.seq_len
-    told |= {"seq_len": seq_len} if seq_len else {}
+    about |= {"seq_len": seq_len} if seq_len else {}
     for name in {curve.measure for curve in found.curves.values()}:
-        told["refused"].pop(name, None)
-    if told != before:
+        about["refused"].pop(name, None)
+    if about != before:
         last = run.last_step(ABOUT)
-        run.append(ABOUT, 0 if last is None else last + 1, np.frombuffer(json.dumps(told).encode(), dtype=np.uint8))
+        run.append(ABOUT, 0 if last is None else last + 1, np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
 
 
 def stored_scan(run: Run) -> Scan:
@@ -59,7 +59,7 @@ def stored_scan(run: Run) -> Scan:
         raise RunError(f"{run.path.name} is a run of {run.study!r} and no scan")
     config: dict[str, Any] = run.config
     about = _about(run)
-    faults = [Fault.from_json(told) for told in about.get("faults", ())]
+    faults = [Fault.from_json(fault) for fault in about.get("faults", ())]
     left_out = {fault.step for fault in faults if fault.measure is None}
     every = [name for name in run.names() if name.partition("/")[0] not in NO_CURVES]
     names = [name for name in every if not is_pair(name)]
@@ -82,6 +82,8 @@ def stored_scan(run: Run) -> Scan:
         config.get("model_type"),
         tuple(map(str, about.get("warnings", ()))),
         seq_len if isinstance(seq_len := about.get("seq_len"), int) else None,
+        len({*steps, *(fault.step for fault in faults)}),
+        run.path,
     )
 
 
@@ -90,12 +92,12 @@ def _about(run: Run) -> dict[str, Any]:
     if last is None:
         return {}
     try:
-        told = json.loads(run.at(ABOUT, last).astype(np.uint8).tobytes())
+        about = json.loads(run.at(ABOUT, last).astype(np.uint8).tobytes())
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        about = None
+    if not isinstance(about, dict):
         raise RunError(f"{run.path.name} is damaged: what it tells of its scan cannot be read")
-    return told
+    return about
 
 
 def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]], steps: list[int], there: list[int]) -> Curve:
@@ -106,13 +108,9 @@ def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]], steps: list
         raise RunError(f"{run.path.name}: {name} has {read.ndim - 1} dimensions, and a curve has layers and columns")
     values = np.full((len(steps), *read.shape[1:]), np.nan)
     values[np.searchsorted(steps, there)] = read
-    rows = _rows(run, name, groups.get(group, ()), values.shape[1])
-    labels = list(run.dims(name).values())[-1] if read.ndim == 3 else (measure.replace("_", " "),)
+    dims, count = run.dims(name), values.shape[1]
+    tensors = dims.get("tensor") or (() if "layer" in dims else groups.get(group, ()))
+    rows = rows_of([str(tensor) for tensor in tensors]) if len(tensors) == count else layers(count)
+    labels = list(dims.values())[-1] if read.ndim == 3 else (measure.replace("_", " "),)
     columns = tuple(map(str, labels)) if labels else tuple(str(at) for at in range(values.shape[-1]))
-    return Curve(measure, group or None, rows, columns, values, heads="head" in run.dims(name))
-
-
-def _rows(run: Run, name: str, tensors: Sequence[str], count: int) -> tuple[Row, ...]:
-    dims = run.dims(name)
-    labels = dims.get("tensor") or (() if "layer" in dims else tensors)
-    return rows_of([str(label) for label in labels]) if len(labels) == count else layers(count)
+    return Curve(measure, group or None, rows, columns, values, heads="head" in dims)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_PART = re.compile(r"(?P<base>.+)\[(?P<index>[0-9:]{1,40}(?:,[0-9:]{1,40}){0,2})\]", re.S)
+_PART = re.compile(r"(?P<tensor>.+)\[(?P<index>[0-9:]{1,40}(?:,[0-9:]{1,40}){0,2})\]", re.S)
 _ENTRY = re.compile(r"(?P<at>\d{1,15})|(?P<start>\d{0,15}):(?P<stop>\d{0,15})(?::(?P<stride>[1-9]\d{0,14}))?")
 
 
@@ -22,12 +22,12 @@ class Part:
     base: str
     index: tuple[int | slice, ...]
 
-    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the part of a tensor that has the shape `whole`; ValueError where it has no such part."""
-        if len(self.index) > len(whole):
-            raise ValueError(f"has {len(whole)} dimensions")
+    def shape(self, full: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the part of a tensor of the shape `full`; ValueError where it has no such part."""
+        if len(self.index) > len(full):
+            raise ValueError(f"has {len(full)} dimensions")
         kept: list[int] = []
-        for entry, length in zip(self.index, whole, strict=False):
+        for entry, length in zip(self.index, full, strict=False):
             if isinstance(entry, int):
                 if entry >= length:
                     raise ValueError(f"has only {length} slices")
@@ -35,19 +35,12 @@ class Part:
                 raise ValueError(f"has only {length} entries along a dimension")
             else:
                 kept.append(len(range(*entry.indices(length))))
-        return (*kept, *whole[len(self.index) :])
+        return (*kept, *full[len(self.index) :])
 
     def rows(self, length: int) -> tuple[int, int]:
         """From where to where the part lies along the first dimension of `length`: all of it that must be read."""
         first = self.index[0]
-        if isinstance(first, int):
-            return first, first + 1
-        start, stop, _ = first.indices(length)
-        return start, stop
-
-    def of(self, whole: Tensor) -> Tensor:
-        """The part of the whole tensor."""
-        return whole[self.index]
+        return (first, first + 1) if isinstance(first, int) else first.indices(length)[:2]
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The part, from the rows that `rows(length)` named and nothing else."""
@@ -57,7 +50,7 @@ class Part:
 
 
 def part_of(name: str) -> Part | None:
-    """What a name of a part means; None for the name of a whole tensor.
+    """What a name of a part means; None for the name of a full tensor.
 
     >>> part = part_of("experts.gate_up_proj[3,:,0::2]")
     >>> part.base, part.shape((8, 16, 64)), part.rows(8)
@@ -66,18 +59,16 @@ def part_of(name: str) -> Part | None:
     True
     """
     found = _PART.fullmatch(name)
-    if found is None:
+    entries = [_ENTRY.fullmatch(text) for text in found["index"].split(",")] if found else [None]
+    if found is None or None in entries:
         return None
-    entries = [_ENTRY.fullmatch(text) for text in found["index"].split(",")]
-    if None in entries:
-        return None
-    return Part(found["base"], tuple(_entry(entry) for entry in entries if entry is not None))
+    return Part(found["tensor"], tuple(_entry(entry) for entry in entries if entry is not None))
 
 
-def whole_of(name: str) -> str:
+def tensor_of(name: str) -> str:
     """The tensor that a name speaks of, or of a part of which it speaks.
 
-    >>> whole_of("experts.down_proj[3]"), whole_of("w")
+    >>> tensor_of("experts.down_proj[3]"), tensor_of("w")
     ('experts.down_proj', 'w')
     """
     part = part_of(name)

@@ -10,23 +10,10 @@ from typing import Any, BinaryIO
 
 from joma.host.errors import BadInput
 from joma.host.files import atomically
-from joma.scan.curves import Curve, Scan
+from joma.scan.result.curves import Scan
 
 COLUMNS = ("step", "epoch", "measure", "group", "layer", "expert", "head", "value")
 """Of a table; `expert` only where there are experts, and `source` first where there are several scans."""
-
-
-def quantity(curve: Curve, column: str) -> str:
-    """What a column of a curve is called in the table.
-
-    >>> from joma.scan.names.rows import Row
-    >>> import numpy as np
-    >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
-    >>> quantity(curve, "mean"), quantity(curve, "q0.5")
-    ('coherence_mean', 'coherence_q0.5')
-    """
-    several = len(curve.columns) > 1 and not curve.by_head
-    return f"{curve.measure}_{column.replace(' ', '_')}" if several else curve.measure
 
 
 def columns_of(scans: Sequence[Scan]) -> list[str]:
@@ -44,7 +31,7 @@ def rows_of_table(scans: Sequence[Scan]) -> Iterator[dict[str, Any]]:
                 "source": scan.source,
                 "step": step,
                 "epoch": scan.epochs.get(step),
-                "measure": quantity(curve, column),
+                "measure": curve.quantity(column),
                 "group": curve.group,
                 "layer": row.layer,
                 "expert": row.expert,
@@ -54,7 +41,7 @@ def rows_of_table(scans: Sequence[Scan]) -> Iterator[dict[str, Any]]:
 
 
 def write_table(scans: Sequence[Scan], to: str, path: Path) -> Path:
-    """Write the numbers of scans as "csv" or "parquet", whole or not at all; returns the path."""
+    """Write the numbers of scans as "csv" or "parquet", all or nothing; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomically(path) as unfinished, unfinished.open("wb") as stream:
         {"csv": _csv, "parquet": _parquet}[to](scans, stream)
@@ -86,10 +73,9 @@ def _parquet(scans: Sequence[Scan], stream: BinaryIO) -> None:
     pa = _pyarrow()
     import pyarrow.parquet as pq
 
-    words = ("source", "measure", "group")
-    columns = columns_of(scans)
-    kinds = {n: pa.string() if n in words else pa.float64() if n == "value" else pa.int64() for n in columns}
-    schema = pa.schema(list(kinds.items()))
+    words, columns = ("source", "measure", "group"), columns_of(scans)
+    types = {n: pa.string() if n in words else pa.float64() if n == "value" else pa.int64() for n in columns}
+    schema = pa.schema(list(types.items()))
     rows = list(rows_of_table(scans))
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}, schema=schema), stream)
 

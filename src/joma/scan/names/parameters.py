@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from torch import Tensor, nn
 
-from joma.scan.names.architecture import spots
+from joma.scan.names.architecture import located
 from joma.scan.names.roles import taken
 
 QK, VALUES, FUSED, MLP, NORMS, OTHER = "QK", "value and output", "QKV", "MLP", "norms", "other"
@@ -40,12 +41,16 @@ def parameter_groups(model: nn.Module) -> dict[str, list[Part]]:
     ['embeddings', 'layer 0 QK', 'layer 0 value and output', 'layer 0 MLP', 'layer 0 norms', 'last norm']
     """
     parameters = dict(model.named_parameters())
-    found: dict[tuple[int, int], list[Part]] = {}
+    found: dict[tuple[float, int], list[Part]] = {}
     for name, (layer, kind) in _places(model, parameters).items():
-        parts = _taken_apart(model, name, parameters[name]) if kind == FUSED else {kind: name}
+        parts = _split(model, name, parameters[name]) if kind == FUSED else {kind: name}
         for each, part in parts.items():
-            found.setdefault(_order(layer, each), []).append(part)
-    return {_title(*place): parts for place, parts in sorted(found.items())}
+            rank = KINDS.index(each)
+            at = -1.0 if each == EMBEDDINGS else inf if layer is None else layer
+            found.setdefault((at, rank), []).append(part)
+    ordered = [(f"layer {at:.0f} " if 0 <= at < inf else "", KINDS[rank], parts)
+               for (at, rank), parts in sorted(found.items(), key=lambda item: item[0])]  # fmt: skip
+    return {f"{layer}{kind}": parts for layer, kind, parts in ordered}
 
 
 def kind_of(group: str) -> tuple[int | None, str]:
@@ -58,38 +63,23 @@ def kind_of(group: str) -> tuple[int | None, str]:
     return (int(found[1]), found[2]) if found else (None, group)
 
 
-_END = 1 << 40  # behind all layers
-
-
-def _order(layer: int | None, kind: str) -> tuple[int, int]:
-    rank = KINDS.index(kind)
-    return (rank if kind == EMBEDDINGS else _END if layer is None else layer + 1, rank)
-
-
-def _title(at: int, rank: int) -> str:
-    return KINDS[rank] if at in (0, _END) else f"layer {at - 1} {KINDS[rank]}"
-
-
 def _places(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, tuple[int | None, str]]:
     """Layer and kind of every parameter."""
     roles = {found.name: _ROLES.get(found.group, MLP) for found in taken([_weight(name) for name in parameters])}
     outputs = _ids(getattr(model, "get_output_embeddings", lambda: None)())
     inputs = _ids(getattr(model, "get_input_embeddings", lambda: None)())
     places: dict[str, tuple[int | None, str]] = {}
-    for (name, parameter), spot in zip(parameters.items(), _spots(parameters), strict=True):
+    for (name, parameter), row in zip(parameters.items(), located(map(_weight, parameters)), strict=True):
         if id(parameter) in inputs:
             places[name] = None, EMBEDDINGS
         elif id(parameter) in outputs:
             places[name] = None, OUTPUT
-        elif spot is None:
-            places[name] = None, _outside(name)
+        elif row.layer is None:
+            kind = LAST_NORM if _NORM.search(name) else EMBEDDINGS if _EMBEDDED.search(name) else OTHER
+            places[name] = None, kind
         else:
-            places[name] = spot, roles.get(_weight(name)) or _inside(name)
+            places[name] = row.layer, roles.get(_weight(name)) or _by_name(name)
     return places
-
-
-def _spots(names: Iterable[str]) -> list[int | None]:
-    return [spot.number for spot in spots(map(_weight, names))]
 
 
 def _weight(name: str) -> str:
@@ -101,18 +91,13 @@ def _ids(module: nn.Module | None) -> set[int]:
     return set() if module is None else {id(parameter) for parameter in module.parameters()}
 
 
-def _outside(name: str) -> str:
-    """Of a parameter in no layer."""
-    return LAST_NORM if _NORM.search(name) else EMBEDDINGS if _EMBEDDED.search(name) else OTHER
-
-
-def _inside(name: str) -> str:
-    """Of a parameter in a layer whose role is not known."""
+def _by_name(name: str) -> str:
+    """The kind of a parameter in a layer whose role is not known."""
     return QK if _QUERY_NORM.search(name) else NORMS if _NORM.search(name) else MLP if ".mlp." in name else OTHER
 
 
-def _taken_apart(model: nn.Module, name: str, parameter: Tensor) -> dict[str, Part]:
-    """Queries and keys, and values, of a parameter that holds all three; the whole where its order is not known."""
+def _split(model: nn.Module, name: str, parameter: Tensor) -> dict[str, Part]:
+    """Queries and keys, and values, of a parameter that holds all three; all in one where its order is not known."""
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
     if kind == "gpt_neox":  # head by head its query, key and value
@@ -124,10 +109,7 @@ def _taken_apart(model: nn.Module, name: str, parameter: Tensor) -> dict[str, Pa
         end = 2 * parameter.shape[-1] // 3
         return {QK: (name, (..., slice(0, end))), VALUES: (name, (..., slice(end, None)))}
     if kind == "phi3" and "qkv_proj" in name:  # the same in rows, with fewer keys and values than queries
-        values = (
-            parameter.shape[0]
-            * config.num_key_value_heads
-            // (config.num_attention_heads + 2 * config.num_key_value_heads)
-        )
+        heads = config.num_attention_heads + 2 * config.num_key_value_heads
+        values = parameter.shape[0] * config.num_key_value_heads // heads
         return {QK: (name, (slice(0, -values),)), VALUES: (name, (slice(-values, None),))}
     return {FUSED: name}

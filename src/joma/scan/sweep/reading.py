@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import zip_longest
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from joma.host.threads import cores, limited
-from joma.scan.checkpoint import Checkpoint, Place
-from joma.scan.curves import measure_of
 from joma.scan.errors import CheckpointError, Fault, Unmeasurable
-from joma.scan.integrity import check_finite, check_matrix, checksum, sketch
-from joma.scan.looks import fault_of
+from joma.scan.formats.checkpoint import Checkpoint
+from joma.scan.formats.tensor_file import check_finite, check_matrix
 from joma.scan.measures import WeightMeasure
-from joma.scan.plan import Plan
-from joma.scan.running import Between, statistics
+from joma.scan.model.running import Between, statistics
+from joma.scan.sources.series import Place
+from joma.scan.sweep.integrity import checksum, sketch
+from joma.scan.sweep.plan import Plan, fault_of
 
 SMALL_SIDE = 256
 """Matrices with a smaller side of at most this are measured exactly, in stacks."""
@@ -57,7 +57,8 @@ def measured(
     try:
         values |= _run(plan, place, running, between) if running else {}
     except CheckpointError as error:
-        faults += [fault_of(place, error, measure) for measure in dict.fromkeys(map(measure_of, running))]
+        measures = dict.fromkeys(name.partition("/")[0] for name in running)
+        faults += [fault_of(place, error, measure) for measure in measures]
     return values, faults, notes
 
 
@@ -81,8 +82,11 @@ def _group(
     lanes = lanes if any(measure.side_by_side for measure in measures.values()) else 1
     try:
         for names, tensors in _stacks(plan, checkpoint, plan.groups[group], between, lanes):
-            for tensor, w in zip(names, tensors, strict=True):
-                _fingerprint(rows, group, w if tensor in gated else None)
+            for w in (w for tensor, w in zip(names, tensors, strict=True) if tensor in gated):
+                if f"sketch/{group}" in rows:
+                    rows[f"sketch/{group}"].append(sketch(w).cpu().numpy())
+                if f"checksum/{group}" in rows:
+                    rows[f"checksum/{group}"].append(checksum(w))
             _measure(measures, names, tensors, plan.device, rows, wrong)
     except Unmeasurable as error:
         return {}, dict.fromkeys(measures, error)
@@ -156,29 +160,20 @@ def _numbers(measure: WeightMeasure, tensor: str, found: Any) -> Any:
 def _results(measure: WeightMeasure, names: list[str], tensors: list[Tensor], device: torch.device) -> list[Any]:
     if measure.stacked is not None and _small(tensors[0].shape):
         return measure.stacked(torch.stack(tensors))
-    generators = [_generator(name, device) for name in names]
+    # A stream of its own for each tensor, so that a number does not depend on what else was measured.
+    generators = [torch.Generator(device).manual_seed(zlib.crc32(name.encode())) for name in names]
     if len(tensors) == 1 or not measure.side_by_side:
         return list(map(measure.compute, tensors, generators))
     with limited(max(1, cores() // len(tensors))), ThreadPoolExecutor(len(tensors)) as lanes:
         return list(lanes.map(measure.compute, tensors, generators))
 
 
-def _fingerprint(rows: dict[str, list[Any]], group: str, w: Tensor | None) -> None:
-    kinds: dict[str, Callable[[Tensor], Any]] = {"sketch": lambda w: sketch(w).cpu().numpy(), "checksum": checksum}
-    for kind, take in kinds.items():
-        if w is not None and f"{kind}/{group}" in rows:
-            rows[f"{kind}/{group}"].append(take(w))
-
-
 def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
     """One tensor on the device, after checking that it is what the series holds under that name."""
     stored, file = checkpoint.stored(tensor), checkpoint.file_of(tensor)
     if stored.shape != plan.shapes[tensor]:
-        raise CheckpointError(
-            f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}",
-            file=file,
-            tensor=tensor,
-        )
+        what = f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}"
+        raise CheckpointError(what, file=file, tensor=tensor)
     check_matrix(stored, tensor, file)
     w = checkpoint.read(tensor).to(plan.device)
     try:
@@ -186,8 +181,3 @@ def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
     except CheckpointError as error:
         raise Unmeasurable(str(error), file=file, tensor=tensor) from None
     return w
-
-
-def _generator(tensor: str, device: torch.device) -> torch.Generator:
-    """A stream of its own for each tensor, so that a number does not depend on what else was measured."""
-    return torch.Generator(device).manual_seed(zlib.crc32(tensor.encode()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from joma import __version__
 from joma.host.words import brief
 from joma.scan.errors import Fault
-from joma.scan.names.rows import Row
+from joma.scan.names.architecture import Row
 
 SCHEMA, SCHEMA_VERSION = "joma-scan", 2
 """Of `Scan.as_json`; the version is raised when a key changes its meaning. Version 1 had no name."""
@@ -68,6 +69,16 @@ class Curve:
         """(steps, rows): the mean over the heads that a layer has, else the first column."""
         return mean_of(self.cells, axis=2) if self.by_head else self.cells[:, :, 0]
 
+    def quantity(self, column: str) -> str:
+        """What a column is called in a table and in a threshold.
+
+        >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
+        >>> curve.quantity("mean"), curve.quantity("q0.5")
+        ('coherence_mean', 'coherence_q0.5')
+        """
+        several = len(self.columns) > 1 and not self.by_head
+        return f"{self.measure}_{column.replace(' ', '_')}" if several else self.measure
+
     def as_json(self) -> dict[str, Any]:
         return {
             "measure": self.measure,
@@ -87,6 +98,7 @@ class Scan:
     refused: measures that this architecture cannot give, with the reason. notes: what was done to read the checkpoints.
     coverage: of each group, how many layers it covers and how many the model has. model_type: as config.json says.
     warnings: why numbers may not describe the trained model. seq_len: tokens per window of the text; None without one.
+    looked_at: how many checkpoints were looked at. run: the file in which all of it is recorded; None without one.
 
     >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
     >>> found.as_json()["left_out"][0]["what"]
@@ -104,6 +116,8 @@ class Scan:
     model_type: str | None = None
     warnings: tuple[str, ...] = ()
     seq_len: int | None = None
+    looked_at: int = 0
+    run: Path | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -145,15 +159,6 @@ class Scan:
                     for column, value in zip(curve.columns, cells.tolist(), strict=True):
                         if np.isfinite(value):
                             yield step, curve, row, column, value
-
-
-def measure_of(name: str) -> str:
-    """The measure of a curve by the curve's name.
-
-    >>> measure_of("entropy"), measure_of("stable_rank/mlp")
-    ('entropy', 'stable_rank')
-    """
-    return name.partition("/")[0]
 
 
 def mean_of(values: np.ndarray, axis: int) -> np.ndarray:

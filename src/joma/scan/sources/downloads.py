@@ -1,4 +1,6 @@
-"""The files that joma downloaded into a folder: each has a record, and a file without one is never removed.
+"""A folder for downloads that stays within a budget: what was not used for longest is removed first.
+
+Only files that joma made count, and only they are removed. Each has a record, and a file without one is never removed:
 
     FOLDER/CACHEDIR.TAG         says whose folder it is
     FOLDER/files/NAME           a finished download
@@ -18,13 +20,16 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from joma.scan.errors import CheckpointError
 
+FOLDER = "joma-downloads"  # a name that nobody else uses
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"  # by which backup programs know a cache
     "# joma keeps downloaded checkpoints here. It removes only files that it made itself.\n"
@@ -62,7 +67,7 @@ class MadeFiles:
         return [path for path in (self.file(name), self._part(name)) if self._is_made(path, name)]
 
     def finished(self, name: str, size: int) -> bool:
-        """Whether joma made the whole file."""
+        """Whether joma made the file, to its end."""
         return self._is_made(self.file(name), name) and self.file(name).stat().st_size == size
 
     def size(self, name: str) -> int:
@@ -157,7 +162,7 @@ class MadeFiles:
         self._make_folder(path.parent)
         if os.path.lexists(path) and self._record(name) is None:  # damaged, or not ours: kept under another name
             path.rename(path.with_name(f"{path.name}.{secrets.token_hex(8)}.unreadable"))
-        _write_whole(path, json.dumps(asdict(record)))
+        _write_atomically(path, json.dumps(asdict(record)))
 
     def _plain(self, path: Path) -> os.stat_result | None:
         """What the system knows of a plain file inside the folder; None for all else."""
@@ -178,7 +183,7 @@ class MadeFiles:
         path.mkdir(parents=True, exist_ok=True)
         tag = self.folder / "CACHEDIR.TAG"
         if not os.path.lexists(tag):
-            _write_whole(tag, _TAG)
+            _write_atomically(tag, _TAG)
 
 
 def _flock(descriptor: int, path: Path, *, alone: bool, wait: bool) -> bool:
@@ -193,8 +198,8 @@ def _flock(descriptor: int, path: Path, *, alone: bool, wait: bool) -> bool:
     return True
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Whole or not at all, through a name that no other process or thread uses."""
+def _write_atomically(path: Path, text: str) -> None:
+    """All or nothing, through a name that no other process or thread uses."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with unfinished.open("x", encoding="utf-8") as stream:
@@ -204,3 +209,114 @@ def _write_whole(path: Path, text: str) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+class DiskCache:
+    """Downloads in a folder `joma-downloads` inside `folder`, of at most `budget` bytes together.
+
+    A download is named by its checkpoint and its file: `owner--model/commit/file`.
+    """
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self.folder = folder / FOLDER
+        self.budget = budget
+        self._made = MadeFiles(self.folder)
+        self._held: dict[str, list[int]] = {}  # checkpoints in use, and the bytes promised to each of their users
+        self._changed = threading.Condition()
+
+    def folder_of(self, checkpoint: str) -> Path:
+        """Where the finished downloads of a checkpoint are."""
+        return self._made.file(checkpoint)
+
+    @contextmanager
+    def hold(self, checkpoint: str, size: int, what: str) -> Iterator[None]:
+        """Room for `size` bytes of a checkpoint, which no process removes meanwhile; waits until there is room.
+
+        what: the checkpoint, for the sentence that says that it can never fit.
+        """
+        if size > self.budget:
+            budget = f"the budget is {self.budget / 1e9:.2f} GB; raise the budget"
+            raise CheckpointError(f"{what} must be downloaded whole and has {size / 1e9:.2f} GB, {budget}")
+        with self._changed:
+            held = self._held  # users of the same checkpoint share its files
+            self._changed.wait_for(
+                lambda: _promised({**held, checkpoint: [*held.get(checkpoint, []), size]}) <= self.budget
+            )
+            held.setdefault(checkpoint, []).append(size)
+        try:
+            with self._made.locked(checkpoint, alone=False):
+                with self._changed:
+                    self._make_room()
+                yield
+        finally:
+            with self._changed:
+                self._held[checkpoint].remove(size)
+                if not self._held[checkpoint]:
+                    del self._held[checkpoint]
+                self._changed.notify_all()
+
+    def file(self, name: str, size: int, fill: Callable[[BinaryIO], None], right: Callable[[Path], bool]) -> Path:
+        """The file `name` of `size` bytes, downloaded if it is not there. The caller holds its checkpoint.
+
+        fill: writes the rest of the file to a stream that stands at the end of what there is; right: whether a file
+        has the content that the hub lists.
+        """
+        path = self._made.file(name)
+        with self._made.locked(f"{name}.download", alone=True):
+            if self._made.finished(name, size):
+                self._made.touch(name)
+            elif os.path.lexists(path) and path not in self._made.made(name):
+                _check_foreign(path, size, right)
+            else:
+                try:
+                    self._download(name, size, fill, right)
+                except OSError as error:
+                    raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
+        return path
+
+    def _download(self, name: str, size: int, fill: Callable[[BinaryIO], None], right: Callable[[Path], bool]) -> None:
+        part = self._made.begin(name, size)
+        with part.open("ab") as stream:
+            fill(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if not right(part):
+            part.unlink()
+            file = PurePosixPath(name).name
+            what = f"{file} was downloaded, but does not have the hash that the hub lists; it was deleted"
+            raise CheckpointError(what, file=file)
+        self._made.finish(name)
+
+    def _make_room(self) -> None:
+        names = [name for name in self._made.names() if _checkpoint(name) not in self._held]
+        sizes = {name: self._made.size(name) for name in names}
+        excess = sum(sizes.values()) + _promised(self._held) - self.budget
+        for name in sorted((name for name in names if sizes[name]), key=self._made.used):
+            if excess <= 0:
+                return
+            if self._remove_unused(name):
+                excess -= sizes[name]
+
+    def _remove_unused(self, name: str) -> bool:
+        """False where another process uses its checkpoint, or the system refuses."""
+        with suppress(OSError, CheckpointError), self._made.locked(_checkpoint(name), alone=True, wait=False) as free:
+            if free:
+                self._made.remove(name)
+            return free
+        return False
+
+
+def _promised(held: dict[str, list[int]]) -> int:
+    """The bytes that the holders of checkpoints may fill."""
+    return sum(max(sizes) for sizes in held.values())
+
+
+def _checkpoint(name: str) -> str:
+    return str(PurePosixPath(name).parent)
+
+
+def _check_foreign(path: Path, size: int, right: Callable[[Path], bool]) -> None:
+    """Refuse a file that joma did not make, unless it is the very file that the hub lists."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != size or not right(path):
+        what = f"{path} is not the file that the hub lists, and joma did not make it; move it elsewhere"
+        raise CheckpointError(what, file=path.name)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError, Unmeasurable
-from joma.scan.integrity import FLOATS, check_finite
-from joma.scan.loading import loaded_config, loaded_model
+from joma.scan.formats.tensor_file import FLOATS, check_finite
+from joma.scan.model.loading import loaded_config, loaded_model
+from joma.scan.sources.series import Place
 
 Between = Callable[[str], None]
 """Called between two pieces of work with how far it is; it may raise, to stop the work there."""
 KEPT = 16
-"""Keys whose mass sparsity tells beside that of the top 10 %."""
+"""Keys whose mass sparsity tells, besides that of the top 10 %."""
 one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
 
 

@@ -1,4 +1,4 @@
-"""Is a step what it claims to be? Fingerprints of what was read, and rules over a whole series of them.
+"""Is a step what it claims to be? Fingerprints of what was read, and rules over all of a series.
 
 A fingerprint has a checksum (the sum of all 64-bit words of the tensor, modulo 2^64) and a sketch (values at 1024
 places that depend on the size alone). Two tensors with equal sketches and equal checksums are taken as identical;
@@ -33,37 +33,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Stored
-
 SAMPLES = 1024
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NEAR = 0.5  # a distance counts as a jump below this share of the distance it is compared with
 FLOOR = 0.05  # and only if that is more than this share of the longest distance to the last step
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread evenly and never align with rows
-
-
-def check_matrix(stored: Stored, tensor: str, file: str | None) -> None:
-    """Refuse what is no matrix of floating numbers."""
-    if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype not in FLOATS:
-        small = stored.dtype is None or stored.dtype.itemsize == 1
-        scales = ", and quantised ones with the scales that belong to them" if small else ""
-        raise CheckpointError(
-            f"{tensor} is {stored.dtype} {stored.shape}; only matrices of floating numbers can be measured{scales}",
-            file=file,
-            tensor=tensor,
-        )
-
-
-def check_finite(w: Tensor, tensor: str, file: str | None) -> None:
-    """Refuse NaN and infinity; one pass and no memory where all is well, because only then is the sum finite."""
-    if w.sum(dtype=torch.promote_types(w.dtype, torch.float32)).isfinite():
-        return
-    bad = int((~w.isfinite()).sum())
-    if bad:
-        raise CheckpointError(
-            f"{tensor} has {bad:,} of {w.numel():,} values that are NaN or infinite", file=file, tensor=tensor
-        )
 
 
 def sketch(w: Tensor) -> Tensor:
@@ -85,10 +58,10 @@ def checksum(w: Tensor) -> int:
     """
     raw = w.contiguous().reshape(-1).view(torch.uint8)
     raw = raw.clone() if raw.storage_offset() % 8 else raw  # part of a larger tensor: words must begin at its start
-    whole = raw.numel() // 8 * 8
+    end = raw.numel() // 8 * 8
     rest = torch.zeros(8, dtype=torch.uint8, device=raw.device)
-    rest[: raw.numel() - whole] = raw[whole:]
-    return int((raw[:whole].view(torch.int64).sum() + rest.view(torch.int64)[0]).item())
+    rest[: raw.numel() - end] = raw[end:]
+    return int((raw[:end].view(torch.int64).sum() + rest.view(torch.int64)[0]).item())
 
 
 def suspicions(
@@ -108,7 +81,8 @@ def suspicions(
     constant = {name for name, first in twins.items() if not any(first)}
     # If nothing at all ever changes, the series is one checkpoint under many names, and nothing was frozen.
     frozen = constant if len(constant) < len(twins) else set()
-    copies = _copies_of_the_first({name: first for name, first in twins.items() if name not in frozen}, len(steps))
+    trained = [first for name, first in twins.items() if name not in frozen]
+    copies = {at for at in range(1, len(steps)) if not any(first[at] for first in trained)}  # of the first step
     for name in sketches:
         if name in frozen or len(steps) < 2:
             continue
@@ -144,17 +118,11 @@ def _untouched(twins: Sequence[int]) -> int:
     return next(at for at, first in enumerate(twins) if first)
 
 
-def _copies_of_the_first(twins: Mapping[str, Sequence[int]], count: int) -> set[int]:
-    """The steps at which nothing differs from the first."""
-    return {at for at in range(1, count) if not any(first[at] for first in twins.values())}
-
-
 def _first_twins(sketches: np.ndarray, checksums: np.ndarray) -> list[int]:
     """For each step the first step with the same fingerprint, itself if it is the first."""
     first: dict[tuple[int, bytes], int] = {}
-    return [
-        first.setdefault((int(c), s.tobytes()), at) for at, (s, c) in enumerate(zip(sketches, checksums, strict=True))
-    ]
+    prints = [(int(c), s.tobytes()) for s, c in zip(sketches, checksums, strict=True)]
+    return [first.setdefault(each, at) for at, each in enumerate(prints)]
 
 
 def _identical(steps: Sequence[int], twins: Sequence[int]) -> dict[int, str]:

@@ -1,0 +1,182 @@
+"""`joma.scan.scan`: a series of checkpoints, found, measured, judged and recorded in one call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from joma.host.errors import BadInput
+from joma.host.words import counted
+from joma.runs import Run, plain_config
+from joma.scan.result.curves import Scan
+from joma.scan.sources.places import on_base, open_series
+from joma.scan.sources.series import Series
+from joma.scan.sweep.plan import Plan, plan
+from joma.scan.sweep.record import remember
+from joma.scan.sweep.sweeping import VERSION, sweep
+
+Progress = Callable[[str], None]
+BUDGET = 20.0
+"""Gigabytes of disk for downloads."""
+
+
+def scan(
+    source: str | Path,
+    *,
+    steps: str | Sequence[int] | None = None,
+    measures: str | Iterable[str] = ("stable_rank",),
+    groups: str | Iterable[str] | None = None,
+    patterns: Mapping[str, str] | None = None,
+    root: str | None = None,
+    base: str | Path | None = None,
+    text: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    seq_len: int | None = None,
+    device: str = "cpu",
+    jobs: int = 1,
+    out: str | Path | None = None,
+    budget: float = BUDGET,
+    fresh: bool = False,
+    keep_suspicious: bool = False,
+    progress: Progress | None = None,
+) -> Scan:
+    """Measure every checkpoint of a training run, as the command `joma scan` does.
+
+    Args:
+        source: a local file or folder (one checkpoint, or one per step), or a model on the Hugging Face hub.
+        steps: which steps, as numbers or as text ("0,1,1000:3000:1000"); None: all.
+        measures: names from `MEASURES`, also as one text with commas.
+        groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
+        patterns: further groups by name, each a regular expression that fits full tensor names.
+        root: which model, where a checkpoint holds several, such as "ema".
+        base: the folder of the model that adapters are merged with; "none": adapters are measured alone.
+        text: a file of text for measures that run the model, or its token ids as .npy.
+        tokenizer: a folder with one; None: that of the checkpoint, or of the folder that it lies in.
+        seq_len: tokens per window of the text. None: 512, or fewer where the text is shorter or the model was trained
+            on fewer. More than the positions of the model can take is refused; more than training had is warned of.
+        device: where it is measured: "cpu", "cuda" or "cuda:N".
+        jobs: checkpoints that are read at a time.
+        out: folder for the run that records all of it, and for downloads. A later call with the same folder measures
+            only what is missing. None: nothing is kept.
+        budget: gigabytes of disk for files of the hub that cannot be read in part.
+        fresh: measure again what is already recorded.
+        keep_suspicious: keep steps whose weights seem to be those of another step, and note them.
+        progress: called with a line for every step and for what is known before. A line in parentheses is a sign of
+            life from a step that takes long.
+
+    Returns:
+        The curves over the usable steps, what was left out and why. `violations` asks it for thresholds.
+
+    Raises `CheckpointError` where nothing can be measured, `NoneUsable` where no checkpoint can be opened, `BadInput`
+    where an argument cannot be used.
+
+    >>> import tempfile, torch
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({"h.0.mlp.c_fc.weight": torch.eye(4) + step}, f"{folder}/step{step}.safetensors")
+    ...     found = scan(folder, measures="stable_rank,spectral_norm")
+    >>> found.steps, list(found.curves), found.curves["stable_rank/mlp"].values.round(3).tolist()
+    ([0, 10], ['stable_rank/mlp', 'spectral_norm/mlp'], [[4.0], [1.002]])
+    """
+    if jobs < 1:
+        raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
+    report: Progress = progress or (lambda line: None)
+    text, tokenizer = (None if path is None else Path(path) for path in (text, tokenizer))
+    kept: AbstractContextManager[str | Path] = TemporaryDirectory() if out is None else nullcontext(out)
+    with kept as folder:
+        series = find_series(source, steps=steps, base=base, out=Path(folder), budget=budget)
+        report(f"{series.source}: {counted(len(series.places), 'checkpoint')}")
+        settled = plan(
+            series, measures=_names(measures), patterns=patterns, groups=None if groups is None else _names(groups),
+            root=root, text=text, tokenizer=tokenizer, seq_len=seq_len, device=device,
+        )  # fmt: skip
+        for line in _known_before(settled):
+            report(line)
+        identity = _identity(series, patterns or {}, root, base, text, tokenizer, seq_len)
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
+        path = Path(folder, "runs", f"scan-{name}-{identity}.sqlite")
+        with _opened_run(path, settled, fresh=fresh) as run:
+            found = sweep(
+                settled, run, jobs=jobs, keep_suspicious=keep_suspicious,
+                report=lambda line: report(line if line.startswith("[") else f"({line})"),
+            )  # fmt: skip
+            remember(run, found, series.steps)
+    return found if out is None else replace(found, run=path)
+
+
+def find_series(
+    source: str | Path,
+    *,
+    steps: str | Sequence[int] | None = None,
+    base: str | Path | None = None,
+    out: Path,
+    budget: float = BUDGET,
+) -> Series:
+    """The checkpoints that a scan would measure; the arguments are those of `scan`."""
+    if not 0 < budget < 1e9:
+        raise BadInput(f"budget must be a positive number of gigabytes, got {budget}", argument="budget")
+    series = open_series(source, downloads=out, budget=budget * 1e9).select(steps)
+    return series if base is None else on_base(series, base)
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
+
+
+def _known_before(settled: Plan) -> list[str]:
+    """What there is to say before the work, which may not be worth it. Groups that cover as many layers go together."""
+    alike: dict[tuple[int, int], list[str]] = {}
+    for group, pair in settled.coverage.items():
+        alike.setdefault(pair, []).append(group)
+    covered = [f"{', '.join(names)}: {k} of {counted(n, 'layer')} covered" for (k, n), names in alike.items()]
+    refused = [f"refused: {name}: {why}" for name, why in settled.refused.items()]
+    return [*covered, *refused, *(f"warning: {warning}" for warning in settled.warnings)]
+
+
+def _identity(
+    series: Series,
+    patterns: Mapping[str, str],
+    root: str | None,
+    base: str | Path | None,
+    text: Path | None,
+    tokenizer: Path | None,
+    seq_len: int | None,
+) -> str:
+    """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
+    digest = None if text is None else hashlib.sha256(text.read_bytes()).hexdigest()
+    identity: list[Any] = [series.source, sorted(patterns.items()), digest]
+    if root or tokenizer:
+        identity += [root, str(tokenizer and tokenizer.resolve())]
+    if base:
+        identity += ["base", str(base)]
+    if seq_len:
+        identity += ["seq_len", seq_len]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
+
+
+def _opened_run(path: Path, settled: Plan, *, fresh: bool) -> Run:
+    """The run to add to. It is never finished: a training run that goes on brings further steps."""
+    config = plain_config(settled.config())
+    if fresh:
+        Run.delete(path)
+    if not path.exists():
+        return Run.create(path, study="scan", config=config, version=VERSION)
+    run = Run.open(path, write=True)
+    if run.version == VERSION and run.config == config:
+        return run
+    version = run.version
+    run.close()
+    why = "was measured from other tensors"
+    if version != VERSION:
+        why = (
+            f"was measured by version {version} of joma scan, and this is version {VERSION}: joma report and joma "
+            "export still read it, but nothing can be added"
+        )
+    raise BadInput(f"{path} {why}; start over with a fresh run", argument="fresh")

@@ -1,0 +1,394 @@
+"""What a sweep will read, settled by a look at a few checkpoints before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.host.devices import lacking
+from joma.host.errors import BadInput, asked_for
+from joma.host.words import brief, counted
+from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
+from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
+from joma.scan.formats.tensor_file import check_matrix
+from joma.scan.measures import Measure, ModelMeasure, PairMeasure, WeightMeasure, chosen
+from joma.scan.model.running import config_of
+from joma.scan.model.text import describe_windows, tokens_of
+from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
+from joma.scan.names.roots import root_notes
+from joma.scan.sources.folder import LocalFolder
+from joma.scan.sources.series import Place, Series
+
+Groups = dict[str, tuple[str, ...]]
+"""The tensors of every group, by layer."""
+_CONFIGS = 8  # checkpoints that are asked for a config, until one has it
+_LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
+GATED = 256
+"""Tensors of a group that the integrity gate looks at: of more, as of experts, so many that lie evenly among them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and what every checkpoint of the series must therefore hold.
+
+    - series: the checkpoints
+    - measures: what is measured, by name
+    - model_type: the architecture that config.json names; None without one
+    - groups: the tensors of every group that is read, by layer
+    - known: the same for all groups that were found, read or not
+    - shapes: the shape of every tensor that is read
+    - device: where it is measured
+    - tokens: the text, for measures that run the model; None without one
+    - refused: measures that were asked for and that this model cannot give, with the reason
+    - coverage: how many layers each group covers, and how many there are
+    - notes: what was done to read the checkpoints, and how the text is cut
+    - warnings: why numbers may not describe the trained model
+    - seq_len: tokens per window of the text; None without a text
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
+    ...     settled = plan(open_series(folder, downloads=Path(folder)))
+    >>> list(settled.wanted())
+    ['stable_rank/mlp', 'sketch/mlp', 'checksum/mlp']
+    """
+
+    series: Series
+    measures: Mapping[str, Measure]
+    model_type: str | None
+    groups: Mapping[str, tuple[str, ...]]
+    known: Mapping[str, tuple[str, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
+    device: torch.device
+    tokens: Tensor | None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    seq_len: int | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def config(self) -> dict[str, Any]:
+        """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
+        known = {group: list(names) for group, names in self.known.items()}
+        return {"source": self.series.source, "model_type": self.model_type, "groups": known}
+
+    def weight_names(self, group: str) -> dict[str, WeightMeasure]:
+        """The curves of a group, by name."""
+        return {
+            f"{name}/{group}": measure
+            for name, measure in self.measures.items()
+            if isinstance(measure, WeightMeasure) and (measure.group == EMBEDDING) == (group == EMBEDDING)
+        }
+
+    def model_names(self) -> dict[str, str]:
+        """The curves of the running model, each with the statistic that it shows."""
+        running = [measure for measure in self.measures.values() if isinstance(measure, ModelMeasure)]
+        return {name: statistic for measure in running for name, statistic in measure.curves.items()}
+
+    def pair_measures(self) -> dict[str, PairMeasure]:
+        """Measures of two neighbouring checkpoints, by name."""
+        return {name: measure for name, measure in self.measures.items() if isinstance(measure, PairMeasure)}
+
+    def curve_names(self) -> list[str]:
+        """All curves that have a number at every step, in order; those of pairs are not among them."""
+        return [*(name for group in self.groups for name in self.weight_names(group)), *self.model_names()]
+
+    def gated(self, group: str) -> tuple[str, ...]:
+        """The tensors of a group whose fingerprints are kept."""
+        names = self.groups[group]
+        stride = -(-len(names) // GATED)
+        return names[::stride] if stride > 1 else names
+
+    def wanted(self) -> dict[str, str | None]:
+        """What a complete step has in the run: names, each with the group of tensors that it comes from."""
+        names: dict[str, str | None] = {}
+        for group in self.groups:
+            names |= dict.fromkeys(self.weight_names(group), group)
+        names |= dict.fromkeys(self.model_names(), None)
+        for group in self.groups:
+            names |= {f"sketch/{group}": group, f"checksum/{group}": group}
+        return names
+
+
+def plan(
+    series: Series,
+    *,
+    measures: Iterable[str] = ("stable_rank",),
+    patterns: Mapping[str, str] | None = None,
+    groups: Sequence[str] | None = None,
+    root: str | None = None,
+    text: Path | None = None,
+    tokenizer: Path | None = None,
+    seq_len: int | None = None,
+    device: str = "cpu",
+) -> Plan:
+    """Settle what a sweep of `series` reads. The other arguments are those of `joma.scan.scan`, which explains them.
+
+    A measure that the architecture cannot give is refused here, before its weights are read; the others stay.
+    Raises CheckpointError where none is left, architectures are mixed or the matrices cannot be found, NoneUsable
+    where no checkpoint can be opened.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
+    ...     plan(open_series(folder, downloads=Path(folder))).groups
+    {'mlp': ('h.0.mlp.c_fc.weight',)}
+    """
+    asked = chosen(measures)
+    with asked_for():
+        missing = lacking(device)
+    if missing:
+        raise BadInput(str(missing), argument="device")
+    running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
+    _must_have_text(asked, running, text, tokenizer, seq_len)
+    refused, read_by = _configs(series, running)
+    kept = {name: measure for name, measure in asked.items() if name not in refused}
+    if not kept:
+        raise CheckpointError(next(iter(refused.values())))
+    look = _agreed(series, _Wanted(kept, patterns or {}, None if groups is None else tuple(groups), root))
+    refused |= look.refused
+    kept = {name: measure for name, measure in kept.items() if name not in refused}
+    notes = [*series.notes, *look.notes]
+    read = None
+    if read_by is not None and text is not None:
+        read = _read(*read_by, text, tokenizer, seq_len)
+        readers = [name for name in running if name in kept]
+        notes += [describe_windows(readers, text, read.seq_len, len(read.tokens)), *read.notes]
+    if not look.groups:
+        notes.append("no matrices were found by name, so steps were not compared with each other")
+    return Plan(
+        series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), read and read.tokens,
+        refused, look.coverage, tuple(notes), read.warnings if read else (), read and read.seq_len,
+    )  # fmt: skip
+
+
+class _Read(NamedTuple):
+    """A text as it will be read, and what is to be said of its windows."""
+
+    tokens: Tensor
+    seq_len: int
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def _read(place: Place, config: Any, text: Path, tokenizer: Path | None, asked: int | None) -> _Read:
+    if asked is not None:
+        must_take(config, asked)
+    tokens = tokens_of(place, config, text, tokenizer, seq_len=asked)
+    seq_len = min(default_seq_len(config), len(tokens)) if asked is None else asked
+    beyond, unknown = beyond_training(config, seq_len), unknown_training(config, seq_len)
+    return _Read(tokens, seq_len, (beyond,) if beyond else (), (unknown,) if unknown else ())
+
+
+def _must_have_text(
+    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None, seq_len: int | None
+) -> None:
+    if running and text is None:
+        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
+    names = ",".join(asked)
+    if text is not None and not running:
+        what = f"text is for measures that run the model, but measures {names} does not read a text"
+        raise BadInput(what, argument="text")
+    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
+        if given is not None and text is None:
+            what = f"{argument} is for a text, but measures {names} does not read one"
+            raise BadInput(what, argument=argument)
+
+
+def _configs(
+    series: Series, running: Mapping[str, ModelMeasure | PairMeasure]
+) -> tuple[dict[str, str], tuple[Place, Any] | None]:
+    """Measures that run the model: those refused, with the reason, and for the others a place with its config.
+
+    The first place whose config can be read speaks for all; one that differs is a fault of its step.
+    """
+    refused: dict[str, str] = {}
+    read_by: tuple[Place, Any] | None = None
+    for name, measure in running.items():
+        try:
+            if isinstance(measure, PairMeasure) and len(series.places) < 2:
+                one = f"{series.source} has one alone"
+                raise CheckpointError(f"{name} is of the change between two checkpoints, and {one}")
+            place, config = _first_config(series)
+            measure.must_suit(config, place.name)
+            read_by = place, config
+        except CheckpointError as error:
+            refused[name] = str(error)
+    return refused, read_by
+
+
+def _first_config(series: Series) -> tuple[Place, Any]:
+    first: CheckpointError | None = None
+    for place in series.places[:_CONFIGS]:
+        try:
+            return place, config_of(place)
+        except CheckpointError as error:
+            first = first or error
+    raise first or CheckpointError(f"{series.source} has no checkpoint")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a user asked for: measures by name, patterns, the groups to keep to (None: all), and the root."""
+
+    measures: Mapping[str, Measure]
+    patterns: Mapping[str, str]
+    groups: tuple[str, ...] | None = None
+    root: str | None = None
+
+    def of(self, group: str) -> list[str]:
+        """The measures of matrices (MLP), or of the embedding."""
+        return [n for n, m in self.measures.items() if isinstance(m, WeightMeasure) and m.group == group]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one checkpoint holds of what is wanted. refused: measures whose tensors it does not have, and why."""
+
+    place: Place
+    model_type: str | None
+    groups: Groups
+    known: Groups
+    shapes: dict[str, tuple[int, ...]]
+    refused: dict[str, str]
+    coverage: dict[str, tuple[int, int]]
+    notes: tuple[str, ...]
+
+
+def _agreed(series: Series, wanted: _Wanted) -> _Look:
+    """What most of a few checkpoints hold; without a majority nobody can say which checkpoint is the odd one."""
+    _must_be_one_model_type(series)
+    looks = _looks(series, wanted)
+    kinds = Counter(look.model_type for look in looks if look.model_type is not None)
+    kind = kinds.most_common(1)[0][0] if kinds else None  # a checkpoint without config.json is of no other kind
+    signatures = [repr((look.model_type or kind, look.groups, look.shapes)) for look in looks]
+    votes = Counter(signatures)
+    signature, count = votes.most_common(1)[0]
+    if len(votes) > 1 and count < 2:
+        both = f"{_described(looks[0])}, but {_described(looks[1])}; scan them separately"
+        raise CheckpointError(f"{series.source} mixes architectures: {both}")
+    agreeing = [look for look, each in zip(looks, signatures, strict=True) if each == signature]
+    return min(agreeing, key=lambda look: look.model_type is None)  # one with a config can also be run
+
+
+def fault_of(place: Place, error: CheckpointError, measure: str | None = None) -> Fault:
+    """An error as what a report lists."""
+    return Fault(place.step, place.name, error.file, error.tensor, str(error), measure)
+
+
+def _must_be_one_model_type(series: Series) -> None:
+    """Local configs are cheap to read, so a folder of different models is refused before any of them is measured."""
+    first: dict[str, str] = {}
+    for place in series.places:
+        if not isinstance(place, LocalFolder):
+            continue
+        try:
+            kind = place.model_type()
+        except CheckpointError:
+            continue  # the sweep will report it with its step
+        if kind is not None:
+            first.setdefault(kind, place.name)
+    if len(first) > 1:
+        (one, at), (other, there) = list(first.items())[:2]
+        raise CheckpointError(f"{series.source} mixes architectures: {at} is {one}, {there} is {other}")
+
+
+def _looks(series: Series, wanted: _Wanted) -> list[_Look]:
+    """The first, last and middle checkpoints, or others in place of those that cannot be opened."""
+    places = list(series.places)
+    ends = [places[0], places[-1], places[len(places) // 2]]
+    order = list({place.step: place for place in [*ends, *places]}.values())
+    looks: list[_Look] = []
+    faults: list[Fault] = []
+    unknown: list[UnknownNames] = []
+    for place in order:
+        if len(looks) == _LOOKS:
+            break
+        try:
+            looks.append(_look(place, wanted))
+        except CheckpointError as error:
+            faults.append(fault_of(place, error))
+            unknown += [error] if isinstance(error, UnknownNames) else []
+            if len(unknown) == _LOOKS:
+                break
+    if not looks and unknown:
+        raise unknown[0]
+    if not looks:
+        raise NoneUsable(series.source, sorted(faults, key=lambda fault: fault.step))
+    return looks
+
+
+def _look(place: Place, wanted: _Wanted) -> _Look:
+    kind, refused = place.model_type(), dict[str, str]()
+    with place.open() as checkpoint:
+        names = checkpoint.names()
+
+        def shape(name: str) -> tuple[int, ...]:
+            return checkpoint.stored(name).shape
+
+        known = find_groups(names, wanted.patterns, root=wanted.root, shape=shape, model_type=kind)
+        groups = _chosen(known, wanted, names, kind, refused)
+        for group, name in [(group, name) for group, tensors in groups.items() for name in tensors]:
+            try:
+                check_matrix(checkpoint.stored(name), name, checkpoint.file_of(name))
+            except CheckpointError as error:
+                what = f"the pattern {group}: {error}" if group in wanted.patterns else str(error)
+                raise UnknownNames(what, argument="patterns" if group in wanted.patterns else "") from None
+        shapes = {name: shape(name) for tensors in groups.values() for name in tensors}
+        notes = (*root_notes(names, wanted.root), *checkpoint.notes())
+        return _Look(place, kind, groups, known, shapes, refused, coverage(groups, names), notes)
+
+
+def _chosen(known: Groups, wanted: _Wanted, names: list[str], kind: str | None, refused: dict[str, str]) -> Groups:
+    """The groups to read. A measure whose tensors are not there is refused; only if none is left that is an error."""
+    groups: Groups = {}
+    failed: UnknownNames | None = None
+    for of in (MLP, EMBEDDING):
+        if not (measures := wanted.of(of)):
+            continue
+        try:
+            embedding = of == EMBEDDING
+            groups |= pick_groups(known, [of], names, kind) if embedding else _matrices(known, wanted, names, kind)
+        except UnknownNames as error:
+            failed = failed or error
+            refused |= dict.fromkeys(measures, str(error))
+    if failed and len(refused) == len(wanted.measures):
+        raise failed
+    if groups or not known:
+        return groups
+    # Where only the running model is measured, the integrity gate looks at one group, whichever there is.
+    gated = MLP if MLP in known else next(iter(known))
+    return {gated: known[gated]}
+
+
+def _matrices(known: Groups, wanted: _Wanted, names: list[str], kind: str | None) -> Groups:
+    """All groups of matrices, or those that were named: "attention" and "mlp" stand for several where there is none."""
+    if wanted.groups is None:
+        must = [*([] if matrix_groups(known) else [MLP]), *(each for each in wanted.patterns if each != EMBEDDING)]
+        picked = pick_groups(known, must, names, kind)
+        return {**{group: known[group] for group in matrix_groups(known)}, **picked}
+    found: Groups = {}
+    for group in wanted.groups:
+        if group not in {*known, MLP, "attention"}:
+            raise BadInput(f"{group} is none of the groups found here: {', '.join(known)}", argument="groups")
+        found |= {group: known[group]} if group in known else pick_groups(known, [group], names, kind)
+    return found
+
+
+def _described(look: _Look) -> str:
+    names = [name for group in look.groups.values() for name in group]
+    such = f" such as {names[0]} {look.shapes[names[0]]}" if names else ""
+    return f"{look.place.name} has {counted(len(names), 'matrix', 'matrices')}{such}"
