@@ -19,7 +19,7 @@ def checkpoint(tmp_path):
     [
         (["--device", "tpu"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         (["--measures", "entropi"], "got 'entropi' (--measures NAMES)"),
-        (["--root", "ema"], "no weights under 'ema'; it holds one model, so no root is needed"),
+        (["--root", "ema"], "no weights under 'ema'; it holds one model, so no root is needed (--root NAME)"),
         (["--measures", "entropy"], "no text is given (--text FILE)"),
     ],
 )

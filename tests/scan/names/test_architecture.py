@@ -10,7 +10,7 @@ from checkpoint_series import save_model
 from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
-from joma.scan.errors import CheckpointError, UnknownNames
+from joma.scan.errors import UnknownNames
 from joma.scan.formats.parts import part_of
 from joma.scan.names.architecture import coverage, find_groups, located, matrix_groups, pick_groups, read_patterns
 from joma.scan.names.roots import choose_root, root_notes, roots
@@ -418,7 +418,7 @@ def test_which_of_two_models_is_not_guessed():
     with pytest.raises(UnknownNames, match="several sets of weights, student and teacher; choose one as root student"):
         find_groups(names, {})
     assert len(find_groups(names, {}, root=".")["mlp"]) == 4
-    with pytest.raises(UnknownNames, match="no weights under 'other'; --root must be one of student, teacher"):
+    with pytest.raises(UnknownNames, match="no weights under 'other'; root must be one of student, teacher"):
         choose_root(names, "other")
 
 
@@ -441,5 +441,5 @@ def test_an_average_never_joins_the_optimizer():
 def test_patterns_that_are_none(option):
     with pytest.raises(BadInput, match="pattern"):
         read_patterns([option])
-    with pytest.raises(CheckpointError, match="twice"):
+    with pytest.raises(BadInput, match="two patterns"):
         read_patterns(["a=x", "a=y"])
