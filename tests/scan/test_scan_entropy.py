@@ -232,7 +232,7 @@ def test_a_config_alone_says_whether_a_model_attends(kind, sentence):
 
 
 def test_entropy_does_not_ask_for_names_of_matrices(series, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr("joma.scan.sweep.plan.find_groups", lambda *_, **__: {})
+    monkeypatch.setattr(sys.modules["joma.scan.sweep.plan"], "find_groups", lambda *_, **__: {})
     status, found = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
     assert (status, list(found["curves"]), found["steps"]) == (0, ["entropy"], [0, 1, 2, 10, 100])
     assert any("were not compared with each other" in note for note in found["notes"])

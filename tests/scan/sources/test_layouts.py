@@ -284,7 +284,7 @@ def test_a_hub_that_cannot_be_reached_names_the_copy_in_the_cache(tmp_path, monk
     def unreachable(self):
         raise CheckpointError(f"{self.repository}: the hub cannot be reached (ConnectError)")
 
-    monkeypatch.setattr(hub.HubModel, "found", unreachable)
+    monkeypatch.setattr(hub.HubModel, "series", unreachable)
     monkeypatch.setenv("HF_HUB_CACHE", str(cached("main")(tmp_path).parent))
     with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE=1 reads the copy in the cache"):
         open_series("owner/tiny", downloads=tmp_path)

@@ -16,7 +16,7 @@ from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, adapter_recipes
 from joma.scan.formats.parts import Part, part_of
 from joma.scan.formats.quantised import quantised_recipes
-from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, parsed_json
+from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, closed_on_error, parsed_json
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
@@ -58,7 +58,7 @@ class Checkpoint:
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
         self._place: dict[str, str] = dict(index or {})
-        try:
+        with closed_on_error(self):
             for file in files if index is None else ():
                 for tensor in self._opened(file).tensors:
                     if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
@@ -67,9 +67,6 @@ class Checkpoint:
                     self._place[tensor] = file
             self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
             self._recipes |= adapter_recipes(self._place, adapter)
-        except BaseException:
-            self.close()
-            raise
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:

@@ -41,11 +41,6 @@ class _Index(Plain): ...
 class _Info(Plain): ...
 
 
-def _size(value: Any = ()) -> Any:
-    """torch.Size, made from a tuple."""
-    return value if isinstance(value, tuple) else Plain()
-
-
 _HERE = "torch.distributed.checkpoint"
 _ALLOWED: dict[str, Any] = {
     f"{_HERE}.metadata.Metadata": _Metadata,
@@ -68,7 +63,7 @@ _ALLOWED: dict[str, Any] = {
         ),
         Plain,
     ),
-    "torch.Size": _size,
+    "torch.Size": lambda value=(): value if isinstance(value, tuple) else Plain(),
     **{str(kind): kind for kind in (getattr(torch, name) for name in dir(torch)) if isinstance(kind, torch.dtype)},
 }
 
@@ -93,10 +88,10 @@ class Described:
 
 
 class DcpFolder(TensorFile):
-    """The tensors of such a folder. metadata: the bytes of `.metadata`. open_file: opens one of its files by name."""
+    """The tensors of such a folder."""
 
     def __init__(self, name: str, metadata: bytes, open_file: Callable[[str], Bytes]) -> None:
-        """name: the folder. metadata, open_file: as the class says."""
+        """name: the folder. metadata: the bytes of `.metadata`. open_file: opens one of its files by name."""
         self.name = name
         self._open_file = open_file
         self._files: dict[str, Bytes] = {}

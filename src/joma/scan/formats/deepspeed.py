@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Stored, TensorFile
+from joma.scan.formats.tensor_file import Stored, TensorFile, closed_on_error
 from joma.scan.formats.torch_file import TorchFile
 
 MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
@@ -60,12 +60,12 @@ class Source:
 
 
 class JoinedFile(TensorFile):
-    """Tensors that are each made of one part or several; files: all that are closed with this. name: for messages."""
+    """Tensors that are each made of one part or several."""
 
     def __init__(
         self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = ()
     ) -> None:
-        """name, files: as the class says. parts: of every tensor, in order. notes: what is said of the joining."""
+        """files: all that are closed with this. parts: of every tensor, in order. notes: what the joining did."""
         self.name = name
         self.notes = tuple(notes)
         self._files = tuple(files)
@@ -130,30 +130,24 @@ def _dimension(tensor: str, stored: Stored) -> int | None:
     return -1 if _EVERYWHERE.fullmatch(tensor) or len(stored.shape) == 0 else None
 
 
-def consolidated(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
-    """The weights of `consolidated.00.pth`, ..., as Llama was first published."""
-    ranks = {int(found[1]): name for name in names if (found := PUBLISHED.fullmatch(name))}
+def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
+    """The weights of `mp_rank_*` files, or of `consolidated.00.pth`, ..., as Llama was first published.
+
+    names: these files, all of them. open_file: opens one. where: the folder.
+    """
+    published = not MODEL.fullmatch(names[0])
+    pattern, prefix = (PUBLISHED, "") if published else (MODEL, "module.")
+    ranks = {int(found[1]): name for name in names if (found := pattern.fullmatch(name))}
     files = _opened(_in_order(ranks, where), open_file)
     parts: dict[str, list[Source]] = {}
     for file in files:
-        for name in file.tensors:
-            parts.setdefault(name, []).append(Source(file, name))
-    return _joined(where, files, parts, "tensor-parallel files (consolidated.*)")
-
-
-def model_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
-    """The weights of `mp_rank_*` files. names: these files, all of them."""
-    ranks = _in_order({int(found[1]): name for name in names if (found := MODEL.fullmatch(name))}, where)
-    files = _opened(ranks, open_file)
-    parts: dict[str, list[Source]] = {}
-    for file in files:
-        inside = [name for name in file.tensors if name.startswith("module.")]
-        if not inside:
+        inside = [name for name in file.tensors if name.startswith(prefix)]
+        if not inside and not published:
             _close(files)
             raise file.wrong("holds no weights under 'module'; those of a pipeline are in layer_* files beside it")
         for name in inside:
-            parts.setdefault(name.removeprefix("module."), []).append(Source(file, name))
-    return _joined(where, files, parts, "tensor-parallel files (mp_rank_*)")
+            parts.setdefault(name.removeprefix(prefix), []).append(Source(file, name))
+    return _joined(where, files, parts, f"tensor-parallel files ({'consolidated.*' if published else 'mp_rank_*'})")
 
 
 def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
@@ -186,38 +180,32 @@ def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFil
 
 def _joined(where: str, files: list[TorchFile], parts: dict[str, list[Source]], what: str) -> JoinedFile:
     count = max(map(len, parts.values()), default=0)
-    try:
+    with closed_on_error(*files):
         uneven = next((name for name, sources in parts.items() if len(sources) not in (1, count)), None)
         if uneven is not None:
             raise CheckpointError(f"{uneven} is in only some of the {count} {what} of {where}", tensor=uneven)
         note = f"every weight was joined from {count} {what}"
         return JoinedFile(where, files, parts, [note] if count > 1 else [])
-    except BaseException:
-        _close(files)
-        raise
 
 
 class ZeroFile(TensorFile):
-    """The weights of ZeRO stage 3. names: the `zero_pp_rank_*` files. open_file: opens one. where: the folder."""
+    """The weights of ZeRO stage 3."""
 
     def __init__(self, names: Sequence[str], open_file: Open, where: str) -> None:
-        """names, open_file, where: as the class says."""
+        """names: the `zero_pp_rank_*` files. open_file: opens one. where: the folder."""
         self.name = where
         self.notes = ("the weights are the 32-bit ones of the optimizer, joined from the slices of ZeRO stage 3",)
         self._files: list[TorchFile] = []
-        try:
-            model, optim = (self._ranks(names, kind) for kind in ("model", "optim"))
-            if len(model) != len(optim):
-                raise self.wrong(f"holds {len(model)} files of the model and {len(optim)} of the optimizer")
+        model, optim = (self._ranks(names, kind) for kind in ("model", "optim"))
+        if len(model) != len(optim):
+            raise self.wrong(f"holds {len(model)} files of the model and {len(optim)} of the optimizer")
+        with closed_on_error(self):
             self._files = _opened(optim, self._explained(open_file))
             self._flat = [_flat(file) for file in self._files]
             models = _opened(model, self._explained(open_file))
             self._files += models
             self._places = self._layout(_shapes(models[0], "param_shapes"))
             self._frozen = _frozen(models)
-        except BaseException:
-            self.close()
-            raise
         shapes = {name: shape for name, (shape, _) in [*self._places.items(), *self._frozen.items()]}
         self.tensors = {name: Stored(shape, torch.float32) for name, shape in shapes.items()}
 

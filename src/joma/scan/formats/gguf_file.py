@@ -19,7 +19,7 @@ from torch import Tensor
 
 from joma.host import limits
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Bytes, Stored, Stream, TensorFile
+from joma.scan.formats.tensor_file import Bytes, Stored, Stream, TensorFile, closed_on_error
 
 _PLAIN = {
     0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 27: torch.int64,
@@ -38,12 +38,9 @@ class GgufFile(TensorFile):
         """source: where the bytes are; it is closed with this."""
         self.name = source.name
         self._source = source
-        try:
+        with closed_on_error(source):
             described = _Header(source).tensors()
             self._places = {name: self._place(name, *entry) for name, entry in described.items()}
-        except BaseException:
-            source.close()
-            raise
         self.tensors = {
             name: Stored(shape, _PLAIN.get(kind, torch.float32)) for name, (kind, shape, _) in described.items()
         }

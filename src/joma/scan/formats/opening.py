@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, Factors, factors_of, plain_name
 from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, parts_of_one
 from joma.scan.formats.dcp import METADATA, DcpFolder
-from joma.scan.formats.deepspeed import ZeroFile, consolidated, layer_states, model_states
+from joma.scan.formats.deepspeed import ZeroFile, layer_states, rank_states
 from joma.scan.formats.gguf_file import GgufFile
 from joma.scan.formats.safetensors_file import SafetensorsFile
-from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, parsed_json, small_file
+from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, closed_on_error, parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
 _INSIDE = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint")
@@ -27,13 +28,8 @@ ALONE = Path()
 _CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
 
-def opener(path: Path) -> Callable[[], TensorFile]:
-    """How a local file of tensors is opened: the ending decides the format."""
-    return lambda: opened_file(path)
-
-
 def opened_file(path: Path) -> TensorFile:
-    """A local file of tensors."""
+    """A local file of tensors: the ending decides the format."""
     if path.suffix == ".safetensors":
         return SafetensorsFile(LocalBytes(path))
     return GgufFile(LocalBytes(path)) if path.suffix == ".gguf" else TorchFile(path)
@@ -47,7 +43,7 @@ def open_file(path: Path) -> Checkpoint:
         what = f"{path} is one part of a checkpoint in several files; name the folder {path.parent}"
         raise CheckpointError(what, file=path.name)
     adapter = _json(path.parent / CONFIG) if path.name.startswith("adapter_model.") else None
-    return Checkpoint({path.name: opener(path)}, None, config=_config(path.parent), adapter=adapter)
+    return Checkpoint({path.name: partial(opened_file, path)}, None, config=_config(path.parent), adapter=adapter)
 
 
 def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Checkpoint:
@@ -58,17 +54,16 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
     """
     together = weights.kind not in ("", "adapter")
     adapter = _json(path / CONFIG) if weights.kind == "adapter" else None
-    files = {file: opener(path / file) for file in weights.files}
+    files: dict[str, Callable[[], TensorFile]] = {
+        file: partial(opened_file, path / file) for file in (() if together else weights.files)
+    }
     if together:
-        files = {weights.files[0]: lambda: _together(path, weights)}
+        files = {weights.files[0]: partial(_together, path, weights)}
     checkpoint = Checkpoint(files, None if together else weights.index, config=_config(path), adapter=adapter)
-    try:
+    with closed_on_error(checkpoint):
         checkpoint.open_all()
         found = _base_of(path, base) if weights.kind == "adapter" else None
         return checkpoint if found is None else _merged(path, checkpoint, found)
-    except BaseException:
-        checkpoint.close()
-        raise
 
 
 def weights_folder(path: Path) -> Path:
@@ -90,25 +85,16 @@ def weights_folder(path: Path) -> Path:
 
 
 _JOINED: dict[str, Callable[[Sequence[str], Callable[[str], TorchFile], str], TensorFile]] = {
-    "layers": layer_states,
-    "ranks": model_states,
-    "consolidated": consolidated,
-    "zero": ZeroFile,
-}
+    "layers": layer_states, "ranks": rank_states, "consolidated": rank_states, "zero": ZeroFile
+}  # fmt: skip
 
 
 def _together(path: Path, weights: Weights) -> TensorFile:
-    def torch_file(name: str) -> TorchFile:
-        return TorchFile(path / name)
-
     if weights.kind != "dcp":
-        return _JOINED[weights.kind](weights.files, torch_file, str(path))
+        return _JOINED[weights.kind](weights.files, lambda name: TorchFile(path / name), str(path))
     folder = DcpFolder(str(path), small_file(path / METADATA), lambda name: LocalBytes(path / name))
-    try:
+    with closed_on_error(folder):
         folder.open_all()
-    except BaseException:
-        folder.close()
-        raise
     return folder
 
 
@@ -134,12 +120,9 @@ def _merged(path: Path, adapter: Checkpoint, base: Path) -> Checkpoint:
     if weights.kind == "adapter":
         raise CheckpointError(f"{base} is an adapter itself, and no base for {path}", file=CONFIG)
     below = open_folder(base, weights)
-    try:
+    with closed_on_error(below):
         merged = MergedFile(below, adapter, _json(path / CONFIG) or {}, f"{path.name} on {base}")
         return Checkpoint({f"{path.name} (with its base)": lambda: merged}, None)
-    except BaseException:
-        below.close()
-        raise
 
 
 def _weights_in(folder: Path) -> Weights:
@@ -170,14 +153,10 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 class MergedFile(TensorFile):
-    """The tensors of a base; those that an adapter changes come out changed, in float32.
-
-    base, adapter: their checkpoints, which are closed with this. settings: what adapter_config.json says. name: for
-    messages.
-    """
+    """The tensors of a base; those that an adapter changes come out changed, in float32."""
 
     def __init__(self, base: Checkpoint, adapter: Checkpoint, settings: Mapping[str, Any], name: str) -> None:
-        """base, adapter, settings, name: as the class says."""
+        """base, adapter: their checkpoints, which are closed with this. settings: what adapter_config.json says."""
         self.name = name
         self._base, self._adapter = base, adapter
         start = settings.get("init_lora_weights")

@@ -34,18 +34,19 @@ class Refused(ValueError):
 
 
 class Plain:
-    """A stand-in: the state of an object, and nothing that it could do."""
+    """A stand-in for an object: what it was made from, its state, and nothing that it could do."""
 
-    __slots__ = ("state",)
+    __slots__ = ("given", "state")
+    given: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *_: Any) -> Plain:
+    def __new__(cls, *given: Any, **_: Any) -> Plain:
         made = super().__new__(cls)
-        made.state = None
+        made.given, made.state = given, None
         return made
 
-    def __init__(self, *_: Any) -> None:
-        """What the object was made from is not kept."""
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """All is done before: an unpickler may leave this out."""
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -124,59 +125,32 @@ _NUMBERS = {
 _one_at_a_time = threading.Lock()  # what torch allows, it allows in all threads
 
 
-class StandIn:
-    """What stands for an object of a class that is not imported."""
-
-    def __init__(self, *given: Any, **_: Any) -> None:
-        """given: what the object was made from."""
-        self.given = given
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class Namespace(StandIn):
-    """Stands for argparse.Namespace."""
-
-    def __new__(cls, *_: Any) -> Namespace:
-        made = super().__new__(cls)
-        made.state = None
-        return made
-
-
-class NumberType(StandIn):
+class _NumberType(Plain):
     """Stands for numpy.dtype."""
-
-
-class NumberArray(StandIn):
-    """Stands for numpy.ndarray."""
 
 
 def _scalar(kind: Any = None, data: Any = None) -> Any:
     """One of numpy's numbers as one of Python's; a stand-in where it is no plain number."""
-    name = kind.given[0] if isinstance(kind, NumberType) and kind.given else None
+    name = kind.given[0] if isinstance(kind, _NumberType) and kind.given else None
     data = data.encode("latin-1") if isinstance(data, str) else data
     code = _NUMBERS.get(name) if isinstance(name, str) else None
     if code is None or not isinstance(data, bytes) or len(data) != struct.calcsize("<" + code):
-        return StandIn()
+        return Plain()
     big = isinstance(kind.state, tuple) and len(kind.state) > 1 and kind.state[1] == ">"
     return struct.unpack((">" if big else "<") + code, data)[0]
 
 
 _DEEPSPEED = (
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-    "deepspeed.runtime.zero.config.ZeroStageEnum",
-    "deepspeed.utils.tensor_fragment.fragment_address",
-)
+    "runtime.fp16.loss_scaler.LossScaler", "runtime.fp16.loss_scaler.DynamicLossScaler",
+    "runtime.zero.config.ZeroStageEnum", "utils.tensor_fragment.fragment_address",
+)  # fmt: skip
 _ALLOWED: list[Any] = [
-    (Namespace, "argparse.Namespace"),
-    (NumberType, "numpy.dtype"),
-    (NumberArray, "numpy.ndarray"),
-    *((lambda *_: NumberArray(), f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+    (Plain, "argparse.Namespace"),
+    (_NumberType, "numpy.dtype"),
+    (Plain, "numpy.ndarray"),
+    *((Plain, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
     *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
-    *((type(name.rpartition(".")[2], (Namespace,), {}), name) for name in _DEEPSPEED),
+    *((Plain, f"deepspeed.{name}") for name in _DEEPSPEED),
 ]
 
 

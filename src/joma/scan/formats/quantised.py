@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -42,56 +42,53 @@ def quantised_recipes(names: Collection[str], config: Mapping[str, Any]) -> dict
     return dict(made for name in names if (made := _recipe_at(name, there, settings)))
 
 
-def _recipe_at(name: str, there: Any, settings: Mapping[str, Any]) -> tuple[str, Recipe] | None:
+def _recipe_at(name: str, there: Collection[str], settings: Mapping[str, Any]) -> tuple[str, Recipe] | None:
     """The recipe whose first part has this name, with what it makes."""
     stem, _, last = name.rpartition(".")
     weight = f"{stem}.weight"
+
+    def present(*parts: str) -> tuple[str, ...]:
+        return tuple(part for part in parts if part in there)
+
     if last == "qweight":
-        wanted: tuple[str, ...] = (name, f"{stem}.qzeros", f"{stem}.scales", f"{stem}.g_idx")
-        return weight, Packed(tuple(part for part in wanted if part in there), settings)
+        return weight, Packed(present(name, f"{stem}.qzeros", f"{stem}.scales", f"{stem}.g_idx"), settings)
     if last == "SCB" and weight in there:
-        wanted = (weight, name, f"{stem}.weight_format")
-        return weight, Int8(tuple(part for part in wanted if part in there))
+        return weight, Int8(present(weight, name, f"{stem}.weight_format"))
     if (state := _STATE.fullmatch(name)) and state[1] in there:
-        wanted = tuple(f"{state[1]}.{part}" for part in ("absmax", "quant_map", "nested_absmax", "nested_quant_map"))
-        return state[1], FourBit((state[1], name, *(part for part in wanted if part in there)))
+        tables = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
+        return state[1], FourBit(present(state[1], name, *(f"{state[1]}.{part}" for part in tables)))
     if last == "weight_packed":
-        wanted = tuple(f"{stem}.weight_{part}" for part in ("scale", "shape", "zero_point", "g_idx"))
-        return weight, Compressed((name, *(part for part in wanted if part in there)), settings)
+        more = (f"{weight}_{part}" for part in ("scale", "shape", "zero_point", "g_idx"))
+        return weight, Compressed(present(name, *more), settings)
     if name.endswith("_blocks") and (scales := name.removesuffix("_blocks") + "_scales") in there:
         return name.removesuffix("_blocks"), Mx((name, scales))
     for scale in (form.format(name) for form in _SCALES):
         if scale in there and name.endswith(("weight", "proj")):
-            zero = f"{name}_zero_point"
-            return name, Scaled((name, scale, *((zero,) if zero in there else ())), settings)
+            return name, Scaled(present(name, scale, f"{name}_zero_point"), settings)
     return None
 
 
-def _refused(part: str, why: str) -> CheckpointError:
-    return CheckpointError(f"{part} cannot be dequantised: {why}", tensor=part)
-
-
-def _cut(value: Tensor, rows: Rows | None) -> Tensor:
-    return value if rows is None else value[slice(*rows)]
-
-
-def _named(parts: tuple[str, ...], ending: str) -> str:
-    part = _part(parts, f".{ending}")
-    if part is None:
-        raise _refused(parts[0], f"it has no {ending} beside it")
-    return part
-
-
-def _part(parts: tuple[str, ...], ending: str) -> str | None:
-    return next((part for part in parts if part.endswith(ending)), None)
-
-
 @dataclass(frozen=True)
-class Packed:
-    """GPTQ and AWQ: integers of a few bits, eight or so to a word, with scale and zero point per group of inputs."""
+class _Quantised:
+    """A weight in parts. settings: what config.json says of the quantisation."""
 
     parts: tuple[str, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def refused(self, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.parts[0]} cannot be dequantised: {why}", tensor=self.parts[0])
+
+    def part(self, ending: str) -> str | None:
+        return next((part for part in self.parts if part.endswith(f".{ending}")), None)
+
+    def named(self, ending: str) -> str:
+        if (part := self.part(ending)) is None:
+            raise self.refused(f"it has no {ending} beside it")
+        return part
+
+
+class Packed(_Quantised):
+    """GPTQ and AWQ: integers of a few bits, eight or so to a word, with scale and zero point per group of inputs."""
 
     def stored(self, parts: Parts) -> Stored:
         _, _, inputs, outputs = self._layout(parts)
@@ -104,7 +101,7 @@ class Packed:
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         kind, bits, inputs, outputs = self._layout(parts)
-        words, zeros, scales = (parts.take(_named(self.parts, part)) for part in ("qweight", "qzeros", "scales"))
+        words, zeros, scales = (parts.take(self.named(part)) for part in ("qweight", "qzeros", "scales"))
         if kind == "awq":
             values = in_awq_order(unpacked(words.T.contiguous(), 4))  # (outputs, inputs)
             zero = in_awq_order(unpacked(zeros.T.contiguous(), 4)).T
@@ -126,49 +123,46 @@ class Packed:
     def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
         """What it is, its bits, its inputs and its outputs."""
         for ending in ("qweight", "qzeros", "scales"):
-            stored = parts.look(_named(self.parts, ending))
+            stored = parts.look(self.named(ending))
             words = ending == "scales" or stored.dtype is torch.int32
             if len(stored.shape) != 2 or 0 in stored.shape or not words:
-                raise _refused(self.parts[0], f"its {ending} are {stored.dtype} {stored.shape}")
-        (high, wide), (groups, outputs) = (parts.look(_named(self.parts, part)).shape for part in ("qweight", "scales"))
-        zeros = parts.look(_named(self.parts, "qzeros")).shape
+                raise self.refused(f"its {ending} are {stored.dtype} {stored.shape}")
+        (high, wide), (groups, outputs) = (parts.look(self.named(part)).shape for part in ("qweight", "scales"))
+        zeros = parts.look(self.named("qzeros")).shape
         kind = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
         if outputs == 8 * wide and "gptq" not in kind and zeros == (groups, wide) and groups and high % groups == 0:
             return "awq", 4, high, outputs
         bits = zeros[1] * 32 // outputs if outputs else 0
         if wide != outputs or zeros[0] != groups or bits not in (2, 3, 4, 8) or zeros[1] * 32 != bits * outputs:
-            raise _refused(self.parts[0], "its parts have shapes that fit neither GPTQ nor AWQ (version gemm)")
+            raise self.refused("its parts have shapes that fit neither GPTQ nor AWQ (version gemm)")
         order = self._order(parts)
         inputs = high * 32 // bits
         if high * 32 % bits or not groups or (order is not None and parts.look(order).shape != (inputs,)):
-            raise _refused(self.parts[0], f"{high} rows of words do not hold its inputs with {bits} bits")
+            raise self.refused(f"{high} rows of words do not hold its inputs with {bits} bits")
         if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in kind:
-            raise _refused(self.parts[0], "it is in a layout for one kind of GPU; save it as gptq")
+            raise self.refused("it is in a layout for one kind of GPU; save it as gptq")
         return "gptq", bits, inputs, outputs
 
     def _groups(self, parts: Parts, inputs: int, count: int) -> Tensor:
         """The group of every input."""
-        if (order := self._order(parts)) is not None:
-            group = parts.take(order).long()
-            if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
-                raise _refused(self.parts[0], f"its g_idx names groups that are not among its {count}")
-            return group
-        return torch.arange(inputs) // -(-inputs // count)
+        if (order := self._order(parts)) is None:
+            return torch.arange(inputs) // -(-inputs // count)
+        group = parts.take(order).long()
+        if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
+            raise self.refused(f"its g_idx names groups that are not among its {count}")
+        return group
 
     def _order(self, parts: Parts) -> str | None:
         """The part that says which group an input is in; there may be an empty one that says nothing."""
-        order = _part(self.parts, ".g_idx")
+        order = self.part("g_idx")
         return order if order is not None and 0 not in parts.look(order).shape else None
 
 
-@dataclass(frozen=True)
-class Int8:
+class Int8(_Quantised):
     """LLM.int8 of bitsandbytes: bytes, and the largest absolute value of each row."""
 
-    parts: tuple[str, ...]
-
     def stored(self, parts: Parts) -> Stored:
-        return _as_float(parts.look(self.parts[0]))
+        return Stored(parts.look(self.parts[0]).shape, torch.float32)
 
     def note(self, parts: Parts) -> str:
         return "dequantised from int8 (bitsandbytes)" if parts.look(self.parts[0]).dtype is torch.int8 else ""
@@ -179,19 +173,15 @@ class Int8:
             return value
         layout = parts.take(self.parts[2]).reshape(-1).tolist() if len(self.parts) > 2 else [0]
         if layout != [0]:
-            why = "its bytes are in the order of one kind of GPU; save it again with weights by row"
-            raise _refused(self.parts[0], why)
+            raise self.refused("its bytes are in the order of one kind of GPU; save it again with weights by row")
         most = _cut(parts.take(self.parts[1]).float().reshape(-1), rows)
         if most.shape != value.shape[:1]:
-            raise _refused(self.parts[0], f"it has {value.shape[0]} rows and {len(most)} scales")
+            raise self.refused(f"it has {value.shape[0]} rows and {len(most)} scales")
         return value.float() * (most / 127)[:, None]
 
 
-@dataclass(frozen=True)
-class FourBit:
+class FourBit(_Quantised):
     """NF4 and FP4 of bitsandbytes: two numbers to a byte, and a scale per block, which may be quantised itself."""
-
-    parts: tuple[str, ...]
 
     def stored(self, parts: Parts) -> Stored:
         return Stored(tuple(self._state(parts)["shape"]), torch.float32)
@@ -203,9 +193,9 @@ class FourBit:
         state, stored = self._state(parts), parts.look(self.parts[0])
         shape, count = tuple(state["shape"]), prod(stored.shape)
         numbers = prod(shape)
-        absmax, table = parts.take(_named(self.parts, "absmax")), parts.take(_named(self.parts, "quant_map"))
+        absmax, table = parts.take(self.named("absmax")), parts.take(self.named("quant_map"))
         if count * 2 != numbers + numbers % 2 or table.shape != (16,) or stored.dtype is not torch.uint8:
-            raise _refused(self.parts[0], f"it has {count:,} bytes, and its shape is {shape}")
+            raise self.refused(f"it has {count:,} bytes, and its shape is {shape}")
         if absmax.dtype is torch.uint8:
             absmax = self._nested(parts, state, absmax)
         scale = self._each(absmax.float(), state["blocksize"], numbers)
@@ -214,23 +204,22 @@ class FourBit:
         return _cut((values * scale).view(shape), rows)
 
     def _nested(self, parts: Parts, state: Mapping[str, Any], absmax: Tensor) -> Tensor:
-        table, most = (parts.take(_named(self.parts, f"nested_{part}")) for part in ("quant_map", "absmax"))
-        table = table.float()
+        table, most = (parts.take(self.named(f"nested_{part}")).float() for part in ("quant_map", "absmax"))
         block, offset = state.get("nested_blocksize"), state.get("nested_offset", 0.0)
         if type(block) is not int or block < 1 or not isinstance(offset, int | float) or table.shape != (256,):
-            raise _refused(self.parts[0], "its quant_state does not say how its scales are stored")
-        return table[absmax.long()] * self._each(most.float(), block, len(absmax)) + offset
+            raise self.refused("its quant_state does not say how its scales are stored")
+        return table[absmax.long()] * self._each(most, block, len(absmax)) + offset
 
     def _each(self, scale: Tensor, block: int, count: int) -> Tensor:
         """The scale of each of `count` numbers in blocks."""
         if scale.shape != (-(-count // block),):
-            raise _refused(self.parts[0], f"{scale.numel()} scales do not fit {count:,} numbers in blocks of {block}")
+            raise self.refused(f"{scale.numel()} scales do not fit {count:,} numbers in blocks of {block}")
         return scale[torch.arange(count) // block]
 
     def _state(self, parts: Parts) -> dict[str, Any]:
         """What the part that holds JSON says, as far as it can be believed."""
         if prod(parts.look(self.parts[1]).shape) > 10_000:
-            raise _refused(self.parts[0], "its quant_state is too long")
+            raise self.refused("its quant_state is too long")
         try:
             state = json.loads(bytes(parts.take(self.parts[1]).to(torch.uint8).tolist()))
             shape, block = state["shape"], state["blocksize"]
@@ -238,53 +227,45 @@ class FourBit:
             if not sized or not _is_size(block) or "quant_type" not in state:
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise _refused(self.parts[0], "its quant_state does not say what its shape and its blocks are") from None
+            raise self.refused("its quant_state does not say what its shape and its blocks are") from None
         return dict(state)
 
 
-@dataclass(frozen=True)
-class Scaled:
+class Scaled(_Quantised):
     """FP8 and int8 with scales: one for all, one per row, or one per block."""
-
-    parts: tuple[str, ...]
-    settings: Mapping[str, Any]
 
     def stored(self, parts: Parts) -> Stored:
         stored = parts.look(self.parts[0])
-        return _as_float(stored) if stored.dtype in _SMALL else stored
+        return Stored(stored.shape, torch.float32) if stored.dtype in _SMALL else stored
 
     def note(self, parts: Parts) -> str:
         stored = parts.look(self.parts[0])
-        kind = "int8" if stored.dtype is torch.int8 else str(stored.dtype).removeprefix("torch.")
-        return f"dequantised from {kind}" if stored.dtype in _SMALL else ""
+        return f"dequantised from {str(stored.dtype).removeprefix('torch.')}" if stored.dtype in _SMALL else ""
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         stored = parts.look(self.parts[0])
         if stored.dtype not in _SMALL:
             return parts.take(self.parts[0], rows)
-        scale = self._spread(parts.take(self.parts[1]), stored)
+        scale, *zero = (self._spread(parts.take(part), stored, rows) for part in self.parts[1:])
         value = parts.take(self.parts[0], rows).float()
-        if len(self.parts) > 2:
-            value = value - _rows_of(self._spread(parts.take(self.parts[2]), stored), rows)
-        return value.mul_(_rows_of(scale, rows))
+        return (value - zero[0] if zero else value).mul_(scale)
 
-    def _spread(self, scale: Tensor, stored: Stored) -> Tensor:
+    def _spread(self, scale: Tensor, stored: Stored, rows: Rows | None) -> Tensor:
+        """Scales of some rows; one that stands for all rows does so for these."""
         size = self.settings.get("weight_block_size")
         sized = isinstance(size, list) and all(map(_is_size, size)) and len(size) <= len(stored.shape)
         try:
-            return spread(scale.float(), stored.shape, tuple(size) if sized and isinstance(size, list) else None)
+            out = spread(scale.float(), stored.shape, tuple(size) if sized and isinstance(size, list) else None)
         except ValueError as error:
-            raise _refused(self.parts[0], str(error)) from None
+            raise self.refused(str(error)) from None
+        return out if out.shape[0] == 1 else _cut(out, rows)
 
 
-@dataclass(frozen=True)
-class Mx:
+class Mx(_Quantised):
     """MXFP4 as gpt-oss stores its experts: (experts, outputs, blocks, 16) bytes and a power of two per block.
 
     It comes out as transformers keeps it in other number formats: (experts, inputs, outputs).
     """
-
-    parts: tuple[str, ...]
 
     def stored(self, parts: Parts) -> Stored:
         *lead, blocks, size = self._shape(parts)
@@ -302,16 +283,12 @@ class Mx:
     def _shape(self, parts: Parts) -> tuple[int, ...]:
         blocks, scales = (parts.look(part) for part in self.parts)
         if len(blocks.shape) != 4 or blocks.shape[:-1] != scales.shape or blocks.dtype is not torch.uint8:
-            raise _refused(self.parts[0], f"its blocks have shape {blocks.shape} and its scales {scales.shape}")
+            raise self.refused(f"its blocks have shape {blocks.shape} and its scales {scales.shape}")
         return blocks.shape
 
 
-@dataclass(frozen=True)
-class Compressed:
+class Compressed(_Quantised):
     """compressed-tensors, "pack-quantized": integers of 4 or 8 bits in words along each row, scales per group."""
-
-    parts: tuple[str, ...]
-    settings: Mapping[str, Any]
 
     def stored(self, parts: Parts) -> Stored:
         return Stored(self._layout(parts)[1], torch.float32)
@@ -323,10 +300,10 @@ class Compressed:
         bits, (outputs, inputs) = self._layout(parts)
         half = 2 ** (bits - 1)  # signed numbers are stored with this added
         value = unpacked(parts.take(self.parts[0]).T.contiguous(), bits)[:inputs].T - half
-        scale = parts.take(_named(self.parts, "weight_scale")).float()
-        order, zero = (_part(self.parts, f".weight_{part}") for part in ("g_idx", "zero_point"))
+        scale = parts.take(self.named("weight_scale")).float()
+        order, zero = self.part("weight_g_idx"), self.part("weight_zero_point")
         if zero and (len(parts.look(zero).shape) != 2 or parts.look(zero).dtype is not torch.int32):
-            raise _refused(self.parts[0], "its zero points are no words of 32 bits")
+            raise self.refused("its zero points are no words of 32 bits")
         offset = unpacked(parts.take(zero), bits)[:outputs] - half if zero else torch.zeros(1, 1)
         try:
             group = torch.full((1,), -1) if order is None else parts.take(order).long()
@@ -334,29 +311,24 @@ class Compressed:
                 scale, offset = scale[:, group], offset[:, group] if zero else offset
             scale, offset = (spread(each.float(), (outputs, inputs)) for each in (scale, offset))
         except (ValueError, IndexError) as error:
-            raise _refused(self.parts[0], " ".join(str(error).split())[:100]) from None
+            raise self.refused(" ".join(str(error).split())[:100]) from None
         return _cut((value.float() - offset) * scale, rows)
 
     def _layout(self, parts: Parts) -> tuple[int, tuple[int, int]]:
-        packed, shape = parts.look(self.parts[0]), _named(self.parts, "weight_shape")
+        packed, shape = parts.look(self.parts[0]), self.named("weight_shape")
         matrix = len(packed.shape) == 2 and 0 not in packed.shape
         if packed.dtype is not torch.int32 or not matrix or parts.look(shape).shape != (2,):
-            raise _refused(self.parts[0], f"it is {packed.dtype} {packed.shape}, which is no pack-quantized weight")
+            raise self.refused(f"it is {packed.dtype} {packed.shape}, which is no pack-quantized weight")
         outputs, inputs = (int(n) for n in parts.take(shape).long().tolist())
         for bits in (4, 8):
             if packed.shape == (outputs, -(-inputs * bits // 32)):
                 return bits, (outputs, inputs)
-        raise _refused(self.parts[0], f"{packed.shape[1]} words per row do not hold {inputs} numbers of 4 or 8 bits")
+        raise self.refused(f"{packed.shape[1]} words per row do not hold {inputs} numbers of 4 or 8 bits")
+
+
+def _cut(value: Tensor, rows: Rows | None) -> Tensor:
+    return value if rows is None else value[slice(*rows)]
 
 
 def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value < 2**31
-
-
-def _as_float(stored: Stored) -> Stored:
-    return Stored(stored.shape, torch.float32)
-
-
-def _rows_of(spread_out: Tensor, rows: Rows | None) -> Tensor:
-    """Scales of some rows; one that stands for all rows does so for these."""
-    return spread_out if spread_out.shape[0] == 1 else _cut(spread_out, rows)

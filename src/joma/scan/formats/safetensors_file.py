@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.host import limits
-from joma.scan.formats.tensor_file import Bytes, Stored, TensorFile
+from joma.scan.formats.tensor_file import Bytes, Stored, TensorFile, closed_on_error
 
 _LONGEST_HEADER = 100_000_000  # bytes, the limit of the format's own library
 _FIRST_READ = 65_536  # most headers fit, so that a server is asked once
@@ -50,14 +50,11 @@ class SafetensorsFile(TensorFile):
     def __init__(self, source: Bytes) -> None:
         self.name = source.name
         self._source = source
-        try:
+        with closed_on_error(source):
             length, text = self._header()
             described = self._parsed(text)
             self._begins = {name: 8 + length + begin for name, (_, begin, _) in described.items()}
             self._check_coverage(described, source.size - 8 - length)
-        except BaseException:
-            source.close()
-            raise
         self.tensors = {name: stored for name, (stored, _, _) in described.items()}
 
     def read(self, tensor: str) -> Tensor:

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -179,8 +180,7 @@ class Stream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
@@ -197,17 +197,31 @@ class Stream(io.RawIOBase):
         return count
 
 
+class Closable(Protocol):
+    """What is held open."""
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_error(*held: Closable) -> Iterator[None]:
+    """What fails inside this block closes what was opened for it."""
+    try:
+        yield
+    except BaseException:
+        for one in held:
+            one.close()
+        raise
+
+
 def small_file(path: Path) -> bytes:
     """All of a local file that describes something and is therefore small."""
-    source = LocalBytes(path)
-    try:
+    with closing(LocalBytes(path)) as source:
         if source.size > limits.CONFIG_BYTES:
             raise CheckpointError(f"{path} has {source.size:,} bytes, too many for JSON", file=path.name)
         buffer = bytearray(source.size)
         source.read_into(0, memoryview(buffer))
         return bytes(buffer)
-    finally:
-        source.close()
 
 
 def parsed_json(text: bytes, name: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from joma.host import limits
 from joma.scan.formats.pickles import stood_in_for
-from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream, TensorFile
+from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream, TensorFile, closed_on_error
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class TorchFile(TensorFile):
         # A plain file that can be read, or a sentence that says why not.
         self._source = LocalBytes(path) if isinstance(path, Path) else path
         self.name = self._source.name
-        try:
+        with closed_on_error(self._source):
             content, self._records = self._loaded()
             content = {"": content} if single else content
             if not isinstance(content, dict):
@@ -82,9 +82,6 @@ class TorchFile(TensorFile):
                 self._values = dict(_flattened(content))
             except ValueError as error:
                 raise self.wrong(f"is no checkpoint: {error}") from None
-        except BaseException:
-            self._source.close()
-            raise
         self._checked = any(record.CRC for record in self._records)  # else torch was told to write no checksums
         self.tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
         self._verified: set[int] = set()
@@ -99,8 +96,11 @@ class TorchFile(TensorFile):
 
     def numbers(self, tensor: str, value: Tensor) -> Tensor:
         """The numbers of a tensor of `content`, or of a part of one; tensor: its name, for messages."""
-        record, begin = self._place(tensor, value)
-        first, stop = _extent(value)
+        (first, stop), begin = _extent(value), _begin(value)
+        at = bisect_left(self._records, begin, key=lambda record: record.header_offset) - 1
+        if at < 0 or self._records[at].file_size < value.untyped_storage().nbytes():
+            raise self.wrong_tensor(tensor, "has no bytes in the file")
+        record = self._records[at]
         size = value.numel() * value.element_size()  # strides of 0 repeat numbers
         if stop > record.file_size or size > stop - first:
             what = f"has shape {tuple(value.shape)}, but the file does not hold as many numbers"
@@ -158,31 +158,21 @@ class TorchFile(TensorFile):
         except Exception as error:  # what breaks depends on what the file holds
             raise self.wrong(_why(error)) from None
 
-    def _place(self, tensor: str, value: Tensor) -> tuple[zipfile.ZipInfo | _Record, int]:
-        """The record with the tensor's storage, and where its bytes begin in the file."""
-        begin = _begin(value)
-        at = bisect_left(self._records, begin, key=lambda record: record.header_offset) - 1
-        if at < 0 or self._records[at].file_size < value.untyped_storage().nbytes():
-            raise self.wrong_tensor(tensor, "has no bytes in the file")
-        return self._records[at], begin
-
     def _verify(self, tensor: str, record: zipfile.ZipInfo | _Record, begin: int, raw: Tensor | None = None) -> None:
         """Compare the bytes of a storage, or `raw` if that is all of them, with the archive's checksum, each once."""
         if not self._checked or begin in self._verified:
             return
-        raw_sum = None if raw is None else zlib.crc32(memoryview(cast(Any, raw.numpy())))
-        found = self._checksum(begin, record.file_size) if raw_sum is None else raw_sum
+        end, found = begin + record.file_size, 0
+        if raw is not None:
+            found = zlib.crc32(memoryview(cast(Any, raw.numpy())))
+        else:
+            piece = memoryview(bytearray(min(record.file_size, _PIECE)))
+            for at in range(begin, end, _PIECE):
+                self._source.read_into(at, piece[: end - at])
+                found = zlib.crc32(piece[: end - at], found)
         if found != record.CRC:
             raise self.wrong_tensor(tensor, "does not have the bytes that were saved: its checksum is wrong")
         self._verified.add(begin)
-
-    def _checksum(self, begin: int, length: int) -> int:
-        found, piece = 0, memoryview(bytearray(min(length, _PIECE)))
-        for at in range(begin, begin + length, _PIECE):
-            part = piece[: begin + length - at]
-            self._source.read_into(at, part)
-            found = zlib.crc32(part, found)
-        return found
 
 
 def _why(error: Exception) -> str:

@@ -63,7 +63,7 @@ def pretrained(kind: str, folder: Path, what: str, **options: Any) -> Any:
     """What transformers makes of a folder. It never runs code that comes with it, and never asks whether it may."""
     loader = getattr(transformers_library(), kind)
     try:
-        return loader.frompretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except CheckpointError:
         raise
     except BaseException as error:  # what breaks depends on what the folder holds

@@ -169,7 +169,11 @@ def pick_groups(
     """
     chosen: dict[str, tuple[str, ...]] = {}
     for group in wanted:
-        members = _members(group, found)
+        if group == MLP:
+            members = [each for each in found if re.fullmatch(r"mlp(_experts|_shared)?(_gate|_gate_up)?", each)]
+        else:
+            projections = [each for each in found if each.startswith("attention_")] if group == "attention" else []
+            members = [group] if group in found else projections
         if not members:
             weights = [name for name in names if name.endswith("weight")] or list(names)
             example = weights[len(weights) // 2] if weights else "nothing: there are no tensors"
@@ -179,14 +183,6 @@ def pick_groups(
             raise UnknownNames(what, argument="patterns")
         chosen |= {member: found[member] for member in members}
     return chosen
-
-
-def _members(group: str, found: Mapping[str, tuple[str, ...]]) -> list[str]:
-    if group == MLP:
-        return [each for each in found if re.fullmatch(r"mlp(_experts|_shared)?(_gate|_gate_up)?", each)]
-    if group in found:
-        return [group]
-    return [each for each in found if each.startswith("attention_")] if group == "attention" else []
 
 
 def read_patterns(given: Iterable[str]) -> dict[str, str]:

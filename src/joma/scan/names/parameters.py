@@ -78,7 +78,8 @@ def _places(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, tup
             kind = LAST_NORM if _NORM.search(name) else EMBEDDINGS if _EMBEDDED.search(name) else OTHER
             places[name] = None, kind
         else:
-            places[name] = row.layer, roles.get(_weight(name)) or _by_name(name)
+            norm = QK if _QUERY_NORM.search(name) else NORMS if _NORM.search(name) else None
+            places[name] = row.layer, roles.get(_weight(name)) or norm or (MLP if ".mlp." in name else OTHER)
     return places
 
 
@@ -89,11 +90,6 @@ def _weight(name: str) -> str:
 
 def _ids(module: nn.Module | None) -> set[int]:
     return set() if module is None else {id(parameter) for parameter in module.parameters()}
-
-
-def _by_name(name: str) -> str:
-    """The kind of a parameter in a layer whose role is not known."""
-    return QK if _QUERY_NORM.search(name) else NORMS if _NORM.search(name) else MLP if ".mlp." in name else OTHER
 
 
 def _split(model: nn.Module, name: str, parameter: Tensor) -> dict[str, Part]:

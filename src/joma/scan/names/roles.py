@@ -183,13 +183,10 @@ def _mlps(names: list[str], shape: Shape | None, model_type: str | None) -> Iter
     for (layer, box, expert), leaves in boxes.items():
         scheme = next((scheme for scheme in _SCHEMES if scheme.fits(leaves)), None)
         roles = {role: leaves[leaf] for role, leaf in scheme.roles.items() if leaf in leaves} if scheme else {}
-        kind = EXPERTS if "experts" in box.split(".") or _stacked(roles, shape) else SHARED if "shared" in box else MLP
+        stacked = shape is not None and any(len(shape(name)) == 3 for name in roles.values())
+        kind = EXPERTS if "experts" in box.split(".") or stacked else SHARED if "shared" in box else MLP
         for role, name, number in _parts(roles, shape, model_type or ""):
             yield Taken(name, kind + role, layer, expert if number is None else number)
-
-
-def _stacked(roles: Mapping[str, str], shape: Shape | None) -> bool:
-    return shape is not None and any(len(shape(name)) == 3 for name in roles.values())
 
 
 def _parts(roles: Mapping[str, str], shape: Shape | None, model_type: str) -> Iterator[tuple[str, str, int | None]]:

@@ -60,13 +60,10 @@ def _csv(scans: Sequence[Scan], stream: BinaryIO) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(columns)
     for row in rows_of_table(scans):
-        rows.writerow([_no_formula(row[name]) for name in columns])
+        cells = [row[name] for name in columns]
+        # A spreadsheet takes what begins like this for a formula and works it out; behind a quote it is a word.
+        rows.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in set("=+-@") else cell for cell in cells])
     text.detach()
-
-
-def _no_formula(cell: Any) -> Any:
-    """A spreadsheet takes what begins like this for a formula and works it out; behind a quote it is a word."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _parquet(scans: Sequence[Scan], stream: BinaryIO) -> None:

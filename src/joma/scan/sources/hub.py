@@ -72,16 +72,12 @@ class HubModel:
         """One place per revision whose name holds a step or an epoch, in order; else the main revision alone."""
         named = self._revisions()
         if timed := with_moments(named):
-            candidates = [
-                Candidate(name, moment_in(name), partial(self._revision, name, named[name])) for name in timed
-            ]
+            revision = partial(HubRevision, self)
+            candidates = [Candidate(name, moment_in(name), partial(revision, name, named[name])) for name in timed]
             return arrange(candidates, self.repository, [name for name in named if name not in timed])
         if "main" not in named:
             raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
         return Series(self.repository, (HubRevision(self, "main", named["main"], 0),))
-
-    def _revision(self, name: str, commit: str, step: int, epoch: int | None) -> HubRevision:
-        return HubRevision(self, name, commit, step, epoch)
 
     def _revisions(self) -> dict[str, str]:
         """The commits of all branches and tags, by name."""

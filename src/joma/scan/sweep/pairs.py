@@ -7,7 +7,7 @@ a checkpoint that appears between two others later makes new pairs, and those th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -70,7 +70,9 @@ class _Walk:
         self.plan, self.run, self.name, self.between = plan, run, name, between
         self.measure = plan.pair_measures()[name]
         self.chain = Chain(self.measure.curves)
-        self.known = set(_recorded(run, self.measure.curves[0]))
+        recorded = {name: _split(name) for name in filter(is_pair, run.names())}
+        self.known = {(since, step) for name, (curve, since) in recorded.items() if curve == self.measure.curves[0]
+                      for step in run.steps(name).tolist()}  # fmt: skip
         self.last, self.held = first, None
 
     def on(self, place: Place) -> tuple[str, bool]:
@@ -137,32 +139,24 @@ def finest(run: Run, names: Iterable[str], left_out: Collection[int]) -> dict[st
 
 def pair_curves(run: Run, names: Iterable[str], pairs: Pairs, steps: Sequence[int]) -> dict[str, Curve]:
     """Curves over `steps` from recorded pairs; a step without a pair that ends there has no numbers."""
-    return {name: _curve(run, name, pairs, steps) for name in names} if pairs else {}
-
-
-def _curve(run: Run, name: str, pairs: Pairs, steps: Sequence[int]) -> Curve:
-    dims = run.dims(_series(name, pairs[0][0]))
-    # The earlier step stands in a column behind those that are of the change of all parameters together.
-    pieces = {(since, step): np.asarray(run.at(_series(name, since), step), dtype=float) for since, step in pairs}
-    read = {step: np.insert(rows, 2, since, axis=1) for (since, step), rows in pieces.items()}
-    some = next(iter(read.values()))
-    values = np.full((len(steps), *some.shape), np.nan)
-    values[[steps.index(step) for step in read]] = np.stack(list(read.values()))
-    measure, _, group = name.partition("/")
-    rows = rows_of([str(label) for label in dims["tensor"] or ()]) if "tensor" in dims else layers(len(some))
-    change, error, *groups = map(str, dims["quantity"] or ())
-    return Curve(measure, group, rows, (change, error, SINCE, *groups), values)
+    found: dict[str, Curve] = {}
+    for name in names if pairs else ():
+        dims = run.dims(_series(name, pairs[0][0]))
+        # The earlier step stands in a column behind those that are of the change of all parameters together.
+        pieces = [np.insert(np.asarray(run.at(_series(name, since), step), float), 2, since, axis=1)
+                  for since, step in pairs]  # fmt: skip
+        values = np.full((len(steps), *pieces[0].shape), np.nan)
+        values[[steps.index(step) for _, step in pairs]] = np.stack(pieces)
+        measure, _, group = name.partition("/")
+        tensors = [str(label) for label in dims.get("tensor") or ()]
+        rows = rows_of(tensors) if tensors else layers(len(pieces[0]))
+        change, error, *groups = map(str, dims["quantity"] or ())
+        found[name] = Curve(measure, group, rows, (change, error, SINCE, *groups), values)
+    return found
 
 
 def _series(curve: str, since: int) -> str:
     return f"{curve}/from-{since}"
-
-
-def _recorded(run: Run, curve: str) -> Iterator[tuple[int, int]]:
-    for name in filter(is_pair, run.names()):
-        mine, since = _split(name)
-        if mine == curve:
-            yield from ((since, step) for step in run.steps(name).tolist())
 
 
 def _split(name: str) -> tuple[str, int]:
@@ -180,7 +174,6 @@ class TimeLeft:
     """
 
     def __init__(self, total: int) -> None:
-        """total: how many steps there are."""
         self.total, self.done = total, 0
         self._worked, self._began = 0, monotonic()
 
@@ -197,8 +190,8 @@ class TimeLeft:
 def time_in_words(seconds: float) -> str:
     """A time as people say it.
 
-    >>> time_in_words(0.2), time_in_words(41.3), time_in_words(200), time_in_words(7500)
-    ('1 s', '41 s', '3 min', '2 h 5 min')
+    >>> [time_in_words(seconds) for seconds in (0.2, 41.3, 200, 7500)]
+    ['1 s', '41 s', '3 min', '2 h 5 min']
     """
     minutes = round(seconds / 60)
     if seconds < 90:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import zip_longest
@@ -55,20 +55,16 @@ def measured(
         notes = checkpoint.notes()
     running = {name: statistic for name, statistic in plan.model_names().items() if name in missing}
     try:
-        values |= _run(plan, place, running, between) if running else {}
+        if running:
+            assert plan.tokens is not None  # without a text no such measure is planned
+            with place.folder() as folder:
+                wanted = set(running.values())
+                by_name = statistics(folder, plan.tokens, plan.device, between, wanted, seq_len=plan.seq_len)
+            values |= {name: by_name[statistic] for name, statistic in running.items()}
     except CheckpointError as error:
         measures = dict.fromkeys(name.partition("/")[0] for name in running)
         faults += [fault_of(place, error, measure) for measure in measures]
     return values, faults, notes
-
-
-def _run(plan: Plan, place: Place, running: Mapping[str, str], between: Between) -> dict[str, Tensor]:
-    """The curves of the running model, by name."""
-    assert plan.tokens is not None  # without a text no such measure is planned
-    with place.folder() as folder:
-        wanted = set(running.values())
-        found = statistics(folder, plan.tokens, plan.device, between, wanted, seq_len=plan.seq_len)
-    return {name: found[statistic] for name, statistic in running.items()}
 
 
 def _group(
@@ -104,7 +100,9 @@ def _stacks(
         w = _read(plan, checkpoint, tensor)
         if following is not None:
             checkpoint.prefetch(following)
-        if held and not _fits(held, w):
+        most = TOGETHER if _small(w.shape) else LANES_TOGETHER
+        same = bool(held) and held[0].shape == w.shape and held[0].dtype == w.dtype
+        if held and not (same and (len(held) + 1) * w.numel() <= most):
             yield names, held
             names, held = [], []
         names.append(tensor)
@@ -115,11 +113,6 @@ def _stacks(
             names, held = [], []
     if held:
         yield names, held
-
-
-def _fits(held: list[Tensor], w: Tensor) -> bool:
-    same = held[0].shape == w.shape and held[0].dtype == w.dtype
-    return same and (len(held) + 1) * w.numel() <= (TOGETHER if _small(w.shape) else LANES_TOGETHER)
 
 
 def _small(shape: Sequence[int]) -> bool:

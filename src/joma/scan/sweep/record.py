@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,12 @@ def stored_scan(run: Run) -> Scan:
     there = {name: [step for step in run.steps(name).tolist() if step not in left_out] for name in names}
     ends = {step for pairs in paired.values() for pair in pairs for step in pair}
     steps = sorted({*ends, *(step for several in there.values() for step in several)})
-    curves = {name: _curve(run, name, config["groups"], steps, there[name]) for name in names if there[name]}
+    groups = config["groups"]
+    curves = {
+        name: read_curve(run, name, steps, there[name], groups.get(name.partition("/")[2], ()))
+        for name in names
+        if there[name]
+    }
     for name, pairs in paired.items():
         curves |= pair_curves(run, (name,), pairs, steps)
     return Scan(
@@ -100,17 +105,19 @@ def _about(run: Run) -> dict[str, Any]:
     return about
 
 
-def _curve(run: Run, name: str, groups: Mapping[str, Sequence[str]], steps: list[int], there: list[int]) -> Curve:
+def read_curve(run: Run, name: str, steps: Sequence[int], there: Collection[int], tensors: Sequence[str] = ()) -> Curve:
+    """A recorded curve over `steps`. there: the steps at which it was measured. tensors: its rows, in old runs."""
     measure, _, group = name.partition("/")
     place = {step: at for at, step in enumerate(run.steps(name).tolist())}
-    read = np.asarray(run.array(name), dtype=float)[[place[step] for step in there]]
+    have = [at for at, step in enumerate(steps) if step in there]
+    read = np.asarray(run.array(name), dtype=float)[[place[steps[at]] for at in have]]
     if read.ndim not in (2, 3):
         raise RunError(f"{run.path.name}: {name} has {read.ndim - 1} dimensions, and a curve has layers and columns")
     values = np.full((len(steps), *read.shape[1:]), np.nan)
-    values[np.searchsorted(steps, there)] = read
+    values[have] = read
     dims, count = run.dims(name), values.shape[1]
-    tensors = dims.get("tensor") or (() if "layer" in dims else groups.get(group, ()))
-    rows = rows_of([str(tensor) for tensor in tensors]) if len(tensors) == count else layers(count)
+    named = [str(tensor) for tensor in dims.get("tensor") or (() if "layer" in dims else tensors)]
+    rows = rows_of(named) if len(named) == count else layers(count)
     labels = list(dims.values())[-1] if read.ndim == 3 else (measure.replace("_", " "),)
     columns = tuple(map(str, labels)) if labels else tuple(str(at) for at in range(values.shape[-1]))
     return Curve(measure, group or None, rows, columns, values, heads="head" in dims)

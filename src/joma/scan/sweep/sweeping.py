@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing, nullcontext
+from itertools import product
 from math import prod
 from threading import Event
 from time import perf_counter
@@ -20,15 +20,14 @@ from joma.host.errors import BadInput
 from joma.host.threads import cores, limited
 from joma.runs import Dims, Run
 from joma.scan.errors import CheckpointError, Fault
-from joma.scan.measures import WeightMeasure
 from joma.scan.model.running import Between
-from joma.scan.names.architecture import layers, rows_of
-from joma.scan.result.curves import Curve, Scan, mean_of
+from joma.scan.result.curves import Scan, mean_of
 from joma.scan.sources.series import Place
 from joma.scan.sweep.integrity import not_yet_trained, suspicions
 from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
 from joma.scan.sweep.plan import Plan, fault_of
 from joma.scan.sweep.reading import measured
+from joma.scan.sweep.record import read_curve
 
 Report = Callable[[str], None]
 VERSION = 2  # of what is recorded; raised when the numbers would differ
@@ -42,12 +41,11 @@ class _Stopped(Exception):
     """The sweep is over, and so is what a thread of it had under way."""
 
 
-@dataclass(frozen=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """What became of one checkpoint: the line of progress, what is wrong, how it was read, whether it took any work."""
 
     line: str
-    faults: list[Fault] = field(default_factory=list)
+    faults: Sequence[Fault] = ()
     notes: tuple[str, ...] = ()
     worked: bool = True
 
@@ -69,9 +67,8 @@ def sweep(
     stay in the curves, and are noted. `report` gets a line for each step, beginning with "["; with one job also
     others, from within a step that takes long.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> from pathlib import Path
-    >>> import torch
     >>> from safetensors.torch import save_file
     >>> from joma.scan import open_series, plan
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,20 +85,21 @@ def sweep(
     faults: list[Fault] = []
     notes = list(plan.notes)
     left = TimeLeft(len(plan.series.places))
-    with _threads(plan), closing(_steps(plan, run, jobs, report)) as outcomes:
+    # Tiny matrices are measured by one thread: others would wait for it, and for each other.
+    tiny = plan.tokens is None and all(prod(shape) <= _TINY for shape in plan.shapes.values())
+    with limited(1) if tiny else nullcontext(), closing(_steps(plan, run, jobs, report)) as outcomes:
         for place, outcome in outcomes:
             moment = f"[{left.done + 1}/{left.total}] {plan.series.axis} {place.step}"
             report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
             faults += outcome.faults
             notes += outcome.notes
-    compared = _prints(plan, run, {fault.step for fault in faults if fault.measure is None})
+    compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
     notes += _untrained(plan, compared)
     if keep_suspicious:
         notes += [f"kept although suspicious: {fault}" for fault in _suspected(plan, compared)]
     else:
         faults += _suspected(plan, compared)
-    left_out = {fault.step for fault in faults if fault.measure is None}
-    usable = [place for place in plan.series.places if place.step not in left_out]
+    usable = _usable(plan, faults)
     chains = [
         sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report))
         for name in (plan.pair_measures() if usable else ())
@@ -112,10 +110,9 @@ def sweep(
     return _found(plan, run, faults, tuple(dict.fromkeys(notes)), chains)
 
 
-def _threads(plan: Plan) -> AbstractContextManager[None]:
-    """Tiny matrices are measured by one thread: others would wait for it, and for each other."""
-    tiny = plan.tokens is None and all(prod(shape) <= _TINY for shape in plan.shapes.values())
-    return limited(1) if tiny else nullcontext()
+def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
+    left_out = {fault.step for fault in faults if fault.measure is None}
+    return [place for place in plan.series.places if place.step not in left_out]
 
 
 def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
@@ -212,33 +209,18 @@ def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
 
 def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], chains: Sequence[Chain]) -> Scan:
     """The curves over the steps that have at least one of them."""
-    left_out = {fault.step for fault in faults if fault.measure is None}
-    usable = [place.step for place in plan.series.places if place.step not in left_out]
+    usable = [place.step for place in _usable(plan, faults)]
     there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
     paired = {step for chain in chains for pair in chain.pairs for step in pair}
     steps = [step for step in usable if step in paired or any(step in read for read in there.values())]
-    curves = {name: _curve(plan, run, name, steps, read) for name, read in there.items() if read & set(steps)}
+    curves = {name: read_curve(run, name, steps, read) for name, read in there.items() if read & set(steps)}
     for chain in chains:
         curves |= pair_curves(run, chain.curves, chain.pairs, steps)
-    epochs = {place.step: place.epoch for place in plan.series.places}
-    known = {step: epoch for step, epoch in epochs.items() if epoch is not None}
+    known = {place.step: place.epoch for place in plan.series.places if place.epoch is not None}
     return Scan(
         plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
         plan.warnings, plan.seq_len, len(plan.series.places),
     )  # fmt: skip
-
-
-def _curve(plan: Plan, run: Run, name: str, steps: list[int], there: set[int]) -> Curve:
-    have = [step for step in steps if step in there]
-    read = _at_steps(run, name, have)
-    values = np.full((len(steps), *read.shape[1:]), np.nan)
-    values[[steps.index(step) for step in have] if len(have) < len(steps) else slice(None)] = read
-    measure, _, group = name.partition("/")
-    known = plan.measures[measure]
-    if isinstance(known, WeightMeasure):
-        return Curve(measure, group, rows_of(plan.groups[group]), known.columns, values)
-    heads = tuple(str(head) for head in range(values.shape[2]))
-    return Curve(measure, group or None, layers(values.shape[1]), heads, values, heads=True)
 
 
 def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:
@@ -258,32 +240,32 @@ def _identity(place: Place) -> int:
     return int.from_bytes(hashlib.sha256(os.fsencode(place.identity())).digest()[:8], "little", signed=True)
 
 
-class _Prints(NamedTuple):
-    """The fingerprints of groups that were read at the same steps: per tensor one row per step."""
-
-    steps: tuple[int, ...]
-    sketches: dict[str, np.ndarray]
-    checksums: dict[str, np.ndarray]
+_Prints = tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]
+"""The fingerprints of groups that were read at the same steps: the steps, then sketches and checksums per tensor."""
 
 
-def _prints(plan: Plan, run: Run, left_out: Collection[int]) -> list[_Prints]:
-    """All fingerprints of the steps that are used.
-
-    A group that lacks a step (NaN in it, say) is judged by the steps that it has.
-    """
-    used = [place.step for place in plan.series.places if place.step not in left_out]
+def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
+    """All fingerprints of the steps that are used. A group that lacks a step is judged by the steps that it has."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for group in plan.groups:
         if f"sketch/{group}" in run:
             read = set(run.steps(f"sketch/{group}").tolist())
             alike.setdefault(tuple(step for step in used if step in read), []).append(group)
-    return [_prints_of(plan, run, steps, groups) for steps, groups in alike.items() if steps]
+    found: list[_Prints] = []
+    for steps, groups in alike.items():
+        taken: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+        for group, (into, kind) in product(groups, zip(taken, ("sketch", "checksum"), strict=True)):
+            place = {step: at for at, step in enumerate(run.steps(f"{kind}/{group}").tolist())}
+            rows = run.array(f"{kind}/{group}")[[place[step] for step in steps]]
+            into.update({name: rows[:, at] for at, name in enumerate(plan.gated(group))})
+        found += [(list(steps), *taken)] if steps else []
+    return found
 
 
 def _suspected(plan: Plan, compared: Iterable[_Prints]) -> list[Fault]:
     """Steps whose weights seem to be those of another step, tensor by tensor."""
     places = {place.step: place for place in plan.series.places}
-    found = [one for each in compared for one in suspicions(list(each.steps), each.sketches, each.checksums)]
+    found = [one for each in compared for one in suspicions(*each)]
     weights = {step: places[step].weights() for step, _, _ in found}
     return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
 
@@ -292,26 +274,10 @@ def _untrained(plan: Plan, compared: Iterable[_Prints]) -> list[str]:
     """Sentences on tensors that keep their first value for some steps, as with gradual unfreezing."""
     until: dict[int, list[str]] = {}
     for each in compared:
-        for name, step in not_yet_trained(list(each.steps), each.sketches, each.checksums).items():
+        for name, step in not_yet_trained(*each).items():
             until.setdefault(step, []).append(name)
     notes = []
     for step, names in sorted(until.items()):
         more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
         notes.append(f"not yet trained: {names[0]}{more} stay as they began up to {plan.series.axis} {step}")
     return notes
-
-
-def _prints_of(plan: Plan, run: Run, steps: tuple[int, ...], groups: list[str]) -> _Prints:
-    sketches: dict[str, np.ndarray] = {}
-    checksums: dict[str, np.ndarray] = {}
-    for group in groups:
-        sketched, summed = (_at_steps(run, f"{kind}/{group}", steps) for kind in ("sketch", "checksum"))
-        for at, name in enumerate(plan.gated(group)):
-            sketches[name], checksums[name] = sketched[:, at], summed[:, at]
-    return _Prints(steps, sketches, checksums)
-
-
-def _at_steps(run: Run, name: str, steps: Iterable[int]) -> np.ndarray:
-    """Those steps of a series, in one reading; they must be there."""
-    place = {step: at for at, step in enumerate(run.steps(name).tolist())}
-    return run.array(name)[[place[step] for step in steps]]

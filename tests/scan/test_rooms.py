@@ -1,0 +1,39 @@
+"""The rooms of joma.scan import one way only, and no two files import each other in a circle."""
+
+import ast
+from pathlib import Path
+
+import joma
+
+SCAN = Path(joma.__file__).parent / "scan"
+ORDER = ("errors", "formats", "names", "sources", "model", "measures", "result", "sweep", "scanning", "__init__")
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules of joma.scan that each of them imports, at its head or inside a function, for types or not."""
+    found = {}
+    for path in SCAN.rglob("*.py"):
+        name = ".".join(("joma.scan", *path.relative_to(SCAN).with_suffix("").parts))
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("joma.scan"):
+                named |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        found[name] = named
+    return {name: {each for each in named if each in found} - {name} for name, named in found.items()}
+
+
+def room(module: str) -> int:
+    return ORDER.index(module.split(".")[2])
+
+
+def test_a_room_knows_only_those_before_it():
+    wrong = [f"{name} imports {one}" for name, named in imports().items() for one in named if room(one) > room(name)]
+    assert not wrong
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = imports()
+    while free := [name for name, named in graph.items() if not named & graph.keys()]:
+        for name in free:
+            del graph[name]
+    assert not graph, f"circles among {sorted(graph)}"
