@@ -274,7 +274,7 @@ def _read_config(content: bytes, folder: Path) -> None:
 
     place = _model_folder(folder)
     (place / "config.json").write_bytes(content)
-    LocalFolder(place, 0).model_type()
+    LocalFolder(place, 0).config()
     default_seq_len(loaded_config(place, "it"))
     loaded_model(place, torch.device("cpu"))
 
@@ -381,7 +381,7 @@ def _read_hub(content: bytes, folder: Path) -> None:
     client.http_stream_backoff, hub_client.PAUSE = _Session(content), 0.0
     try:
         for one in open_series("someone/model", downloads=folder).places:
-            one.model_type(), one.weights(), one.identity()
+            one.config(), one.weights(), one.identity()
             with one.open() as checkpoint:
                 checkpoint.names()
     finally:

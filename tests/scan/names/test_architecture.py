@@ -15,6 +15,7 @@ from joma.scan.formats.parts import part_of
 from joma.scan.names.architecture import coverage, find_groups, located, matrix_groups, pick_groups, read_patterns
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.folder import LocalFolder
+from joma.scan.sources.series import model_type
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20}
 GROUPED = {"head_dim": 8, "num_key_value_heads": 1}
@@ -151,7 +152,7 @@ def groups_of(place, **options):
     with place.open() as checkpoint:
         names = checkpoint.names()
         shape = {name: checkpoint.stored(name).shape for name in names}
-        found = find_groups(names, {}, shape=shape.__getitem__, model_type=place.model_type(), **options)
+        found = find_groups(names, {}, shape=shape.__getitem__, model_type=model_type(place), **options)
         matrices = {name: checkpoint.read(name) for group in found.values() for name in group}
         return found, coverage(found, names), matrices
 

@@ -11,7 +11,7 @@ from joma.scan.errors import UnknownNames
 from joma.scan.formats.parts import tensor_of
 from joma.scan.names.architecture import Row, coverage, find_groups, located
 from joma.scan.names.roots import choose_root, root_notes, roots
-from joma.scan.sources.series import Place
+from joma.scan.sources.series import Place, model_type
 
 NOT_TAKEN = "not taken"
 
@@ -107,7 +107,7 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     >>> listing.lines[0].cells()
     ('h.0.mlp.c_fc.weight', '4 x 4', 'float32', 'mlp', '0', '-')
     """
-    kind = place.model_type()
+    kind = model_type(place)
     with place.open() as checkpoint:
         names = checkpoint.names()
         stored = {name: checkpoint.stored(name) for name in names}

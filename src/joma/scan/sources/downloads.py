@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from joma.host.files import atomically
 from joma.scan.errors import CheckpointError
 
 FOLDER = "joma-downloads"  # a name that nobody else uses
@@ -199,16 +200,8 @@ def _flock(descriptor: int, path: Path, *, alone: bool, wait: bool) -> bool:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """All or nothing, through a name that no other process or thread uses."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        with unfinished.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomically(path) as unfinished, unfinished.open("x", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 class DiskCache:

@@ -29,9 +29,6 @@ class LocalFile:
     def name(self) -> str:
         return self.path.name
 
-    def model_type(self) -> str | None:
-        return None
-
     def config(self) -> dict[str, Any] | None:
         return None
 
@@ -64,9 +61,6 @@ class LocalFolder:
     def name(self) -> str:
         return self.called or self.path.name
 
-    def model_type(self) -> str | None:
-        return model_type(self.config())
-
     def identity(self) -> str:
         return _identity(self._files()) + ("" if self.base is None else f"\non {self.base}")
 
@@ -91,12 +85,6 @@ class LocalFolder:
         return parsed_json(small_file(path), str(path)) if is_plain_file(path) else None
 
 
-def model_type(config: dict[str, Any] | None) -> str | None:
-    """The architecture that a config.json names."""
-    name = None if config is None else config.get("model_type")
-    return name if isinstance(name, str) else None
-
-
 def is_weights(path: Path) -> bool:
     """Whether a file is one of weights by its name, not of an optimizer."""
     state = NO_WEIGHTS.fullmatch(path.name) or path.name.startswith("optim")
@@ -110,10 +98,8 @@ def is_folder(path: Path) -> bool:
 
 def holds_weights(folder: Path) -> bool:
     """Whether a folder is a checkpoint by the names in it."""
-    return any(
-        is_weights(entry) or entry.name.endswith(_PARTS) or entry.name.startswith("mp_rank_")
-        for entry in visible_in(folder)
-    )
+    entries = visible_in(folder)
+    return any(is_weights(e) or e.name.endswith(_PARTS) or e.name.startswith("mp_rank_") for e in entries)
 
 
 def visible_in(folder: Path) -> list[Path]:

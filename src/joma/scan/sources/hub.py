@@ -29,7 +29,6 @@ from joma.scan.formats.opening import opened_file
 from joma.scan.formats.safetensors_file import SafetensorsFile
 from joma.scan.formats.tensor_file import TensorFile, parsed_json
 from joma.scan.sources.downloads import DiskCache
-from joma.scan.sources.folder import model_type
 from joma.scan.sources.series import Candidate, Series, arrange, with_moments
 from joma.scan.sources.steps import moment_in
 
@@ -140,9 +139,6 @@ class HubRevision:
     step: int
     epoch: int | None = None
 
-    def model_type(self) -> str | None:
-        return model_type(self._config)
-
     def identity(self) -> str:
         return self.commit
 
@@ -153,9 +149,8 @@ class HubRevision:
 
     @cached_property
     def _config(self) -> dict[str, Any] | None:
-        if "config.json" not in self.files:
-            return None
-        return parsed_json(self._small("config.json"), f"{self.name}/config.json")
+        file = "config.json"
+        return parsed_json(self._small(file), f"{self.name}/{file}") if file in self.files else None
 
     def config(self) -> dict[str, Any] | None:
         return self._config

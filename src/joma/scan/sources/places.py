@@ -41,6 +41,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _MOST_REFS = 50_000
 _DEEPEST = 4  # folders between a path and the checkpoints of its one run: lightning_logs/version_0/checkpoints
 _MOST_FOLDERS = 10_000
+_COUNTED = "the number in {} was taken for the step: neither its name nor the file says what it counts"
 
 
 def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
@@ -187,7 +188,7 @@ def _by_number(path: Path, entries: list[Path]) -> Series | None:
     if len(numbers) < len(plain) or len({stem for stem, _ in numbers.values()}) > 1:
         return None
     found = arrange([_candidate(entry, Moment(number)) for entry, (_, number) in numbers.items()], str(path), aside)
-    return replace(found, notes=(*found.notes, _taken_for_step(plain[0])))
+    return replace(found, notes=(*found.notes, _COUNTED.format(plain[0].name)))
 
 
 def _one(path: Path, called: str | None = None) -> Series:
@@ -199,7 +200,7 @@ def _one(path: Path, called: str | None = None) -> Series:
         files = [entry for entry in entries_of(path) if is_weights(entry)]
         moment = moment_inside(files[0]) or moment_in(files[0].stem) if len(files) == 1 else moment
     if not moment and not is_folder(path) and (number := numbered(_stem(path))):
-        moment, notes = Moment(number[1]), [_taken_for_step(path)]
+        moment, notes = Moment(number[1]), [_COUNTED.format(path.name)]
     if not moment:
         moment, notes = Moment(0), [f"the step of {called or path.name} is not known: it stands at 0"]
     return replace(arrange([_candidate(path, moment, called)], str(path)), notes=tuple(notes))
@@ -254,15 +255,11 @@ def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candida
     def make(step: int, epoch: int | None) -> Place:
         return LocalFolder(path, step, epoch, called) if is_folder(path) else LocalFile(path, step, epoch)
 
-    return Candidate(_stem(path), moment, make)
+    return Candidate(called or _stem(path), moment, make)
 
 
 def _stem(path: Path) -> str:
     return path.name if is_folder(path) else path.stem
-
-
-def _taken_for_step(path: Path) -> str:
-    return f"the number in {path.name} was taken for the step: neither its name nor the file says what it counts"
 
 
 def is_cached(path: Path) -> bool:
@@ -290,7 +287,7 @@ def _in_cache(path: Path) -> Series:
     absent = [name for name in named if name not in there]
     notes = (f"not in the cache, so left out: {', '.join(sorted(absent)[:5])}",) if absent else ()
     if timed := with_moments(there):
-        candidates = [_revision(name, there[name]) for name in timed]
+        candidates = [_candidate(there[name], moment_in(name), name) for name in timed]
         found = arrange(candidates, str(path), [name for name in there if name not in timed])
         return replace(found, notes=(*found.notes, *notes))
     usable = [folder for folder in snapshots.values() if _usable(folder)]
@@ -313,11 +310,7 @@ def _of_snapshot(path: Path) -> Series | None:
         return None
     names = [name for name, commit in _refs(path.parent.parent / "refs").items() if commit == path.name]
     stepped = [name for name in names if moment_in(name)]
-    return arrange([_revision(stepped[0], path)], str(path)) if len(stepped) == 1 else None
-
-
-def _revision(name: str, folder: Path) -> Candidate:
-    return Candidate(name, moment_in(name), lambda step, epoch: LocalFolder(folder, step, epoch, name))
+    return arrange([_candidate(path, moment_in(stepped[0]), stepped[0])], str(path)) if len(stepped) == 1 else None
 
 
 def _usable(folder: Path | None) -> bool:

@@ -31,10 +31,6 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
-    def model_type(self) -> str | None:
-        """What config.json calls the architecture; None without a config."""
-        ...
-
     def config(self) -> dict[str, Any] | None:
         """What config.json holds; None without one."""
         ...
@@ -65,7 +61,7 @@ class Disputed:
     def _refuse(self) -> NoReturn:
         raise CheckpointError(f"{self.name} claim the same step; keep one of them")
 
-    model_type = config = identity = weights = open = folder = _refuse
+    config = identity = weights = open = folder = _refuse
 
 
 @dataclass(frozen=True)
@@ -119,6 +115,12 @@ class Series:
             what = f"{wanted} names none of the {self.axis}s of {self.source}: {there}"
             raise CheckpointError(what, argument="steps")
         return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
+
+
+def model_type(place: Place) -> str | None:
+    """What config.json calls the architecture of a checkpoint; None without a config."""
+    name = (place.config() or {}).get("model_type")
+    return name if isinstance(name, str) else None
 
 
 def steps_of(text: str, there: Sequence[int]) -> list[int]:

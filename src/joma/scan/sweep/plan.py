@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from joma.scan.model.text import describe_windows, tokens_of
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
-from joma.scan.sources.series import Place, Series
+from joma.scan.sources.series import Place, Series, model_type
 
 Groups = dict[str, tuple[str, ...]]
 """The tensors of every group, by layer."""
@@ -162,35 +162,22 @@ def plan(
     refused |= look.refused
     kept = {name: measure for name, measure in kept.items() if name not in refused}
     notes = [*series.notes, *look.notes]
-    read = None
+    tokens, width, warnings = None, None, list[str]()
     if read_by is not None and text is not None:
-        read = _read(*read_by, text, tokenizer, seq_len)
-        readers = [name for name in running if name in kept]
-        notes += [describe_windows(readers, text, read.seq_len, len(read.tokens)), *read.notes]
+        place, config = read_by
+        if seq_len is not None:
+            must_take(config, seq_len)
+        tokens = tokens_of(place, config, text, tokenizer, seq_len=seq_len)
+        width = min(default_seq_len(config), len(tokens)) if seq_len is None else seq_len
+        notes.append(describe_windows([name for name in running if name in kept], text, width, len(tokens)))
+        notes += filter(None, [unknown_training(config, width)])
+        warnings += filter(None, [beyond_training(config, width)])
     if not look.groups:
         notes.append("no matrices were found by name, so steps were not compared with each other")
     return Plan(
-        series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), read and read.tokens,
-        refused, look.coverage, tuple(notes), read.warnings if read else (), read and read.seq_len,
+        series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), tokens, refused,
+        look.coverage, tuple(notes), tuple(warnings), width,
     )  # fmt: skip
-
-
-class _Read(NamedTuple):
-    """A text as it will be read, and what is to be said of its windows."""
-
-    tokens: Tensor
-    seq_len: int
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def _read(place: Place, config: Any, text: Path, tokenizer: Path | None, asked: int | None) -> _Read:
-    if asked is not None:
-        must_take(config, asked)
-    tokens = tokens_of(place, config, text, tokenizer, seq_len=asked)
-    seq_len = min(default_seq_len(config), len(tokens)) if asked is None else asked
-    beyond, unknown = beyond_training(config, seq_len), unknown_training(config, seq_len)
-    return _Read(tokens, seq_len, (beyond,) if beyond else (), (unknown,) if unknown else ())
 
 
 def _must_have_text(
@@ -231,13 +218,13 @@ def _configs(
 
 
 def _first_config(series: Series) -> tuple[Place, Any]:
-    first: CheckpointError | None = None
+    errors: list[CheckpointError] = []
     for place in series.places[:_CONFIGS]:
         try:
             return place, config_of(place)
         except CheckpointError as error:
-            first = first or error
-    raise first or CheckpointError(f"{series.source} has no checkpoint")
+            errors.append(error)
+    raise errors[0] if errors else CheckpointError(f"{series.source} has no checkpoint")
 
 
 @dataclass(frozen=True)
@@ -296,7 +283,7 @@ def _must_be_one_model_type(series: Series) -> None:
         if not isinstance(place, LocalFolder):
             continue
         try:
-            kind = place.model_type()
+            kind = model_type(place)
         except CheckpointError:
             continue  # the sweep will report it with its step
         if kind is not None:
@@ -332,7 +319,7 @@ def _looks(series: Series, wanted: _Wanted) -> list[_Look]:
 
 
 def _look(place: Place, wanted: _Wanted) -> _Look:
-    kind, refused = place.model_type(), dict[str, str]()
+    kind, refused = model_type(place), dict[str, str]()
     with place.open() as checkpoint:
         names = checkpoint.names()
 

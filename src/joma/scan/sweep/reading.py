@@ -20,7 +20,7 @@ from joma.scan.formats.checkpoint import Checkpoint
 from joma.scan.formats.tensor_file import check_finite, check_matrix
 from joma.scan.measures import WeightMeasure
 from joma.scan.model.running import Between, statistics
-from joma.scan.sources.series import Place
+from joma.scan.sources.series import Place, model_type
 from joma.scan.sweep.integrity import checksum, sketch
 from joma.scan.sweep.plan import Plan, fault_of
 
@@ -42,7 +42,7 @@ def measured(
     """
     values: dict[str, Any] = {}
     faults: list[Fault] = []
-    kind, source = place.model_type(), plan.wanted()
+    kind, source = model_type(place), plan.wanted()
     if None not in (kind, plan.model_type) and kind != plan.model_type:
         raise CheckpointError(f"its architecture is {kind}, the series is {plan.model_type}")
     with place.open() as checkpoint:
