@@ -26,21 +26,9 @@ METADATA = ".metadata"
 Size = tuple[int, ...]
 
 
-class _Metadata(Plain): ...
-
-
-class _Tensor(Plain): ...
-
-
-class _Chunk(Plain): ...
-
-
-class _Index(Plain): ...
-
-
-class _Info(Plain): ...
-
-
+# A stand-in of its own for every class that must be told apart.
+_STAND_INS: list[type[Plain]] = [type(name, (Plain,), {}) for name in ("Metadata", "Tensor", "Chunk", "Index", "Info")]
+_Metadata, _Tensor, _Chunk, _Index, _Info = _STAND_INS
 _HERE = "torch.distributed.checkpoint"
 _ALLOWED: dict[str, Any] = {
     f"{_HERE}.metadata.Metadata": _Metadata,

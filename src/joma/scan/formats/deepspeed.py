@@ -83,7 +83,10 @@ class JoinedFile(TensorFile):
         if dim < 0:
             return sources[0].file.read(sources[0].name)
         parts = [source.file.read(source.name) for source in sources]
-        if self._holds_two(tensor):
+        # Every part may be a piece of the gate above one of the up projection: two rows per column of the next.
+        found = _LOWER.fullmatch(tensor)
+        back = self.tensors.get(f"{found[1]}{_UPPER[found[2]]}.weight") if found else None
+        if back and len(back.shape) == 2 and self.tensors[tensor].shape[0] == 2 * back.shape[1]:
             halves = [part.chunk(2) for part in parts]
             parts = [half[at] for at in (0, 1) for half in halves]
         return torch.cat(parts, dim)
@@ -100,13 +103,6 @@ class JoinedFile(TensorFile):
 
     def close(self) -> None:
         _close(self._files)
-
-    def _holds_two(self, tensor: str) -> bool:
-        """Whether every part is a piece of the gate above one of the up projection: two rows per column of the next."""
-        found = _LOWER.fullmatch(tensor)
-        back = self.tensors.get(f"{found[1]}{_UPPER[found[2]]}.weight") if found else None
-        rows = self.tensors[tensor].shape[0]
-        return back is not None and len(back.shape) == 2 and rows == 2 * back.shape[1]
 
     def _described(self, tensor: str, sources: Sequence[Source]) -> Stored:
         first = sources[0].stored

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter
+from collections.abc import Callable
 from math import prod
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ class GgufFile(TensorFile):
         self.name = source.name
         self._source = source
         with closed_on_error(source):
-            described = _Header(source).tensors()
+            described = _Header(source, self.wrong).tensors()
             self._places = {name: self._place(name, *entry) for name, entry in described.items()}
         self.tensors = {
             name: Stored(shape, _PLAIN.get(kind, torch.float32)) for name, (kind, shape, _) in described.items()
@@ -124,10 +125,10 @@ class GgufFile(TensorFile):
 
 
 class _Header:
-    """What stands before the numbers of a GGUF file."""
+    """What stands before the numbers of a GGUF file. wrong: makes an error of what is wrong with it."""
 
-    def __init__(self, source: Bytes) -> None:
-        self._name, self._size = source.name, source.size
+    def __init__(self, source: Bytes, wrong: Callable[[str], CheckpointError]) -> None:
+        self._size, self._wrong = source.size, wrong
         self._stream = io.BufferedReader(Stream(source), 2**20)
         self._words = _WORDS
 
@@ -207,9 +208,6 @@ class _Header:
         if len(found) < length:
             raise self._wrong("is cut off in its header, or no GGUF file")
         return found
-
-    def _wrong(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self._name} {what}", file=self._name)
 
 
 def _kind(kind: int) -> Any:

@@ -169,7 +169,10 @@ class MergedFile(TensorFile):
         self._factors = {_target(each.target, known, each.down): each for each in factors}
         full = {plain_name(each): each for each in stored if ".lora_" not in each}
         self._replaced = {_target(plain, known, each): each for plain, each in full.items()}
-        self.tensors = {each: self._described(each) for each in known}
+        self.tensors = {}
+        for each in known:
+            stored_as = adapter.look(self._replaced[each]) if each in self._replaced else base.stored(each)
+            self.tensors[each] = Stored(stored_as.shape, torch.float32) if each in self._factors else stored_as
         if not self._factors:
             raise self.wrong("has no factors lora_A and lora_B, so there is nothing to merge")
         merged = f"{counted(len(self._factors), 'weight')} of the base came out with the adapter merged into"
@@ -194,11 +197,6 @@ class MergedFile(TensorFile):
     def close(self) -> None:
         self._base.close()
         self._adapter.close()
-
-    def _described(self, name: str) -> Stored:
-        own = self._replaced.get(name)
-        stored = self._base.stored(name) if own is None else self._adapter.look(own)
-        return Stored(stored.shape, torch.float32) if name in self._factors else stored
 
     def _merged(self, tensor: str, weight: Tensor, factors: Factors) -> Tensor:
         down, up = factors.taken(self._adapter)

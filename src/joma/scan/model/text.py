@@ -41,7 +41,15 @@ def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None, *, 
         tokens = torch.from_numpy(_stored_ids(text))
     else:
         tokens = _ids_of(place, text, tokenizer)
-    _must_suit(tokens, config, text, seq_len or min(SHORTEST, default_seq_len(config)))
+    least, words = seq_len or min(SHORTEST, default_seq_len(config)), getattr(config, "vocab_size", None)
+    if len(tokens) < least:
+        more = counted(least - len(tokens), "more token")
+        what = f"text {text} has {counted(len(tokens), 'token')}, and at least {least} are needed: give {more}"
+        raise BadInput(what, argument="text")
+    for token in (int(tokens.min()), int(tokens.max())):
+        if isinstance(words, int) and not 0 <= token < words:
+            what = f"text {text} has token {token}, and the model knows 0 to {words - 1}"
+            raise BadInput(what, argument="text")
     return tokens
 
 
@@ -88,18 +96,6 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
         raise CheckpointError(answer["error"])
     found: list[int] = answer["ids"]
     return found
-
-
-def _must_suit(tokens: Tensor, config: Any, text: Path, least: int) -> None:
-    words = getattr(config, "vocab_size", None)
-    if len(tokens) < least:
-        more = counted(least - len(tokens), "more token")
-        what = f"text {text} has {counted(len(tokens), 'token')}, and at least {least} are needed: give {more}"
-        raise BadInput(what, argument="text")
-    for token in (int(tokens.min()), int(tokens.max())):
-        if isinstance(words, int) and not 0 <= token < words:
-            what = f"text {text} has token {token}, and the model knows 0 to {words - 1}"
-            raise BadInput(what, argument="text")
 
 
 def _stored_ids(text: Path) -> np.ndarray:

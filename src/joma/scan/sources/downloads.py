@@ -259,7 +259,10 @@ class DiskCache:
             if self._made.finished(name, size):
                 self._made.touch(name)
             elif os.path.lexists(path) and path not in self._made.made(name):
-                _check_foreign(path, size, right)
+                # A file that joma did not make is refused, unless it is the very file that the hub lists.
+                if path.is_symlink() or not path.is_file() or path.stat().st_size != size or not right(path):
+                    what = f"{path} is not the file that the hub lists, and joma did not make it; move it elsewhere"
+                    raise CheckpointError(what, file=path.name)
             else:
                 try:
                     self._download(name, size, fill, right)
@@ -306,10 +309,3 @@ def _promised(held: dict[str, list[int]]) -> int:
 
 def _checkpoint(name: str) -> str:
     return str(PurePosixPath(name).parent)
-
-
-def _check_foreign(path: Path, size: int, right: Callable[[Path], bool]) -> None:
-    """Refuse a file that joma did not make, unless it is the very file that the hub lists."""
-    if path.is_symlink() or not path.is_file() or path.stat().st_size != size or not right(path):
-        what = f"{path} is not the file that the hub lists, and joma did not make it; move it elsewhere"
-        raise CheckpointError(what, file=path.name)

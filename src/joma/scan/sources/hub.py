@@ -126,7 +126,14 @@ class HubModel:
         """A file in the cache with the hash that the hub lists. The caller holds its space in the cache."""
         source = self.ranges(commit, file, f"{self.repository} {file.path}")
         name = f"{self.part_of_cache(commit)}/{file.path}"
-        return self.cache.file(name, file.size, source.copy_to, lambda path: _hash_of_file_agrees(file, path))
+
+        def right(path: Path) -> bool:
+            with path.open("rb") as stream:
+                if file.sha256 is None:
+                    return _hash_agrees(file, stream.read())
+                return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+
+        return self.cache.file(name, file.size, source.copy_to, right)
 
 
 @dataclass
@@ -287,13 +294,6 @@ def _listed(entry: Any) -> Listed:
     if type(size) is not int or size < 0 or not (sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)):
         raise StrangeAnswer(f"the hub lists {str(entry['path'])[:80]!a} without a size or a hash")
     return Listed(str(entry["path"]), size, sha256, str(entry["oid"]))
-
-
-def _hash_of_file_agrees(file: Listed, path: Path) -> bool:
-    with path.open("rb") as stream:
-        if file.sha256 is not None:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-        return _hash_agrees(file, stream.read())
 
 
 def _hash_agrees(file: Listed, content: bytes | bytearray) -> bool:

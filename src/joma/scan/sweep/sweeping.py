@@ -51,12 +51,7 @@ class _Outcome(NamedTuple):
 
 
 def sweep(
-    plan: Plan,
-    run: Run,
-    *,
-    jobs: int = 1,
-    keep_suspicious: bool = False,
-    report: Report = lambda line: None,
+    plan: Plan, run: Run, *, jobs: int = 1, keep_suspicious: bool = False, report: Report = lambda line: None
 ) -> Scan:
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
@@ -178,7 +173,12 @@ def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
     for name in plan.curve_names():
         if name in values:
             measure, _, group = name.partition("/")
-            means.setdefault(measure, []).append(f"{group} {_mean(values[name]):.4g}".strip())
+            value = values[name]
+            heads = isinstance(value, Tensor)  # of several quantities the first; of heads all
+            numbers = np.asarray(value.cpu() if heads else value, dtype=float)
+            numbers = numbers if heads or numbers.ndim < 2 else numbers[:, 0]
+            mean = mean_of(numbers.reshape(1, -1), axis=1)[0]
+            means.setdefault(measure, []).append(f"{group} {mean:.4g}".strip())
     many = {name.partition("/")[0] for name, value in values.items() if len(np.atleast_1d(value)) > 1}
     words = []
     for measure, several in means.items():
@@ -187,13 +187,6 @@ def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
         words.append(f"{measure}{over}: {', '.join(several[:_SHOWN])}{more}")
     words += [f"left out: {name}" for name in dict.fromkeys(fault.measure for fault in faults if fault.measure)]
     return "; ".join(words) or "nothing new"
-
-
-def _mean(value: Any) -> float:
-    """Over layers and heads; of several quantities the first."""
-    numbers = np.asarray(value.cpu() if isinstance(value, Tensor) else value, dtype=float)
-    by_layer = numbers[:, 0] if numbers.ndim == 2 and not isinstance(value, Tensor) else numbers
-    return float(mean_of(by_layer.reshape(1, -1), axis=1)[0])
 
 
 def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
