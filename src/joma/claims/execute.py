@@ -193,7 +193,8 @@ def draw(study: Study, run: Run) -> list[Picture]:
     if find_spec("matplotlib") is None:
         return []
     with house_style():
-        return [Picture(d.name, d.caption, to_svg(d.figure, title=d.alt or d.caption), d.alt) for d in study.draw(run)]
+        drawn = [(drawing, drawing.description) for drawing in study.draw(run)]
+        return [Picture(one.name, one.caption, to_svg(one.figure, title=seen), seen) for one, seen in drawn]
 
 
 def plain_config(config: Any) -> dict[str, Any]:
