@@ -130,7 +130,9 @@ def _bars(axis: Axes, names: dict[Any, str]) -> list[str]:
         lies = container.orientation == "horizontal"
         along, up = (axis.yaxis, axis.xaxis) if lies else (axis.xaxis, axis.yaxis)
         ticks, own = _ticks(along), str(container.get_label() or "")
-        for patch, value in zip(container.patches, np.ravel(np.asarray(container.datavalues, dtype=float)).tolist(), strict=True):
+        for patch, value in zip(
+            container.patches, np.ravel(np.asarray(container.datavalues, dtype=float)).tolist(), strict=True
+        ):
             centre = patch.get_y() + patch.get_height() / 2 if lies else patch.get_x() + patch.get_width() / 2
             name = _plain(own) if own and not own.startswith("_") else _name(patch, names)
             at = _nearest(ticks, centre) or number(float(centre))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.claim import Claim
-from joma.claims.controls import beyond, hardest
+from joma.claims.guards import beyond, hardest
 from joma.claims.evidence import above, at_least
 from joma.claims.finding import Finding
 from joma.claims.verdicts import Numbers, by_effect, not_run

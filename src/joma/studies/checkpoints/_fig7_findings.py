@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from joma.claims.claim import Claim
-from joma.claims.controls import beyond, hardest
+from joma.claims.guards import beyond, hardest
 from joma.claims.evidence import below
 from joma.claims.finding import Finding
 from joma.claims.verdicts import by_effect, not_run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.controls import hardest
+from joma.claims.guards import hardest
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show

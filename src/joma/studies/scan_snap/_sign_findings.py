@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.controls import hardest
+from joma.claims.guards import hardest
 from joma.claims.evidence import at_least, at_most
 from joma.claims.verdicts import by_effect, by_tests
 from joma.measure.correlation import spearman

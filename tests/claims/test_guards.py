@@ -5,7 +5,7 @@ import math
 import pytest
 
 from joma.claims.claim import Claim
-from joma.claims.controls import beyond, hardest
+from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 
