@@ -43,7 +43,7 @@ class Grid(Generic[C]):
         """The seed of every member: the same ones in every cell, so that cells are paired."""
         return [self.seed + seed for _ in self.cells for seed in range(self.seeds)]
 
-    def fold(self, values: Any, axis: int = 0) -> np.ndarray:
+    def fold(self, values: Any, axis: int = 0) -> Any:
         """Members as cells and seeds: (..., cells * seeds, ...) as (..., cells, seeds, ...).
 
         >>> Grid(("a", "b"), seeds=3).fold(np.zeros((5, 6)), axis=1).shape

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from joma.claims.contract import Claim, Finding, Progress
-from joma.claims.guards import hardest
 from joma.claims.evidence import at_most
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
 from joma.figures.reading import number

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
-from joma.claims.guards import hardest
 from joma.claims.evidence import at_least
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
 from joma.measure.intervals import compare

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from joma.claims.claim import Claim
-from joma.claims.guards import beyond, hardest
 from joma.claims.evidence import above, at_least
 from joma.claims.finding import Finding
+from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run

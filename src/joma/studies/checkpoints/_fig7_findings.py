@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from joma.claims.claim import Claim
-from joma.claims.guards import beyond, hardest
 from joma.claims.evidence import below
 from joma.claims.finding import Finding
+from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import drop_and_rebound

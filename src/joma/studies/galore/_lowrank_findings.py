@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.guards import hardest
 from joma.claims.evidence import Test, at_least, at_most
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare

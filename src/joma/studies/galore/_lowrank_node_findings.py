@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from joma.claims.contract import Finding
-from joma.claims.guards import beyond
 from joma.claims.evidence import at_least
+from joma.claims.guards import beyond
 from joma.claims.verdicts import by_effect
 from joma.claims.words import show
 from joma.measure.intervals import compare

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.guards import hardest
 from joma.claims.evidence import Test, above, at_least, at_most, below
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.correlation import pearson
 from joma.measure.intervals import Comparison, compare

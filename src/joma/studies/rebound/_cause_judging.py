@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.guards import hardest
 from joma.claims.evidence import above, at_most
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, by_tests, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.guards import hardest
 from joma.claims.evidence import at_least, at_most
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, by_tests
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from joma.claims.claim import Claim
-from joma.claims.guards import hardest
 from joma.claims.evidence import at_least, at_most
 from joma.claims.finding import Finding
+from joma.claims.guards import hardest
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, each_claim
-from joma.claims.guards import beyond, hardest
 from joma.claims.evidence import at_least
+from joma.claims.guards import beyond, hardest
 from joma.claims.text_source import remember_source
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.data.ahead import Ahead, sent
