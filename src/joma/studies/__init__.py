@@ -1,9 +1,10 @@
-"""Studies, in rooms by subject: one file per study, named as the study is.
+"""Studies, in rooms by subject: one file per study, named as the study is, or one folder where it is long.
 
 `names()` lists them, `load(name)` imports one, nothing loads before.
 
 To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
-nothing else has to know of it. A room's helpers begin with an underscore. No room imports another.
+nothing else has to know of it. Above about 300 lines it becomes a folder `your_study/` with `study`, `claims`, `run`,
+`record`, `judge` and `figures`. What several studies of a room share begins with an underscore. No room imports another.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ def title(name: str) -> str:
     >>> title("thm2")
     'Theorem 2: winner take all under a linear MLP'
     """
-    source = (Path(__path__[0]) / room(name) / f"{_file(name)}.py").read_text(encoding="utf-8")
-    return _title_in(source)
+    place = Path(__path__[0]) / room(name) / _file(name)
+    source = place / "study.py" if place.is_dir() else place.with_suffix(".py")
+    return _title_in(source.read_text(encoding="utf-8"))
 
 
 def _title_in(source: str) -> str:
