@@ -4,7 +4,7 @@
 
 To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
 nothing else has to know of it. Above about 300 lines it becomes a folder `your_study/` with `study`, `claims`, `run`,
-`record`, `judge` and `figures`. What several studies of a room share begins with an underscore. No room imports another.
+`record`, `judge` and `figures`. What studies of a room share begins with an underscore. No room imports another.
 """
 
 from __future__ import annotations

@@ -54,14 +54,14 @@ def of_learned(
     study: str,
     expected: str,
     corrected: Compared | None = None,
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
     **evidence: Any,
 ) -> Finding:
     """`by_effect` with the number of networks left out; not run if a case has no network that learned."""
     cases = [one for form in (found, corrected) if form is not None for one in _cases(form)]
     if not all(one.seeds for one in cases):
         return not_run(claim, expected, fates.reason, at_paper_scale(study))
-    shown = {**(beside or {}), **fates.left_out}
+    shown = {**(details or {}), **fates.left_out}
     return by_effect(claim, found, expected=expected, corrected=corrected, details=shown, **evidence)
 
 

@@ -54,7 +54,7 @@ def of_learned(
     study: str,
     expected: str,
     left_out: float = 0.0,
-    beside: Numbers | None = None,
+    details: Numbers | None = None,
     **evidence: Any,
 ) -> Finding:
     """`by_effect`, not run where a case has no network that learned what it was taught."""
@@ -64,7 +64,7 @@ def of_learned(
             f"no network, or none of one case, answers {LEARNED:.0%} of what it was taught: there is nothing to judge"
         )
         return not_run(claim, expected, reason, at_paper_scale(study))
-    shown = dict(beside or {}) | ({"networks left out": {"did not learn": left_out}} if left_out else {})
+    shown = dict(details or {}) | ({"networks left out": {"did not learn": left_out}} if left_out else {})
     return by_effect(claim, found, expected=expected, details=shown, **evidence)
 
 

@@ -140,7 +140,7 @@ def _judged(claim: Claim, expected: str, judge: Callable[[Series], dict[str, Any
         if not series.kept:
             return not_run(claim, expected, UNLEARNED, COMMAND)
         evidence = judge(series)
-        beside = dict(evidence.pop("beside", {})) | dict(series.left_out)
+        beside = dict(evidence.pop("details", {})) | dict(series.left_out)
         return by_effect(claim, evidence.pop("found"), expected=expected, details=beside, **evidence)
 
     return judging
