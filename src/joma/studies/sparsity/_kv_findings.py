@@ -156,7 +156,7 @@ def _zeros(series: Series) -> dict[str, Any]:
         "found": hardest(ZEROS, controls),
         "what": "share of keys below 1 % of their query's largest weight",
         "size": [at_least("share of such keys", float(zero.mean()), SPARSE, "%")],
-        "beside": {
+        "details": {
             "shares": {
                 "untrained": float(series.mean("zero", 0).mean()),
                 "random logits of the same spread": float(series.mean("random zero").mean()),
@@ -171,7 +171,7 @@ def _arises(series: Series) -> dict[str, Any]:
     return {
         "found": compare(1 - series.mean("effective"), 1 - series.mean("effective", 0)),
         "what": "share of keys that attention leaves out, 1 - e^entropy / keys (control: untrained)",
-        "beside": {
+        "details": {
             "over training": {f"step {step}": float(x) for step, x in zip(series.steps, over, strict=True)},
         },
     }
@@ -186,7 +186,7 @@ def _hitters(series: Series) -> dict[str, Any]:
     return {
         "found": hardest(HITTERS, controls),
         "what": "overlap of the heaviest tenth of the keys between two quarters of the queries",
-        "beside": {"overlap": {"chance": float(series.mean("chance").mean())}},
+        "details": {"overlap": {"chance": float(series.mean("chance").mean())}},
     }
 
 
@@ -197,7 +197,7 @@ def _fifth(series: Series) -> dict[str, Any]:
         "found": hardest(FIFTH_SUFFICES, {f"{name} minus H2O": found for name, found in controls.items()}),
         "what": "cost of the other policy at a fifth of the cache (control: H2O's choice)",
         "size": [at_most("cost of H2O's choice", float(own.mean()), NATS, "nats")],
-        "beside": series.all_costs,
+        "details": series.all_costs,
     }
 
 
@@ -207,7 +207,7 @@ def _window(series: Series) -> dict[str, Any]:
         "found": compare(window, sinks),
         "what": "cost of the window at a fifth of the cache (control: first tokens and window)",
         "size": [at_most("cost with the first tokens", float(sinks.mean()), NATS, "nats")],
-        "beside": {"attention on the first key": {"share": float(series.mean("sink").mean())}},
+        "details": {"attention on the first key": {"share": float(series.mean("sink").mean())}},
     }
 
 
@@ -225,7 +225,7 @@ def _explains(series: Series) -> dict[str, Any]:
     return {
         "found": compare([-_partial(c, s, x) for c, s, x in zip(cost, sparse, loss, strict=True)], 0.0),
         "what": "minus the partial correlation of cost and sparsity, the loss held fixed",
-        "beside": {
+        "details": {
             "correlation of the cost": {
                 "with sparsity, loss held fixed, within checkpoints": float(np.mean(within)),
                 "with sparsity alone": _mean_correlation(cost, sparse),
