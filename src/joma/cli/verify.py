@@ -41,7 +41,12 @@ def add_parser(commands: Any) -> None:
         description="Judge the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
-    verify.add_argument("study", nargs="*", metavar="STUDY", help="names from `joma list` (default: all studies)")
+    verify.add_argument(
+        "study",
+        nargs="*",
+        metavar="STUDY",
+        help="names from `joma list`, or Python files that hold a study (default: all studies)",
+    )
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
@@ -90,9 +95,7 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
 
-        names = list(dict.fromkeys(map(studies.spelt, options.study)) or studies.names())
-        for name in names:
-            studies.room(name)  # refuses what there is not
+        names = list(dict.fromkeys(map(studies.chosen, options.study)) or studies.names())
         verdicts = None if options.claims is None else _verdicts(options.claims)
         wish = _Wish(
             options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
@@ -123,7 +126,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     from joma import studies
     from joma.cli.options import parse
 
-    study = studies.load(options.study)
+    study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
     wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
