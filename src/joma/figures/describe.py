@@ -110,7 +110,7 @@ def _unit(axis: Axis) -> str:
 def _ticks(axis: Axis) -> dict[float, str]:
     """Words at the ticks of an axis of categories; empty where the axis has numbers."""
     places = np.asarray(axis.get_majorticklocs(), dtype=float).tolist()
-    words = [_plain(word) for word in axis.get_major_formatter().format_ticks(places)]
+    words = [_plain(str(word)) for word in axis.get_major_formatter().format_ticks(places)]
     numbers = all(re.fullmatch(r"(mathdefault)?[\d.,+−k×·^{} -]*%?", word) for word in words)
     return {} if numbers else dict(zip(places, words, strict=True))
 
