@@ -23,7 +23,8 @@ from _record import record
 from torch import Tensor
 
 from joma.data.samples import streams
-from joma.studies.cdag import cdag
+from joma.studies import load
+from joma.studies.cdag.cdag import run as cdag
 from joma.studies.hierarchy import hblt_alignment, shallow_first
 from joma.studies.hierarchy._hblt_networks import Members
 from joma.studies.hierarchy._latents import ensemble_of
@@ -94,16 +95,16 @@ def trees(device: str) -> Both:
 
 
 def signals(device: str) -> Both:
-    config = preset(cdag.STUDY, device)
+    config = preset(load("cdag"), device)
     tree = cdag.HBLT.one_per_class(config.classes, config.branching, config.rho).to(device)
-    x, labels, _ = cdag._draw(config, tree, config.samples, 0)
+    x, labels, _ = cdag.draw_samples(config, tree, config.samples, 0)
 
     def before(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
         turn = torch.arange(step * config.batch, (step + 1) * config.batch, device=device) % config.samples
         some = torch.as_tensor(list(members), device=device)[:, None]
         return x[some, turn], labels[some, turn]
 
-    return {name: (ensemble, before) for name, ensemble in cdag._ensembles(config).items()}
+    return {name: (ensemble, before) for name, ensemble in cdag.ensembles(config).items()}
 
 
 def source_code(device: str) -> Both:

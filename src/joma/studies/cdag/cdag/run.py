@@ -59,21 +59,15 @@ class CdagConfig(StudyConfig):
 def run(config: CdagConfig, run: Run, progress: Progress) -> None:
     """Train each kind of network, counting edges and nodes at every measuring point."""
     needs_device(config.device, at_paper_scale("cdag"))
-    train_all(_ensembles(config), run, progress=progress)
+    train_all(ensembles(config), run, progress=progress)
 
 
-def _ensembles(config: CdagConfig) -> dict[str, Ensemble]:
+def ensembles(config: CdagConfig) -> dict[str, Ensemble]:
+    """One for every kind of network."""
     tree = HBLT.one_per_class(config.classes, config.branching, config.rho).to(config.device)
-
-    def drawn(count: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (members, count, tokens), classes, and all latents from the lowest to the highest."""
-        sources = streams(config.seed, range(config.members), part, device=config.device)
-        sample = tree.sample((config.members, count), generator=sources)
-        return sample.on.float(), sample.labels, torch.cat(sample.latents, -1).float()
-
-    x, labels, _ = drawn(config.samples, 0)
+    x, labels, _ = draw_samples(config, tree, config.samples, 0)
     heights = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(widths(config))]).to(config.device)
-    data = net.Data(*drawn(config.held_out, 1), heights)
+    data = net.Data(*draw_samples(config, tree, config.held_out, 1), heights)
     points = np.unique(np.geomspace(3, config.steps, config.points).round().astype(int))
 
     def batch(steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
@@ -103,6 +97,13 @@ def _ensembles(config: CdagConfig) -> dict[str, Ensemble]:
         )
 
     return {name: ensemble(options) for name, options in NETWORKS.items()}
+
+
+def draw_samples(config: CdagConfig, tree: HBLT, count: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens (members, count, tokens), classes, and all latents from the lowest to the highest."""
+    sources = streams(config.seed, range(config.members), part, device=config.device)
+    sample = tree.sample((config.members, count), generator=sources)
+    return sample.on.float(), sample.labels, torch.cat(sample.latents, -1).float()
 
 
 def widths(config: CdagConfig) -> list[int]:

@@ -80,7 +80,7 @@ def _unmoved(run: Run) -> Any:
     return at_most("largest |z| of the same classes without common tokens", np.abs(run.value("alone/z")).max(), ZERO)
 
 
-def common(run: Run) -> Finding:
+def _common(run: Run) -> Finding:
     """At all times of all draws, with a common token alike in all classes, and with frequencies of its own in each."""
     alike, skewed = (_shared(run, run.value(f"{name}/z")) for name in ("alike", "skewed"))
     return by_tests(
@@ -93,8 +93,7 @@ def common(run: Run) -> Finding:
     )
 
 
-def distinct(run: Run) -> Finding:
-    """At all times of all draws."""
+def _distinct(run: Run) -> Finding:
     own, skewed = (_own(run, run.value(f"{name}/z")) for name in ("alike", "skewed"))
     return by_tests(
         DISTINCT,
@@ -105,8 +104,7 @@ def distinct(run: Run) -> Finding:
     )
 
 
-def order(run: Run) -> Finding:
-    """Neighbours in frequency, at all times of all draws."""
+def _order(run: Run) -> Finding:
     held = {name: _in_order(run, name) for name in ("alike", "skewed")}
     return by_tests(
         ORDER,
@@ -126,7 +124,7 @@ def _in_order(run: Run, name: str) -> float:
     return _share(np.diff(by_frequency) >= -ZERO)
 
 
-def sgd_common(run: Run) -> Finding:
+def _sgd_common(run: Run) -> Finding:
     """The share of common tokens below zero at the end, against labels that say nothing and against a coin."""
     return _by_rates(
         run,
@@ -138,7 +136,7 @@ def sgd_common(run: Run) -> Finding:
     )
 
 
-def sgd_distinct(run: Run) -> Finding:
+def _sgd_distinct(run: Run) -> Finding:
     """The share of distinct tokens above zero at the end, against labels that say nothing and against a coin."""
     return _by_rates(
         run,
@@ -150,7 +148,7 @@ def sgd_distinct(run: Run) -> Finding:
     )
 
 
-def sgd_order(run: Run) -> Finding:
+def _sgd_order(run: Run) -> Finding:
     """Rank correlation of logits with frequencies over a class's distinct tokens, a mean over classes."""
     places = np.arange(int(run.config["distinct"]), dtype=float)
 
@@ -172,18 +170,18 @@ def sgd_order(run: Run) -> Finding:
 def _by_rates(run: Run, claim: Claim, measured: Any, *, expected: str, what: str, control: float) -> Finding:
     own, twin = (measured(run.value(f"{name}/z")[-1]) for name in ("sgd", "sgd shuffled"))  # (pairs, seeds)
     cases: dict[str, Comparison] = {}
-    beside = {}
+    details = {}
     for pair, mine, other in zip(run.config["sgd_rates"], own, twin, strict=True):
         name = f"η_Y {pair[0]:g}, η_Z {pair[1]:g}"
         (cases[name],) = hardest(claim, {"shuffled": compare(mine, other), "known": compare(mine, control)}).values()
-        beside[name] = {"with shuffled labels": float(other.mean()), "by chance": control, **_masses(run, pair)}
+        details[name] = {"with shuffled labels": float(other.mean()), "by chance": control, **_masses(run, pair)}
     return by_effect(
         claim,
         cases,
         expected=expected,
         what=what,
         size=[at_least(f"smallest {what}, a mean over seeds,", float(own.mean(-1).min()), 1 - ZERO, claim.unit)],
-        details=beside,
+        details=details,
     )
 
 
@@ -196,3 +194,13 @@ def common_share(run: Run, name: str = "sgd") -> Any:
 def _masses(run: Run, pair: Any) -> dict[str, float]:
     share = common_share(run)[:, list(map(tuple, run.config["sgd_rates"])).index(tuple(pair))].mean(-1)
     return {"attention to common tokens at first": float(share[0]), "at the end": float(share[-1])}
+
+
+JUDGES = {
+    COMMON: _common,
+    DISTINCT: _distinct,
+    ORDER: _order,
+    SGD_COMMON: _sgd_common,
+    SGD_DISTINCT: _sgd_distinct,
+    SGD_ORDER: _sgd_order,
+}

@@ -10,7 +10,7 @@ from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
-from joma.studies.scan_snap._reading import (
+from joma.studies.scan_snap.scan_snap.record import (
     attention,
     dominant_growth,
     entropy,
@@ -90,8 +90,7 @@ FROZEN = Claim(
 )
 
 
-def relative_gain(run: Run) -> Finding:
-    """On paths on which the premise is true by construction."""
+def _relative_gain(run: Run) -> Finding:
     found = run.value("premise/gain")  # (draws, others + 2)
     ratio, chi, wrong = found[:, :-2], found[:, -2:-1], found[:, -1:]
     return by_residual(
@@ -122,8 +121,7 @@ def relative_spread(run: Run) -> tuple[Any, Any]:
     return spread[_at(run, JUDGED_AT)], np.array(matched)
 
 
-def premise(run: Run) -> Finding:
-    """The spread at the smallest and at the largest ratio, and at equal movement."""
+def _premise(run: Run) -> Finding:
     ratios, (spread, matched) = run.value("ratio/ratios"), relative_spread(run)
     return by_tests(
         PREMISE,
@@ -141,7 +139,7 @@ def premise(run: Run) -> Finding:
     )
 
 
-def bounds(run: Run) -> Finding:
+def _bounds(run: Run) -> Finding:
     """ln chi minus the logarithm of each bound, as a share of ln chi; chi is a geometric mean over the other tokens."""
     ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), dominant_growth(run, "ratio")
     p = run.value("p")[0]
@@ -175,7 +173,7 @@ def bounds(run: Run) -> Finding:
     )
 
 
-def transition(run: Run) -> Finding:
+def _transition(run: Run) -> Finding:
     """The measured time in units of K ln M / eta_Y, and in units without ln M."""
     cases, time = run.value("transition/cases"), run.value("transition/time")
     plain = cases[:, 0] / cases[:, 2]
@@ -215,7 +213,7 @@ def late_fits(run: Run) -> dict[str, Any]:
     return {name: np.array(lines) for name, lines in found.items()}
 
 
-def late(run: Run) -> Finding:
+def _late(run: Run) -> Finding:
     """How straight e^B is, and whether B itself is less straight: if not, the form is not told apart."""
     fits, ratios = late_fits(run), run.value("ratio/ratios")
     slow = ratios <= SLOW
@@ -232,8 +230,7 @@ def late(run: Run) -> Finding:
     )
 
 
-def slope(run: Run) -> Finding:
-    """The fitted slope as a share of the printed one."""
+def _slope(run: Run) -> Finding:
     fits, ratios, many = late_fits(run), run.value("ratio/ratios"), int(run.config["classes"])
     found = fits["printed"][:, 1]
     share = found / (2 * many * ratios)
@@ -267,7 +264,7 @@ def same_clock(run: Run) -> float:
     return worst
 
 
-def equal(run: Run) -> Finding:
+def _equal(run: Run) -> Finding:
     """Time of the transition and B at the last time, for every rate. In the flow a rate is only a clock."""
     flow = recorded(run, "equal")
     time, growth = passes(flow.t, flow.alpha), dominant_growth(run, "equal")[-1]
@@ -287,7 +284,7 @@ def equal(run: Run) -> Finding:
     )
 
 
-def fixed(run: Run) -> Finding:
+def _fixed(run: Run) -> Finding:
     """B at the last time of one eta_Z, and at every eta_Z of the phase plot.
 
     The phase plot was added to the tests after a first look at it: there B rises with eta_Y where eta_Z is large.
@@ -309,8 +306,7 @@ def fixed(run: Run) -> Finding:
     )
 
 
-def sparse(run: Run) -> Finding:
-    """Entropy of attention at equal rates, from the start to the last time."""
+def _sparse(run: Run) -> Finding:
     flow = recorded(run, "ratio")
     share = attention(run, flow.z[:, -1])
     begin = attention(run, np.zeros_like(flow.z[0, -1]))
@@ -337,7 +333,7 @@ def sparse(run: Run) -> Finding:
     )
 
 
-def frozen(run: Run) -> Finding:
+def _frozen(run: Run) -> Finding:
     """Speeds at 100 transition times as a share of their peaks: of B, and of the decoder's margin as the control."""
     flow, ratios = recorded(run, "ratio"), run.value("ratio/ratios")
     begin = passes(flow.t, flow.alpha)
@@ -361,3 +357,17 @@ def _slowed(t: Any, values: Any, begin: Any) -> Any:
     """The speed at 100 transition times over the largest speed, (systems,)."""
     speed = np.gradient(values, t, axis=0)
     return np.array([np.interp(100 * b, t, s) / s.max() for b, s in zip(begin, speed.T, strict=True)])
+
+
+JUDGES = {
+    GAIN: _relative_gain,
+    PREMISE: _premise,
+    BOUNDS: _bounds,
+    TRANSITION: _transition,
+    LATE: _late,
+    SLOPE: _slope,
+    EQUAL: _equal,
+    FIXED: _fixed,
+    SPARSE: _sparse,
+    FROZEN: _frozen,
+}

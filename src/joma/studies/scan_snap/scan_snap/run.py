@@ -1,32 +1,34 @@
-"""What the study of Scan and Snap records: flows under the expected gradient, and SGD with one sequence per step."""
+"""Classes of sequences, and what is recorded: flows under the expected gradient, SGD with one sequence per step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from joma.claims.config import Above, Least, Several, StudyConfig
 from joma.claims.contract import Progress
 from joma.models.bilinear import Bilinear, step_by_step
 from joma.runs import Run
-from joma.studies.scan_snap._reading import PHASE_TIME
-from joma.studies.scan_snap._sequences import drawn_classes, frequencies, graded_classes, own_tokens, without_common
+from joma.studies.scan_snap.scan_snap.record import PHASE_TIME, passes
 from joma.theory import scan_snap
 from joma.theory.flow import integrate_together
 from joma.theory.scan_snap import ScanSnap
 
 FINE = {"rtol": 1e-10, "atol": 1e-12}
+COMMON_SHARE = 0.5  # of a sequence: so much of it are common tokens, the rest are distinct ones
 COARSE = {"rtol": 1e-8, "atol": 1e-10}  # for what is drawn or compared with bounds far wider than that
 
 
 @dataclass(frozen=True)
-class Config:
+class ScanSnapConfig(StudyConfig):
     """Classes of sequences, the rates of decoder and attention, and how long to follow."""
 
-    classes: int = 2
-    distinct: int = 10
+    classes: Annotated[int, Least(2, "or no token is common")] = 2
+    distinct: Annotated[int, Least(3, "a winner and two to compare it with")] = 10
     """Tokens that one class alone has."""
     common: int = 10
     """Tokens that all classes have."""
@@ -37,50 +39,85 @@ class Config:
     """Sets of classes with random probabilities, for the signs and the order of logits."""
     skew: float = 1.0
     """How unlike a common token's frequencies are in different classes: deviation of their logarithm."""
-    ratios: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    ratios: Annotated[tuple[float, ...], Above(0), Several(3, rising=True)] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     """eta_Z / eta_Y, with eta_Y = 1."""
-    late: float = 1e6
+    late: Annotated[float, Least(1e4, "long after the transition")] = 1e6
     """The last time of the sweep over ratios."""
     transition_classes: tuple[int, ...] = (2, 3, 5)
     """K of the flows whose transition is timed, each with every M of `transition_vocabularies`."""
     transition_vocabularies: tuple[int, ...] = (10, 1000, 100_000)
-    equal_rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    equal_rates: Annotated[tuple[float, ...], Above(0), Several(2, rising=True)] = (0.5, 1.0, 2.0, 4.0, 8.0)
     fixed_rate: float = 0.25
     """eta_Z while eta_Y is one of `decoder_rates`."""
-    decoder_rates: tuple[float, ...] = (1.0, 4.0, 16.0)
-    grid: int = 5
+    decoder_rates: Annotated[tuple[float, ...], Above(0), Several(2, rising=True)] = (1.0, 4.0, 16.0)
+    grid: Annotated[int, Least(2, "rates per axis")] = 5
     """Rates per axis of the phase plot, from 0.5 to 8."""
     sgd_rates: tuple[tuple[float, float], ...] = ((0.5, 0.05), (0.5, 0.5), (1.0, 4.0))
     """(eta_Y, eta_Z) under SGD."""
     sgd_steps: int = 1000
     length: int = 64
     """Tokens of a sequence that SGD reads."""
-    seeds: int = 6
+    seeds: Annotated[int, Least(3, "to know what chance does")] = 6
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise ValueError(f"classes must be at least 2, or no token is common, got {self.classes}")
-        if self.distinct < 3:
-            raise ValueError(f"distinct must be at least 3, a winner and two to compare it with, got {self.distinct}")
-        if len(self.ratios) < 3 or list(self.ratios) != sorted(set(self.ratios)) or self.ratios[0] <= 0:
-            raise ValueError(f"ratios must be at least three positive numbers in increasing order, got {self.ratios}")
-        for name in ("equal_rates", "decoder_rates"):
-            rates = getattr(self, name)
-            if len(rates) < 2 or list(rates) != sorted(set(rates)) or rates[0] <= 0:
-                raise ValueError(f"{name} must be at least two positive numbers in increasing order, got {rates}")
+        super().__post_init__()
         if self.vocabulary < self.classes:
             raise ValueError(f"vocabulary must be at least classes, {self.classes}, got {self.vocabulary}")
-        if self.grid < 2:
-            raise ValueError(f"grid must be at least 2 rates per axis, got {self.grid}")
-        if self.seeds < 3:
-            raise ValueError(f"seeds must be at least 3 to know what chance does, got {self.seeds}")
-        if self.late < 1e4:
-            raise ValueError(f"late must be at least 10000, long after the transition, got {self.late:g}")
 
 
-def record(config: Config, run: Run, progress: Progress) -> None:
-    """Everything that is judged or drawn, by parts that are kept one by one."""
+def graded_classes(classes: int, distinct: int, common: int) -> Tensor:
+    """P(l|n), (classes, tokens): distinct tokens in proportion to 0.1 up to 1, common ones alike in all classes.
+
+    The distinct tokens of class n are n distinct to (n + 1) distinct - 1, rarest first; the common ones come last.
+    """
+    weights = torch.linspace(0.1, 1.0, distinct, dtype=torch.float64).expand(1, classes, distinct)
+    return _joined(weights, torch.ones(1, classes, common, dtype=torch.float64))[0]
+
+
+def drawn_classes(
+    draws: int, classes: int, distinct: int, common: int, *, skew: float, generator: torch.Generator
+) -> Tensor:
+    """As `graded_classes`, (draws, classes, tokens), the weights of distinct tokens uniform from 0.1 to 1.
+
+    skew: the standard deviation of the logarithm of a common token's weight, drawn for each class. With 0 a common
+    token is as frequent in all classes.
+    """
+    weights = 0.1 + 0.9 * torch.rand(draws, classes, distinct, generator=generator, dtype=torch.float64)
+    noise = torch.randn(draws, classes, common, generator=generator, dtype=torch.float64)
+    return _joined(weights, torch.exp(skew * noise))
+
+
+def without_common(p: Tensor, distinct: int) -> Tensor:
+    """The same classes with their distinct tokens alone, (..., classes, classes * distinct)."""
+    own: Tensor = p[..., : p.shape[-2] * distinct]
+    return own.div(own.sum(-1, keepdim=True))
+
+
+def _joined(weights: Tensor, shared: Tensor) -> Tensor:
+    """(draws, classes, tokens) of the weights of distinct and of common tokens."""
+    draws, classes, distinct = weights.shape
+    p = weights.new_zeros(draws, classes, classes * distinct)
+    for n in range(classes):
+        p[:, n, n * distinct : (n + 1) * distinct] = weights[:, n]
+    p = p.mul(1 - COMMON_SHARE).div(p.sum(-1, keepdim=True))
+    return torch.cat([p, COMMON_SHARE * shared / shared.sum(-1, keepdim=True)], -1)
+
+
+def frequencies(
+    p: Tensor, steps: int, members: int, length: int, *, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Sequences of one token after the other: how often each occurs (steps, members, tokens), and their classes."""
+    count = steps * members
+    which = torch.randint(len(p), (count,), generator=generator)
+    drawn = torch.multinomial(p[which], length, replacement=True, generator=generator)
+    x = torch.zeros(count, p.shape[-1], dtype=torch.float64)
+    x.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+    return (x / length).view(steps, members, -1), which.view(steps, members)
+
+
+def run(config: ScanSnapConfig, run: Run, progress: Progress) -> None:
+    """Follow the flows and SGD, by parts that are kept one by one."""
     p = graded_classes(config.classes, config.distinct, config.common)
     run.keep("p", lambda: p)
     progress(0.02, "signs and order of the logits")
@@ -97,7 +134,7 @@ def record(config: Config, run: Run, progress: Progress) -> None:
     _record_sgd(config, run, p)
 
 
-def _record_signs(config: Config, run: Run) -> None:
+def _record_signs(config: ScanSnapConfig, run: Run) -> None:
     t = torch.logspace(-1, 4, 41, dtype=torch.float64)
     run.keep("signs/t", lambda: t)
     shape = (config.draws, config.classes, config.distinct, config.common)
@@ -111,7 +148,7 @@ def _record_signs(config: Config, run: Run) -> None:
         run.keep(f"{name}/z", lambda model=model: model.solve(t, **COARSE).z[:, :, 0])  # type: ignore[misc]
 
 
-def _record_premise(config: Config, run: Run) -> None:
+def _record_premise(config: ScanSnapConfig, run: Run) -> None:
     """Theorem 3 where its premise is true by construction: z' = xi f^2 on distinct tokens, common ones fall."""
     generator = torch.Generator().manual_seed(config.seed + 1)
     p = drawn_classes(config.draws, config.classes, config.distinct, config.common, skew=0.0, generator=generator)[:, 0]
@@ -150,7 +187,7 @@ def _gains(p: Tensor, z: Tensor, growth: Tensor, distinct: int) -> Tensor:
     return torch.stack(found)
 
 
-def _record_ratios(config: Config, run: Run, p: Tensor) -> None:
+def _record_ratios(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
     t = torch.logspace(-1, torch.tensor(config.late).log10().item(), 141, dtype=torch.float64)
     run.keep("ratio/t", lambda: t)
     run.keep("ratio/ratios", lambda: torch.tensor(config.ratios, dtype=torch.float64))
@@ -158,42 +195,33 @@ def _record_ratios(config: Config, run: Run, p: Tensor) -> None:
     run.keep("ratio/path", lambda: _summary(model, t, config))
 
 
-def _summary(model: ScanSnap, t: Tensor, config: Config, accuracy: dict[str, float] = FINE) -> Tensor:
+def _summary(model: ScanSnap, t: Tensor, config: ScanSnapConfig, accuracy: dict[str, float] = FINE) -> Tensor:
     """z of all tokens, B of class 1's distinct tokens, its alpha and its decoder's margin: (steps, systems, ...)."""
     path = model.solve(t, **accuracy)
     f = model.attended(path.z)
     logits = torch.einsum("stnl,stlc->stnc", f, path.y)[:, :, 0]
     alpha = model.predicted(path.y, path.z)[:, :, 0, :1]
     margin = logits[..., :1] - logits[..., -1:]
-    growth = own_tokens(path.growth[:, :, 0], config.classes, config.distinct)[:, :, 0]
+    growth = path.growth[:, :, 0, : config.distinct]  # class 1 comes first
     return torch.cat([path.z[:, :, 0], growth, alpha, margin], -1)
 
 
-def _record_transitions(config: Config, run: Run) -> None:
+def _record_transitions(config: ScanSnapConfig, run: Run) -> None:
     """When the right output passes one half, for several K and M; eta_Y = K/4 and eta_Z a hundredth of that."""
     cases = [(k, m, k / 4) for k in config.transition_classes for m in config.transition_vocabularies]
     run.keep("transition/cases", lambda: torch.tensor(cases, dtype=torch.float64))
     run.keep("transition/time", lambda: torch.stack([_transition(config, *case) for case in cases]))
 
 
-def _transition(config: Config, classes: int, vocabulary: int, rate: float) -> Tensor:
+def _transition(config: ScanSnapConfig, classes: int, vocabulary: int, rate: float) -> Tensor:
     p = graded_classes(classes, config.distinct, config.common)
     model = ScanSnap(p, vocabulary=vocabulary, rate_y=rate, rate_z=rate / 100)
     t = scan_snap.transition_time(classes, vocabulary, rate) * torch.linspace(0.2, 3, 141, dtype=torch.float64)
     path = model.solve(t, **COARSE)
-    return crossing(t, model.predicted(path.y, path.z)[:, 0, 0])
+    return torch.from_numpy(passes(t.numpy(), model.predicted(path.y, path.z)[:, 0, :1].numpy()))[0]
 
 
-def crossing(t: Tensor, alpha: Tensor, level: float = 0.5) -> Tensor:
-    """When alpha (steps,) first passes the level, between two times by a straight line; NaN if it never does."""
-    above = (alpha > level).nonzero()
-    if not len(above) or above[0] == 0:
-        return torch.tensor(torch.nan, dtype=torch.float64)
-    i = int(above[0])
-    return t[i - 1] + (level - alpha[i - 1]) / (alpha[i] - alpha[i - 1]) * (t[i] - t[i - 1])
-
-
-def _record_rates(config: Config, run: Run, p: Tensor) -> None:
+def _record_rates(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
     equal = torch.tensor(config.equal_rates, dtype=torch.float64)
     t = torch.linspace(0, 50, 101, dtype=torch.float64)
     run.keep("equal/t", lambda: t)
@@ -207,7 +235,7 @@ def _record_rates(config: Config, run: Run, p: Tensor) -> None:
     _record_phases(config, run, p)
 
 
-def _record_phases(config: Config, run: Run, p: Tensor) -> None:
+def _record_phases(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
     """B and alpha for a grid of rates, from one flow per ratio.
 
     eta_Y only sets the clock: at time t the flow stands where that of eta_Y = 1 and the same ratio stands at eta_Y t.
@@ -223,14 +251,14 @@ def _record_phases(config: Config, run: Run, p: Tensor) -> None:
     run.keep("phase/path", lambda: _summary(model, clock, config, COARSE)[..., -3:-1])  # B and alpha
 
 
-def _record_sgd(config: Config, run: Run, p: Tensor) -> None:
+def _record_sgd(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
     points = torch.linspace(0, config.sgd_steps, 11).round().long()
     run.keep("sgd/steps", lambda: points)
     for name, shuffle in (("sgd", False), ("sgd shuffled", True)):
         run.keep(f"{name}/z", lambda shuffle=shuffle: _sgd(config, p, points.tolist(), shuffle=shuffle))  # type: ignore[misc]
 
 
-def _sgd(config: Config, p: Tensor, points: Sequence[int], *, shuffle: bool) -> Tensor:
+def _sgd(config: ScanSnapConfig, p: Tensor, points: Sequence[int], *, shuffle: bool) -> Tensor:
     """z of every rate pair and seed, (points, pairs, seeds, tokens); with `shuffle` labels say nothing of sequences.
 
     All rate pairs of one seed read the same sequences. Any token may follow, as in a language: K of them do.

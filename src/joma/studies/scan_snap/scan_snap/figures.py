@@ -9,18 +9,23 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label, label_lines
-from joma.figures.reading import between, course, listing, number
+from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, depth_colours, panels
 from joma.runs import Run
-from joma.studies.scan_snap._reading import PHASE_TIME, dominant_growth, phases, recorded
-from joma.studies.scan_snap._sign_findings import common_share
-from joma.studies.scan_snap._theorem_findings import JUDGED_AT, UNEQUAL, late_fits, relative_spread
+from joma.studies.scan_snap.scan_snap.record import PHASE_TIME, dominant_growth, phases, recorded
+from joma.studies.scan_snap.scan_snap.signs import common_share
+from joma.studies.scan_snap.scan_snap.theorems import JUDGED_AT, UNEQUAL, late_fits, relative_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def draw_cooccurrence(run: Run) -> Drawing:
+def draw(run: Run) -> list[Drawing]:
+    """The talk's pictures, and what was measured of the two theorems."""
+    return [_draw_cooccurrence(run), _draw_rates(run), _draw_gain(run), _draw_sgd(run)]
+
+
+def _draw_cooccurrence(run: Run) -> Drawing:
     """c of every token in two classes over time, at the largest ratio of the rates."""
     flow, p = recorded(run, "ratio"), run.value("p")
     figure, axes = panels(2, width=4.4)
@@ -29,11 +34,9 @@ def draw_cooccurrence(run: Run) -> Drawing:
     shared = int(run.config["classes"]) * distinct
     for n, axis in enumerate(axes):
         for l, colour in zip(range(n * distinct, (n + 1) * distinct), depth_colours(distinct), strict=True):
-            axis.plot(flow.t, c[n, :, l], color=colour, lw=1.2)
-        axis.plot(flow.t, c[n, :, shared:], color=CONTROL, lw=1.2, ls="--")
-        end_label(axis, "most frequent\ndistinct", color=depth_colours(distinct)[-1])
-        end_label(axis, "rarest distinct", color=depth_colours(distinct)[0])
-        end_label(axis, "common", color=CONTROL, ls="--")
+            name = {n * distinct: "rarest distinct", (n + 1) * distinct - 1: "most frequent\ndistinct"}.get(l)
+            axis.plot(flow.t, c[n, :, l], color=colour, lw=1.2, label=name)
+        axis.plot(flow.t, c[n, :, shared:], color=CONTROL, lw=1.2, ls="--", label=["common"] * (p.shape[-1] - shared))
         axis.set(xscale="log", xlabel="η_Y t", ylabel=f"c of class {n + 1}", title=f"Class {n + 1}")
         label_lines(axis)
     first, last = c[0, 0], c[0, -1]
@@ -46,14 +49,10 @@ def draw_cooccurrence(run: Run) -> Drawing:
         f"expected gradient, η_Z/η_Y = {ratio:g}. Each class has {distinct} distinct tokens; the "
         f"{p.shape[-1] - shared} common ones lie on one line."
     )
-    seen = [
-        f"{name} {course(flow.t, c[0, :, l], at='time')}"
-        for name, l in (("the most frequent distinct token", top), ("the rarest", rare), ("a common token", common))
-    ]
-    return Drawing("co-occurrence", caption, figure, f"Two panels that look alike. Class 1: {'; '.join(seen)}.")
+    return Drawing("co-occurrence", caption, figure)
 
 
-def draw_rates(run: Run) -> Drawing:
+def _draw_rates(run: Run) -> Drawing:
     """The slide's curves, and B and the transition over a grid of rates."""
     figure, (left, middle, right) = panels(3, width=3.7, height=3.0)
     t, growth, rates = run.value("equal/t"), dominant_growth(run, "equal"), run.config["equal_rates"]
@@ -65,7 +64,7 @@ def draw_rates(run: Run) -> Drawing:
     side = run.value("phase/rates")
     _table(middle, side, found["growth"], f"B at t = {PHASE_TIME:g}")
     _table(right, side, found["transition"], "Transition time")
-    words, grid, time = int(run.config["slide_vocabulary"]), found["growth"], found["transition"]
+    words, time = int(run.config["slide_vocabulary"]), found["transition"]
     caption = (
         f"Larger equal rates give an earlier transition and a larger B: at t = {t[-1]:g}, B goes from "
         f"{number(growth[-1, 0])} at rate {rates[0]:g} to {number(growth[-1, -1])} at rate {rates[-1]:g} (left, M = "
@@ -74,14 +73,7 @@ def draw_rates(run: Run) -> Drawing:
         f"(M = {int(run.config['vocabulary']):,}). Along η_Z the transition "
         f"changes by at most {number(float((np.ptp(time, axis=1) / time.min(1)).max()), '%')}."
     )
-    seen = (
-        f"Three panels. Left: {len(rates)} rising curves that end {between(growth[-1])}. Middle, a table: B is "
-        f"{number(grid[0, 0])} where both rates are smallest, {number(grid[-1, -1])} where both are largest, "
-        f"{number(grid[-1, 0])} with the fastest decoder and the slowest attention, {number(grid[0, -1])} the other "
-        f"way round. Right, a table: times fall from {number(float(np.nanmax(time)))} to "
-        f"{number(float(np.nanmin(time)))} with η_Y and are nearly the same along η_Z."
-    )
-    return Drawing("growth-and-rates", caption, figure, seen)
+    return Drawing("growth-and-rates", caption, figure)
 
 
 def _table(axis: Axes, rates: Any, values: Any, title: str) -> None:
@@ -98,7 +90,7 @@ def _table(axis: Axes, rates: Any, values: Any, title: str) -> None:
     axis.set(xlabel="η_Z", ylabel="η_Y", title=title)
 
 
-def draw_gain(run: Run) -> Drawing:
+def _draw_gain(run: Run) -> Drawing:
     """Theorem 3's premise and Theorem 4's slope over the ratio of the rates."""
     ratios, (spread, matched), many = run.value("ratio/ratios"), relative_spread(run), int(run.config["classes"])
     slopes = late_fits(run)["printed"][:, 1] / ratios
@@ -120,28 +112,21 @@ def draw_gain(run: Run) -> Drawing:
         "the ratio also where χ has moved equally far. Right: late slope of e^B against ln²(M η_Y t/K), divided by "
         f"η_Z/η_Y. It lies {between(slopes)}; the slide prints 2K = {2 * many}."
     )
-    seen = (
-        f"Two panels on log axes. Left: two rising lines, from {number(spread[0])} to {number(spread[-1])} and from "
-        f"{number(matched[0])} to {number(matched[-1])}; the tolerance is {UNEQUAL:g}. Right: the measured slope "
-        f"{course(ratios, slopes, at='ratio', log=True)}, far below the printed line at {2 * many}."
-    )
-    return Drawing("gain-and-slope", caption, figure, seen)
+    return Drawing("gain-and-slope", caption, figure)
 
 
-def draw_sgd(run: Run) -> Drawing:
+def _draw_sgd(run: Run) -> Drawing:
     """What SGD with one sequence per step does: attention to common tokens, and logits over frequency."""
     figure, (left, right) = panels(2, width=4.6)
     steps, own, twin = run.value("sgd/steps"), common_share(run), common_share(run, "sgd shuffled")
     pairs, distinct = run.config["sgd_rates"], int(run.config["distinct"])
     p, z = run.value("p")[0, :distinct], run.value("sgd/z")[-1][..., :distinct]
-    told, ends = [], []
+    ends = []
     for k, (pair, colour) in enumerate(zip(pairs, SERIES, strict=False)):
         name = f"η_Y {pair[0]:g}, η_Z {pair[1]:g}"
         mean_and_band(left, steps, own[:, k], color=colour, label=name)
         left.plot(steps, twin[:, k].mean(-1), color=colour, ls="--", lw=1)
         mean_and_band(right, p, z[k].T, color=colour, label=name)
-        told.append(f"with {name} attention to common tokens {course(steps, own[:, k].mean(-1), '%')} (dashed: "
-                    f"{number(float(twin[-1, k].mean()), '%')} at the end)")  # fmt: skip
         ends.append(f"{number(float((z[k] > 0).mean()), '%')} at {name}")
     end_label(left, "dashed:\nshuffled labels", ls="--", lw=1)
     left.set(xlabel="training step", ylabel="attention to common tokens", ylim=(0, 1), title="Common tokens lose")
@@ -156,10 +141,4 @@ def draw_sgd(run: Run) -> Drawing:
         f"tokens of class 1 only {listing(ends)} gain: the rare ones lose. Lines: mean of {run.config['seeds']} seeds; "
         f"bands: their range. {int(steps[-1]):,} steps."
     )
-    low = [number(float(z[k].mean(0)[0])) for k in range(len(pairs))]
-    high = [number(float(z[k].mean(0)[-1])) for k in range(len(pairs))]
-    seen = (
-        f"Two panels. Left: {'; '.join(told)}. Right: rising lines, from z = {listing(low)} at the rarest token to z = "
-        f"{listing(high)} at the most frequent one."
-    )
-    return Drawing("sgd", caption, figure, seen)
+    return Drawing("sgd", caption, figure)

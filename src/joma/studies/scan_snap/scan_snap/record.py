@@ -1,4 +1,4 @@
-"""What `_flows` recorded, read back by name."""
+"""What a run of `scan-snap` recorded, read back by name."""
 
 from __future__ import annotations
 
