@@ -93,6 +93,15 @@ def test_lying_bars_are_measured_across(axis):
     assert seen(axis).endswith("loss (nats): GaLore 0.25 nats, LoRA 0.5 nats.")
 
 
+def test_a_panel_without_words_shares_those_of_its_neighbour():
+    with house_style():
+        figure, (left, right) = panels(2)
+        for axis, words in ((left, ["GaLore", "LoRA"]), (right, ["", ""])):
+            axis.barh([0, 1], [0.25, 0.5])
+            axis.set_yticks([0, 1], words)
+    assert describe(figure).count("GaLore 0.25, LoRA 0.5") == 2
+
+
 def test_dots_with_errors_are_read_at_their_names(axis):
     for place, value in enumerate((0.2, 0.4)):
         axis.plot([value - 0.1, value + 0.1], [place, place], color=BLUE, label="relu")

@@ -108,11 +108,22 @@ def _unit(axis: Axis) -> str:
 
 
 def _ticks(axis: Axis) -> dict[float, str]:
-    """Words at the ticks of an axis of categories; empty where the axis has numbers."""
-    places = np.asarray(axis.get_majorticklocs(), dtype=float).tolist()
-    words = [_plain(str(word)) for word in axis.get_major_formatter().format_ticks(places)]
+    """Words at the ticks of an axis of categories; empty where the axis has numbers.
+
+    A panel that leaves them out shares those of another panel with the same ticks.
+    """
+    places, words = _tick_words(axis)
+    if places and not any(words):
+        figure: Any = axis.get_figure(root=True)
+        others = [one.xaxis if axis is axis.axes.xaxis else one.yaxis for one in figure.axes]
+        words = next((said for at, said in map(_tick_words, others) if at == places and any(said)), words)
     numbers = all(re.fullmatch(r"(mathdefault)?[\d.,+−k×·^{} -]*%?", word) for word in words)
     return {} if numbers else dict(zip(places, words, strict=True))
+
+
+def _tick_words(axis: Axis) -> tuple[list[float], list[str]]:
+    places = np.asarray(axis.get_majorticklocs(), dtype=float).tolist()
+    return places, [_plain(str(word)) for word in axis.get_major_formatter().format_ticks(places)]
 
 
 def _nearest(ticks: dict[float, str], place: float) -> str:
