@@ -69,5 +69,5 @@ def test_a_finished_run_is_not_trained_again(ablations, data_folder):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="sgd_rates must be positive"):
+    with pytest.raises(ValueError, match="sgd_rates must be above 0"):
         optimizer.OptimizerConfig(**SMALL, sgd_rates=(0.0,))
