@@ -14,12 +14,11 @@ from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, panels
 from joma.runs import Run
 from joma.studies.checkpoints._seeds import networks, prefix
+from joma.studies.checkpoints.fig10.run import NETWORKS, SPAN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NETWORKS = ("trained", "untrained")
-SPAN = 28  # tokens of a context that are printed, the query last
 COLUMNS = 98  # characters in a printed line
 COLOURS = {"trained": BLUE, "untrained": CONTROL, "shuffled contexts": ORANGE}
 MOST = 5  # patterns of a neuron: those with more are counted with it
@@ -40,7 +39,7 @@ def _draw_scores(run: Run) -> Drawing:
     patterns["shuffled contexts"] = _all(run, "trained/shuffled_patterns")
     _draw_likeness(left, z)
     _draw_patterns(right, patterns)
-    return Drawing("unrelated-contexts", _caption(run, patterns), figure, _alt(z, patterns))
+    return Drawing("unrelated-contexts", _caption(run, patterns), figure)
 
 
 def _all(run: Run, series: str) -> Any:
@@ -64,7 +63,7 @@ def _draw_patterns(axis: Axes, patterns: Mapping[str, Any]) -> None:
     most = min(max(int(values.max()) for values in patterns.values()), MOST)
     for i, (name, values) in enumerate(patterns.items()):
         height = [100 * float((np.minimum(values, most) == n).mean()) for n in range(most + 1)]
-        axis.bar(np.arange(most + 1) + 0.27 * (i - 1), height, 0.25, color=COLOURS[name])
+        axis.bar(np.arange(most + 1) + 0.27 * (i - 1), height, 0.25, color=COLOURS[name], label=name)
         end_label(axis, name.replace(" ", "\n"), color=COLOURS[name], lw=4)
     axis.set_xticks(range(most + 1), [f"{n}+" if n == most == MOST else str(n) for n in range(most + 1)])
     axis.set(xlabel="unrelated patterns of one neuron", ylabel="neurons (%)")
@@ -82,19 +81,6 @@ def _caption(run: Run, patterns: Mapping[str, Any]) -> str:
         "Left: how alike the strongest contexts of a neuron are, in standard deviations from shuffled contexts. "
         f"Right: groups of at least three related contexts per neuron. All neurons of {count} "
         f"network{'s' if count > 1 else ''} are counted."
-    )
-
-
-def _alt(z: Mapping[str, Any], patterns: Mapping[str, Any]) -> str:
-    likeness = [f"{name} neurons have a median z of {number(float(np.median(values)))}" for name, values in z.items()]
-    bars = [
-        f"{name}: {number(float((values == 0).mean()), '%')} of neurons have no pattern, "
-        f"{number(float((values == 1).mean()), '%')} have one, {number(float((values >= 2).mean()), '%')} have more"
-        for name, values in patterns.items()
-    ]
-    return (
-        f"Two panels. Left, two histograms of z: {'; '.join(likeness)}; a dashed line marks shuffled contexts at 0. "
-        f"Right, bars. {'; '.join(bars)}."
     )
 
 

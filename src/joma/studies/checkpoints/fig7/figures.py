@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 CURVES = {"stable rank": "Stable rank of the MLP's lower matrix", "entropy": "Attention entropy"}
 """What is drawn over checkpoints, with its title."""
-UNITS = {"stable rank": "", "entropy": "nats"}
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -29,7 +28,7 @@ def draw(run: Run) -> list[Drawing]:
     axes[0].set_ylabel("stable rank")
     axes[1].set_ylabel("attention entropy (nats)")
     _draw_coherence(axes[2], run.value("coherence"), run.value("coherence/steps"))
-    return [Drawing("checkpoint-series", _caption(run), figure, _alt(run))]
+    return [Drawing("checkpoint-series", _caption(run), figure)]
 
 
 def _draw_curves(axis: Axes, steps: Any, curves: Any) -> None:
@@ -62,20 +61,5 @@ def _caption(run: Run) -> str:
 
 
 def _valley(steps: Any, values: Any, unit: str) -> str:
-    told = [0, int(np.argmin(values)), -1]
-    return course(steps[told], values[told], unit)
-
-
-def _alt(run: Run) -> str:
-    steps, parts = run.value("steps"), ["Three panels."]
-    for name, title in CURVES.items():
-        layers = run.value(f"layers/{name}").T
-        lines = [f"layer {i} {_valley(steps, layer, UNITS[name])}" for i, layer in enumerate(layers)]
-        parts.append(f"{title}: {'; '.join(lines)}.")
-    met, at = run.value("coherence"), run.value("coherence/steps")
-    lines = [
-        f"at step {step:,} it goes from {number(float(row[0, 0]))} at the embedding to {number(float(row[-1, 0]))} "
-        f"behind the last layer"
-        for row, step in zip(met, at, strict=True)
-    ]
-    return " ".join([*parts, f"Mean |cos| between token vectors: {'; '.join(lines)}."])
+    turns = [0, int(np.argmin(values)), -1]
+    return course(steps[turns], values[turns], unit)

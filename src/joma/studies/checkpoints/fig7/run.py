@@ -1,34 +1,34 @@
-"""Figure 7 and the talk's embedding figure: entropy, stable rank and coherence over a series of checkpoints."""
+"""A series of checkpoints for every seed, trained here or given, and what is measured of it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from joma.claims.contract import NotRun, Progress, Study, each_claim
+from joma.claims.config import StudyConfig
+from joma.claims.contract import NotRun, Progress
+from joma.claims.guards import at_paper_scale, needs_device, needs_transformers
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
-from joma.host.devices import lacking
+from joma.host.errors import BadInput
 from joma.measure.embedding import coherence
 from joma.measure.rebound import FEWEST_POINTS, rebound
 from joma.runs import Run
-from joma.studies.checkpoints import _fig7_findings as findings
-from joma.studies.checkpoints._fig7_figure import draw
 from joma.studies.checkpoints._seeds import prefix
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
 
 
 @dataclass(frozen=True)
-class Config:
+class Fig7Config(StudyConfig):
     """A series of checkpoints: one that is given, or a small GPT-NeoX trained for the purpose."""
 
     series: str = ""
@@ -57,33 +57,23 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.series and self.seeds != 1:
             raise ValueError(f"seeds must be 1 with a series, which was trained once, got {self.seeds}")
         self.own_series()  # what cannot be trained is refused now, not when training starts
 
     def own_series(self) -> SeriesConfig:
         """The series that is trained where none is given."""
-        return SeriesConfig(
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            vocabulary=self.vocabulary,
-            context=self.context,
-            batch=self.batch,
-            steps=self.steps,
-            rate=self.rate,
-            seed=self.seed,
-        )
+        names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate", "seed")
+        return SeriesConfig(**{name: getattr(self, name) for name in names})
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Fig7Config, run: Run, progress: Progress) -> None:
     """Train a series for every seed unless one is given, scan it, and keep its curves."""
-    if find_spec("transformers") is None:
-        raise NotRun("transformers is not installed (the extra hf)", "pip install 'joma[hf]' && joma verify fig7")
+    needs_transformers("fig7")
     if config.series and not config.text:
-        raise ValueError("--series needs a text to measure attention entropy on: give one with --text FILE")
-    if lacks := lacking(config.device):
-        raise NotRun(str(lacks), findings.COMMAND)
+        raise BadInput("a series needs a text to measure attention entropy on: `text` must name a file")
+    needs_device(config.device, at_paper_scale("fig7"))
     if not config.series:
         remember_source(run)
     for number in range(config.seeds):
@@ -94,7 +84,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
         _one_network(replace(config, seed=config.seed + number), run, number, of_this)
 
 
-def _one_network(config: Config, run: Run, number: int, progress: Progress) -> None:
+def _one_network(config: Fig7Config, run: Run, number: int, progress: Progress) -> None:
     own, last = run.path.with_suffix(f".series{number or ''}"), f"{prefix(number)}curve/entropy"
     try:
         if last not in run:
@@ -107,7 +97,7 @@ def _one_network(config: Config, run: Run, number: int, progress: Progress) -> N
             shutil.rmtree(own, ignore_errors=True)
 
 
-def _train(config: Config, run: Run, number: int, folder: Path, progress: Progress) -> tuple[str, Path]:
+def _train(config: Fig7Config, run: Run, number: int, folder: Path, progress: Progress) -> tuple[str, Path]:
     """A series of our own under `folder`, and the file of the text it did not see."""
     text = _corpus(config)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -126,7 +116,7 @@ def _train(config: Config, run: Run, number: int, folder: Path, progress: Progre
     return str(folder / "checkpoints"), held_out
 
 
-def _corpus(config: Config) -> str:
+def _corpus(config: Fig7Config) -> str:
     text = source_text(config.characters)
     if config.wikitext:
         folder = Path(os.environ.get("JOMA_DATA", "")) / "wikitext-2"
@@ -140,7 +130,7 @@ def _corpus(config: Config) -> str:
     return text
 
 
-def _scan(config: Config, run: Run, number: int, own: Path, source: str, text: Path, progress: Progress) -> None:
+def _scan(config: Fig7Config, run: Run, number: int, own: Path, source: str, text: Path, progress: Progress) -> None:
     from joma.scan import open_series, plan, sweep
 
     series = open_series(source, downloads=run.path.parent)
@@ -168,7 +158,7 @@ def _scan(config: Config, run: Run, number: int, own: Path, source: str, text: P
         run.keep(f"{place}layers/{name}", lambda per_layer=per_layer: per_layer)  # type: ignore[misc]
         judged = rebound(torch.from_numpy(per_layer.T.copy()), steps=torch.tensor(found.steps))
         for field in ("drop", "rebound", "drop_margin", "rebound_margin", "drops", "rebounds"):
-            run.keep(f"{place}{name}/{field}", _column(judged, field))
+            run.keep(f"{place}{name}/{field}", partial(getattr, judged, field))
     progress(0.96, "coherence of the tokens' vectors, layer by layer")
     chosen = [found.steps[0], found.steps[len(found.steps) // 2], found.steps[-1]]
     run.keep(f"{place}coherence/steps", lambda: np.array(chosen))
@@ -196,11 +186,7 @@ def _scanned_into(run: Run, number: int, own: Path) -> Iterator[Run]:
             yield side
 
 
-def _column(judged: Any, field: str) -> Callable[[], Any]:
-    return lambda: getattr(judged, field)
-
-
-def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
+def _coherence(place: Any, tokens: torch.Tensor, config: Fig7Config) -> np.ndarray:
     """(layers + 1, 2): mean |cos| between vectors of different tokens at every layer, and that of random vectors.
 
     The model is loaded as the scan loads it: in float32, without running its code, refused if weights are missing.
@@ -220,39 +206,3 @@ def _coherence(place: Any, tokens: torch.Tensor, config: Config) -> np.ndarray:
         found = coherence(state.flatten(0, 1)[torch.from_numpy(first).to(state.device)].cpu())
         rows.append([float(found.mean), found.random_mean])
     return np.array(rows)
-
-
-STUDY = Study(
-    name="fig7",
-    title="Figure 7: rank and entropy over a series of checkpoints",
-    version=2,
-    claims=findings.CLAIMS,
-    quick=Config(),
-    paper=Config(
-        device="cuda",
-        layers=6,
-        width=512,
-        heads=8,
-        vocabulary=16_384,
-        context=512,
-        batch=8,
-        steps=5_000,
-        rate=1e-3,
-        every=500,
-        characters=40_000_000,
-        held_out=60_000,
-        wikitext=True,
-        seeds=5,
-    ),
-    run=run,
-    judge=each_claim(*findings.JUDGES),
-    draw=draw,
-    about=(
-        "A GPT-NeoX is trained from scratch for every seed, and its checkpoints are scanned. (A series of checkpoints "
-        "can also be given with --series.) Drop and rebound of a seed are read at the step where the mean of the other "
-        "seeds is lowest, so that a seed's own noise does not choose the step. A layer drops, or bounces back, if the "
-        "99 % interval over seeds is above zero. A single network has no such interval, so its findings are undecided. "
-        "The findings also show what a random walk as rough as the curve would do. Quick scale trains a tiny model on "
-        "Python source. Paper scale trains 36 million parameters on WikiText-2 and Python source."
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ import torch
 from joma.claims.claim import Claim
 from joma.claims.evidence import below
 from joma.claims.finding import Finding
-from joma.claims.guards import beyond, hardest
+from joma.claims.guards import at_paper_scale, beyond, hardest
 from joma.claims.verdicts import by_effect, not_run
-from joma.measure.intervals import Comparison, compare
+from joma.measure.intervals import compare
 from joma.measure.rebound import drop_and_rebound
 from joma.runs import Run
 from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, prefix
@@ -24,7 +24,7 @@ DROP = 0.05  # of its start: the smallest drop that matters
 CLOSE = 0.01  # of |cos|, which goes from 0 to 1: the smallest distance from the bound that matters
 NEAR_ORTHOGONAL = 2.0  # times the mean |cos| of random vectors: up to there, vectors count as almost orthogonal
 LEVEL = 0.99  # of the intervals of drops and rebounds, as in `joma.measure.rebound`
-COMMAND = "joma verify fig7 --scale paper"
+COMMAND = at_paper_scale("fig7")
 
 RANK_TOP = Claim(
     "rank-of-top-layers",
@@ -55,7 +55,6 @@ EMBEDDING = Claim(
     matters=CLOSE,
     ceiling=1.0,
 )
-CLAIMS = (RANK_TOP, RANK_BOTTOM, ENTROPY, EMBEDDING)
 
 
 class _Moves(NamedTuple):
@@ -67,8 +66,8 @@ class _Moves(NamedTuple):
 
     def share_back(self, layer: int) -> Any:
         """(seeds,) of the layer's mean drop what comes back; where nothing drops, nothing can."""
-        whole = self.drop[:, layer].mean()
-        return np.zeros(len(self.back)) if whole <= 0 else self.back[:, layer] / whole
+        drop = self.drop[:, layer].mean()
+        return np.zeros(len(self.back)) if drop <= 0 else self.back[:, layer] / drop
 
     def share_dropped(self, layer: int) -> Any:
         """(seeds,) of its start what is lost in the valley."""
@@ -131,7 +130,7 @@ def _rebounds(
     expected: str,
     size: Iterable[Any] = (),
 ) -> Finding:
-    """Beside 0, which is what curves without a rebound give in the mean; what does not drop cannot come back."""
+    """Compared with 0, which is what curves without a rebound give in the mean; what does not drop cannot come back."""
     some = list(layers)
     (least,) = hardest(
         RANK_BOTTOM, {_name(layer): compare(moves.share_dropped(layer), level=LEVEL) for layer in some}
@@ -167,7 +166,7 @@ def _bottom(run: Run) -> Finding:
 
 
 def _embedding(run: Run) -> Finding:
-    """1 - |cos| beside 1 - what counts as almost orthogonal, which follows from the width alone."""
+    """1 - |cos| compared with 1 - what counts as almost orthogonal, which follows from the width alone."""
     expected = "at every layer, a mean |cos| of at most twice that of random vectors"
     if not (kept := learned(run, "loss")):
         return not_run(EMBEDDING, expected, UNLEARNED, COMMAND)
@@ -175,7 +174,7 @@ def _embedding(run: Run) -> Finding:
     layers = range(met.shape[1])
     return by_effect(
         EMBEDDING,
-        {_stage(layer): _closeness(met[:, layer]) for layer in layers},
+        {_stage(layer): compare(1 - met[:, layer, 0], 1 - NEAR_ORTHOGONAL * met[:, layer, 1]) for layer in layers},
         what="1 - mean |cos| between vectors of different tokens",
         expected=expected,
         details={
@@ -187,11 +186,6 @@ def _embedding(run: Run) -> Finding:
         }
         | left_out(run, kept),
     )
-
-
-def _closeness(met: Any) -> Comparison:
-    """met (seeds, 2): mean |cos|, that of random vectors."""
-    return compare(1 - met[:, 0], 1 - NEAR_ORTHOGONAL * met[:, 1])
 
 
 def _half(moves: _Moves) -> int:
@@ -228,4 +222,4 @@ def _numbers(run: Run, name: str, kept: list[int], moves: _Moves, layers: list[i
     } | left_out(run, kept)
 
 
-JUDGES: tuple[Callable[[Run], Finding], ...] = (_top, _bottom, _entropy, _embedding)
+CLAIMS = {RANK_TOP: _top, RANK_BOTTOM: _bottom, ENTROPY: _entropy, EMBEDDING: _embedding}
