@@ -111,6 +111,25 @@ def test_dots_with_errors_are_read_at_their_names(axis):
     assert "“relu” is 0.2 at largest and 0.4 at random." in seen(axis)
 
 
+def test_many_dots_are_told_by_their_ends(axis):
+    many = np.arange(FEW + 2)
+    axis.plot(many[::-1] / 10, many, "o", color=BLUE, label="best node")
+    axis.plot([0.1, 0.3], [2, 2], color=BLUE)  # what joins two dots is no line of its own
+    axis.set(xlabel="correlation", ylabel="")
+    axis.set_yticks(many, [f"label {i}" for i in many])
+    assert "“best node” is 10 points from 0 at label 9 to 0.9 at label 0." in seen(axis)
+
+
+def test_lines_are_named_by_the_labels_of_another_panel():
+    with house_style():
+        figure, (left, right) = panels(2)
+        for axis, label in ((left, "_"), (right, "block")):
+            axis.plot([0, 1], [1.0, 2.0], color=BLUE, label=label)
+            axis.plot([0, 1], [0.0, 0.5], color=BLUE, ls=":")
+    assert describe(figure).count("“block” rises from 1 to 2") == 2
+    assert "0.5" not in describe(figure)  # dots without a name are not taken for it
+
+
 def test_maps_say_where_they_are_least_and_most(axis):
     axis.imshow(np.array([[1.0, 2.0, 3.0], [4.0, 9.0, 0.5]]))
     axis.set_yticks([0, 1], ["upper", "lower"])

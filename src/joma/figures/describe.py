@@ -73,6 +73,9 @@ def _legend_names(figure: Figure) -> dict[Any, str]:
             for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
                 for look in _looks(handle):
                     names.setdefault(look, _plain(text.get_text()))
+    for line in (line for axis in figure.axes for line in axis.lines):  # what one panel names, others may leave out
+        if (own := str(line.get_label())) and not own.startswith("_"):
+            names.setdefault(next(_looks(line)), _plain(own))
     return names
 
 
@@ -181,13 +184,13 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
 
 def _as_one(lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
     """Points of one look that were drawn one by one are one row of points; flat lines through them are their errors."""
-    dots = [line for line in lines if len(line[1]) == 1] or [
-        (line, x.mean(keepdims=True), y[:1]) for line, x, y in lines if len(x) == 2 and y[0] == y[1]
+    is_flat = [len(x) == 2 and y[0] == y[1] for _, x, y in lines]
+    lines = [line for line, flat in zip(lines, is_flat, strict=True) if not flat] or [
+        (line, x.mean(keepdims=True), y[:1]) for line, x, y in lines
     ]
-    flat = all(len(x) == 1 or np.ptp(y) == 0 for _, x, y in lines)
-    if len(lines) == 1 or not flat or not dots:
+    if len(lines) == 1 or any(len(x) > 1 for _, x, _ in lines):
         return lines
-    return [(dots[0][0], *(np.concatenate([line[i] for line in dots]) for i in (1, 2)))]
+    return [(lines[0][0], *(np.concatenate([line[i] for line in lines]) for i in (1, 2)))]
 
 
 def _together(axis: Axes, several: Sequence[np.ndarray]) -> str:
@@ -228,6 +231,10 @@ def _course(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
     if up and len(x) <= FEW:
         unit = _unit(axis.xaxis)
         return f"is {listing(f'{number(a, unit)} at {_nearest(up, b)}' for a, b in zip(x, y, strict=True))}"
+    if up and np.isfinite(x).any():
+        least, most = int(np.nanargmin(x)), int(np.nanargmax(x))
+        ends = (f"{number(x[i], _unit(axis.xaxis))} at {_nearest(up, y[i])}" for i in (least, most))
+        return f"is {len(x)} points from {' to '.join(ends)}"
     if len(x) > 1 and (np.diff(x) < 0).all():
         x, y = x[::-1], y[::-1]
     if len(x) == 1 or (np.diff(x) > 0).all():

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.claims.contract import Drawing
+from joma.claims.guards import mean_known
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import end_label, label_lines
-from joma.figures.reading import course, listing, number
+from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
-from joma.studies.syntax._alignment import LEVELS
+from joma.runs import Run
+from joma.studies.syntax.python_hierarchy.alignment import LEVELS, VERSIONS
+from joma.studies.syntax.python_hierarchy.record import Scores, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +28,39 @@ TITLES = {
 """What is drawn over training."""
 
 
-def draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, Any]) -> Drawing:
+_SHUFFLED = {"neuron": ("neuron", "labels"), "beyond": ("neuron", "beyond"), "hidden": ("hidden", "beyond")}
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Alignment over training, by block, and label by label."""
+    scores = Scores(run)
+    curves: Mapping[str, Any] = {
+        "neuron": scores.of("neuron", "labels"),
+        "rotated": scores.of("neuron", "rotated"),
+        "beyond": scores.of("neuron", "beyond"),
+        "hidden": scores.of("hidden", "beyond"),
+        "rise": scores.rise(),
+    }
+    ends = {key: scores.of(*place, shuffled=True)[-1] for key, place in _SHUFFLED.items()}
+    blocks = {
+        kind: np.stack([scores.of(f"{kind} {i + 1}", "beyond")[[0, -1]] for i in range(scores.layers)])
+        for kind in ("neuron", "stream")
+    }
+    labels = {
+        "rotated": scores.written[-1, :, scores.row["neuron"], VERSIONS.index("rotated")],
+        "untrained": scores.written[0, :, scores.row["neuron"], 0],
+        "trained": scores.written[-1, :, scores.row["neuron"], 0],
+        "together": scores.written[-1, :, scores.row["hidden"], 0],
+        "token": run.value("token"),
+    }
+    return [
+        _draw_training(scores.steps, curves, ends),
+        _draw_blocks(blocks),
+        _draw_labels(scores.names, run.value("share"), {name: mean(value.T) for name, value in labels.items()}),
+    ]
+
+
+def _draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, Any]) -> Drawing:
     """curves: (steps, seeds, levels) by name, and "rise" (levels,) in octaves; shuffled: (seeds, levels) at the end."""
     figure, axes = panels(3, width=3.4, height=2.9)
     for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
@@ -53,7 +88,7 @@ def draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, 
     end_label(axes[2], "trained on\nshuffled text", ls="", marker="x")
     label_lines(axes[0])
     label_lines(axes[2])
-    return Drawing("alignment-over-training", _training_caption(steps, curves), figure, _training_alt(steps, curves))
+    return Drawing("alignment-over-training", _training_caption(curves), figure)
 
 
 def _log_steps(axis: Axes, steps: Any) -> None:
@@ -71,14 +106,14 @@ def _mark_rise(axis: Axes, steps: Any, curve: Any, octave: float, colour: str) -
         axis.plot(2**octave, np.interp(2**octave, steps, curve), "o", ms=5, color=colour)
 
 
-def _training_caption(steps: Any, curves: Mapping[str, Any]) -> str:
+def _training_caption(curves: Mapping[str, Any]) -> str:
     """What training adds, and in which order levels come; then what is drawn."""
     start, end = (float(curves["neuron"][at].mean()) for at in (0, -1))
     middles = {level: 2**octave for level, octave in zip(LEVELS, curves["rise"], strict=True) if np.isfinite(octave)}
     order = "No level of syntax was clearly learned beyond the token."
     if middles:
-        told = (f"{number(float(middles[level]))} for {level}" for level in sorted(middles, key=lambda m: middles[m]))
-        order = f"The middle of the gain beyond the token comes at step {listing(told)}."
+        steps_of = (f"{number(float(middles[m]))} for {m}" for m in sorted(middles, key=lambda m: middles[m]))
+        order = f"The middle of the gain beyond the token comes at step {listing(steps_of)}."
     return (
         f"The best hidden node's correlation with a syntax label goes from {number(start)} before training to "
         f"{number(end)} after it (mean over levels). {order} Lines: means over the labels of a level and over seeds, "
@@ -88,18 +123,7 @@ def _training_caption(steps: Any, curves: Mapping[str, Any]) -> str:
     )
 
 
-def _training_alt(steps: Any, curves: Mapping[str, Any]) -> str:
-    parts = ["Three panels."]
-    for name, title in TITLES.items():
-        lines = [
-            f"{level} {course(steps[[0, -1]], curves[name][[0, -1], :, i].mean(1))}" for i, level in enumerate(LEVELS)
-        ]
-        parts.append(f"{title}: {'; '.join(lines)}.")
-    rotated = float(np.abs(curves["rotated"].mean(1)).max())
-    return " ".join([*parts, f"Rotated labels stay within {number(rotated)} of zero."])
-
-
-def draw_blocks(scores: Mapping[str, Any]) -> Drawing:
+def _draw_blocks(scores: Mapping[str, Any]) -> Drawing:
     """scores: (blocks, untrained and trained, seeds, levels), beyond the token, of "neuron" and "stream"."""
     figure, axes = panels(2, width=4.2, height=3.0)
     for axis, name in zip(axes, ("neuron", "stream"), strict=True):
@@ -107,11 +131,11 @@ def draw_blocks(scores: Mapping[str, Any]) -> Drawing:
         for level, colour in enumerate(depth_colours(len(LEVELS))):
             for i, style in enumerate((":", "-")):
                 values = scores[name][:, i, :, level]
-                mean = values.mean(1)
+                middle = values.mean(1)
                 place = blocks + 0.04 * (level - 1.5)
-                axis.plot(place, mean, color=colour, ls=style, lw=1.4, label=LEVELS[level] if i else "_")
-                reach = (mean - values.min(1), values.max(1) - mean)
-                axis.errorbar(place, mean, reach, fmt="none", ecolor=colour, elinewidth=1)
+                axis.plot(place, middle, color=colour, ls=style, lw=1.4, label=LEVELS[level] if i else "_")
+                reach = (middle - values.min(1), values.max(1) - middle)
+                axis.errorbar(place, middle, reach, fmt="none", ecolor=colour, elinewidth=1)
         axis.axhline(0, lw=0.6, color=INK)
         axis.set_xticks(blocks)
         axis.set(xlabel="block", ylabel="correlation, beyond the token")
@@ -119,7 +143,7 @@ def draw_blocks(scores: Mapping[str, Any]) -> Drawing:
         label_lines(axis)
     axes[0].set_title("Best hidden node of a block")
     axes[1].set_title("Linear probe on the stream behind a block")
-    return Drawing("alignment-by-block", _blocks_caption(scores), figure, _blocks_alt(scores))
+    return Drawing("alignment-by-block", _blocks_caption(scores), figure)
 
 
 def _blocks_caption(scores: Mapping[str, Any]) -> str:
@@ -133,17 +157,6 @@ def _blocks_caption(scores: Mapping[str, Any]) -> str:
     )
 
 
-def _blocks_alt(scores: Mapping[str, Any]) -> str:
-    parts = ["Two panels."]
-    for name, title in (("neuron", "Best hidden node"), ("stream", "Linear probe on the stream")):
-        values = scores[name].mean(2)  # (blocks, untrained and trained, levels)
-        blocks = np.arange(1, len(values) + 1)
-        lines = [f"{level} {course(blocks, values[:, 1, i], at='block')}" for i, level in enumerate(LEVELS)]
-        untrained = number(float(np.abs(values[:, 0]).max()))
-        parts.append(f"{title}, from the first to the last block: {'; '.join(lines)}; untrained at most {untrained}.")
-    return " ".join(parts)
-
-
 LOOKS = {
     "rotated": ("|", CONTROL, "trained, rotated labels"),
     "untrained": ("o", CONTROL, "untrained, best node"),
@@ -154,7 +167,7 @@ LOOKS = {
 """Markers of `draw_labels`."""
 
 
-def draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str, Any]) -> Drawing:
+def _draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str, Any]) -> Drawing:
     """scores: (latents,) each. One line per label, the levels one below another."""
     levels = [level for level, _ in names]
     rows = np.arange(len(names)) + 0.8 * np.array([LEVELS.index(level) for level in levels])
@@ -173,37 +186,15 @@ def draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str,
     axis.set(ylim=(rows[-1] + 0.8, -0.8), xlabel="correlation on fresh files")
     axis.set_title("Syntax labels with their share of the tokens")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper right", ncols=3)
-    return Drawing("alignment-by-label", _labels_caption(scores), figure, _labels_alt(names, scores))
+    return Drawing("alignment-by-label", _labels_caption(scores), figure)
 
 
 def _labels_caption(scores: Mapping[str, Any]) -> str:
-    mean = {name: number(_mean(values)) for name, values in scores.items()}
+    means = {name: number(mean_known(values)) for name, values in scores.items()}
     better = int(np.sum(scores["trained"] > scores["token"]))
     return (
         f"One hidden node tells more of a label than the current token does for {better} of {len(scores['trained'])} "
-        f"labels. Mean correlations: best node {mean['untrained']} before and {mean['trained']} after training, all "
-        f"nodes together (a linear probe) {mean['together']}, current token alone {mean['token']}, rotated labels "
-        f"{mean['rotated']}. All numbers are means over seeds, on held-out files."
-    )
-
-
-def _mean(values: Any) -> float:
-    """Of what is known; NaN where nothing is."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def _labels_alt(names: Sequence[Sequence[str]], scores: Mapping[str, Any]) -> str:
-    if not np.isfinite(scores["trained"]).any():
-        return f"A dot plot of {len(names)} syntax labels without values for trained networks: all diverged."
-    best, worst = int(np.nanargmax(scores["trained"])), int(np.nanargmin(scores["trained"]))
-    ends = [
-        f"{names[i][0]} {names[i][1]}, from {number(float(scores['untrained'][i]))} before training to "
-        f"{number(float(scores['trained'][i]))} after it"
-        for i in (best, worst)
-    ]
-    gains = int(np.sum(scores["trained"] > scores["untrained"]))
-    return (
-        f"A dot plot of {len(names)} syntax labels in {len(LEVELS)} groups. Training moves the best node upwards for "
-        f"{gains} of them. The highest trained node is that of {ends[0]}; the lowest is that of {ends[1]}."
+        f"labels. Mean correlations: best node {means['untrained']} before and {means['trained']} after training, all "
+        f"nodes together (a linear probe) {means['together']}, current token alone {means['token']}, rotated labels "
+        f"{means['rotated']}. All numbers are means over seeds, on held-out files."
     )

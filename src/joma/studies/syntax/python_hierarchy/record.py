@@ -10,7 +10,7 @@ import numpy as np
 
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.syntax._alignment import LEVELS, VERSIONS, places
+from joma.studies.syntax.python_hierarchy.alignment import LEVELS, VERSIONS, places
 
 FEWEST = 3  # levels that must have been learned (interval above 0) before an order can be spoken of
 FALLEN = 0.1  # of ln(vocabulary), what guessing loses: networks whose loss ends less below it have not learned
@@ -25,14 +25,14 @@ class Scores:
         self.layers: int = run.config["layers"]
         self.row = {place: i for i, place in enumerate(places(self.layers))}
         self.steps: Any = run.steps("alignment")
-        whole, seeds = run.array("alignment"), run.config["seeds"]
-        sound = (run.array("diverged_at")[-1] < 0) & np.isfinite(whole[-1]).any((1, 2, 3))
+        every, seeds = run.array("alignment"), run.config["seeds"]
+        sound = (run.array("diverged_at")[-1] < 0) & np.isfinite(every[-1]).any((1, 2, 3))
         self.diverged = int((~sound).sum())
         self.alone = not sound[:seeds].any()
         """Whether no network on the text as written is left."""
-        self.written, self.shuffled = whole[:, :seeds][:, sound[:seeds]], whole[:, seeds:][:, sound[seeds:]]
+        self.written, self.shuffled = every[:, :seeds][:, sound[:seeds]], every[:, seeds:][:, sound[seeds:]]
         if self.alone:
-            self.written = np.full_like(whole[:, :1], np.nan)  # so that there is a picture
+            self.written = np.full_like(every[:, :1], np.nan)  # so that there is a picture
         self.token: Any = self.by_level(run.value("token")[sound[:seeds] | self.alone])
         self.loss = float(np.mean(run.array("train_loss")[-1][:seeds][sound[:seeds]])) if not self.alone else np.nan
         self.guessing = float(np.log(run.config["vocabulary"]))
@@ -52,10 +52,10 @@ class Scores:
 
     def of(self, place: str, version: str, *, shuffled: bool = False) -> Any:
         """(steps, seeds, levels) correlations."""
-        whole = self.shuffled if shuffled else self.written
-        return self.by_level(whole[:, :, self.row[place], VERSIONS.index(version)])
+        networks = self.shuffled if shuffled else self.written
+        return self.by_level(networks[:, :, self.row[place], VERSIONS.index(version)])
 
-    def beside_controls(self, place: str, version: str) -> dict[str, Comparison]:
+    def against_controls(self, place: str, version: str) -> dict[str, Comparison]:
         """Trained networks beside all that they must exceed, means over levels; shuffled text has seeds of its own."""
         trained = self.of(place, version)[-1].mean(-1)
         found = {"beside the untrained network": compare(trained, self.of(place, version)[0].mean(-1))}
@@ -68,8 +68,8 @@ class Scores:
     @cached_property
     def learned(self) -> Any:
         """(steps, seeds, levels) what all hidden nodes together have come to tell beyond the token."""
-        told = self.of("hidden", "beyond")
-        return told - told[:1]
+        found = self.of("hidden", "beyond")
+        return found - found[:1]
 
     def rise(self) -> Any:
         """(levels,) in octaves of steps, when each level rose; NaN for a level that was not learned."""
