@@ -167,7 +167,7 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
             parts += [f"“{name}” is {level}"] if name else []
         else:
             groups.setdefault(name, []).append((line, x, y))
-    groups = {name: _as_one(lines) for name, lines in groups.items()}
+    groups = {name: _as_one(axis, lines) for name, lines in groups.items()}
     nameless = groups.pop("", [])
     several = {name: lines for name, lines in groups.items() if len(lines) > 1}
     parts[:0] = [
@@ -177,20 +177,23 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
         for name, lines in groups.items()
     ]
     if nameless and not groups and not axis.containers:
-        kind = "a line" if len(nameless) == 1 else f"{len(nameless)} lines"
-        parts.append(f"{kind} {_together(axis, [y for _, _, y in nameless])}")
+        several = f"{len(nameless)} lines {_together(axis, [y for _, _, y in nameless])}"
+        parts.append(several if len(nameless) > 1 else f"what is drawn {_course(axis, *nameless[0])}")
     return list(dict.fromkeys(parts))
 
 
-def _as_one(lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Points of one look that were drawn one by one are one row of points; flat lines through them are their errors."""
-    is_flat = [len(x) == 2 and y[0] == y[1] for _, x, y in lines]
-    lines = [line for line, flat in zip(lines, is_flat, strict=True) if not flat] or [
-        (line, x.mean(keepdims=True), y[:1]) for line, x, y in lines
-    ]
-    if len(lines) == 1 or any(len(x) > 1 for _, x, _ in lines):
+def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Where rows are categories, what was drawn row by row is one row of points.
+
+    A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
+    """
+    if not _ticks(axis.yaxis):
         return lines
-    return [(lines[0][0], *(np.concatenate([line[i] for line in lines]) for i in (1, 2)))]
+    points = [line for line in lines if len(line[1]) == 1 or np.ptp(line[2]) > 0]
+    points = points or [(line, np.nanmean(x, keepdims=True), y[:1]) for line, x, y in lines]
+    if len(points) == 1 or any(len(x) > 1 for _, x, _ in points):
+        return points
+    return [(points[0][0], *(np.concatenate([point[i] for point in points]) for i in (1, 2)))]
 
 
 def _together(axis: Axes, several: Sequence[np.ndarray]) -> str:
