@@ -177,8 +177,8 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
         for name, lines in groups.items()
     ]
     if nameless and not groups and not axis.containers:
-        several = f"{len(nameless)} lines {_together(axis, [y for _, _, y in nameless])}"
-        parts.append(several if len(nameless) > 1 else f"what is drawn {_course(axis, *nameless[0])}")
+        together = f"{len(nameless)} lines {_together(axis, [y for _, _, y in nameless])}"
+        parts.append(together if len(nameless) > 1 else f"what is drawn {_course(axis, *nameless[0])}")
     return list(dict.fromkeys(parts))
 
 
@@ -229,13 +229,17 @@ def _at(axis: Axes) -> str:
 
 def _course(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
     unit, across, up = _unit(axis.yaxis), _ticks(axis.xaxis), _ticks(axis.yaxis)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if not len(x):
+        return "has no values"
     if across and len(x) <= FEW:
         return f"is {listing(f'{number(b, unit)} at {_nearest(across, a)}' for a, b in zip(x, y, strict=True))}"
     if up and len(x) <= FEW:
         unit = _unit(axis.xaxis)
         return f"is {listing(f'{number(a, unit)} at {_nearest(up, b)}' for a, b in zip(x, y, strict=True))}"
-    if up and np.isfinite(x).any():
-        least, most = int(np.nanargmin(x)), int(np.nanargmax(x))
+    if up:
+        least, most = int(x.argmin()), int(x.argmax())
         ends = (f"{number(x[i], _unit(axis.xaxis))} at {_nearest(up, y[i])}" for i in (least, most))
         return f"is {len(x)} points from {' to '.join(ends)}"
     if len(x) > 1 and (np.diff(x) < 0).all():
