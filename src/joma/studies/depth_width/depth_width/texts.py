@@ -14,21 +14,21 @@ from joma.claims.text_source import remember_source
 from joma.data.text import Corpus, CorpusError, streams, windows
 from joma.recipes.language import LanguageModelConfig, corpus
 from joma.runs import Run
-from joma.studies.depth_width._networks import Config
+from joma.studies.depth_width.depth_width.networks import DepthWidthConfig
 
 SHUFFLED = "shuffled"
 """The first text with the words of every sequence in random order: what depth gains there is not due to syntax."""
 
 
-def find_texts(config: Config, progress: Progress) -> dict[str, Corpus]:
+def find_texts(config: DepthWidthConfig, progress: Progress) -> dict[str, Corpus]:
     """The texts that are on this machine, by name. One that was not downloaded is left out."""
     found = {}
     for name in config.texts:
-        told = LanguageModelConfig(
+        wanted = LanguageModelConfig(
             corpus=name, data=config.data, tokens=config.tokens, vocabulary=config.vocabulary, length=config.length
         )
         try:
-            found[name] = corpus(told, progress)
+            found[name] = corpus(wanted, progress)
         except NotRun:
             continue
     return found
@@ -62,9 +62,9 @@ def shuffled(text: Corpus, block: int) -> Corpus:
 
 
 def _shuffled(ids: Tensor, block: int, source: torch.Generator) -> Tensor:
-    whole = ids[: len(ids) // block * block].view(-1, block)
-    order = torch.rand(whole.shape, generator=source).argsort(-1)
-    return torch.cat([whole.gather(-1, order).flatten(), ids[whole.numel() :]])
+    blocks = ids[: len(ids) // block * block].view(-1, block)
+    order = torch.rand(blocks.shape, generator=source).argsort(-1)
+    return torch.cat([blocks.gather(-1, order).flatten(), ids[blocks.numel() :]])
 
 
 class TextReader:
@@ -84,7 +84,7 @@ class TextReader:
     ) -> None:
         self.texts, self.seeds, self.length = texts, seeds, length
         self.vocabulary = max(len(text.vocabulary) for text in texts)
-        self._read = [_whole_sequences(text, batch, length).long().to(device) for text in texts]
+        self._read = [_full_sequences(text, batch, length).long().to(device) for text in texts]
         self._valid = [_halves(text, length, valid_sequences, device) for text in texts]
 
     @property
@@ -121,8 +121,8 @@ class TextReader:
         )
 
 
-def _whole_sequences(text: Corpus, batch: int, length: int) -> Tensor:
-    """Streams of whole sequences, so that a shuffled block is one sequence; and one token more."""
+def _full_sequences(text: Corpus, batch: int, length: int) -> Tensor:
+    """Streams of full sequences, so that a shuffled block is one sequence; and one token more."""
     tokens = text.tokens["train"]
     count = (len(tokens) - 1) // (batch * length)
     if count < 1:

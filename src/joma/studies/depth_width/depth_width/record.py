@@ -14,8 +14,8 @@ import numpy as np
 
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.depth_width._networks import record_name
-from joma.studies.depth_width._texts import SHUFFLED
+from joma.studies.depth_width.depth_width.networks import record_name
+from joma.studies.depth_width.depth_width.texts import SHUFFLED
 
 DEEP, FLAT = "deep tree", "flat tree"
 LEARNED = 0.05

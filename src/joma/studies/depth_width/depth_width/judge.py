@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.evidence import Test, above
+from joma.claims.guards import clears
 from joma.claims.verdicts import Numbers, by_effect, not_run
-from joma.measure.intervals import Comparison, compare
+from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON, called
 from joma.runs import Run
-from joma.studies.depth_width._record import DEEP, FLAT, LEARNED, Sweep, kinds_of
-from joma.studies.depth_width._texts import SHUFFLED
+from joma.studies.depth_width.depth_width.record import DEEP, FLAT, LEARNED, Sweep, kinds_of
+from joma.studies.depth_width.depth_width.texts import SHUFFLED
 
 WIKITEXT = "wikitext-2"
 PAPER = "JOMA_DATA=FOLDER joma verify depth-width --scale paper"
@@ -62,8 +65,6 @@ ORDER = Claim(
     matters=MATTERS,
     unit="nats",
 )
-CLAIMS = (*DEEPER.values(), BEST, SHAPE, HIERARCHY, ORDER)
-
 WORDS = {DEEP: "deep trees", FLAT: "flat trees", SHUFFLED: "shuffled text"}
 
 
@@ -76,12 +77,8 @@ def words(kind: str) -> str:
     return WORDS.get(kind) or called(kind)
 
 
-def judge_deeper(run: Run) -> list[Finding]:
-    """One finding per data set: the deepest shape against the shallowest, each at its own best rate."""
-    return [_deeper_on(run, kind) for kind in DEEPER]
-
-
-def _deeper_on(run: Run, kind: str) -> Finding:
+def _deeper_on(kind: str, run: Run) -> Finding:
+    """The deepest shape against the shallowest, each at its own best rate."""
     claim = DEEPER[kind]
     expected = (
         f"the deepest shape has a loss at least {MATTERS} nats below that of the shallowest, beyond chance (95 %), and "
@@ -100,18 +97,12 @@ def _deeper_on(run: Run, kind: str) -> Finding:
         compare(sweep.at_best(0), sweep.at_best(last)),
         expected=expected,
         what=f"loss with {layers_of(sweep, 0)} (control: with {layers_of(sweep, last)})",
-        controls=[_beyond("the gain less what the next-best rate changes", gain)],
+        controls=[clears("the gain less what the next-best rate changes", gain, "nats", matters=MATTERS)],
         details={**_shapes(sweep), **_left_out(sweep)},
     )
 
 
-def _beyond(what: str, found: Comparison) -> Test:
-    """The test that a number exceeds its control beyond chance; unknown where seeds do not tell."""
-    low, high = found.low - found.control, found.high - found.control
-    return above(f"lower end of {what}", np.nan if low <= 0 and high >= MATTERS else low, 0.0, "nats")
-
-
-def judge_best(run: Run) -> Finding:
+def _best(run: Run) -> Finding:
     """The shallowest shape against the best deeper one, which other seeds chose, on every data set."""
     expected = f"on every data set a deeper shape has a loss at least {MATTERS} nats lower, beyond chance (95 %)"
     sweeps = [Sweep(run, kind) for kind in DEEPER if kind in kinds_of(run)]
@@ -126,7 +117,7 @@ def judge_best(run: Run) -> Finding:
     )
 
 
-def judge_shape(run: Run) -> Finding:
+def _shape(run: Run) -> Finding:
     """The worst shape minus the best one, against what the next-best rate changes, on every data set."""
     expected = f"the worst and the best shape differ by at least {MATTERS} nats more than the two best rates do"
     sweeps = [Sweep(run, kind) for kind in DEEPER if kind in kinds_of(run)]
@@ -145,7 +136,7 @@ def judge_shape(run: Run) -> Finding:
     )
 
 
-def judge_hierarchy(run: Run) -> Finding:
+def _hierarchy(run: Run) -> Finding:
     """The gain by depth on the deep tree against that on the flat tree."""
     ideal = run.value("tree/ideal")
     room = ideal[:, 1] - ideal[:, 0]
@@ -156,7 +147,7 @@ def judge_hierarchy(run: Run) -> Finding:
     return _more(HIERARCHY, Sweep(run, DEEP), Sweep(run, FLAT), control_learns=True, details=details)
 
 
-def judge_order(run: Run) -> Finding:
+def _order(run: Run) -> Finding:
     """The gain by depth on the first text against that on the same text shuffled. That one has little to learn."""
     first = next(iter(kinds_of(run)))
     return _more(ORDER, Sweep(run, first), Sweep(run, SHUFFLED), control_learns=False, details={})
@@ -224,3 +215,12 @@ def _shapes(sweep: Sweep) -> Numbers:
 
 def _left_out(sweep: Sweep) -> Numbers:
     return {"networks left out": {f"diverged on {words(sweep.kind)}": float(sweep.diverged)}} if sweep.diverged else {}
+
+
+CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
+    **{claim: partial(_deeper_on, kind) for kind, claim in DEEPER.items()},
+    BEST: _best,
+    SHAPE: _shape,
+    HIERARCHY: _hierarchy,
+    ORDER: _order,
+}

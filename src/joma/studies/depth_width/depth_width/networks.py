@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.config import Above, Least, OneOf, Several, StudyConfig, Within
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.language import PYTHON, TEXTS
-from joma.studies.depth_width._shapes import embeddings_of, find_shape, operations_of, parameters_of
+from joma.studies.depth_width.depth_width.shapes import embeddings_of, find_shape, operations_of, parameters_of
 from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
 from joma.training.ensemble import Precision
 
@@ -26,10 +27,10 @@ AT_ONCE = 2**17
 
 
 @dataclass(frozen=True)
-class Config:
+class DepthWidthConfig(StudyConfig):
     """Decoders of one parameter count and several depths, on text and on latent trees. Every rate meets every seed."""
 
-    texts: tuple[str, ...] = (PYTHON,)
+    texts: Annotated[tuple[str, ...], OneOf(*TEXTS), Several()] = (PYTHON,)
     """sympy, wikitext-2, wikitext-103: those that are on this machine are read. The first is also read shuffled."""
     data: str = ""
     """The folder that holds the folder of WikiText; empty: JOMA_DATA."""
@@ -37,31 +38,31 @@ class Config:
     """Tokens of Python source to read at most; of other texts, tokens to train on."""
     vocabulary: int = 100
     """Words of every text."""
-    layers: tuple[int, ...] = (1, 2, 4)
+    layers: Annotated[tuple[int, ...], Several(2, rising=True)] = (1, 2, 4)
     parameters: int = 12_000
     """Of every language model, embeddings included."""
     length: int = 24
     batch: int = 2
     """Sequences of a step."""
-    rates: tuple[float, ...] = (5e-3, 1.5e-2, 5e-2)
-    steps: int = 50
+    rates: Annotated[tuple[float, ...], Several(2, rising=True)] = (5e-3, 1.5e-2, 5e-2)
+    steps: Annotated[int, Least(STAGES)] = 50
     valid_sequences: int = 25
     """To choose the rate on; as many others are judged on."""
     classes: int = 4
-    branching: tuple[int, ...] = (2, 2)
+    branching: Annotated[tuple[int, ...], Least(2, "children of a latent")] = (2, 2)
     """Children of a latent, level by level below the latent of a class: the deep tree."""
-    rho: float = 0.9
+    rho: Annotated[float, Within(0, 1, "so that tokens tell something", open=True)] = 0.9
     """The uncertainty of every edge of the deep tree."""
     ideal_samples: int = 3_000
     """On which the loss of the best possible reader is worked out, and that of one that adds up tokens."""
-    tree_layers: tuple[int, ...] = (1, 3)
+    tree_layers: Annotated[tuple[int, ...], Several(2, rising=True)] = (1, 3)
     tree_parameters: int = 6_000
     tree_batch: int = 8
-    tree_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
-    tree_steps: int = 50
+    tree_rates: Annotated[tuple[float, ...], Several(2, rising=True)] = (3e-3, 1e-2, 3e-2)
+    tree_steps: Annotated[int, Least(STAGES)] = 50
     valid_samples: int = 120
     """Sequences of a tree to choose the rate on; as many others are judged on."""
-    seeds: int = 3
+    seeds: Annotated[int, Least(FEWEST_SEEDS, "since the rate of one is chosen on others")] = 3
     seed: int = 0
     """The first of the seeds."""
     points: int = 3
@@ -71,7 +72,7 @@ class Config:
     multiple: int = 2
     """Widths are multiples of it."""
     clip: float = 1.0
-    last_rate: float = 0.1
+    last_rate: Annotated[float, Above(0), Within(0, 1)] = 0.1
     """Of the rate, what is left in the last stage: it falls by the same factor from stage to stage."""
     timed: bool = True
     """Whether the time of a step is recorded."""
@@ -79,34 +80,14 @@ class Config:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        for name in ("layers", "tree_layers", "rates", "tree_rates"):
-            self._must_rise(name, fewest=2)
-        if unknown := [text for text in self.texts if text not in TEXTS]:
-            raise ValueError(f"texts must be among {', '.join(TEXTS)}, got {unknown[0]!r}")
-        if len(set(self.texts)) < len(self.texts):
-            raise ValueError(f"texts must differ, got {self.texts}")
-        if self.seeds < FEWEST_SEEDS:
-            raise ValueError(
-                f"seeds must be at least {FEWEST_SEEDS}, since the rate of one is chosen on others, got {self.seeds}"
-            )
-        if len(self.branching) < 2 or min(self.branching) < 2:
-            raise ValueError(f"branching must have two levels or more, of 2 children or more, got {self.branching}")
-        if not 0 < self.rho < 1:
-            raise ValueError(f"rho must lie above 0 and below 1, so that tokens tell something, got {self.rho}")
-        if not 0 < self.last_rate <= 1:
-            raise ValueError(f"last_rate must lie above 0 and be at most 1, got {self.last_rate}")
-        if min(self.steps, self.tree_steps) < STAGES:
-            raise ValueError(f"steps must be at least {STAGES}, got {min(self.steps, self.tree_steps)}")
+        super().__post_init__()
+        if len(self.branching) < 2:
+            raise ValueError(f"branching must have two levels or more, got {self.branching}")
         for layers in self.layers:  # a size that cannot be is said now, not after the first shape was trained
             self.shape("text", layers, vocabulary=self.vocabulary, outputs=None, context=self.length)
         tokens = self.classes * int(np.prod(self.branching))
         for layers in self.tree_layers:
             self.shape("tree", layers, vocabulary=tokens + 1, outputs=self.classes, context=tokens)
-
-    def _must_rise(self, name: str, *, fewest: int) -> None:
-        values = getattr(self, name)
-        if len(values) < fewest or list(values) != sorted(set(values)):
-            raise ValueError(f"{name} must be at least {fewest} different numbers in rising order, got {values}")
 
     def shape(self, family: str, layers: int, *, vocabulary: int, outputs: int | None, context: int) -> DecoderConfig:
         """The decoder of so many layers that has the count of its family."""
@@ -138,7 +119,7 @@ class Reader(Protocol):
 class Family:
     """All networks of one family of data, text or trees: shapes x (kinds x rates x seeds)."""
 
-    def __init__(self, name: str, config: Config, reader: Reader, kinds: int) -> None:
+    def __init__(self, name: str, config: DepthWidthConfig, reader: Reader, kinds: int) -> None:
         self.name, self.config, self.reader, self.kinds = name, config, reader, kinds
         text = name == "text"
         self.layers = config.layers if text else config.tree_layers
@@ -172,30 +153,26 @@ class Family:
 
     def _ensemble(self, shape: DecoderConfig) -> Ensemble:
         config = self.config
+        falls = config.last_rate < 1  # in stages, by the same factor each
+        optimizer = Optimizer(
+            "adam",
+            rate=tuple(rate for _, rate, _ in self.members),
+            clip=config.clip,
+            decay=config.last_rate ** (1 / (STAGES - 1)) if falls else 1.0,
+            decay_every=-(-self.steps // STAGES) if falls else None,
+        )
         return Ensemble(
             members=len(self.members),
             networks=lambda members: Decoder(shape, [config.seed + self.members[member][2] for member in members]),
             batch=self._batch,
             loss=self.loss,
-            optimizer=self._optimizer(),
+            optimizer=optimizer,
             steps=self.steps,
             measures=self._measures(),
             measure_at=[round(i * self.steps / config.points) for i in range(config.points)],
             device=config.device,
             precision=config.precision,
             together=len(self.members),
-        )
-
-    def _optimizer(self) -> Optimizer:
-        """Adam whose rate falls in stages."""
-        config = self.config
-        falls = config.last_rate < 1
-        return Optimizer(
-            "adam",
-            rate=tuple(rate for _, rate, _ in self.members),
-            clip=config.clip,
-            decay=config.last_rate ** (1 / (STAGES - 1)) if falls else 1.0,
-            decay_every=-(-self.steps // STAGES) if falls else None,
         )
 
     def _reads(self, members: Sequence[int]) -> Tensor:

@@ -1,34 +1,24 @@
-"""MobileLLM's point: at equal parameter count, is a deep and thin network better than a shallow and wide one?"""
+"""The study `depth-width`: what is trained, its claims with their judges, its sizes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from joma.claims.contract import Finding, NotRun, Progress, Study, silent
-from joma.host.devices import lacking
+from joma.claims.contract import NotRun, Progress, Study, silent
+from joma.claims.guards import needs_device
 from joma.recipes.language import PYTHON
 from joma.runs import Run
-from joma.studies.depth_width._claims import (
-    CLAIMS,
-    PAPER,
-    WIKITEXT,
-    judge_best,
-    judge_deeper,
-    judge_hierarchy,
-    judge_order,
-    judge_shape,
-)
-from joma.studies.depth_width._figures import draw
-from joma.studies.depth_width._networks import Config, Family
-from joma.studies.depth_width._texts import TextReader, find_texts, must_be, remember_texts, shuffled
-from joma.studies.depth_width._trees import Tree, TreeReader, flattened
+from joma.studies.depth_width.depth_width.figures import draw
+from joma.studies.depth_width.depth_width.judge import CLAIMS, PAPER, WIKITEXT
+from joma.studies.depth_width.depth_width.networks import DepthWidthConfig, Family
+from joma.studies.depth_width.depth_width.texts import TextReader, find_texts, must_be, remember_texts, shuffled
+from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
 from joma.training import Ensemble, train_all
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: DepthWidthConfig, run: Run, progress: Progress) -> None:
     """Train all shapes of both families, one after the other, so that the time of a step is theirs."""
-    if gap := lacking(config.device):
-        raise NotRun(str(gap), PAPER)
+    needs_device(config.device, PAPER)
     ensembles: dict[str, Ensemble] = {}
     for family in (_texts(config, run, progress), _trees(config, run)):
         run.keep(f"{family.name}/known without", family.reader.known_without)
@@ -38,7 +28,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     train_all(ensembles, run, side_by_side=False, progress=progress)
 
 
-def _trees(config: Config, run: Run) -> Family:
+def _trees(config: DepthWidthConfig, run: Run) -> Family:
     deep = Tree(config.classes, config.branching, config.rho)
     rho = run.keep("tree/rho of the flat one", lambda: flattened(deep, config.ideal_samples).rho)
     flat = Tree(config.classes, (int(np.prod(config.branching)),), float(rho))
@@ -54,7 +44,7 @@ def _trees(config: Config, run: Run) -> Family:
     return Family("tree", config, reader, kinds=2)
 
 
-def _texts(config: Config, run: Run, progress: Progress) -> Family:
+def _texts(config: DepthWidthConfig, run: Run, progress: Progress) -> Family:
     found = find_texts(config, progress)
     present = run.keep("text/present", lambda: np.array([name in found for name in config.texts]))
     if not present.any():
@@ -72,16 +62,11 @@ def _texts(config: Config, run: Run, progress: Progress) -> Family:
     return Family("text", config, reader, kinds=len(texts) + 1)
 
 
-def same_texts(config: Config, run: Run) -> None:
+def same_texts(config: DepthWidthConfig, run: Run) -> None:
     """The texts of a finished run are still those that are found, or none is found."""
     for name, text in find_texts(config, silent).items():
         if f"{name}/sha256" in run.names():
             must_be(name, text, run.value(f"{name}/sha256"), run)
-
-
-def judge(run: Run) -> list[Finding]:
-    """All findings, in the order of the claims."""
-    return [*judge_deeper(run), judge_best(run), judge_shape(run), judge_hierarchy(run), judge_order(run)]
 
 
 STUDY = Study(
@@ -89,8 +74,8 @@ STUDY = Study(
     title="MobileLLM: deep and thin against shallow and wide",
     version=1,
     claims=CLAIMS,
-    quick=Config(),
-    paper=Config(
+    quick=DepthWidthConfig(),
+    paper=DepthWidthConfig(
         texts=(PYTHON, WIKITEXT),
         tokens=1_000_000_000,
         vocabulary=1024,
@@ -119,7 +104,6 @@ STUDY = Study(
         precision="tf32",
     ),
     run=run,
-    judge=judge,
     draw=draw,
     check=same_texts,
     about=(

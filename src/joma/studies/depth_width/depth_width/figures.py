@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
 from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
-from joma.figures.reading import number
+from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.depth_width._claims import DEEPER, layers_of, words
-from joma.studies.depth_width._record import Sweep, kinds_of
+from joma.studies.depth_width.depth_width.judge import DEEPER, layers_of, words
+from joma.studies.depth_width.depth_width.record import Sweep, kinds_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def _against_depth(run: Run, sweeps: list[Sweep]) -> Drawing:
     for axis, sweep in zip(axes, sweeps, strict=False):
         _draw_losses(axis, run, sweep)
     _draw_costs(axes[-1], sweeps[0])
-    return Drawing("loss-against-depth", _caption(sweeps), figure, alt=_seen(sweeps))
+    return Drawing("loss-against-depth", _caption(sweeps), figure)
 
 
 def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
@@ -97,11 +97,11 @@ def _draw_costs(axis: Axes, sweep: Sweep) -> None:
 
 def _caption(sweeps: list[Sweep]) -> str:
     """The finding first: on which data the deepest shape is better than the shallowest."""
-    told = [_gain_in_words(sweep) for sweep in sweeps if sweep.kind in DEEPER]
+    gains = [_gain_in_words(sweep) for sweep in sweeps if sweep.kind in DEEPER]
     edge = [words(sweep.kind) for sweep in sweeps if sweep.at_the_edge]
-    beyond = f" On {_listed(edge)}, the best rate of some shape is at the edge of the grid." if edge else ""
+    beyond = f" On {listing(edge)}, the best rate of some shape is at the edge of the grid." if edge else ""
     return (
-        f"{' '.join(told)} All shapes of a panel have the same number of parameters. Blue: each shape at its own best "
+        f"{' '.join(gains)} All shapes of a panel have the same number of parameters. Blue: each shape at its own best "
         "rate, mean and 95 % interval over seeds. Differences between shapes are taken seed by seed. The rate of a "
         "seed is chosen on the other seeds and on other validation data. Thin, from indigo (lowest) to lime (highest): "
         "one rate for all shapes, mean over seeds. An arrow at an edge marks a loss beyond the panel, with its value."
@@ -122,22 +122,6 @@ def _gain_in_words(sweep: Sweep) -> str:
     return f"On {words(sweep.kind)}, {deep} have a loss {change} {better} than {shallow}."
 
 
-def _seen(sweeps: list[Sweep]) -> str:
-    """What each panel shows, with its numbers."""
-    told = []
-    for sweep in sweeps:
-        means = [compare(sweep.at_best(shape)).value for shape in range(len(sweep.layers))]
-        known = [(n, loss) for n, loss in zip(sweep.layers, means, strict=True) if np.isfinite(loss)]
-        losses = ", ".join(f"{number(loss)} with {n}" for n, loss in known)
-        told.append(f"{words(sweep.kind)[:1].upper()}{words(sweep.kind)[1:]}, loss in nats by layers: {losses}.")
-    facts = [sweeps[0].facts(shape) for shape in (0, -1)]
-    ratio = facts[1]["operations per token"] / facts[0]["operations per token"]
-    time = facts[1]["seconds per step"] / facts[0]["seconds per step"]
-    timed = f" and {number(time)} times the time of a step" if np.isfinite(time) else ""
-    costs = f"The deepest language model takes {number(ratio)} times the operations of the shallowest{timed}."
-    return f"{len(sweeps) + 1} panels. {' '.join(told)} {costs}"
-
-
 def _over_training(sweeps: list[Sweep]) -> Drawing:
     figure, axes = _grid(len(sweeps))
     for axis, sweep in zip(axes, sweeps, strict=True):
@@ -153,7 +137,7 @@ def _over_training(sweeps: list[Sweep]) -> Drawing:
         f"{_fastest(sweeps)} One line per shape at its best rate: mean over seeds, and a band from the lowest to the "
         "highest seed. Lines begin at the first point after the start: the untrained networks lie far above."
     )
-    return Drawing("loss-over-steps", caption, figure, alt=_courses(sweeps))
+    return Drawing("loss-over-steps", caption, figure)
 
 
 def _without_the_start(sweep: Sweep) -> tuple[float, float]:
@@ -163,34 +147,11 @@ def _without_the_start(sweep: Sweep) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _first_and_last(sweep: Sweep, shape: int) -> tuple[float, float]:
-    """Mean loss at the first measuring point after the start, and at the end."""
-    curve = sweep.curves[shape, :, sweep.best_rate(shape)].mean(-1)
-    return float(curve[1]), float(curve[-1])
-
-
 def _fastest(sweeps: list[Sweep]) -> str:
-    told = []
+    """The shape with the lowest mean loss at the first measuring point after the start, and at the end."""
+    best = []
     for sweep in sweeps:
-        first, last = np.array([_first_and_last(sweep, shape) for shape in range(len(sweep.layers))]).T
-        at = [layers_of(sweep, int(np.nanargmin(values))) for values in (first, last)]
-        told.append(f"{words(sweep.kind)} {at[0]}, then {at[1]}")
-    return f"The shape with the lowest loss early in training and at the end: {'; '.join(told)}."
-
-
-def _courses(sweeps: list[Sweep]) -> str:
-    told = []
-    for sweep in sweeps:
-        ends: Any = (0, len(sweep.layers) - 1)
-        rows = [
-            f"{layers_of(sweep, shape)} {number(_first_and_last(sweep, shape)[0])} to "
-            f"{number(_first_and_last(sweep, shape)[1], 'nats')}"
-            for shape in ends
-        ]
-        told.append(f"{words(sweep.kind)}, {' and '.join(rows)}")
-    from_to = "; ".join(told)
-    return f"{len(sweeps)} panels with one falling line per shape. From the first point after the start: {from_to}."
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        curves = [sweep.curves[i, :, sweep.best_rate(i)].mean(-1) for i in range(len(sweep.layers))]
+        at = [layers_of(sweep, int(np.nanargmin([curve[point] for curve in curves]))) for point in (1, -1)]
+        best.append(f"{words(sweep.kind)} {at[0]}, then {at[1]}")
+    return f"The shape with the lowest loss early in training and at the end: {'; '.join(best)}."
