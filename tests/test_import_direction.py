@@ -12,7 +12,8 @@ HOUSE = Path(joma.__file__).parent
 FLOORS = (
     ("host",),
     ("theory",),
-    ("data", "measure", "runs", "scale"),
+    ("data", "measure", "runs"),
+    ("scale",),
     ("models", "figures", "optim"),
     ("probes",),
     ("training", "scan", "cache"),
