@@ -25,10 +25,15 @@ def stream(seed: int, *names: str | int) -> int:
     >>> stream(0, "weights") == stream(1, "weights"), stream(0, "a", "b") == stream(0, "ab")
     (False, False)
     """
-    if isinstance(seed, str) or any(isinstance(part, bool) for part in (seed, *names)):
-        raise ValueError(f"a stream has an integer and names that are words or integers, got {(seed, *names)}")
+    try:
+        if any(isinstance(part, bool) for part in (seed, *names)):
+            raise TypeError
+        parts = [index(seed), *(name if isinstance(name, str) else index(name) for name in names)]
+    except TypeError:
+        got = (seed, *names)
+        raise ValueError(f"a stream has an integer and names that are words or integers, got {got}") from None
     # JSON tells the word "3" from the integer 3, keeps ("a", "b") from ("ab",), and is the same in every Python.
-    text = json.dumps([part if isinstance(part, str) else index(part) for part in (seed, *names)])
+    text = json.dumps(parts)
     return int.from_bytes(sha256(text.encode("ascii")).digest()[:8], "big") >> 1
 
 

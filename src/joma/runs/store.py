@@ -223,9 +223,12 @@ class Run(Checked):
         0     5      0     0    0.5
         1     5      0     1    1.5
         """
-        from joma.runs.frame import frame_of, frame_of_all
+        from joma.runs.frame import frame_of, joined
 
-        return frame_of_all(self) if name is None else frame_of(self, name)
+        if name is None:
+            return joined({each: self.frame(each) for each in self.names()})
+        dims, steps = self.dims(name), self.steps(name).tolist()
+        return frame_of(dims, steps, [self.at(name, step) for step in steps])
 
     def keep(self, name: str, compute: Callable[[], Any], *, dims: Dims | None = None) -> np.ndarray:
         """What was recorded as `name`; if nothing was, `compute` it, record it as step 0 and return it.
