@@ -74,26 +74,28 @@ def _to_disk(path: Path) -> None:
 
 
 def usable_folder(out: Path) -> None:
-    """Refuse what cannot be --out before any work is done, and make it where it is not there."""
+    """Refuse what cannot be a folder for output before any work is done, and make it where it is not there."""
     refuse_files(out)
     out.mkdir(parents=True, exist_ok=True)
 
 
 def refuse_files(out: Path) -> None:
-    """Refuse what cannot be --out, and make nothing yet."""
+    """Refuse what cannot be a folder for output, and make nothing yet."""
     if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a folder, but {out} is a file")
+        raise BadInput(f"out must be a folder, but {out} is a file", argument="out")
     deep, most = len(os.fsencode(os.path.realpath(out))), limits.RUN_PATH_BYTES - _NAME_OF_A_RUN
     if deep > most:
-        raise BadInput(f"--out has a path of {deep:,} bytes, and runs below it need one of at most {most}: {out}")
+        sentence = f"out has a path of {deep:,} bytes, and runs below it need one of at most {most}: {out}"
+        raise BadInput(sentence, argument="out")
 
 
-def usable_file(path: Path, option: str = "--json") -> None:
+def usable_file(path: Path, argument: str = "json") -> None:
     """Refuse what cannot be written as a file: said now, not after minutes of work."""
     if path.exists() and not path.is_file():
-        raise BadInput(f"{option} must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
+        kind = "a folder" if path.is_dir() else "something else"
+        raise BadInput(f"{argument} must be a file, but {path} is {kind}", argument=argument)
     if not path.parent.is_dir():
-        raise BadInput(f"{option} {path}: there is no folder {path.parent}")
+        raise BadInput(f"{argument} is {path}, and there is no folder {path.parent}", argument=argument)
     trial = path.with_name(f".{path.name}.{os.getpid()}.trial")
     with _writing(path):
         try:

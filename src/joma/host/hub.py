@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from joma.host import limits
+from joma.host.errors import JomaError
 
 TRIES = 5  # in a row without a single byte
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
@@ -43,7 +44,7 @@ def byte_range(url: str, headers: Mapping[str, str], start: int, stop: int | Non
     return response
 
 
-class StrangeAnswer(ValueError):
+class StrangeAnswer(JomaError, ValueError):
     """The hub answered what no hub answers."""
 
 

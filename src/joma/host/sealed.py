@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joma.host.errors import JomaError
 from joma.host.files import atomically
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _SEAL = "crc32"
 
 
-class DamagedError(ValueError):
+class DamagedError(JomaError, ValueError):
     """A file does not hold what was written to it."""
 
 

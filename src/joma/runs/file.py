@@ -249,7 +249,7 @@ def _must_be_a_run(connection: Connection, path: Path) -> None:
     # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
     whole = path.stat().st_size % pragma("page_size") == 0 or _beside(path, "-wal") or _beside(path, "-journal")
     if schema < 1 or not whole:
-        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with --fresh")
+        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with fresh")
     _must_have_our_tables(connection, path)
     connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
     connection.execute("SELECT step FROM entries LIMIT 1").fetchone()

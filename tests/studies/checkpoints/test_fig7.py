@@ -293,7 +293,7 @@ class _Folder:
 
 
 def test_a_series_needs_a_text(tmp_path):
-    with pytest.raises(ValueError, match="--series needs a text"):
+    with pytest.raises(ValueError, match="series needs a text"):
         execute(STUDY, dataclasses.replace(TINY, series="somewhere"), tmp_path)
 
 

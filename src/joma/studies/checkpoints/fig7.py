@@ -81,7 +81,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     if find_spec("transformers") is None:
         raise NotRun("transformers is not installed (the extra hf)", "pip install 'joma[hf]' && joma verify fig7")
     if config.series and not config.text:
-        raise ValueError("--series needs a text to measure attention entropy on: give one with --text FILE")
+        raise ValueError("series needs a text to measure attention entropy on, and no text is given")
     if lacks := lacking(config.device):
         raise NotRun(str(lacks), findings.COMMAND)
     if not config.series:
