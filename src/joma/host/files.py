@@ -38,7 +38,8 @@ def atomically(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
         yield unfinished
-        _to_disk(unfinished)
+        with unfinished.open("rb+") as stream:
+            os.fsync(stream.fileno())  # else, after a power cut, the new name could have an empty file
         os.replace(unfinished, path)
     finally:
         with suppress(OSError):  # not there: it was never made, or it has become `path`
@@ -63,14 +64,8 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True
+        pass
     return True
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until the disk has it: else, after a power cut, the new name could have an empty file."""
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())
 
 
 def usable_folder(out: Path) -> None:

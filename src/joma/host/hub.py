@@ -61,7 +61,7 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         seen.add(url)
         with client().http_stream_backoff("GET", url, headers=headers, timeout=30, base_wait_time=PAUSE) as response:
             client().hf_raise_for_status(response)
-            content, links = _whole_page(response), response.links
+            content, links = _page(response), response.links
         try:
             yield json.loads(content)
         except (ValueError, RecursionError):
@@ -71,7 +71,7 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
             raise StrangeAnswer(f"the hub leads from {place[1]} to {urlsplit(url)[1][:80]!a}, which is not followed")
 
 
-def _whole_page(response: Any) -> bytes:
+def _page(response: Any) -> bytes:
     content, until = bytearray(), time.monotonic() + limits.LISTING_SECONDS
     for chunk in response.iter_bytes():
         content += chunk
