@@ -20,7 +20,7 @@ from torch import Tensor
 from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
 from joma.host.arguments import integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
 class Published(NamedTuple):
@@ -34,6 +34,7 @@ class Published(NamedTuple):
     spread: float
 
 
+@brief_repr
 class Table1Column(NamedTuple):
     """One column of the paper's Table 1.
 
@@ -49,9 +50,6 @@ class Table1Column(NamedTuple):
     """(N0, N1)"""
     ncorr: tuple[Published, Published]
     """Normalised correlation at s = 0 and s = 1, as published."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def _column(classes: int, children: int, n0: int, n1: int, *published: float) -> Table1Column:
@@ -76,6 +74,7 @@ TABLE1 = (
 """The 12 configurations of the paper's Table 1 with what it reports, mean and spread over 5 seeds."""
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class LatentSets:
     """What each class looks like. Leading dimensions are the members of an ensemble, each with sets of its own.
@@ -99,9 +98,6 @@ class LatentSets:
     sets: tuple[Tensor, Tensor, Tensor]
 
     level_names = ("s = 0", "s = 1")
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @classmethod
     def draw(

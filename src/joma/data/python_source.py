@@ -24,7 +24,7 @@ from joma.data._cache import key_of, packed, remembered, unpacked
 from joma.data._syntax import CLASSES, LEVELS, Labelled, NotParsed, labelled
 from joma.data.errors import CorpusError
 from joma.host.progress import Progress, silent
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 PACKAGE = "sympy"
 _LEFT_OUT = ("__pycache__", "test", "tests", "test-examples", "benchmarks", "_antlr")
@@ -115,6 +115,7 @@ def source_text(characters: int | None = None) -> str:
     return "".join(parts)[:characters]
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class PythonTokens:
     """Python source as tokens, each labelled with the syntax it stands in.
@@ -147,9 +148,6 @@ class PythonTokens:
     skipped: int
     sha256: str
     source: str
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def python_tokens(

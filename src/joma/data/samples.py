@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_tensor, integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 Generators = torch.Generator | Sequence[torch.Generator]
 """One stream of random numbers, or one for each member of an ensemble."""
 
 
+@brief_repr
 class Sample(NamedTuple):
     """Sequences, their classes, and all that is hidden behind them.
 
@@ -33,9 +34,6 @@ class Sample(NamedTuple):
     """(*shape, latents of a level) bool, one tensor per level, the lowest first."""
     on: Tensor
     """(*shape, tokens) bool: which tokens appear."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:

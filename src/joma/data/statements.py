@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, integer, real
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class Statements:
     """Statements of one length, and how much of each is the answer.
@@ -37,9 +38,6 @@ class Statements:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __add__(self, more: Statements) -> Statements:
         """These statements and then the others, of the same length."""
@@ -79,6 +77,7 @@ class Statements:
         return torch.searchsorted(ends, drawn, right=True)
 
 
+@brief_repr
 class Chance(NamedTuple):
     """How often a guess that knows nothing is right.
 
@@ -91,9 +90,6 @@ class Chance(NamedTuple):
     """1 / number of entities: a guess among the entities of the facts."""
     vocabulary: float
     """1 / number of tokens, per token of the answer: what an untrained, uniform network says."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def seeded(seed: int) -> torch.Generator:

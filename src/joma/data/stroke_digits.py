@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 CLASSES = 10
 CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 2.0), (1.0, 2.0))
@@ -21,6 +21,7 @@ DIGITS = ("012345", "12", "01346", "01236", "1256", "02356", "023456", "012", "0
 CHUNK = 2048  # images drawn at once: distances of all pixels to all strokes take memory
 
 
+@brief_repr
 class Images(NamedTuple):
     """Images and their digits.
 
@@ -32,9 +33,6 @@ class Images(NamedTuple):
     """(images, side, side) float32: 0 is the ground, about 1 a stroke."""
     labels: Tensor
     """(images,) int64: the digit."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def stroke_digits(

@@ -31,7 +31,7 @@ from joma.data.errors import CorpusError
 from joma.data.python_source import PACKAGE, python_tokens
 from joma.host.arguments import Number, as_tensor
 from joma.host.progress import Progress, silent
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 __all__ = [
     "Corpus",
@@ -53,6 +53,7 @@ _SHOWN = 40  # characters of a word that an error shows
 _HELD_OUT = 0.05  # of a text that comes without splits: so much to validate, as much to test
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
@@ -71,9 +72,6 @@ class Corpus:
     tokens: dict[str, Tensor]
     sha256: str
     source: str = ""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:

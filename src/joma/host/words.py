@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 LONGEST = 120
 """Characters of a repr."""
 FEW = 4
@@ -48,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def brief(thing: Any) -> str:
-    """A dataclass or a named tuple in one short line, for its `__repr__`.
+    """A dataclass or a named tuple in one short line, for its `__repr__`: see `brief_repr`.
 
     Arrays and tensors of more than a few numbers are shown by type and shape, long values by their size. Fields that
     have their default are left out. What does not fit into 120 characters is cut.
@@ -77,6 +78,21 @@ def brief(thing: Any) -> str:
     shown = [f"{name}={short(getattr(thing, name))}" for name in names if not default(name)]
     line = f"{type(thing).__name__}({', '.join(shown)})"
     return line if len(line) <= LONGEST else line[: LONGEST - 4] + "...)"
+
+
+def brief_repr(cls: type[T]) -> type[T]:
+    """A class whose objects show themselves as `brief` does.
+
+    >>> from dataclasses import dataclass
+    >>> @brief_repr
+    ... @dataclass(frozen=True)
+    ... class Found:
+    ...     ranks: list
+    >>> Found([0.5] * 100)
+    Found(ranks=100 entries)
+    """
+    cls.__repr__ = brief  # type: ignore[method-assign]
+    return cls
 
 
 def short(value: Any, longest: int = 40) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor, at_least_dims, integer, number
-from joma.host.words import brief
+from joma.host.words import brief, brief_repr
 
 
 def neuron_contributions(hidden: Number, output: Number) -> Tensor:
@@ -133,6 +133,7 @@ def typical(contributions: Number) -> Tensor:
     return _shares(_contributions(contributions)).mean(-2, keepdim=True)
 
 
+@brief_repr
 class Predictor(NamedTuple):
     """A linear map from what is known earlier to each unit's share of the output.
 
@@ -154,9 +155,6 @@ class Predictor(NamedTuple):
         if known.shape[-1] != self.weight.shape[-2]:
             raise ValueError(f"features must be {self.weight.shape[-2]} per token, got {known.shape[-1]}")
         return known.to(self.weight) @ self.weight + self.bias
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def fit_predictor(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 TOGETHER = 1 << 24
 """Entries of activity that are held in float64 at once."""
@@ -32,6 +32,7 @@ LEAST_RIDGE = 1e-10
 """Below this, rounding regularises more than the ridge."""
 
 
+@brief_repr
 class Alignment(NamedTuple):
     """How well single neurons stand for latents. Leading dimensions are those of activity and latents together.
 
@@ -52,10 +53,8 @@ class Alignment(NamedTuple):
     silent: Tensor
     """(...) how many of the others were scored 0, for their neuron does not vary (any more), or no neuron does."""
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class Probe(NamedTuple):
     """How well all neurons together tell the latents. Leading dimensions as in `Alignment`.
 
@@ -76,9 +75,6 @@ class Probe(NamedTuple):
     """(...) how many latents were left out because they do not vary."""
     silent: Tensor
     """(...) how many of the others were scored 0, for the prediction does not vary."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool = False) -> Alignment:

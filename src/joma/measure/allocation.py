@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import integer, must_be_callable, number, shown
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure._allocation_groups import Share, State, read_groups, read_states
 from joma.measure._allocation_path import ORDERS, Rule, Whole, follow
 from joma.measure._allocation_slopes import Line, Way, cheaper, choose
@@ -31,6 +31,7 @@ NODES = 128
 """Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80."""
 
 
+@brief_repr
 class Allocation(NamedTuple):
     """Which group made each measure move, in float64 on the CPU. `*measures` is the shape that the function returns.
 
@@ -63,9 +64,6 @@ class Allocation(NamedTuple):
     """By which mode of autograd: "backward", one pass per measure, or "forward", one per group."""
     reasons: tuple[str, ...]
     """One sentence per interval that is not closed; empty if all are."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def total(self) -> Tensor:

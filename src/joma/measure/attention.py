@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
 from joma.measure._attention_chunks import Path, recomputed
 from joma.measure._attention_logits import of_logits
@@ -29,6 +29,7 @@ from joma.measure._attention_problem import Problem
 from joma.measure._attention_sinks import Sink
 
 
+@brief_repr
 class AttentionStats(NamedTuple):
     """One number per query, each (batch, heads, queries), float32 (float64 for float64 inputs).
 
@@ -49,9 +50,6 @@ class AttentionStats(NamedTuple):
     sink_mass: Tensor
     self_mass: Tensor
     effective_keys: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def attention_stats(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, integer, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory.radial import Ball
 
 CHUNK = 1 << 22
@@ -20,6 +20,7 @@ CLOSE = 1e-8
 """Relative size of a last Newton step: what is left after it is of the order of its square."""
 
 
+@brief_repr
 class Coherence(NamedTuple):
     """|cos| between pairs of vectors: what was found, and what random vectors of that width would show.
 
@@ -44,9 +45,6 @@ class Coherence(NamedTuple):
     """(...) how many pairs were compared."""
     zeros: Tensor
     """(...) how many vectors were left out because they are zero and have no direction."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def coherence(

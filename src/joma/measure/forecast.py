@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, must_be_callable, number
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
@@ -30,6 +30,7 @@ NEARLY = 1.01
 """So much beyond the last recorded point a target may lie and is read there: steps are rounded."""
 
 
+@brief_repr
 class Backtest(NamedTuple):
     """What was foretold from every point of a curve, and what came.
 
@@ -45,9 +46,6 @@ class Backtest(NamedTuple):
     """What was foretold, (..., origins)."""
     truth: Tensor
     """What came, (..., origins)."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def persistence(steps: Number, curve: Number, to: float) -> Tensor:

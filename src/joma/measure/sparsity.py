@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, shown
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure._sparsity_blocks import Attention, Block, Options, for_each, per_query
 from joma.measure._sparsity_checks import at_most, checked_keep, checked_queries, checked_threshold, part_of
 from joma.measure._sparsity_cuda import Passes, covers, seen_keys
@@ -161,6 +161,7 @@ def effective_keys(q: Number, k: Number, *, causal: bool = True, **options: Unpa
     return attention_stats(q, k, causal=causal, **options).effective_keys
 
 
+@brief_repr
 class SparsityStats(NamedTuple):
     """One number per query, each (batch, heads, queries).
 
@@ -177,9 +178,6 @@ class SparsityStats(NamedTuple):
     keys_above: Tensor
     sink_mass: Tensor
     seen: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def sparsity_stats(
@@ -218,6 +216,7 @@ def sparsity_stats(
     )
 
 
+@brief_repr
 class HeavyHitters(NamedTuple):
     """Per head the keys that most attention goes to.
 
@@ -231,9 +230,6 @@ class HeavyHitters(NamedTuple):
     keys: Tensor
     score: Tensor
     seen: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def heavy_hitters(
@@ -282,6 +278,7 @@ def heavy_hitters(
     return HeavyHitters(keys.masked_fill(~inside, -1), best.masked_fill(~inside, 0.0), seen)
 
 
+@brief_repr
 class Stability(NamedTuple):
     """How much two sets of heavy hitters overlap, each (batch, heads).
 
@@ -295,9 +292,6 @@ class Stability(NamedTuple):
 
     overlap: Tensor
     chance: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def stability(sets_a: HeavyHitters, sets_b: HeavyHitters) -> Stability:

@@ -21,7 +21,7 @@ from joma.host.arguments import (
     real,
     shown,
 )
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._integrate import integrate_together
 
 Norm = Literal["unit", "softmax", "none"]
@@ -53,6 +53,7 @@ def pulled_back(f: Tensor, upstream: Tensor, norm: str) -> Tensor:
     return f * (upstream - (along if norm == "softmax" else f * along))
 
 
+@brief_repr
 class Weights(NamedTuple):
     """Both halves of the model, or their velocity: y (..., tokens, columns) and z (..., queries, tokens).
 
@@ -63,10 +64,8 @@ class Weights(NamedTuple):
     y: Tensor
     z: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class Path(NamedTuple):
     """A flow over time.
 
@@ -82,10 +81,8 @@ class Path(NamedTuple):
     z: Tensor
     growth: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 @dataclass(frozen=True)
 class ScanSnap:
     """The classes of sequences, and the expected-gradient flow of Y and Z on them.
@@ -111,9 +108,6 @@ class ScanSnap:
     norm: Norm = "unit"
     rate_y: Number = 1.0
     rate_z: Number = 1.0
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", _probabilities(self.p, "p", "class", 2, "(..., classes, tokens)"))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, alongside, positive, real, shown, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
 from joma.theory._radial_law import must_be_law
@@ -24,6 +24,7 @@ Side = Literal[1, -1]
 """sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?"""
 
 
+@brief_repr
 class CriticalRay(NamedTuple):
     """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus on the ray; NaN where none is.
 
@@ -36,9 +37,6 @@ class CriticalRay(NamedTuple):
     ratio: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @half_in_single
@@ -101,6 +99,7 @@ def crossing_value(law: RadialLaw) -> Tensor:
     return law.density(zero) * law.theta2(zero)
 
 
+@brief_repr
 class CriticalPoint(NamedTuple):
     """A critical point: norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters.
 
@@ -116,9 +115,6 @@ class CriticalPoint(NamedTuple):
     xi: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @half_in_single
@@ -158,6 +154,7 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
     return CriticalPoint(length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho)
 
 
+@brief_repr
 class Linearisation(NamedTuple):
     """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...).
 
@@ -171,9 +168,6 @@ class Linearisation(NamedTuple):
     C: Tensor
     beta1: Tensor
     beta2: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

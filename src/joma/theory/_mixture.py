@@ -19,7 +19,7 @@ from joma.host.arguments import (
     shown,
     together,
 )
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 from joma.theory._radial_law import must_be_law
 from joma.theory.radial import RadialLaw
@@ -29,6 +29,7 @@ Slopes = tuple[float, float]
 RELU: Slopes = (0.0, 1.0)
 
 
+@brief_repr
 class Thetas(NamedTuple):
     """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance.
 
@@ -39,9 +40,6 @@ class Thetas(NamedTuple):
 
     first: Tensor
     second: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -115,6 +113,7 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
     return Thetas((w * (above + below)).sum(-1), (w * u * (above - below)).sum(-1))
 
 
+@brief_repr
 class HyperplaneMean(NamedTuple):
     """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d).
 
@@ -125,9 +124,6 @@ class HyperplaneMean(NamedTuple):
 
     mean: Tensor
     vector: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -159,6 +155,7 @@ def hyperplane_mean(
     return HyperplaneMean(values.first, values.first[..., None] * middle + values.second[..., None] * direction)
 
 
+@brief_repr
 class Velocity(NamedTuple):
     """v' (..., d) and xi' (...).
 
@@ -169,9 +166,6 @@ class Velocity(NamedTuple):
 
     v: Tensor
     xi: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, common_shape, floating, integer, must_be_callable, number, real, shown
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded, half_in_single
 
 Kind = Literal["linear", "exp", "softmax"]
 Sigma = Callable[[Tensor], Tensor]
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Attention:
     """How logits z and token frequencies x become attention b, by `kind`, with T the `temperature` and A the `norm`.
@@ -33,9 +34,6 @@ class Attention:
     kind: Kind | Sigma = "exp"
     temperature: float = 1.0
     norm: float = 1.0
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):

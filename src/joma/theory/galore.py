@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, common_shape, number, positive, real, times, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._galore_memory import Bytes, adam_bytes, galore_bytes, lora_bytes
 from joma.theory._galore_spectrum import Spectrum, joined, operator_of, spectrum_of
 from joma.theory._guard import guarded
@@ -44,6 +44,7 @@ __all__ = [
 HUGE = 1e300  # more than any norm
 
 
+@brief_repr
 class Parts(NamedTuple):
     """A gradient in two orthogonal parts, each (..., m, n).
 
@@ -55,9 +56,6 @@ class Parts(NamedTuple):
     """Along one eigenvalue."""
     rest: Tensor
     """Along all others."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

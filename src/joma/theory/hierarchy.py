@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, alongside, as_tensor, at_least_dims, integer, real, shown, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 Count = int | Sequence[int] | np.ndarray | Tensor
@@ -184,6 +184,7 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
     return 1 - height / levels + order * small * first_order
 
 
+@brief_repr
 class Enumeration(NamedTuple):
     """The exact distribution of the tokens of a small tree, every latent summed over.
 
@@ -197,9 +198,6 @@ class Enumeration(NamedTuple):
     """(..., tokens, tokens): P[y_l = 1, y_m = 1]; on the diagonal P[y_l = 1]."""
     ancestor: Tensor
     """(tokens, tokens): the height of the lowest common ancestor; the depth of the tree where that is the root."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def conditional(self) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, integer, positive, real, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 from joma.theory._row_gap import solve
 
@@ -158,6 +158,7 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
     return ((torch.logaddexp(gap, others) - math.log(2)) / log_q).to(seen.dtype)
 
 
+@brief_repr
 class Losses(NamedTuple):
     """Mean -ln p over facts, read forwards and backwards, each (...).
 
@@ -170,9 +171,6 @@ class Losses(NamedTuple):
     """-ln p(B|A)"""
     reverse: Tensor
     """-ln p(A|B)"""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

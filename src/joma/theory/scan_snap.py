@@ -30,7 +30,7 @@ from joma.host.arguments import (
     together,
     within,
 )
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_unchecked, must_be_a_norm
 from joma.theory._guard import guarded
 
@@ -124,6 +124,7 @@ def _summed(integrand: Tensor, over: Tensor) -> Tensor:
     return torch.nn.functional.pad(pieces.cumsum(-2), (0, 0, 1, 0))[..., : integrand.shape[-2], :]
 
 
+@brief_repr
 class GainBounds(NamedTuple):
     """What Theorem 3 bounds chi of the dominant token by.
 
@@ -135,9 +136,6 @@ class GainBounds(NamedTuple):
     """exp(2 f(0)^2 B)."""
     high: Tensor
     """exp(2 B)."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.training.optimizers import Optimizer
 
 Precision = Literal["float32", "tf32", "half-logits", "half"]
@@ -37,6 +37,7 @@ class Origin:
     renew: bool = False
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Ensemble:
     """What is trained: members, each with its data, its loss and its learning rate.
@@ -103,9 +104,6 @@ class Ensemble:
     device: str = "cpu"
     precision: Precision = "float32"
     together: int | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         if self.members < 1:

@@ -13,11 +13,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 Kind = Literal["sgd", "adam", "adamw"]
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Optimizer:
     """What updates the weights.
@@ -47,9 +48,6 @@ class Optimizer:
     renew_every: int | None = None
     decay: float = 1.0
     decay_every: int | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from joma.host.files import write_text
 from joma.host.progress import Progress, silent
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.training.descent import descend
 
 
+@brief_repr
 @dataclass(frozen=True)
 class SeriesConfig:
     """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does.
@@ -50,9 +51,6 @@ class SeriesConfig:
     rate: float = 3e-3
     warmup: float = 0.01
     seed: int = 0
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("layers", "width", "heads", "context", "batch", "steps"), 1) | {"seed": 0}
