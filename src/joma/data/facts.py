@@ -318,13 +318,7 @@ class Chains:
 
 
 def chains(
-    count: int,
-    *,
-    held_out: float = 0.3,
-    entity: int = 1,
-    length: int = 3,
-    vocabulary: int | None = None,
-    seed: int = 0,
+    count: int, *, held_out: float = 0.3, entity: int = 1, length: int = 3, vocabulary: int | None = None, seed: int = 0
 ) -> Chains:
     """Random chains of `length` different entities; no entity is in two chains.
 

@@ -17,16 +17,7 @@ from torch import Tensor
 
 from joma.data._cache import cache_folder, key_of, packed, remembered, unpacked
 from joma.data._wikitext_hub import download_wikitext
-from joma.data._words import (
-    UNKNOWN,
-    Numbering,
-    basic_english,
-    blocks,
-    by_frequency,
-    file_hash,
-    numbered,
-    split_files,
-)
+from joma.data._words import UNKNOWN, Numbering, basic_english, blocks, by_frequency, file_hash, numbered, split_files
 from joma.data.errors import CorpusError
 from joma.data.python_source import PACKAGE, python_tokens
 from joma.host.arguments import Number, as_tensor

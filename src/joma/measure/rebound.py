@@ -150,13 +150,7 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
 
 
 def _checked(
-    curve: Number,
-    steps: Number | None,
-    over_seeds: bool,
-    share: float,
-    sigmas: float,
-    confidence: float,
-    groups: int,
+    curve: Number, steps: Number | None, over_seeds: bool, share: float, sigmas: float, confidence: float, groups: int
 ) -> tuple[Tensor, Tensor]:
     curve = as_numbers(curve, "curve")
     meaning = "(..., seeds, points)" if over_seeds else "(..., points)"

@@ -241,13 +241,7 @@ def _by_factor(
 
 
 def _by_lanczos(
-    a: Tensor,
-    earlier: Tensor,
-    gaussians: int,
-    count: int,
-    tolerance: float,
-    failure: float,
-    generator: torch.Generator,
+    a: Tensor, earlier: Tensor, gaussians: int, count: int, tolerance: float, failure: float, generator: torch.Generator
 ) -> _Part | None:
     """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
     frobenius, scale = scaling(a)

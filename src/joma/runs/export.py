@@ -198,8 +198,4 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
                 np.lib.format.write_array(member, array(), allow_pickle=False)
 
 
-_WRITERS: dict[str, Callable[[Run, BinaryIO], None]] = {
-    "parquet": _write_parquet,
-    "csv": _write_csv,
-    "npz": _write_npz,
-}
+_WRITERS: dict[str, Callable[[Run, BinaryIO], None]] = {"parquet": _write_parquet, "csv": _write_csv, "npz": _write_npz}

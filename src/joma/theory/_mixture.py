@@ -9,16 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    alongside,
-    at_least_dims,
-    must_be_callable,
-    positive,
-    real,
-    shown,
-    together,
-)
+from joma.host.arguments import Number, alongside, at_least_dims, must_be_callable, positive, real, shown, together
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 from joma.theory._radial_law import must_be_law
@@ -196,10 +187,7 @@ def velocity(
     first, second = thetas_at(node.rho, law, slopes)
     pull = ((node.weights * first)[..., None] * node.centres).sum(-2)
     push = (node.weights * second).sum(-1)[..., None] * node.direction
-    return Velocity(
-        pull + push - shrink[..., None] * node.v,
-        (node.weights * first).sum(-1) - shrink * node.xi,
-    )
+    return Velocity(pull + push - shrink[..., None] * node.v, (node.weights * first).sum(-1) - shrink * node.xi)
 
 
 @guarded

@@ -131,12 +131,7 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     prior, a, b = _by_class(p0, tau_a=within(tau_a, "tau_a", -1, 1), tau_b=within(tau_b, "tau_b", -1, 1))
     r = within(rho, "rho", -1, 1)
     r, levels, prior, a, b = alongside(
-        {"p0": 1, "tau_a": 1, "tau_b": 1},
-        rho=r,
-        depth=_counts(depth, "depth", 1).to(r),
-        p0=prior,
-        tau_a=a,
-        tau_b=b,
+        {"p0": 1, "tau_a": 1, "tau_b": 1}, rho=r, depth=_counts(depth, "depth", 1).to(r), p0=prior, tau_a=a, tau_b=b
     )
     path = (r ** (levels - 1))[..., None]
     l_appears, m_appears = 1 - path * a, 1 - path * b  # 2 P[. = 1 | y_0 = k]

@@ -21,15 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    alongside,
-    at_least_dims,
-    positive,
-    real,
-    together,
-    within,
-)
+from joma.host.arguments import Number, alongside, at_least_dims, positive, real, together, within
 from joma.host.words import brief_repr
 from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_unchecked, must_be_a_norm
 from joma.theory._guard import guarded

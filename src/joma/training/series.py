@@ -141,13 +141,7 @@ def hash_of(text: str) -> str:
 
 
 def _train(
-    folder: Path,
-    tokens: Tensor,
-    tokenizer: Any,
-    config: SeriesConfig,
-    device: str,
-    progress: Progress,
-    at: set[int],
+    folder: Path, tokens: Tensor, tokenizer: Any, config: SeriesConfig, device: str, progress: Progress, at: set[int]
 ) -> list[float]:
     model = _model(config).to(device)
     length = config.context + 1
