@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,6 @@ def recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
     return outputs
 
 
-def _chunks(problem: Problem) -> Iterator[tuple[int, int]]:
-    per_query = problem.q.shape[0] * problem.q.shape[1] * max(problem.keys, 1)
-    size = max(1, _ELEMENTS // per_query)
-    for start in range(0, problem.queries, size):
-        yield start, min(start + size, problem.queries)
-
-
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
@@ -45,8 +38,10 @@ class _Recomputed(torch.autograd.Function):
         leaves: dict[str, Any] = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
         total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
         tracked = replace(problem, **leaves)
+        size = max(1, _ELEMENTS // (problem.q.shape[0] * problem.q.shape[1] * max(problem.keys, 1)))
         with torch.enable_grad():
-            for start, stop in _chunks(problem):
+            for start in range(0, problem.queries, size):
+                stop = min(start + size, problem.queries)
                 rows = tracked.rows(start, stop)
                 # Some numbers of some chunks are constants: the first key's mass where the window hides it.
                 pairs = [(r, g[:, :, start:stop]) for r, g in zip(rows, upstream, strict=True) if r.requires_grad]

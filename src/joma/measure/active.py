@@ -59,9 +59,8 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
         raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
     _must_broadcast(mixed.shape[:-3], output.shape[:-2], "mixed and output")
     slices = output.unflatten(-2, (mixed.shape[-3], -1))
-    squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(
-        -1
-    )  # |v O|^2 = v O O^T v^T: no tensor of tokens x width
+    # |v O|^2 = v O O^T v^T: no tensor of tokens x width
+    squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(-1)
     return squares.clamp_(min=0.0).sqrt_().mT
 
 

@@ -361,18 +361,18 @@ def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
                 f"got {tuple(tensor.shape)}"
             )
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     for prefix in ("", "fresh_") if len(tensors) == 4 else ("",):
         if shapes[f"{prefix}activity"][-2] != shapes[f"{prefix}latents"][-2]:
-            raise ValueError(f"{prefix}activity and {prefix}latents must have the same samples, got {told}")
+            raise ValueError(f"{prefix}activity and {prefix}latents must have the same samples, got {listed}")
     if len(tensors) == 4:
         for name in ("activity", "latents"):
             if shapes[name][-1] != shapes[f"fresh_{name}"][-1]:
-                raise ValueError(f"{name} and fresh_{name} must have the same columns, got {told}")
+                raise ValueError(f"{name} and fresh_{name} must have the same columns, got {listed}")
     try:
         return tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
     except RuntimeError:
-        raise ValueError(f"leading dimensions do not fit together: {told}") from None
+        raise ValueError(f"leading dimensions do not fit together: {listed}") from None
 
 
 def _checked_ridges(ridge: float | Sequence[float], samples: int) -> list[float]:

@@ -82,8 +82,8 @@ def coherence(
     dtype = torch.promote_types(vectors.dtype, torch.float32)
 
     def joined(index: int, *tail: int, dtype: torch.dtype = dtype) -> Tensor:
-        whole = torch.stack([row[index] for row in found]) if found else torch.zeros(0)
-        return whole.to(device=vectors.device, dtype=dtype).reshape((*lead, *tail))
+        stacked = torch.stack([row[index] for row in found]) if found else torch.zeros(0)
+        return stacked.to(device=vectors.device, dtype=dtype).reshape((*lead, *tail))
 
     return Coherence(
         joined(0),

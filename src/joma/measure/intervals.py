@@ -164,10 +164,10 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     else:
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         half = _welch(first, second, level)
-    value, beside = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
+    value, other = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
     around = 0.0 if known else _half_width(second, level)
-    ends = (value - half, value + half, beside - around, beside + around)
-    return Comparison(value, beside, *ends, min(len(first), len(second)), level)
+    ends = (value - half, value + half, other - around, other + around)
+    return Comparison(value, other, *ends, min(len(first), len(second)), level)
 
 
 def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: float = 0.95) -> int | None:

@@ -165,6 +165,5 @@ def _distances(logs: Tensor, above: Tensor, rest: Tensor) -> Tensor:
         these = slice(first, first + step)
         beyond = (logs[:, None, first:] - logs[:, these, None]) / above[:, these, None]
         share = rest[None, None, first:] / rest[None, these, None]  # of the tail, from x_j on
-        apart = beyond.neg_().exp_().sub_(share).abs_()
-        found.append(apart.triu_().amax(-1))
+        found.append(beyond.neg_().exp_().sub_(share).abs_().triu_().amax(-1))
     return torch.cat(found, dim=-1)
