@@ -63,21 +63,16 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     if place == run.path:
         raise RunError(f"{place} is the run itself; export it to another file")
     try:
-        _check_replaceable(place)
+        if place.is_dir():
+            raise RunError(f"{place} is a folder; name a file in it")
+        if place.exists() and not place.is_file():  # /dev/null would become one, for every program on the machine
+            raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomically(place) as unfinished, unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
     return place
-
-
-def _check_replaceable(place: Path) -> None:
-    """Refuse what is not a plain file: /dev/null would become one, for every program on the machine."""
-    if place.is_dir():
-        raise RunError(f"{place} is a folder; name a file in it")
-    if place.exists() and not place.is_file():
-        raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
 
 
 def _meta(run: Run) -> str:
