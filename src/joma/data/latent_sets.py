@@ -122,8 +122,13 @@ class LatentSets:
         )
         integer(children, "children", 1)
         levels = list(pairwise(sizes))
-        for (below, count), words in zip(levels, _WORDS, strict=True):
-            _check_enough(count, children, below, *words)
+        made_of = (("latents", "tokens"), ("latents", "lowest latents"), ("classes", "latents"))
+        for (below, count), (name, parts) in zip(levels, made_of, strict=True):
+            if children > below:
+                raise ValueError(f"children must be at most {below}, all the {parts} there are, got {children}")
+            if count > (most := comb(below, children)):
+                wanted = f"at most {most}, the distinct sets of {children} out of {below} {parts}"
+                raise ValueError(f"{name} must be {wanted}, got {count}")
         lowest, upper, top = (
             each(generator, partial(_distinct_sets, count, children, below)) for below, count in levels
         )
@@ -188,20 +193,6 @@ class LatentSets:
         on0, on1 = map(change, self.latents)
         lowest, upper, top = map(change, self.sets)
         return LatentSets(change(self.tokens), (on0, on1), change(self.on), (lowest, upper, top))
-
-
-_WORDS = (("latents", "tokens"), ("latents", "lowest latents"), ("classes", "latents"))
-"""Of each level, the argument that counts its sets and what the sets are made of."""
-
-
-def _check_enough(count: int, children: int, below: int, name: str, made_of: str) -> None:
-    if children > below:
-        raise ValueError(f"children must be at most {below}, all the {made_of} there are, got {children}")
-    most = comb(below, children)
-    if count > most:
-        raise ValueError(
-            f"{name} must be at most {most}, the distinct sets of {children} out of {below} {made_of}, got {count}"
-        )
 
 
 def _distinct_sets(count: int, children: int, below: int, generator: torch.Generator) -> Tensor:

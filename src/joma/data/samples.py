@@ -119,10 +119,10 @@ def rows(table: Tensor, index: Tensor) -> Tensor:
     """table[..., index, :] member by member: table (*members, rows, width), index and result (*members, *more, ...)."""
     members = table.shape[:-2]
     start = torch.arange(members.numel(), device=table.device) * table.shape[-2]
-    return table.flatten(0, -2)[index + beside(start.reshape(members), index.ndim)]
+    return table.flatten(0, -2)[index + with_ones_between(start.reshape(members), index.ndim)]
 
 
-def beside(values: Tensor, dims: int, keep: int = 0) -> Tensor:
+def with_ones_between(values: Tensor, dims: int, keep: int = 0) -> Tensor:
     """`values` with ones put between its members and its last `keep` axes, until it has `dims` dimensions."""
     members = values.ndim - keep
     return values.reshape((*values.shape[:members], *[1] * (dims - values.ndim), *values.shape[members:]))

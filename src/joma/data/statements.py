@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, real
+from joma.host.arguments import Number, integer, not_negative
 from joma.host.words import brief_repr
 
 
@@ -121,11 +121,9 @@ def mismatched(statements: Statements, seed: int) -> Statements:
 
 def _frequencies(value: Number, count: int) -> Tensor:
     """(count,) probabilities, float64."""
-    frequencies = real(value, "frequencies").double()
+    frequencies = not_negative(value, "frequencies").double()
     if frequencies.shape != (count,):
         raise ValueError(f"frequencies must have shape ({count},), one per statement, got {tuple(frequencies.shape)}")
-    if (frequencies < 0).any():
-        raise ValueError(f"frequencies must not be negative, got {frequencies.min().item():g}")
     if abs(float(frequencies.sum()) - 1) > 1e-6:
         raise ValueError(f"frequencies must sum to one, got {frequencies.sum().item():g}")
     return frequencies
