@@ -18,7 +18,7 @@ from joma.host.arguments import (
     described,
     floating,
     integer,
-    real,
+    not_negative,
     shown,
 )
 from joma.host.words import brief_repr
@@ -137,9 +137,7 @@ class ScanSnap:
 
     def _rate(self, name: str) -> Tensor:
         """(..., 1, 1)."""
-        value = real(getattr(self, name), name)
-        if (value < 0).any():
-            raise ValueError(f"{name} must not be negative, got {value.min().item():g}")
+        value = not_negative(getattr(self, name), name)
         return value.to(self.p)[..., None, None]
 
     def _queries(self) -> Tensor:
@@ -281,11 +279,9 @@ def must_be_a_norm(norm: object) -> None:
 
 def _probabilities(value: Number, name: str, each: str, dims: int, shape: str) -> Tensor:
     """Numbers whose rows sum to 1; a wrong one is told by the first class that is wrong."""
-    p = at_least_dims(real(value, name), name, dims, shape)
+    p = at_least_dims(not_negative(value, name), name, dims, shape)
     if 0 in p.shape:
         raise ValueError(f"{name} must hold at least one {each} and one token, got shape {tuple(p.shape)}")
-    if (p < 0).any():
-        raise ValueError(f"{name} must not be negative, got {p.min().item():g}")
     total = p.sum(-1)
     if (total == 0).any():
         raise ValueError(f"{name} must give every {each} at least one token, {each} {_first(total == 0)} has none")

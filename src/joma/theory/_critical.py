@@ -65,7 +65,9 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
 def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
     """`critical_rays`, for an m that its caller knows by another name."""
     must_be_law(law)
-    gap, towards = m.detach(), _side(side)
+    if not isinstance(side, int | float) or side not in (1, -1):
+        raise ValueError(f"side must be 1 or -1, got {shown(side)}")
+    gap = m.detach()
     bottom = _flattest(law)
     if bottom is None:
         nowhere = torch.full_like(gap, torch.nan)
@@ -80,7 +82,7 @@ def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
         falling = upper < lower
         low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
     near = (low + high) / 2
-    plus, minus = (near + gap, near) if towards > 0 else (near, near + gap)
+    plus, minus = (near + gap, near) if side > 0 else (near, near + gap)
     return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
 
 
@@ -307,9 +309,3 @@ def _flattest(law: RadialLaw) -> float | None:
         middle = (low + high) / 2
         low, high = (middle, high) if falls(middle) else (low, middle)
     return float((low + high) / 2)
-
-
-def _side(side: Side) -> Side:
-    if not isinstance(side, int | float) or side not in (1, -1):
-        raise ValueError(f"side must be 1 or -1, got {shown(side)}")
-    return side

@@ -201,5 +201,5 @@ def _unit(signal: Tensor, name: str) -> Tensor:
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:
     """The angle between unit vectors in [0, pi], accurate near both ends, where arccos is not."""
-    apart, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
-    return 2 * torch.atan2(apart, along)
+    across, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
+    return 2 * torch.atan2(across, along)

@@ -229,7 +229,8 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     for parents in reversed(widths[:-1]):
         steps, last = steps[: -len(tables)], steps[-len(tables) :]
         seen = [step.mT @ table for step, table in zip(last, tables, strict=True)]
-        tables = [_product(group) for group in _groups(seen, parents)]
+        size = len(seen) // parents  # children of each parent, left to right
+        tables = [_product(seen[i * size : (i + 1) * size]) for i in range(parents)]
     given_class = torch.stack([zero, 1 - zero], dim=-1).unbind(-3)  # children x (..., classes, 2)
     patterns = _product([given @ table for given, table in zip(given_class, tables, strict=True)])
     joint = (prior[..., None, :] @ patterns)[..., 0, :].expand(*like.shape, -1)
@@ -310,12 +311,6 @@ def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
             f"rho must be a number, (..., 1) or (..., {count}), one for each edge, got {tuple(given.shape)}"
         )
     return given
-
-
-def _groups(nodes: list[Tensor], parents: int) -> list[list[Tensor]]:
-    """The children of each parent, left to right."""
-    size = len(nodes) // parents
-    return [nodes[i * size : (i + 1) * size] for i in range(parents)]
 
 
 def _product(tables: list[Tensor]) -> Tensor:

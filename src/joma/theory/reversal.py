@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, at_least_dims, integer, positive, real, together
+from joma.host.arguments import Number, at_least_dims, integer, not_negative, positive, real, together
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 from joma.theory._row_gap import solve
@@ -95,7 +95,7 @@ def visits_for(probability: Number, *, tokens: Number, rate: Number) -> Tensor:
         probability=real(probability, "probability"), tokens=_tokens(tokens), rate=positive(rate, "rate")
     )
     dtype, (p, m, eta) = chance.dtype, (chance.double(), count.double(), speed.double())
-    if ((p * m < 1 - _rounding(dtype)) | (p >= 1)).any():
+    if ((p * m < 1 - 8 * torch.finfo(dtype).eps) | (p >= 1)).any():
         raise ValueError("probability must lie from 1/tokens to below 1, a row starts at 1/tokens and never ends at 1")
     gap = (torch.log(p / (1 - p)) + torch.log(m - 1)).clamp(min=0.0)
     return ((torch.expm1(gap) / m + gap * (1 - 1 / m)) / eta).to(dtype)
@@ -130,9 +130,7 @@ def train_bound(visits: Number, *, tokens: Number, rate: Number, power: Number =
     >>> train_bound([10, 100], tokens=100, rate=0.5), train_bound([10, 100], tokens=100, rate=0.5, power=0.72)
     (tensor([0.9010, 0.9901], dtype=torch.float64), tensor([0.4359, 0.8925], dtype=torch.float64))
     """
-    seen, count, speed, c = together(
-        visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"), power=positive(power, "power")
-    )
+    seen, count, speed, c = _row(visits, tokens, rate, power=positive(power, "power"))
     m = count.double()
     log_q = torch.log(m) + torch.log(speed.double()) + torch.log(seen.double())
     return -torch.expm1(torch.log(m - 1) - math.log(2) - c.double() * log_q).to(seen.dtype)
@@ -148,7 +146,7 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
     >>> bound_power([4.605, 100, 1e6], tokens=100, rate=1.0)
     tensor([0.7121, 0.9157, 0.9624], dtype=torch.float64)
     """
-    seen, count, speed = together(visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"))
+    seen, count, speed = _row(visits, tokens, rate)
     log_q = torch.log(count.double()) + torch.log(speed.double()) + torch.log(seen.double())
     if (log_q <= 0).any():
         raise ValueError(
@@ -190,11 +188,11 @@ def bilinear_losses(theta: Number, embeddings: Number, facts: Number) -> Losses:
     """
     weights, table = _weights_and_embeddings(theta, embeddings)
     first, second = _fact_indices(facts, len(table)).unbind(-1)
-    forward, reverse = (
-        -torch.log_softmax(table[start] @ weights @ table.mT, -1).gather(-1, _places(end, weights)).mean((-2, -1))
-        for start, end in ((first, second), (second, first))
-    )
-    return Losses(forward, reverse)
+    losses = []
+    for start, end in ((first, second), (second, first)):
+        places = end.to(weights.device)[:, None].expand(*weights.shape[:-2], len(end), 1)
+        losses.append(-torch.log_softmax(table[start] @ weights @ table.mT, -1).gather(-1, places).mean((-2, -1)))
+    return Losses(*losses)
 
 
 @guarded
@@ -222,7 +220,7 @@ def _gap_and_others(
     visits: Number, tokens: Number, rate: Number, *, finite: bool = False
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """g and ln(M - 1) in float64, and the type of the arguments."""
-    seen, count, speed = together(visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"))
+    seen, count, speed = _row(visits, tokens, rate)
     s, m, eta = seen.double(), count.double(), speed.double()
     zero = s == 0
     gap = solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
@@ -231,11 +229,9 @@ def _gap_and_others(
     return torch.where(zero, first_order, gap), torch.log(m - 1), seen.dtype
 
 
-def _visits(visits: Number) -> Tensor:
-    tensor = real(visits, "visits")
-    if (tensor < 0).any():
-        raise ValueError(f"visits must not be negative, got {tensor.min().item():g}")
-    return tensor
+def _row(visits: Number, tokens: Number, rate: Number, **more: Tensor) -> tuple[Tensor, ...]:
+    visited = not_negative(visits, "visits")
+    return together(visits=visited, tokens=_tokens(tokens), rate=positive(rate, "rate"), **more)
 
 
 def _tokens(tokens: Number) -> Tensor:
@@ -243,10 +239,6 @@ def _tokens(tokens: Number) -> Tensor:
     if (tensor < 2).any():
         raise ValueError(f"tokens must be at least 2, the answer and another one, got {tensor.min().item():g}")
     return tensor
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    return 8 * torch.finfo(dtype).eps
 
 
 def _weights_and_embeddings(theta: Number, embeddings: Number) -> tuple[Tensor, Tensor]:
@@ -275,7 +267,3 @@ def _fact_indices(facts: Number, tokens: int) -> Tensor:
     if (pairs[:, 0] == pairs[:, 1]).any():
         raise ValueError("facts must be of two different tokens, got one whose sides are equal")
     return pairs.long()
-
-
-def _places(tokens: Tensor, weights: Tensor) -> Tensor:
-    return tokens.to(weights.device)[:, None].expand(*weights.shape[:-2], len(tokens), 1)
