@@ -107,9 +107,7 @@ def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
         os.fsync(stream.fileno())
         if file_hash(part) != file.sha256:
             part.unlink()
-            raise CorpusError(
-                f"{file.name} was downloaded, but does not have the hash that the hub lists; it was deleted"
-            )
+            raise CorpusError(f"{file.name} was downloaded without the hash that the hub lists; it was deleted")
         os.replace(part, folder / file.name)
 
 

@@ -48,15 +48,11 @@ def split_files(folder: Path, split: str) -> list[Path]:
     hub = _HUB_SPLIT[split]
     shards = [match for path in sorted(folder.iterdir()) if (match := _SHARD.fullmatch(path.name)) and match[1] == hub]
     if not shards:
-        raise CorpusError(
-            f"{folder} has no {split} split: neither {split}.txt nor {hub}-00000-of-00001.parquet is there"
-        )
+        raise CorpusError(f"{folder} has no {split} split: no {split}.txt and no {hub}-00000-of-00001.parquet")
     counts = {int(match[3]) for match in shards}
     there = {int(match[2]) for match in shards}
     if len(counts) > 1:
-        raise CorpusError(
-            f"{folder} holds {hub} shards of different downloads (of {' and of '.join(map(str, counts))})"
-        )
+        raise CorpusError(f"{folder} holds {hub} shards of two downloads (of {' and of '.join(map(str, counts))})")
     if missing := sorted(set(range(*counts)) - there):
         name = f"{hub}-{missing[0]:05}-of-{counts.pop():05}.parquet"
         raise CorpusError(f"{folder} has no {name}: a part of the {split} split is missing")

@@ -215,9 +215,7 @@ def reversals_of(
     largest = int(torch.cat([couples, fresh]).max()) + 1
     words = entity_words(vocabulary, largest)
     if words < largest:
-        raise ValueError(
-            f"vocabulary must be at least {largest + RELATIONS}, all tokens and two relations, got {vocabulary}"
-        )
+        raise ValueError(f"vocabulary must be at least {largest + RELATIONS}, tokens and relations, got {vocabulary}")
     made = _assigned(facts, fresh, words, both, identity, seeded(seed))
     return replace(made, others=couples[equal][:, 0])
 

@@ -32,9 +32,7 @@ class Hypercube:
 
     def __post_init__(self) -> None:
         if not 1 <= self.informative < self.inputs:
-            raise ValueError(
-                f"informative must lie between 1 and {self.inputs - 1}, fewer than inputs, got {self.informative}"
-            )
+            raise ValueError(f"informative must lie between 1 and {self.inputs - 1}, got {self.informative}")
 
     def points(self, shape: tuple[int, ...], generator: Generators, *, device: torch.device | str = "cpu") -> Tensor:
         """Uniform points, (*shape, inputs) of -1 and 1 in float32. A list of generators has one per first entry.

@@ -239,9 +239,7 @@ def windows(text: Number, length: int = 35) -> tuple[Tensor, Tensor]:
         raise CorpusError(f"length must be at least 1, got {length}")
     count = (text.shape[1] - 1) // length
     if count < 1:
-        raise CorpusError(
-            f"sequences of {length} tokens need {length + 1} tokens per stream, there are {text.shape[1]}"
-        )
+        raise CorpusError(f"sequences of {length} tokens need {length + 1} per stream, there are {text.shape[1]}")
     inputs, targets = (text[:, at : at + count * length].unflatten(1, (count, length)).transpose(0, 1) for at in (0, 1))
     return inputs, targets
 

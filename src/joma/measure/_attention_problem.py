@@ -70,9 +70,7 @@ class Problem:
         batch, heads, queries, width = q.shape
         keys = k.shape[2]
         if causal and queries > keys:
-            raise ValueError(
-                f"causal attention aligns the last query with the last key: {queries} queries, {keys} keys"
-            )
+            raise ValueError(f"causal attention aligns the last query and the last key: {queries} queries, {keys} keys")
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
         if softcap is not None and not softcap > 0:

@@ -225,7 +225,7 @@ def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
         raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
         raise ValueError(
-            f"vectors must have shape (..., tokens, width), two tokens or more, got {tuple(vectors.shape)}"
+            f"vectors must have shape (..., tokens, width), at least two tokens, got {tuple(vectors.shape)}"
         )
     if not all(piece.isfinite().all() for piece in vectors.reshape(-1, vectors.shape[-1]).split(1 << 14)):
         raise ValueError("vectors must be finite, got NaN or infinity")

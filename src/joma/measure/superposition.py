@@ -147,7 +147,7 @@ def _check(
     for name, given in (("keys", keys), ("weights", weights)):
         if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
             raise ValueError(
-                f"{name} must be (texts, length, m) with tokens' texts and length, got {tuple(given.shape)}"
+                f"{name} must be (texts, length, m), the first two those of tokens, got {tuple(given.shape)}"
             )
 
 

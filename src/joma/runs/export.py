@@ -183,9 +183,7 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
             if key.startswith("/") or ".." in key.split("/"):
                 raise RunError(f"series {key!r} would leave the folder it is unpacked to; export to csv or parquet")
             if key in arrays or (key != name and key in names):
-                raise RunError(
-                    f"series {key!r} needs a name that npz uses for something else; export to csv or parquet"
-                )
+                raise RunError(f"series {key!r} needs a name that npz uses otherwise; export to csv or parquet")
             arrays[key] = lambda read=read, name=name: read(name)  # type: ignore[misc]
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, array in arrays.items():

@@ -244,12 +244,10 @@ def _must_be_a_run(connection: Connection, path: Path) -> None:
         raise RunError(f"{path} is an SQLite file, but not a joma run")
     schema = pragma("user_version")
     if schema > SCHEMA:
-        raise RunError(
-            f"{path} was written by a newer joma (format {schema}; this one reads up to {SCHEMA}); upgrade joma"
-        )
+        raise RunError(f"{path} was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it")
     # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
-    whole_pages = path.stat().st_size % pragma("page_size") == 0
-    if schema < 1 or not (whole_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
+    full_pages = path.stat().st_size % pragma("page_size") == 0
+    if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
         raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with fresh")
     # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):

@@ -79,9 +79,7 @@ class Session:
     def _must_be_all(self, name: str, steps: int) -> None:
         """Every row has its checksum, so a changed one is noticed; this notices one that is gone."""
         if name in self._sealed and steps != self._sealed[name]:
-            raise RunError(
-                f"{self.path} is damaged: series {name!r} has {steps} of the {self._sealed[name]} steps recorded"
-            )
+            raise RunError(f"{self.path} is damaged: series {name!r} has {steps} of {self._sealed[name]} steps")
 
     def _checked_steps(self, steps: list[Any], name: str) -> list[int]:
         """Steps, if they are numbers: damage makes anything of them."""

@@ -374,9 +374,7 @@ class Run(Session):
     def _insert(self, connection: sqlite3.Connection, name: str, series: int, step: int, row: Packed) -> None:
         limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
         if len(row.data) > limit:
-            raise RunError(
-                f"step {step} of {name!r} has {len(row.data):,} bytes, at most {limit:,} fit; record it in parts"
-            )
+            raise RunError(f"step {step} of {name!r} has {len(row.data):,} bytes, {limit:,} fit; record it in parts")
         try:
             connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (series, step, *row))
         except sqlite3.IntegrityError:

@@ -38,7 +38,7 @@ class Attention:
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
             raise ValueError(
-                f"the kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
+                f"kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
             )
         for name in ("temperature", "norm"):
             number(getattr(self, name), name, above=0)

@@ -142,9 +142,7 @@ class Block:
         for name in ("backprop", "activation"):
             must_be_callable(getattr(self, name), name)
         if not isinstance(self.attention, Attention):
-            raise ValueError(
-                f"attention must be an Attention, for example Attention('exp'), got {shown(self.attention)}"
-            )
+            raise ValueError(f"attention must be an Attention, as Attention('exp'), got {shown(self.attention)}")
         for name in ("rate_w", "rate_z"):
             number(getattr(self, name), name, least=0)
         self._check_samples()

@@ -110,7 +110,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
     r, r0, levels, height = together(rho=r, rho0=r0, depth=levels, ancestor=height)
     appears = 1 - r ** (levels - 1) * r0  # 2 P[y_m = 1]
     if (appears <= 0).any():
-        raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears, nothing can be given it")
+        raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears")
     return 1 - (1 - r ** (2 * height)) / (2 * appears)
 
 
@@ -137,9 +137,7 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     l_appears, m_appears = 1 - path * a, 1 - path * b  # 2 P[. = 1 | y_0 = k]
     appears = (prior * m_appears).sum(-1)
     if (appears <= 0).any():
-        raise ValueError(
-            "rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears, nothing can be given it"
-        )
+        raise ValueError("rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears")
     return (prior * l_appears * m_appears).sum(-1) / (2 * appears)
 
 
@@ -307,9 +305,7 @@ def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
     given = given.to(like)[None] if given.ndim == 0 else given
     given = given.expand(*given.shape[:-1], count) if given.shape[-1] == 1 else given
     if given.shape[-1] != count:
-        raise ValueError(
-            f"rho must be a number, (..., 1) or (..., {count}), one for each edge, got {tuple(given.shape)}"
-        )
+        raise ValueError(f"rho must be a number, (..., 1) or (..., {count}), one per edge, got {tuple(given.shape)}")
     return given
 
 

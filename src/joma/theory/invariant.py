@@ -251,9 +251,7 @@ def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
     known = (fine - coarse).abs() <= torch.finfo(z.dtype).eps ** 0.5 * (1 + fine.abs())
     if not known.all():
         at = z[~known].flatten()[0].item()
-        raise ValueError(
-            f"kind: sigma/sigma' cannot be integrated from 0 to z = {at:g}; does sigma' vanish on the way?"
-        )
+        raise ValueError(f"kind: sigma/sigma' cannot be integrated from 0 to z = {at:g}; does sigma' vanish there?")
     return fine
 
 

@@ -149,9 +149,7 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
     seen, count, speed = _row(visits, tokens, rate)
     log_q = torch.log(count.double()) + torch.log(speed.double()) + torch.log(seen.double())
     if (log_q <= 0).any():
-        raise ValueError(
-            "visits must make q = tokens * rate * visits larger than 1, for less there is no largest power"
-        )
+        raise ValueError("visits must make q = tokens * rate * visits larger than 1: else there is no largest power")
     gap, others, _ = _gap_and_others(seen, count, speed)
     return ((torch.logaddexp(gap, others) - math.log(2)) / log_q).to(seen.dtype)
 
@@ -248,9 +246,7 @@ def _weights_and_embeddings(theta: Number, embeddings: Number) -> tuple[Tensor, 
         raise ValueError(f"embeddings must have shape (tokens, width), got {tuple(table.shape)}")
     width = table.shape[1]
     if weights.shape[-2:] != (width, width):
-        raise ValueError(
-            f"theta must have shape (..., {width}, {width}), as wide as embeddings, got {tuple(weights.shape)}"
-        )
+        raise ValueError(f"theta must have shape (..., {width}, {width}), as embeddings, got {tuple(weights.shape)}")
     dtype = torch.promote_types(weights.dtype, table.dtype)
     return weights.to(dtype), table.to(dtype=dtype, device=weights.device)
 

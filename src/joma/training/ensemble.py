@@ -124,9 +124,7 @@ class Ensemble:
             raise ValueError(f"steps must be above {self.first}, where the branch begins, got {self.steps}")
         for name in ("measure_at", "keep_at"):
             if any(not self.first <= step <= self.steps for step in getattr(self, name)):
-                raise ValueError(
-                    f"{name} must lie between {self.first} and {self.steps}, got {list(getattr(self, name))}"
-                )
+                raise ValueError(f"{name} must lie from {self.first} to {self.steps}, got {list(getattr(self, name))}")
         self.optimizer.rates(self.members)
 
     @property
