@@ -159,7 +159,7 @@ def _checked(
     points = curve.shape[-1]
     if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
         raise ValueError(
-            f"curve must have {FEWEST_SEEDS} seeds and 3 points or more, {meaning}, got {tuple(curve.shape)}"
+            f"curve must have at least {FEWEST_SEEDS} seeds and 3 points, {meaning}, got {tuple(curve.shape)}"
         )
     if not over_seeds and points < FEWEST_POINTS:
         raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
