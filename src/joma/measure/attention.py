@@ -14,8 +14,10 @@ the matrix (`attention_stats_reference`, for tests). Gradients flow through q, k
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -23,11 +25,14 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
-from joma.measure._attention_chunks import Path, recomputed
 from joma.measure._attention_problem import Masks, Problem
 from joma.measure._attention_sinks import Sink
 
 _ELEMENTS = 1 << 20  # logits at a time, where they exist already
+_RECOMPUTED = 1 << 22  # logits at a time in a backward pass: 16 MiB in float32
+_TENSORS = ("q", "k", "v", "bias")
+
+Path = Callable[[Problem], tuple[Tensor, ...]]
 
 
 @brief_repr
@@ -220,7 +225,7 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
     forward = _path(problem)
     with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
-        found = recomputed(forward, problem) if problem.differentiable else forward(problem)
+        found = _recomputed(forward, problem) if problem.differentiable else forward(problem)
         return found if sink is None else sink.applied(found)
 
 
@@ -232,3 +237,39 @@ def _path(problem: Problem) -> Path:
         if covers(problem):
             return launch
     return _attention_blocks.forward
+
+
+def _recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
+    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
+    tensors = (getattr(problem, name) for name in _TENSORS)
+    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.problem = problem
+        plain: dict[str, Any] = {n: t if t is None else t.detach() for n, t in zip(_TENSORS, tensors, strict=True)}
+        return forward(replace(problem, **plain))
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        problem: Problem = ctx.problem
+        wanted = [n for n in _TENSORS if (t := getattr(problem, n)) is not None and t.requires_grad]
+        leaves: dict[str, Any] = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
+        total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+        tracked = replace(problem, **leaves)
+        size = max(1, _RECOMPUTED // (problem.q.shape[0] * problem.q.shape[1] * max(problem.keys, 1)))
+        with torch.enable_grad():
+            for start in range(0, problem.queries, size):
+                stop = min(start + size, problem.queries)
+                rows = tracked.rows(start, stop)
+                # Some numbers of some chunks are constants: the first key's mass where the window hides it.
+                pairs = [(r, g[:, :, start:stop]) for r, g in zip(rows, upstream, strict=True) if r.requires_grad]
+                outputs, weights = zip(*pairs, strict=True)
+                grads = torch.autograd.grad(outputs, list(leaves.values()), weights, allow_unused=True)
+                for name, grad in zip(wanted, grads, strict=True):
+                    if grad is not None:
+                        total[name] += grad
+        return None, None, *(total.get(name) for name in _TENSORS)

@@ -248,7 +248,7 @@ def _must_be_a_run(connection: Connection, path: Path) -> None:
     # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
     full_pages = path.stat().st_size % pragma("page_size") == 0
     if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
-        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with fresh")
+        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
     # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
         if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():

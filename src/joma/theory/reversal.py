@@ -22,7 +22,9 @@ from torch import Tensor
 from joma.host.arguments import Number, at_least_dims, integer, not_negative, positive, real, together
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded
-from joma.theory._row_gap import solve
+
+_STEPS = 100
+"""More than ever needed: about ten are."""
 
 
 @guarded
@@ -221,7 +223,7 @@ def _gap_and_others(
     seen, count, speed = _row(visits, tokens, rate)
     s, m, eta = seen.double(), count.double(), speed.double()
     zero = s == 0
-    gap = solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
+    gap = _solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
     # Without a visit only the derivative is left to give.
     first_order = s * eta / (1 - eta / (2 * m)) if finite else s * eta
     return torch.where(zero, first_order, gap), torch.log(m - 1), seen.dtype
@@ -263,3 +265,69 @@ def _fact_indices(facts: Number, tokens: int) -> Tensor:
     if (pairs[:, 0] == pairs[:, 1]).any():
         raise ValueError("facts must be of two different tokens, got one whose sides are equal")
     return pairs.long()
+
+
+class _Law(NamedTuple):
+    """The row law, (e^g - 1) + (M - 1) g = x, divided by e^k = 1 + x, and its root by Newton's method.
+
+    Divided, nothing overflows. The left side is increasing and convex in g. Both ln(1 + x) and x / M are upper bounds
+    of the root: e^g - 1 <= x, and M g <= e^g - 1 + (M - 1) g = x. From the smaller of them, the left side is at least
+    x, so Newton's steps go down monotonically to the root and never past it.
+
+    With finite steps, (M rate / 2) ln((e^g + M - 1) / M) is subtracted on the left. For rates up to 1 it stays
+    increasing and convex: its second derivative is e^g (1 - (M rate / 2) (M - 1) / (e^g + M - 1)^2) > 0. So one step of
+    Newton's leads to the right of the root, and the next ones go down monotonically.
+    """
+
+    k: Tensor
+    log_m: Tensor
+    others: Tensor
+    """ln(M - 1)"""
+    weight: Tensor
+    """(M - 1) / e^k"""
+    right: Tensor
+    """x / e^k"""
+    half: Tensor | None
+    """M rate / (2 e^k), or None for gradient flow."""
+
+    def newton(self, gap: Tensor) -> Tensor:
+        """By how much the gap is too large."""
+        off = self._grown(gap) + self.weight * gap - self.right
+        slope = torch.exp(gap - self.k) + self.weight
+        if self.half is not None:
+            off = off - self.half * (torch.logaddexp(gap, self.others) - self.log_m)
+            slope = slope - self.half * torch.sigmoid(gap - self.others)
+        return off / slope
+
+    def _grown(self, gap: Tensor) -> Tensor:
+        """(e^g - 1) / e^k, to the last digit where g is small."""
+        near = gap < 1
+        small = torch.expm1(torch.where(near, gap, 0.0)) * torch.exp(-self.k)
+        return torch.where(near, small, torch.exp(torch.where(near, 1.0, gap) - self.k) - torch.exp(-self.k))
+
+
+def _solve(log_m: Tensor, log_rate: Tensor, log_visits: Tensor, *, finite: bool = False) -> Tensor:
+    """g(M, x = M rate visits), from logarithms; float64, differentiable (twice) in all three."""
+    log_x = log_m + log_rate + log_visits
+    k = torch.logaddexp(log_x, torch.zeros_like(log_x))
+    others = log_m + torch.log1p(-torch.exp(-log_m))
+    flow = _Law(k, log_m, others, torch.exp(others - k), torch.exp(log_x - k), None)
+    with torch.no_grad():
+        gap = _settled(flow, torch.minimum(k, torch.exp((log_rate + log_visits).clamp(max=700.0))))
+    law = flow._replace(half=torch.exp(log_m + log_rate - k) / 2) if finite else flow
+    if finite:
+        with torch.no_grad():
+            gap = _settled(law, gap)
+    if torch.is_grad_enabled():
+        for _ in range(2):  # each step with the graph doubles the order of derivatives that are right
+            gap = gap - law.newton(gap)
+    return gap
+
+
+def _settled(law: _Law, gap: Tensor) -> Tensor:
+    for _ in range(_STEPS):
+        step = law.newton(gap)
+        gap = gap - step
+        if bool((step.abs() <= 1e-14 * gap).all()):
+            break
+    return gap

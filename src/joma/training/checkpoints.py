@@ -97,11 +97,11 @@ class KeptState:
         try:
             tensors, about = load_sealed(self.path)
         except FileNotFoundError as error:
-            raise RunError(f"{what} is gone: there is no {self.path}; start again with fresh") from error
+            raise RunError(f"{what} is gone: there is no {self.path}; start anew (fresh)") from error
         except ValueError as error:
-            raise RunError(f"{what} cannot be read: {error}; start again with fresh") from error
+            raise RunError(f"{what} cannot be read: {error}; start anew (fresh)") from error
         if about.get("identity") != self.identity:
-            raise RunError(f"{what} is of another run: {self.path}; start again with fresh")
+            raise RunError(f"{what} is of another run: {self.path}; start anew (fresh)")
         if (kept := len(tensors["diverged_at"])) != out_of:
             raise ValueError(f"{what} has {counted(kept, 'member')}, the branch has {out_of}: they must be the same")
         return {key: tensor[list(members)] for key, tensor in tensors.items()}

@@ -91,4 +91,4 @@ def _digest(text: Corpus) -> np.ndarray:
 
 def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
     if not np.array_equal(recorded, _digest(text)):
-        raise CorpusError(f"{run.path} was made from another text: {text.name} has changed; start again with fresh")
+        raise CorpusError(f"{run.path} was made from another text: {text.name} has changed; start anew (fresh)")

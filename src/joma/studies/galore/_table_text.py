@@ -121,4 +121,4 @@ def same_text(config: Config, run: Run) -> None:
 
 def _must_be(text: Text, run: Run) -> None:
     if bytes(run.value("text/sha256")).hex() != text.sha256:
-        raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with fresh")
+        raise CorpusError(f"{run.path} was made from another text, which has changed since; start anew (fresh)")
