@@ -121,7 +121,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], list[float]]:
     keeps = [_keep(word) for word in options.keep]
     refuse_files(options.out)
     if options.json not in (None, "-"):
-        usable_file(Path(options.json), "--json")
+        usable_file(Path(options.json))
     from joma.host.devices import lacking
     from joma.host.errors import asked_for
 

@@ -170,29 +170,26 @@ def _alone(study: Study, config: Any, wish: _Wish, said: Said) -> Iterator[Resul
 
 def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Said], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import Task, side_by_side
-    from joma.studies import apart
+    from joma.scale.local import side_by_side
+    from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [
-        Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh), apart.kin(name))
-        for name in reversed(names)
-    ]
+    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(apart.FUNCTION, tasks, **how), wish)
+    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
 
 
 def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Result]:
-    from joma.scale import local
-    from joma.studies import apart
+    from joma.scale.local import Going, Lost
+    from joma.studies.task import lost, result_of
 
     for event in events:
-        if isinstance(event, local.Said):
+        if isinstance(event, Going):
             said(event.task.name, event.share, event.doing)
-        elif isinstance(event, local.Lost):
-            yield apart.lost(event.task.name, wish.scale, event.reason)
+        elif isinstance(event, Lost):
+            yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield apart.result_of(event.task.name, event.value)
+            yield result_of(event.task.name, event.value)
 
 
 def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:

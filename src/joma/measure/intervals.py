@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
+@brief_repr
 class MeanInterval(NamedTuple):
     """A mean and its half_width: how far it may be from the truth.
 
@@ -32,9 +33,6 @@ class MeanInterval(NamedTuple):
     """The mean over `dim`."""
     half_width: Tensor
     """The truth lies within mean +- half_width with probability `level`, were the values Gaussian."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def low(self) -> Tensor:
@@ -106,6 +104,7 @@ def _within(angle: float, freedom: int) -> float:
     return 2 / pi * (angle + (sin(angle) * cos(angle) * series if freedom > 1 else 0.0))
 
 
+@brief_repr
 class Comparison(NamedTuple):
     """A mean over seeds, `value`, beside that of its control, whose own interval is control_low to control_high.
 
@@ -127,9 +126,6 @@ class Comparison(NamedTuple):
     """Of the pairs that are finite."""
     level: float = 0.95
     """With which probability the interval holds the truth, were the numbers Gaussian."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def difference(self) -> float:
@@ -168,10 +164,10 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     else:
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         half = _welch(first, second, level)
-    value, beside = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
+    value, other = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
     around = 0.0 if known else _half_width(second, level)
-    ends = (value - half, value + half, beside - around, beside + around)
-    return Comparison(value, beside, *ends, min(len(first), len(second)), level)
+    ends = (value - half, value + half, other - around, other + around)
+    return Comparison(value, other, *ends, min(len(first), len(second)), level)
 
 
 def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: float = 0.95) -> int | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
 
@@ -43,6 +43,7 @@ TOGETHER = 1 << 24
 """Matrices of a stack are done together up to this many entries, which also bounds the memory."""
 
 
+@brief_repr
 class Spectrum(NamedTuple):
     """Leading singular values and what they are worth.
 
@@ -69,9 +70,6 @@ class Spectrum(NamedTuple):
     """(...) steps of Lanczos, or squarings of the Gram matrix on accelerators; 0 where all eigenvalues were found."""
     vectors: Tensor
     """(..., smaller side, count) singular vectors of the smaller side (left ones if square): a warm `start`."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def spectral_norm(self) -> Tensor:
@@ -243,13 +241,7 @@ def _by_factor(
 
 
 def _by_lanczos(
-    a: Tensor,
-    earlier: Tensor,
-    gaussians: int,
-    count: int,
-    tolerance: float,
-    failure: float,
-    generator: torch.Generator,
+    a: Tensor, earlier: Tensor, gaussians: int, count: int, tolerance: float, failure: float, generator: torch.Generator
 ) -> _Part | None:
     """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
     frobenius, scale = scaling(a)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, positive, real, times, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 
@@ -127,6 +127,7 @@ def row_trajectory(
     return torch.where(_still(length)[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s))
 
 
+@brief_repr
 class Motion(NamedTuple):
     """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes]).
 
@@ -136,9 +137,6 @@ class Motion(NamedTuple):
 
     v: Tensor
     z: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

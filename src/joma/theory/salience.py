@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, positive, real, times, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._depth import LARGEST, excess, position, relative_depth
 
 REMAINDER_BOUND = 0.8643247772318799
@@ -109,6 +109,7 @@ def depth(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
     return (level - torch.log((1 - start / target).abs())).to(dtype)
 
 
+@brief_repr
 class ConvergenceRatio(NamedTuple):
     """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda).
 
@@ -119,9 +120,6 @@ class ConvergenceRatio(NamedTuple):
     ratio: Tensor
     leading: Tensor
     Lambda: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio:

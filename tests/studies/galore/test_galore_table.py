@@ -354,7 +354,7 @@ def test_wikitext_is_asked_for(monkeypatch, tmp_path):
     config = dataclasses.replace(TINY, text=names.INSTALLED)
     with pytest.raises(NotRun, match="neither --data nor JOMA_DATA"):
         read_text(config, silent)
-    with pytest.raises(CorpusError, match="--data must be the folder that holds wikitext-2"):
+    with pytest.raises(CorpusError, match="data must be the folder that holds wikitext-2"):
         read_text(dataclasses.replace(config, data=str(tmp_path)), silent)
 
 

@@ -46,7 +46,7 @@ def _wikitext(config: Config) -> Path:
     if not given or not (Path(given) / "wikitext-2").is_dir():
         place = f"{given} has no folder wikitext-2" if given else "neither --data nor JOMA_DATA names a folder"
         if config.data:
-            raise CorpusError(f"--data must be the folder that holds wikitext-2: {place}")
+            raise CorpusError(f"data must be the folder that holds wikitext-2: {place}")
         raise NotRun(f"WikiText-2 is needed, and {place}", "JOMA_DATA=FOLDER and the same command")
     return Path(given) / "wikitext-2"
 
@@ -121,4 +121,4 @@ def same_text(config: Config, run: Run) -> None:
 
 def _must_be(text: Text, run: Run) -> None:
     if bytes(run.value("text/sha256")).hex() != text.sha256:
-        raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with --fresh")
+        raise CorpusError(f"{run.path} was made from another text, which has changed since; start anew (fresh)")

@@ -52,7 +52,7 @@ def digest(text: Corpus) -> np.ndarray:
 def must_be(name: str, text: Corpus, recorded: np.ndarray, run: Run) -> None:
     """Refuse a text that is not the recorded one."""
     if not np.array_equal(recorded, digest(text)):
-        raise CorpusError(f"{run.path} was made from another text: {name} has changed; start again with --fresh")
+        raise CorpusError(f"{run.path} was made from another text: {name} has changed; start anew (fresh)")
 
 
 def shuffled(text: Corpus, block: int) -> Corpus:

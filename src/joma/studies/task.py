@@ -1,4 +1,4 @@
-"""A study carried out in a process of its own: what goes there, and what comes back. All of it is plain JSON.
+"""A study as a task for `joma.scale`: what goes to its process, and what comes back. All of it is plain JSON.
 
 Nothing heavy loads before a result is there: the processes start while this one still loads.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.host.progress import Progress
+from joma.scale.local import Task
 from joma.studies import load, room
 
 if TYPE_CHECKING:
@@ -19,31 +20,25 @@ FUNCTION = f"{__name__}:carry_out"
 """What `joma.scale.local.side_by_side` is to call."""
 
 
-def order(name: str, scale: str, out: Path, *, fresh: bool = False) -> dict[str, Any]:
-    """What `carry_out` needs to know.
+def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task:
+    """The task of carrying out one study, with what `carry_out` needs to know.
 
-    >>> order("thm2", "quick", Path("joma-out"))["study"]
-    'thm2'
+    >>> study_task("fig7", "quick", Path("joma-out")).arguments["study"]
+    'fig7'
     """
-    return {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
+    arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
+    # These load a library that takes long to load: one process can carry out all that do.
+    shared_load = "transformers" if room(name) == "checkpoints" else ""
+    return Task(name, arguments, shared_load)
 
 
-def kin(name: str) -> str:
-    """What a study loads that takes long to load, so that one process can carry out all that do.
-
-    >>> kin("fig7"), kin("thm2")
-    ('transformers', '')
-    """
-    return "transformers" if room(name) == "checkpoints" else ""
-
-
-def carry_out(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Run, judge and draw; in the other process."""
     from joma.claims.execute import attempt
 
-    study = load(order["study"])
-    config = study.preset(order["scale"])
-    result = attempt(study, config, Path(order["out"]), alone=False, fresh=order["fresh"], progress=progress)
+    study = load(arguments["study"])
+    config = study.preset(arguments["scale"])
+    result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)
     return {
         "config": result.config,
         "seconds": result.seconds,
