@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from joma.host.words import counted
+from joma.optim._inner import state_entries
 from joma.optim._matrix import Matrix
-from joma.optim._state_sizes import state_entries
 from joma.optim.galore import GaLore
 
 PARTS = ("weights", "gradients", "states", "projections")
@@ -89,7 +89,12 @@ class Memory:
         head = ["group", "tensors", "by", *PARTS, "total"]
         lines = [head, *(line for row in (*self.rows, self.total) for line in _lines(row))]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
-        return "\n".join(_joined(line, widths) for line in lines)
+        left = (0, 2)  # words; numbers stand on the right
+        padded = [
+            [text.ljust(width) if place in left else text.rjust(width) for place, (text, width) in enumerate(cells)]
+            for cells in (zip(line, widths, strict=True) for line in lines)
+        ]
+        return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
@@ -106,7 +111,21 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     total                     1  measured  256 KiB        0 B     0 B          0 B  256 KiB
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
     """
-    rows = list(_galore_rows(optimizer) if isinstance(optimizer, GaLore) else _plain_rows(optimizer))
+    rows = []
+    projected: dict[int, Matrix] = {}
+    compact: set[int] = set()
+    inner = optimizer
+    if isinstance(optimizer, GaLore):
+        inner, projected = optimizer.inner, {id(matrix.parameter): matrix for matrix in optimizer.matrices}
+        compact = {id(matrix.compact) for matrix in optimizer.matrices}
+    for number, group in enumerate(optimizer.param_groups):
+        matrices = [projected[id(each)] for each in group["params"] if id(each) in projected]
+        passing = [each for each in group["params"] if id(each) not in projected and id(each) not in compact]
+        if isinstance(optimizer, GaLore) and matrices:
+            rows.append(_projected_row(f"group {number}, projected", matrices, optimizer, group))
+        if passing or inner is optimizer:
+            name = f"group {number}" if inner is optimizer else f"group {number}, passing"
+            rows.append(_passing_row(name, passing, inner, group))
     known = {id(each) for group in optimizer.param_groups for each in group["params"]}
     others = [each for each in model.parameters() if id(each) not in known]
     if others:
@@ -114,54 +133,31 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     return Memory(tuple(rows))
 
 
-def _plain_rows(optimizer: torch.optim.Optimizer) -> Iterator[Row]:
-    for number, group in enumerate(optimizer.param_groups):
-        yield _passing_row(f"group {number}", group["params"], optimizer, group)
-
-
-def _galore_rows(optimizer: GaLore) -> Iterator[Row]:
-    projected = {id(matrix.parameter): matrix for matrix in optimizer.matrices}
-    compact = {id(matrix.compact) for matrix in optimizer.matrices}
-    for number, group in enumerate(optimizer.param_groups):
-        matrices = [projected[id(each)] for each in group["params"] if id(each) in projected]
-        passing = [each for each in group["params"] if id(each) not in projected and id(each) not in compact]
-        if matrices:
-            yield _projected_row(f"group {number}, projected", matrices, optimizer, group)
-        if passing:
-            yield _passing_row(f"group {number}, passing", passing, optimizer.inner, group)
-
-
-def _passing_row(name: str, parameters: list[Tensor], optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Row:
-    entries = [state_entries(optimizer, group, tuple(each.shape)) for each in parameters]
+def _passing_row(name: str, parameters: list[Tensor], inner: torch.optim.Optimizer, group: dict[str, Any]) -> Row:
+    entries = [state_entries(inner, group, tuple(each.shape)) for each in parameters]
     formula = None
     if all(each is not None for each in entries):
         states = sum((e or 0) * p.element_size() for e, p in zip(entries, parameters, strict=True))
         formula = Bytes(_full(parameters), _full(parameters), states, 0)
-    return _row(name, parameters, (optimizer.state.get(each, {}) for each in parameters), formula)
+    return _row(name, parameters, (inner.state.get(each, {}) for each in parameters), formula)
 
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: dict[str, Any]) -> Row:
+    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
     parameters = [matrix.parameter for matrix in matrices]
-    states = (optimizer.inner.state.get(matrix.compact, {}) for matrix in matrices)
-    row = _row(name, parameters, states, _projected_formula(matrices, optimizer, group))
-    bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
-    compact = [matrix.compact.grad for matrix in matrices if matrix.compact.grad is not None]
-    more = Bytes(0, _held(compact), 0, _held(bases))
-    return Row(row.name, row.tensors, row.entries, row.measured + more, row.formula)
-
-
-def _projected_formula(matrices: list[Matrix], optimizer: GaLore, group: dict[str, Any]) -> Bytes | None:
-    """m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
-    parameters = [matrix.parameter for matrix in matrices]
-    sizes = [matrix.zero.element_size() for matrix in matrices]
+    sized = [(matrix, matrix.zero.element_size()) for matrix in matrices]
     entries = [state_entries(optimizer.inner, group, matrix.shape) for matrix in matrices]
-    if any(each is None for each in entries):
-        return None
-    compact = sum(matrix.rank * matrix.longer * size for matrix, size in zip(matrices, sizes, strict=True))
-    states = sum((e or 0) * size for e, size in zip(entries, sizes, strict=True))
-    projections = sum(matrix.shorter * matrix.rank * size for matrix, size in zip(matrices, sizes, strict=True))
-    gradients = compact if optimizer.per_layer else _full(parameters)
-    return Bytes(_full(parameters), gradients, states, projections)
+    formula = None
+    if all(each is not None for each in entries):
+        compact = sum(matrix.rank * matrix.longer * size for matrix, size in sized)
+        states = sum((e or 0) * size for e, (_, size) in zip(entries, sized, strict=True))
+        projections = sum(matrix.shorter * matrix.rank * size for matrix, size in sized)
+        gradients = compact if optimizer.per_layer else _full(parameters)
+        formula = Bytes(_full(parameters), gradients, states, projections)
+    row = _row(name, parameters, (optimizer.inner.state.get(m.compact, {}) for m in matrices), formula)
+    bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
+    compact_gradients = [matrix.compact.grad for matrix in matrices if matrix.compact.grad is not None]
+    return replace(row, measured=row.measured + Bytes(0, _held(compact_gradients), 0, _held(bases)))
 
 
 def _row(name: str, parameters: list[Any], states: Iterable[dict[str, Any]], formula: Bytes | None) -> Row:
@@ -183,24 +179,18 @@ def _held(tensors: Iterable[Tensor]) -> int:
 def _bytes(tensor: Tensor) -> int:
     if hasattr(tensor, "to_local"):
         return _bytes(tensor.to_local())
-    if type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
+    if type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):  # quantised: its parts
         return sum(_bytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def _lines(row: Row) -> Iterator[list[str]]:
-    yield [row.name, str(row.tensors), "measured", *_cells(row.measured)]
-    yield ["", "", "formula", *(_cells(row.formula) if row.formula else ["not known", *[""] * 4])]
-
-
-def _cells(values: Bytes) -> list[str]:
-    return [_readable(getattr(values, part)) for part in (*PARTS, "total")]
-
-
-def _joined(line: list[str], widths: list[int]) -> str:
-    cells = zip(line, widths, strict=True)
-    placed = [text.ljust(width) if place in (0, 2) else text.rjust(width) for place, (text, width) in enumerate(cells)]
-    return "  ".join(placed).rstrip()
+    for first, by, found in (
+        ([row.name, str(row.tensors)], "measured", row.measured),
+        (["", ""], "formula", row.formula),
+    ):
+        cells = [_readable(getattr(found, part)) for part in (*PARTS, "total")] if found else ["not known", *[""] * 4]
+        yield [*first, by, *cells]
 
 
 def _readable(count: int) -> str:
