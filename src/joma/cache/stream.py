@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attending import attend, attending
-from joma.cache._positions import turns
+from joma.cache._attention import attend, attending, rotations
 from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached
-from joma.cache.rules import is_whole, rule
+from joma.cache.rules import is_integer, rule
 from joma.host.errors import BadInput
 
 if TYPE_CHECKING:
@@ -54,9 +53,9 @@ def evicting(
     must_be_cached(model)
     if policy == "h2o-oracle":
         raise CacheError("h2o-oracle knows the attention of queries yet to come: only joma.cache.losses can have it")
-    if not is_whole(keep) or keep < 1:
+    if not is_integer(keep) or keep < 1:
         raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
-    if prompt is not None and not is_whole(prompt):
+    if prompt is not None and not is_integer(prompt):
         raise BadInput(f"prompt must be a number of tokens, since the text's length is not known, got {prompt}")
     length = sys.maxsize
     asked = length - 1 if prompt is None else prompt
@@ -64,7 +63,7 @@ def evicting(
     from joma.cache._layers import EvictingCache
 
     cache = EvictingCache(settled, prompt)
-    job = _Streaming(cache, turns(model) if policy == "sinks" else {})
+    job = _Streaming(cache, rotations(model) if policy == "sinks" else {})
     try:
         with attending(model, job), _caching(model):
             yield cache
@@ -89,8 +88,8 @@ def _caching(model: Any) -> Iterator[None]:
 class _Streaming:
     """Attends with what the cache holds, and has it drop what the policy lets go."""
 
-    def __init__(self, cache: EvictingCache, turned: dict[nn.Module, Any]) -> None:
-        self.cache, self.turned = cache, turned
+    def __init__(self, cache: EvictingCache, rotated: dict[nn.Module, Any]) -> None:
+        self.cache, self.rotations = cache, rotated
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         index: Any = getattr(module, "layer_idx", None)
@@ -98,6 +97,6 @@ class _Streaming:
             raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
         layer = self.cache.layers[index]
         with torch.no_grad():
-            output, choice = attend(module, layer.call(query, key, scale, index), value, self.turned.get(module))
+            output, choice = attend(module, layer.call(query, key, scale, index), value, self.rotations.get(module))
             layer.settle(choice)
         return output
