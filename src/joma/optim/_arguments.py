@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, Literal, get_args
 
@@ -19,23 +19,21 @@ from joma.optim.projector import Energy, Kind, Rank, check_rank, largest_rank
 Decay = Literal["decoupled", "coupled"]
 NonFinite = Literal["raise", "skip"]
 Params = nn.Module | Iterable[Any]
+_CHOSEN = {"projector": Kind, "on_move": OnMove, "decay": Decay, "nonfinite": NonFinite}
+CHOICES = {name: get_args(kind) for name, kind in _CHOSEN.items()}
 OWN_OPTIONS = ("rank", "refresh", "scale")
 """Options of a group that are GaLore's and not the inner optimizer's."""
 VOCABULARY = 8
 """A matrix with more than so many rows per column looks like a vocabulary: MLPs have 4, embeddings 10 to 100."""
 
 
-def check_choices(*, projector: Any, on_move: Any, decay: Any, nonfinite: Any) -> None:
-    """Refuse words that are not among those allowed."""
-    allowed = {"projector": Kind, "on_move": OnMove, "decay": Decay, "nonfinite": NonFinite}
-    given = {"projector": projector, "on_move": on_move, "decay": decay, "nonfinite": nonfinite}
-    for name, value in given.items():
-        if value not in get_args(allowed[name]):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(allowed[name]))}, got {value!r}")
-
-
-def check_options(*, clip: Any, smallest: Any, inner: Any, skip: Any, tolerance: Any, seed: Any) -> None:
-    """Refuse options of the optimizer that are not of the right kind."""
+def check_options(
+    choices: dict[str, Any], clip: Any, smallest: Any, inner: Any, skip: Any, tolerance: Any, seed: Any
+) -> None:
+    """Refuse options of the optimizer that are not of the right kind; choices: words by the name of their option."""
+    for name, value in choices.items():
+        if value not in CHOICES[name]:
+            raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise ValueError(f"clip must be positive, or None for no clipping, got {clip!r}")
     if smallest is not None and not (_is_number(smallest) and smallest >= 1):
@@ -119,11 +117,7 @@ def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
         raise ValueError(
             f"group {number} has {len(names)} param_names for {len(listed)} params: give one per parameter"
         )
-    pairs = list(_read_pairs(listed, names, number))
-    return {**group, "params": [each for _, each in pairs], "param_names": [name for name, _ in pairs]}
-
-
-def _read_pairs(listed: list[Any], names: Any, number: int) -> Iterator[tuple[str, nn.Parameter]]:
+    read: dict[str, list[Any]] = {"params": [], "param_names": []}
     for place, one in enumerate(listed):
         if isinstance(one, tuple) and len(one) != 2:
             raise ValueError(f"params must hold parameters or pairs of name and parameter, got a tuple of {len(one)}")
@@ -135,7 +129,9 @@ def _read_pairs(listed: list[Any], names: Any, number: int) -> Iterator[tuple[st
             raise ValueError(f"{name} is complex: GaLore projects real parameters only")
         if not each.is_leaf:
             raise ValueError(f"{name} is not a leaf: give the parameter itself, not what was computed from it")
-        yield str(name), each  # type: ignore[misc]
+        read["params"].append(each)
+        read["param_names"].append(str(name))
+    return {**group, **read}
 
 
 def _default_name(number: int, place: int) -> str:

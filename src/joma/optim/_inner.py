@@ -15,7 +15,7 @@ compact shape, and Adafactor's factor along that axis). Quantised states cannot 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -114,15 +114,6 @@ def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> N
             inner.state[matrix.compact][name] = value.narrow(matrix.projected_axis, 0, matrix.rank).clone()
 
 
-class _Pending(NamedTuple):
-    """Flags that are on their way from the device."""
-
-    names: list[str]
-    finite: Tensor
-    arrived: torch.cuda.Event | None
-    matrices: list[Matrix]
-
-
 class Guard:
     """Holds a step back where a gradient is not finite, without waiting for the device.
 
@@ -137,7 +128,7 @@ class Guard:
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         """Of one inner optimizer."""
         self.inner = inner
-        self.pending: _Pending | None = None
+        self.pending: tuple[list[str], Tensor, torch.cuda.Event | None, list[Matrix]] | None = None
 
     def serves(self, matrices: list[Matrix]) -> bool:
         """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
@@ -155,7 +146,7 @@ class Guard:
         copied = finite.to("cpu", non_blocking=True)
         if arrived is not None:
             arrived.record()
-        self.pending = _Pending(names, copied, arrived, matrices)
+        self.pending = names, copied, arrived, matrices  # flags that are on their way from the device
         return acts
 
     def release(self) -> None:

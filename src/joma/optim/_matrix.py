@@ -86,11 +86,6 @@ class Matrix:
         return (self.rank, self.longer) if self.side == "left" else (self.longer, self.rank)
 
     @property
-    def local_shape(self) -> tuple[int, ...]:
-        """Of what this process has of the compact parameter."""
-        return self.shape
-
-    @property
     def projected_axis(self) -> int:
         """Of the compact parameter: the axis whose entries are directions of the subspace."""
         return 0 if self.side == "left" else 1
@@ -113,11 +108,6 @@ class Matrix:
     def is_due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""
         return self.refreshed < 0 or (self.count % refresh == 0 and self.refreshed != self.count)
-
-    @property
-    def has_seen_gradient(self) -> bool:
-        """Whether the subspace has come from a gradient that is not zero."""
-        return self.energies is not None and bool(self.energies.any())
 
     def skip_refresh(self) -> None:
         """A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next."""
@@ -171,6 +161,13 @@ class Matrix:
         self.parameter.requires_grad_(True)
         self.hook = _HOOKS[self.parameter] = self.parameter.register_post_accumulate_grad_hook(hook)
         self.parameter.requires_grad_(requires_grad)
+
+    def check_dense(self) -> None:
+        """Refuse a sparse gradient; parameters that are not projected may have one."""
+        if self.parameter.grad is not None and self.parameter.grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {self.name} is sparse and cannot be projected: make it dense or name it in skip"
+            )
 
     def check_hook(self) -> None:
         """Refuse to step where a newer optimizer has the gradient, or something puts it back once it is projected."""
@@ -255,16 +252,6 @@ def find_subspaces(
     return [(matrix, Projector(basis.clone(), shares.clone(), found.exact)) for matrix, basis, shares in parts]
 
 
-def check_dense(batch: list[Matrix]) -> None:
-    """Refuse sparse gradients of matrices; parameters that are not projected may have them."""
-    for matrix in batch:
-        grad = matrix.parameter.grad
-        if grad is not None and grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {matrix.name} is sparse and cannot be projected: make it dense or name it in skip"
-            )
-
-
 def add_compact_gradients(batch: list[Matrix], gradients: Sequence[Tensor]) -> None:
     """Give each compact parameter the projected gradient, added to what it has."""
     for matrix, grad in zip(batch, project_all(batch, gradients), strict=True):
@@ -273,7 +260,8 @@ def add_compact_gradients(batch: list[Matrix], gradients: Sequence[Tensor]) -> N
 
 def allocate(batch: list[Matrix]) -> Tensor:
     """Give the compact parameters memory of their own, zero, for the time of a step."""
-    memory = torch.zeros(len(batch), *batch[0].local_shape, dtype=batch[0].dtype, device=batch[0].parameter.device)
+    shape, device = local(batch[0].compact).shape, batch[0].parameter.device
+    memory = torch.zeros(len(batch), *shape, dtype=batch[0].dtype, device=device)
     for matrix, part in zip(batch, memory.unbind(), strict=True):
         matrix.set_data(part)
     return memory

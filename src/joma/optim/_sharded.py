@@ -41,15 +41,10 @@ class ShardedMatrix(Matrix):
         """Zeros of the compact shape in the memory of one number, on each process for its part."""
         full = zeros(self.shape, dtype=self.dtype, device_mesh=self.mesh, placements=self.compact_placements)
         assert isinstance(full, DTensor)
-        self._local_shape = tuple(full.to_local().shape)
-        return self._compact(self.zero.expand(self._local_shape))
-
-    @property
-    def local_shape(self) -> tuple[int, ...]:
-        return self._local_shape
+        return self._compact(self.zero.expand(full.to_local().shape))
 
     def free(self) -> None:
-        self.set_data(self.zero.expand(self.local_shape))
+        self.set_data(self.zero.expand(local(self.compact).shape))
         self.compact.grad = None
 
     def set_data(self, part: Tensor) -> None:

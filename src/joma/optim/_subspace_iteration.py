@@ -73,7 +73,7 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     """
     basis = orthonormalize(product(basis), rounds=1)
     image = product(basis)
-    energies = _rayleigh_quotients(basis, image)
+    energies = (basis * image).sum(-2)  # Rayleigh quotients, (count, block): the energy along each vector
     degrees = [1] * len(basis)
     settled = [False] * len(basis)
     for turn in range(ROUNDS):
@@ -81,7 +81,7 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
             degrees = [_degree(ratio) for ratio in (energies.amax(-1) / _damping_edges(energies)).tolist()]
         basis = orthonormalize(_filter(product, basis, image, energies, degrees) if turn else image, rounds=1)
         image = product(basis)
-        before, energies = energies, _rayleigh_quotients(basis, image)
+        before, energies = energies, (basis * image).sum(-2)
         now, then = (each.topk(rank).values.sum(-1) for each in (energies, before))
         gains = ((now - then) / now.clamp_min(torch.finfo(now.dtype).tiny)).tolist()  # of a zero gradient 0
         rounds = zip(settled, gains, degrees, strict=True)
@@ -89,11 +89,6 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
         if all(settled):
             return orthonormalize(basis, rounds=1)
     return None
-
-
-def _rayleigh_quotients(basis: Tensor, image: Tensor) -> Tensor:
-    """The energy of the gradient along each vector of the basis, (count, block)."""
-    return (basis * image).sum(-2)
 
 
 def _damping_edges(energies: Tensor) -> Tensor:

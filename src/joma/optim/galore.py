@@ -82,8 +82,8 @@ class GaLore(torch.optim.Optimizer):
         - inner_options: handed to the inner optimizer
         """
         self._made = False
-        _arguments.check_choices(projector=projector, on_move=on_move, decay=decay, nonfinite=nonfinite)
-        _arguments.check_options(clip=clip, smallest=smallest, inner=inner, skip=skip, tolerance=tolerance, seed=seed)
+        choices = {"projector": projector, "on_move": on_move, "decay": decay, "nonfinite": nonfinite}
+        _arguments.check_options(choices, clip, smallest, inner, skip, tolerance, seed)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
         self.per_layer, self.clip, self.tolerance, self.seed = per_layer, clip, tolerance, seed
         self.skip, self.smallest = tuple(skip), smallest
@@ -227,7 +227,8 @@ class GaLore(torch.optim.Optimizer):
 
     def _project(self, ready: list[Matrix]) -> bool:
         """Project the gradients; False if one of those that a subspace is to be found from is not finite."""
-        _matrix.check_dense(ready)
+        for matrix in ready:
+            matrix.check_dense()
         due = [matrix for matrix in ready if matrix.is_due(self._option(matrix, "refresh"))]
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
         if not self._all_finite(*self._finite_flags(full)):
@@ -245,7 +246,7 @@ class GaLore(torch.optim.Optimizer):
         before step(). A subspace that is due is found from the first microbatch, never from a gradient that is not
         finite.
         """
-        _matrix.check_dense([matrix])
+        matrix.check_dense()
         gradient = _matrix.full_gradients([matrix])
         if matrix.is_due(self._option(matrix, "refresh")) and bool(gradient.isfinite().all()):
             self._refresh([matrix], gradient)
@@ -259,12 +260,19 @@ class GaLore(torch.optim.Optimizer):
         for matrix, found in _matrix.find_subspaces(
             batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance
         ):
-            first, before, matrix.basis = not matrix.has_seen_gradient, matrix.basis, self._agreed(matrix, found.basis)
+            first = matrix.energies is None or not bool(matrix.energies.any())  # no gradient so far, or zeros
+            before, matrix.basis = matrix.basis, self._agreed(matrix, found.basis)
             matrix.energies, matrix.refreshed = self._agreed(matrix, found.energies), matrix.count
             if before is not None:
                 move_state(self.inner, matrix, before, self.on_move)
-            if first:
-                self._settle_rank(matrix)
+            rank = self._option(matrix, "rank")
+            if first and isinstance(rank, Energy):  # the first subspace settles the rank
+                largest, matrix.rank = matrix.rank, rank.choose(matrix.energies)
+                matrix.basis = matrix.basis[:, : matrix.rank].clone()
+                matrix.energies = matrix.energies[: matrix.rank].clone()
+                narrow_state(self.inner, matrix, largest)
+                self._batches = None
+                matrix.free()
         self._fill_state(batch)
 
     def _fill_state(self, matrices: list[Matrix]) -> None:
@@ -274,17 +282,6 @@ class GaLore(torch.optim.Optimizer):
                 self.state.pop(matrix.parameter, None)
             else:
                 self.state[matrix.parameter] = {"basis": matrix.basis}
-
-    def _settle_rank(self, matrix: Matrix) -> None:
-        """With the first subspace: the rank by energy, if that was asked for."""
-        rank = self._option(matrix, "rank")
-        if not isinstance(rank, Energy) or matrix.basis is None or matrix.energies is None:
-            return
-        before, matrix.rank = matrix.rank, rank.choose(matrix.energies)
-        matrix.basis, matrix.energies = matrix.basis[:, : matrix.rank].clone(), matrix.energies[: matrix.rank].clone()
-        narrow_state(self.inner, matrix, before)
-        self._batches = None
-        matrix.free()
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
