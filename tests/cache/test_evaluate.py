@@ -27,6 +27,8 @@ def test_a_folder_a_loaded_model_and_the_command_give_the_same(tmp_path, capsys)
     printed = json.loads(capsys.readouterr().out)
     assert {key: printed[key] for key in loaded.as_json()} == loaded.as_json() == from_folder.as_json()
     assert (loaded.run, from_folder.run, from_folder.name) == (None, None, "model")
+    rows = IDS[: 5 * LENGTH].view(5, LENGTH)
+    assert evaluate(model, rows, **{**ASKED, "seq_len": None}).as_json() == loaded.as_json()
 
 
 def test_losses_are_kept_where_a_folder_is_given(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def evaluate(
     the figure in `costs.of`: share kept, added loss and half-width of its interval, by policy.
 
     - model: a causal language model of transformers; or a folder with one; or one on the Hugging Face hub (owner/name)
-    - text: a file of text; or token ids, as a .npy file, a tensor or a list
+    - text: a file of text; or token ids, as a .npy file, a tensor or a list, of one text or (sequences, seq_len)
     - policies: names among `joma.cache.POLICIES`; full attention is measured anyway
     - budgets: shares of a sequence, as 0.1, or numbers of keys where they are integers
     - seq_len: tokens per sequence; None: 512, or fewer where the model was trained on fewer
@@ -98,33 +98,21 @@ def evaluate(
             rule(one, each, ids.shape[1], **options)
     name = type(model).__name__ if place is None else place.name
     notify(f"{name}: {counted(len(ids), 'sequence')} of {ids.shape[1]} tokens")
-    path = None
-    asked: dict[str, Any] = {}
-    if out is not None and place is not None:
-        asked = {
-            "model": str(model),
-            "step": step,
-            "files": place.identity(),
-            "tokens": hashlib.sha256(ids.numpy().tobytes()).hexdigest(),
-            "sequences": list(ids.shape),
-            **options,
-            "device": device.partition(":")[0],
-        }
-        path = _run_path(Path(out), asked)
     network = model if isinstance(model, nn.Module) else _load(place, device)
     left_out = _left_out(network, policies, notify)
     known = beyond_training(config, ids.shape[1])
-    notes = (("warning", known), ("note", unknown_training(config, ids.shape[1])))
-    for kind, sentence in notes:
+    for kind, sentence in (("warning", known), ("note", unknown_training(config, ids.shape[1]))):
         if sentence:
             notify(f"{kind}: {sentence}")
-    with nullcontext() if path is None else _open_run(path, asked, fresh=fresh) as run:
+    asked = {"model": str(model), "step": step, "device": device, "ids": ids, "options": options}
+    run = None if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
+    with nullcontext() if run is None else run:
         possible = [one for one in policies if one not in left_out]
         costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
     for warning in costs.warnings:
         if warning != known:
             notify(f"warning: {warning}")
-    return replace(costs, left_out=left_out, run=path, name=name)
+    return replace(costs, left_out=left_out, run=None if run is None else run.path, name=name)
 
 
 def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> tuple[Place | None, Any]:
@@ -165,7 +153,9 @@ def _token_ids(place: Place | None, config: Any, text: Any, tokenizer: Any, seq_
         folder = None if tokenizer is None else Path(tokenizer)
         ids = tokens_of(place, config, Path(text), folder, seq_len=asked)  # type: ignore[arg-type]
     else:
-        ids = torch.as_tensor(text).flatten()
+        ids = torch.as_tensor(text)
+        asked = ids.shape[-1] if asked is None and ids.ndim == 2 else asked
+        ids = ids.flatten()
     length = min(default_seq_len(config), len(ids)) if asked is None else asked
     if most < length:
         raise BadInput(
@@ -203,18 +193,24 @@ def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str],
     return {}
 
 
-def _run_path(out: Path, asked: dict[str, Any]) -> Path:
+def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> Run:
     """One run for each model, text and setting: more policies and more budgets are added to it."""
+    config = {
+        "model": asked["model"],
+        "step": asked["step"],
+        "files": place.identity(),
+        "tokens": hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest(),
+        "sequences": list(asked["ids"].shape),
+        **asked["options"],
+        "device": asked["device"].partition(":")[0],
+    }
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(asked["model"]).resolve().name)[:60]
-    return out / "runs" / f"cache-{name}-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}.sqlite"
-
-
-def _open_run(path: Path, asked: dict[str, Any], *, fresh: bool) -> Run:
+    path = out / "runs" / f"cache-{name}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:10]}.sqlite"
     usable_folder(path.parent)
     if fresh:
         Run.delete(path)
     if not path.exists():
-        return Run.create(path, study="cache", config=asked, version=VERSION)
+        return Run.create(path, study="cache", config=config, version=VERSION)
     run = Run.open(path, write=True)
     if run.version != VERSION:
         run.close()

@@ -33,13 +33,18 @@ def evicting(
 ) -> Iterator[EvictingCache]:
     """A cache for `model` that keeps `keep` keys in each key-value head, to be given as past_key_values in the block.
 
-    Arguments are those of `joma.cache.losses`, in numbers of tokens, since nobody knows how long the text will get.
-    prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`.
+    - model: a causal language model of transformers
+    - policy: one of `joma.cache.POLICIES`, but not `h2o-oracle`, which would need the future
+    - keep: a number of keys, since nobody knows how long the text will get
+    - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, none in the others
+    - recent: the share of the budget that goes to the last tokens
+    - prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`
+    - seed: of `random`
 
     Tokens may come one by one or many at a time: each is read with the cache as it stands when its turn comes, and the
     answer is the same. Between calls a layer holds `keep` keys per head, during a call those and the ones that come;
-    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. `h2o-oracle` would need the
-    future and is refused. Sequences of a batch must have one length, without padding.
+    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. Sequences of a batch must have one
+    length, without padding.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> shape = GPT2Config(vocab_size=9, n_positions=64, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
