@@ -105,14 +105,14 @@ def evaluate(
         if sentence:
             notify(f"{kind}: {sentence}")
     asked = {"model": str(model), "step": step, "device": device, "ids": ids, "options": options}
-    run = None if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
+    path, run = (None, None) if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
     with nullcontext() if run is None else run:
         possible = [one for one in policies if one not in left_out]
         costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
     for warning in costs.warnings:
         if warning != known:
             notify(f"warning: {warning}")
-    return replace(costs, left_out=left_out, run=None if run is None else run.path, name=name)
+    return replace(costs, left_out=left_out, run=path, name=name)
 
 
 def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> tuple[Place | None, Any]:
@@ -193,7 +193,7 @@ def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str],
     return {}
 
 
-def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> Run:
+def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> tuple[Path, Run]:
     """One run for each model, text and setting: more policies and more budgets are added to it."""
     config = {
         "model": asked["model"],
@@ -210,9 +210,9 @@ def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) ->
     if fresh:
         Run.delete(path)
     if not path.exists():
-        return Run.create(path, study="cache", config=config, version=VERSION)
+        return path, Run.create(path, study="cache", config=config, version=VERSION)
     run = Run.open(path, write=True)
     if run.version != VERSION:
         run.close()
         raise BadInput(f"{path} was measured by another version of joma; measure it afresh", argument="fresh")
-    return run
+    return path, run
