@@ -36,17 +36,19 @@ def attention_entropy(
 ) -> Tensor:
     """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
-    model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
-    heads). tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do.
+    Every text is cut into windows; what is left over at its end is not read. The mean runs over all queries, also the
+    first ones of a window, which can only see a few keys: compare values of the same context. Models that compute
+    attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation mode
+    without gradients; the mode comes back afterwards.
 
-    Every text is cut into windows of `context` tokens, and `batch` windows are read per forward pass; what is left over
-    at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model was
-    trained on fewer tokens. A longer one is read where positions have no end, and `joma.probes.lengths` says whether it
-    goes beyond training. The mean runs over all queries, also the first ones of a window, which can only see a few
-    keys: compare values of the same context. `device` moves the model there and leaves it there; by default it stays
-    where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
-    compute attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation
-    mode without gradients; the mode comes back afterwards.
+    - model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
+      heads)
+    - tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do
+    - context: tokens per window; None: 512, or less where the texts are shorter or the model was trained on fewer. A
+      longer one is read where positions have no end; `joma.probes.lengths` says whether it goes beyond training
+    - batch: windows per forward pass
+    - device: moves the model there and leaves it there; None: it stays where it is
+    - single_pass: as in `collect`; None is True, since no logits are handed back
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
