@@ -178,7 +178,9 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What every attention layer calls in place of sdpa. query (batch, heads, queries, width)."""
-    probes = _probes_of(module)
+    probes = [probe for probe in _ACTIVE if module in probe.names]  # usually one
+    if not probes:
+        raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
     name, model = probes[0].names[module], probes[0].model_name
     for unknown in ("indices", "score_mod", "block_mask", "cache"):
         if kwargs.get(unknown) is not None:
@@ -202,7 +204,10 @@ def _attention(
         output, stats = attention_with_stats(query, k, value[:, :, : seen.keys], scale=scaling, **options)
         result = output.transpose(1, 2).contiguous()
     else:
-        result = _sdpa(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        result, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         if listening:
             with nullcontext() if tracked else torch.no_grad():
                 stats = attention_stats(query, k, scale=scaling, **options)
@@ -211,31 +216,3 @@ def _attention(
         sparsity = None if probe.top is None else of_products(query.detach(), k.detach(), stats, probe.top, options)
         probe.record(probe.names[module], stats, seen.real, sparsity)
     return result, None
-
-
-def _sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float,
-    scaling: float | None,
-    is_causal: bool | None,
-    others: dict[str, Any],
-) -> Tensor:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    output, _ = sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
-    )
-    result: Tensor = output
-    return result
-
-
-def _probes_of(module: nn.Module) -> list[_TransformersProbe]:
-    """The probes attached to a model that `module` is part of: usually one."""
-    found = [probe for probe in _ACTIVE if module in probe.names]
-    if not found:
-        raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
-    return found
