@@ -32,7 +32,8 @@ def test_a_stable_name_is_there_and_lists_its_parameters(name):
         fields = "\n".join(line for line in inspect.getsource(thing).splitlines() if '"""' in line or ":" in line)
         text += fields
     wanted = [each for each in inspect.signature(thing).parameters if each not in ("self", "inner_options")]
-    missing = [each for each in wanted if not re.search(rf"\b{each}\b", text)]
+    listed = r"^ *- .*?\b{0}\b.*?:|; {0}:" if inspect.isfunction(thing) else r"\b{0}\b"
+    missing = [each for each in wanted if not re.search(listed.format(each), text, re.M)]
     assert not missing, f"{name} does not say what {', '.join(missing)} is"
 
 

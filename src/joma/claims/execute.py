@@ -85,8 +85,11 @@ def execute(
 ) -> Result:
     """Run `study` with `config`, keeping its record under `folder`, and judge and draw what was recorded.
 
-    A finished record of the same config and version is not run again, an unfinished one is taken up where it
-    stopped; `fresh` throws either away first.
+    - study, config: what to run; `study.quick` and `study.paper` are its two sizes
+    - folder: a finished record of the same config and version there is not run again, an unfinished one goes on
+    - fresh: throw such a record away first
+    - progress: hears how far it is, as a share and in words
+    - pictures: whether to draw
 
     >>> import tempfile
     >>> from joma.studies import load

@@ -75,21 +75,23 @@ def attention_stats(
 ) -> AttentionStats:
     """Entropy, log-sum-exp, largest logit and masses of every query's attention. Never a queries x keys tensor.
 
-    q (batch, heads, queries, width), k (batch, kv_heads, keys, width), heads a multiple of kv_heads. `causal` aligns
-    the last query with the last key, so that queries may be fewer than keys (decoding). `scale` is 1/sqrt(width).
-    `window=n` keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it).
-    `softcap=c` replaces logits by c tanh(s/c), before the bias. `bias` broadcasts to (batch, heads, queries, keys);
-    ALiBi is (1, heads, 1, keys). `key_padding` (batch, keys) is True for real keys.
+    - q: (batch, heads, queries, width)
+    - k: (batch, kv_heads, keys, width); heads are a multiple of kv_heads
+    - causal: the last query is aligned with the last key, so that queries may be fewer than keys (decoding)
+    - scale: of the logits; None: 1/sqrt(width)
+    - window: n keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it)
+    - bias: broadcasts to (batch, heads, queries, keys); ALiBi is (1, heads, 1, keys)
+    - softcap: c replaces logits by c tanh(s/c), before the bias
+    - sinks: one logit or one per head (heads,), which takes mass and has no value (gpt-oss; 0.0: "softmax plus one")
+    - sink_key: (kv_heads, width), a learned key that every query sees
+    - sink_in_entropy: adds the sink's own -p ln p to `entropy`, which is -sum p ln p over the real keys
+    - key_padding: (batch, keys), True for real keys
+    - cu_seqlens: each row holds several documents, none of which sees another: where they begin, and at the end the
+      number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone, and
+      sink_mass is the attention on the first key of the query's own document
 
-    `cu_seqlens` says that each row holds several documents, none of which sees another: where they begin, and at the
-    end the number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone;
-    sink_mass is the attention on the first key of the query's own document.
-
-    A learned sink joins the denominator of every query: `sinks`, one logit or one per head (heads,), which takes mass
-    and has no value (gpt-oss; sinks=0.0 is "softmax plus one"), or `sink_key` (kv_heads, width), a learned key that
-    every query sees. The masses on the real keys then sum to less than 1; the sink has e^(its logit - lse). `entropy`
-    is -sum p ln p over the real keys, and sink_in_entropy=True adds the sink's own -p ln p. max_logit is always that
-    of the real keys.
+    A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and the sink has
+    e^(its logit - lse). max_logit is always that of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)

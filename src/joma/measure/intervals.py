@@ -139,11 +139,14 @@ class Comparison(NamedTuple):
 
 
 def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float = 0.95) -> Comparison:
-    """`values` over seeds beside `control`: both means, and the t interval of their difference.
+    """`values` over seeds, compared with `control`: both means, and the t interval of their difference.
 
-    control: as many numbers as values, of the same seeds (paired, which is narrower); numbers of other seeds
-    (`paired=False`: Welch's interval); or one number that is known. Seeds with a number that is not finite are left
-    out. With fewer than two left, the interval is NaN: nothing is known of chance.
+    - values: one number per seed; seeds with a number that is not finite are left out
+    - control: as many numbers, of the same seeds or of others; or one number that is known
+    - paired: whether the control has the same seeds, which is narrower; if not, the interval is Welch's
+    - level: of the interval
+
+    With fewer than two seeds left, the interval is NaN: nothing is known of chance.
 
     >>> gain = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
     >>> round(gain.difference, 4), round(gain.half_width, 4), gain.seeds

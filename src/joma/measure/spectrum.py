@@ -144,10 +144,12 @@ def spectrum(
 def stable_rank(w: Number, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
     """|w|_F^2 / |w|_2^2 of every matrix: between 1 and the rank, and 0 for a zero matrix.
 
-    Unlike the rank it moves continuously with the weights. w: (..., rows, columns); returns (...), at least float32.
-    Within `tolerance` (relative) of the truth with probability 1 - 1e-6, exact up to a smaller side of 256; see
-    `spectrum`. Differentiable once: through |w|_F^2 / |u^T w|^2 with the leading singular vector u held fixed, which
-    has the right gradient because u maximises |u^T w|.
+    - w: (..., rows, columns); returns (...), at least float32
+    - tolerance: relative, kept with probability 1 - 1e-6; exact up to a smaller side of 256, see `spectrum`
+    - generator: of the random start; None: a fixed one
+
+    Unlike the rank it moves continuously with the weights. Differentiable once: through |w|_F^2 / |u^T w|^2 with the
+    leading singular vector u held fixed, which has the right gradient because u maximises |u^T w|.
 
     >>> stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
     tensor(1.5000)

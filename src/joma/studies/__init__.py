@@ -86,7 +86,9 @@ def room(name: str) -> str:
 
 
 def load(name: str) -> Study:
-    """The study called `name`.
+    """The study of a name.
+
+    - name: one of `names()`, in any spelling: neither case nor the choice of - or _ matters
 
     >>> load("thm2").title
     'Theorem 2: winner take all under a linear MLP'

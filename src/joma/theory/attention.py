@@ -131,6 +131,9 @@ def value_and_derivative(function: Callable[[Tensor], Tensor], at: Number) -> tu
 def entropy(p: Number, *, dim: int = -1) -> Tensor:
     """-sum p ln p in nats, with 0 ln 0 = 0.
 
+    - p: probabilities, or weights that are not negative
+    - dim: over which to sum
+
     >>> entropy([0.5, 0.5, 0.0])
     tensor(0.6931, dtype=torch.float64)
     """

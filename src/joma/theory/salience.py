@@ -154,8 +154,11 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
 def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5) -> Tensor:
     """Entropy of the attention softmax(scale v^2) over the components, along eq. 6 (Figure 4, right).
 
-    With exp attention z = v^2/2 (Theorem 1), hence scale = 1/2; the caption of Figure 4 says softmax(v^2), the figure
-    itself was drawn with v^2/3. Shapes as in `trajectory`, less the components: (..., steps). In nats.
+    - mu, t, v0: as in `trajectory`
+    - scale: with exp attention z = v^2/2 (Theorem 1), hence 1/2; the caption of Figure 4 says softmax(v^2), the figure
+      itself was drawn with v^2/3
+
+    Shapes as in `trajectory`, less the components: (..., steps). In nats.
 
     >>> entropy_curve([3.0, 2.0, 1.0], [0.0, 0.7, 30.0])
     tensor([1.0986, 0.1729, 0.3487], dtype=torch.float64)
