@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PARTS = (
     "cache", "data", "measure", "models", "optim", "probes", "report", "runs", "scan", "studies", "theory", "training"
