@@ -14,7 +14,8 @@ from types import ModuleType
 __version__ = "0.2.0"
 
 _PARTS = (
-    "cache", "data", "measure", "models", "optim", "probes", "report", "runs", "scan", "studies", "theory", "training"
+    "cache", "claims", "data", "figures", "host", "measure", "models", "optim", "probes", "recipes", "report", "runs",
+    "scale", "scan", "studies", "theory", "training",
 )  # fmt: skip
 __all__ = ["__version__", *_PARTS]
 
