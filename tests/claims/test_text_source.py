@@ -83,8 +83,8 @@ def test_every_study_that_reads_this_text_remembers_it():
     """By the source: a file that reads it stands in a room (or kit) where the hash is kept."""
     reads = re.compile(r"\b(source_text|python_tokens|python_corpus)\(")
     rooms = {}
-    for path in [*SOURCE.glob("studies/*/*.py"), *SOURCE.glob("recipes/*/*.py")]:
-        rooms.setdefault(path.parent.name, []).append(path.read_text(encoding="utf-8"))
+    for path in [*SOURCE.glob("studies/*/**/*.py"), *SOURCE.glob("recipes/*/*.py")]:
+        rooms.setdefault(path.relative_to(SOURCE).parts[1], []).append(path.read_text(encoding="utf-8"))
     reading = {room for room, files in rooms.items() if any(map(reads.search, files))}
     assert reading >= {"language", "syntax", "checkpoints", "sparsity", "galore"}
     for room in reading:

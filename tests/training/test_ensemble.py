@@ -195,7 +195,7 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
     [
         (lambda: ensemble(members=0), "at least one member, got 0"),
         (lambda: ensemble(steps=0), "steps must be at least 1"),
-        (lambda: ensemble(measure_at=(13,)), "between 0 and 12"),
+        (lambda: ensemble(measure_at=(13,)), "from 0 to 12"),
         (lambda: ensemble(together=0), "together must be at least 1"),
         (lambda: ensemble(precision="bf8"), "precision must be one of"),
         (lambda: ensemble(precision="half"), "precision 'half' is a choice for a GPU"),
