@@ -97,14 +97,14 @@ def test_a_text_that_is_too_small_is_refused(data_folder, tmp_path, changes, sen
     ("changes", "sentence"),
     [
         ({"corpus": "wikitext-3"}, "corpus must be one of sympy, wikitext-2, wikitext-103"),
-        ({"decay": 0.0}, "decay must lie above 0"),
+        ({"decay": 0.0}, "decay must be above 0"),
         ({"seeds": 2}, "seeds must be at least 3"),
         ({"steps": 30}, "leave no valley"),
         ({"vocabulary": 1}, "a vocabulary of one word"),
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1"),
-        ({"rate": -1.0}, "rate must be finite and not negative"),
-        ({"clip": 0.0}, "clip must be positive, a large number to clip nothing"),
+        ({"rate": -1.0}, "rate must not be negative"),
+        ({"clip": 0.0}, "clip must be above 0, a large number to clip nothing"),
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
     ],
 )

@@ -72,8 +72,7 @@ def _higher_layers(run: Run) -> Panel | None:
 
 def _theorem_1(run: Run) -> Panel | None:
     """Skill at every step, over all networks, as the claim counts it."""
-    from joma.studies.rebound._forecast_reading import skill_by_step, variants_of
-    from joma.studies.rebound._forecast_scores import CONTROLS, THEOREM
+    from joma.studies.rebound.forecast.record import CONTROLS, THEOREM, skill_by_step, variants_of
 
     everyone = [name for variants in variants_of(run).values() for name in variants]
     if not everyone:

@@ -35,15 +35,14 @@ class Words:
     @property
     def shares(self) -> Tensor:
         """The part of all keys of all rows that each class is, (classes,). With it the mean of `logits` is 0."""
-        return self.by_class(self.rows.double()[None].expand(1, *self.classes.shape))[0] / self.rows.sum()
+        rows = self.rows()
+        return rows / rows.sum()
 
-    @property
     def rows(self) -> Tensor:
-        """How many rows see each key, (sequences, length); the first row has no choice and does not count."""
-        length = self.classes.shape[1]
-        seen = torch.arange(length, 0, -1, device=self.classes.device)
+        """How often rows see each class, (classes,); the first row has no choice and does not count."""
+        seen = torch.arange(self.classes.shape[1], 0, -1, device=self.classes.device)  # how many rows see each key
         seen[0] -= 1
-        return seen.expand(self.classes.shape)
+        return self.by_class(seen.expand(1, *self.classes.shape))[0]
 
     def by_class(self, values: Tensor) -> Tensor:
         """Sums of (members, sequences, length) over the places of each class, (members, classes)."""
@@ -65,7 +64,8 @@ def words_of(text: Corpus, tokens: Tensor, count: int) -> Words:
 def look_at_words(decoder: Decoder, words: Words) -> dict[str, Tensor]:
     """logits, squares and attention of the words, (members, layers, classes) each."""
     found: dict[str, list[Tensor]] = {"logits": [], "squares": [], "attention": []}
-    streams = [_embedded(decoder, words.tokens)]
+    width, length = decoder.config.width, words.tokens.shape[1]
+    streams = [decoder.embedding[:, words.tokens] * math.sqrt(width) + decoder.sinusoids[:length]]  # read by layer 1
 
     def look(layer: int, name: str, value: Tensor) -> None:
         if name == "logits":
@@ -104,20 +104,11 @@ def _mean_logits(logits: Tensor, words: Words) -> Tensor:
     seen = logits.isfinite()
     logits = logits.masked_fill(~seen, 0.0)
     centred = (logits - logits.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)) * seen
-    rows = words.by_class(words.rows.double()[None].expand(1, *words.classes.shape))
-    return words.by_class(centred[:, :, 1:].sum(2)) / rows.clamp(min=1)
-
-
-def _embedded(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """What the first layer reads, (members, sequences, length, width)."""
-    return decoder.embedding[:, tokens] * math.sqrt(decoder.config.width) + decoder.sinusoids[: tokens.shape[1]]
+    return words.by_class(centred[:, :, 1:].sum(2)) / words.rows().clamp(min=1)
 
 
 def _squares(decoder: Decoder, layer: int, x: Tensor) -> Tensor:
-    def weight(name: str) -> Tensor:
-        of_layer: Tensor = getattr(decoder, name)[:, layer]
-        return of_layer
-
-    value = weight("qkv").split(decoder.config.width, dim=-1)[2]
-    through = value @ weight("projection") * weight("attention_scale")[:, None] @ weight("up")
+    weight: dict[str, Tensor] = {name: part[:, layer] for name, part in decoder.named_parameters() if part.ndim > 2}
+    value = weight["qkv"].split(decoder.config.width, dim=-1)[2]
+    through = value @ weight["projection"] * weight["attention_scale"][:, None] @ weight["up"]
     return torch.einsum("mslw,mwk->mslk", x, through).square().sum(-1)

@@ -2,23 +2,23 @@
 
 Kept by variant, forecaster and quantity: VARIANT/entropy/FORECASTER and VARIANT/logits/FORECASTER, squared errors
 (seeds, layers, origins), of logits the mean over the words; VARIANT/told/FORECASTER, the entropy itself; VARIANT/at,
-the steps t. A seed that diverged is NaN.
+the steps t. A seed that diverged is NaN. Skill over persistence is read from the squared errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from joma.measure.forecast import Backtest, backtest, backtest_earlier_runs, linear, log_linear, persistence, value_at
-from joma.recipes.language_curves import alive, curve, steps_of
+from joma.recipes.language_curves import alive, curve, learned_at, steps_of
 from joma.runs import Run
-from joma.studies.rebound._forecast_entropy import SCALES, equation_6
-from joma.studies.rebound._forecast_theory import Form, Past, Way, known_shift, logit_shift
+from joma.studies.rebound.forecast.theory import SCALES, Form, Past, Way, equation_6, known_shift, logit_shift
 
 PERSISTENCE = "persistence"
 CONTROLS = ("linear in t", "linear in log t", "earlier runs")
@@ -30,6 +30,7 @@ KNOWN: dict[Form, str] = {
 }
 """No forecast: what Theorem 1 would say if somebody knew the MLP's weights at step 2t."""
 QUANTITIES = ("entropy", "logits")
+OPTIMIZERS = ("Adam", "SGD")
 WORDS = "words"
 """What the words' measure is recorded under."""
 
@@ -41,24 +42,19 @@ def keep_scores(run: Run, variant: str, first: float) -> None:
     kept = alive(run, variant)[0]
     if kept.sum() < 2:  # nobody to learn from
         return
-    told = {
-        "entropy": entropy_forecasts(run, variant, kept, first),
-        "logits": logit_forecasts(run, variant, kept, first),
-    }
-    for quantity, forecasts in told.items():
-        for name, one in forecasts.items():
-            off = (one.made - one.truth).square()
-            off = off.mean(2) if quantity == "logits" else off
-            run.keep(f"{variant}/{quantity}/{name}", lambda off=off: _all_seeds(off, kept))  # type: ignore[misc]
-            if quantity == "entropy":
-                run.keep(f"{variant}/told/{name}", lambda one=one: _all_seeds(one.made, kept))  # type: ignore[misc]
-    run.keep(f"{variant}/at", lambda: told["entropy"][PERSISTENCE].at.numpy())
 
+    def keep(name: str, values: Tensor) -> None:
+        every = np.full((len(kept), *values.shape[1:]), np.nan)
+        every[kept] = values.numpy()
+        run.keep(f"{variant}/{name}", lambda: every)
 
-def _all_seeds(values: Tensor, kept: np.ndarray) -> np.ndarray:
-    whole = np.full((len(kept), *values.shape[1:]), np.nan)
-    whole[kept] = values.numpy()
-    return whole
+    entropy, logits = (make(run, variant, kept, first) for make in (entropy_forecasts, logit_forecasts))
+    for name, one in entropy.items():
+        keep(f"entropy/{name}", (one.made - one.truth).square())
+        keep(f"told/{name}", one.made)
+    for name, one in logits.items():
+        keep(f"logits/{name}", (one.made - one.truth).square().mean(2))
+    run.keep(f"{variant}/at", lambda: entropy[PERSISTENCE].at.numpy())
 
 
 def plain_forecasts(steps: np.ndarray, curves: np.ndarray, first: float) -> dict[str, Backtest]:
@@ -75,8 +71,8 @@ def entropy_forecasts(run: Run, variant: str, kept: np.ndarray, first: float) ->
     still = made[PERSISTENCE]
     places = np.isin(steps, still.at.numpy())
     for form in get_args(Form):
-        told = _by_point(run, variant, f"{WORDS}/entropy, {form}", kept)[..., places]
-        made[THEOREM[form]] = still._replace(made=torch.from_numpy(told))
+        measured = _by_point(run, variant, f"{WORDS}/entropy, {form}", kept)[..., places]
+        made[THEOREM[form]] = still._replace(made=torch.from_numpy(measured))
         made[EQUATION[form]] = backtest(steps, curves, partial(equation_6, scale=SCALES[form]), first=first)
     return made
 
@@ -92,24 +88,19 @@ def logit_forecasts(run: Run, variant: str, kept: np.ndarray, first: float) -> d
         (int(np.flatnonzero(steps == t)[0]), float(to)) for t, to in zip(still.at.numpy(), still.to, strict=True)
     ]
 
-    def by_theory(way: Way, form: Form) -> Backtest:
-        shifts = [logit_shift(until(past, i), to, sizes, shares, way=way, form=form) for i, to in origins]
-        return _moved(still, shifts)
+    def moved(shifts: list[Tensor]) -> Backtest:
+        return still._replace(made=still.made + torch.stack(shifts, -1)[..., :-1, :])
 
-    def if_known(form: Form) -> Backtest:
-        ahead = [value_at(steps, past.squares.movedim(0, -1), to) for _, to in origins]
-        pairs = zip(origins, ahead, strict=True)
-        return _moved(still, [known_shift(until(past, i), then, sizes, shares, form=form) for (i, _), then in pairs])
-
+    ahead = [value_at(steps, past.squares.movedim(0, -1), to) for _, to in origins]
+    ways: dict[Way, dict[Form, str]] = {"theorem": THEOREM, "equation": EQUATION}
     for form in get_args(Form):
-        made[THEOREM[form]] = by_theory("theorem", form)
-        made[EQUATION[form]] = by_theory("equation", form)
-        made[KNOWN[form]] = if_known(form)
+        for way, names in ways.items():
+            shifts = [logit_shift(until(past, i), to, sizes, shares, way=way, form=form) for i, to in origins]
+            made[names[form]] = moved(shifts)
+        pairs = zip(origins, ahead, strict=True)
+        known = [known_shift(until(past, i), then, sizes, shares, form=form) for (i, _), then in pairs]
+        made[KNOWN[form]] = moved(known)
     return made
-
-
-def _moved(still: Backtest, shifts: list[Tensor]) -> Backtest:
-    return still._replace(made=still.made + torch.stack(shifts, -1)[..., :-1, :])
 
 
 def past_of_words(run: Run, variant: str, members: np.ndarray) -> Past:
@@ -127,3 +118,33 @@ def until(past: Past, place: int) -> Past:
 def _by_point(run: Run, variant: str, measure: str, kept: np.ndarray) -> np.ndarray:
     """(seeds, ..., points)."""
     return np.moveaxis(curve(run, variant, measure)[0][kept], 1, -1)
+
+
+def variants_of(run: Run) -> dict[str, list[str]]:
+    """By optimizer the variants that learned more than the words' frequencies and of which something was foretold."""
+    names = [name.removesuffix("/at") for name in run.names() if name.endswith("/at")]
+    return {
+        optimizer: [name for name in names if name.startswith(optimizer) and learned_at(run, name)[0]]
+        for optimizer in OPTIMIZERS
+    }
+
+
+def skill_of(run: Run, variants: Sequence[str], quantity: str, forecaster: str) -> np.ndarray:
+    """Over all layers and all t, one number per seed, as `joma.measure.forecast.skill` has it; NaN of diverged ones."""
+    return _skill(run, variants, quantity, forecaster, (1, 2))
+
+
+def skill_by_step(run: Run, variants: Sequence[str], quantity: str, forecaster: str) -> np.ndarray:
+    """The same for every t, (seeds, origins)."""
+    return _skill(run, variants, quantity, forecaster, 1)
+
+
+def _skill(run: Run, variants: Sequence[str], quantity: str, forecaster: str, over: Any) -> np.ndarray:
+    """From squared errors (seeds, layers of all variants, origins)."""
+    error, still = (
+        np.concatenate([run.value(f"{variant}/{quantity}/{name}") for variant in variants], axis=1).mean(over)
+        for name in (forecaster, PERSISTENCE)
+    )
+    known = np.isfinite(still[:, 0] if still.ndim > 1 else still)
+    mean = still[known].mean(0)
+    return np.asarray((still - error) / np.where(mean > 0, mean, np.nan))
