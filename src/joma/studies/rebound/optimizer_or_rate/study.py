@@ -1,15 +1,16 @@
-"""What keeps the first layer sparse, the optimizer or the rate? SGD and Adam at several rates, read at equal loss."""
+"""The study `optimizer-or-rate`: its claims, its networks and its judges."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Above, Several
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
@@ -18,17 +19,16 @@ from joma.recipes.language_curves import mean_over_seeds
 from joma.recipes.language_findings import diverged
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
-from joma.studies.rebound._rate_figures import draw_against_loss, draw_alike
-from joma.studies.rebound._rate_reading import OPTIMIZERS, QK, at_equal, at_loss, reaching
+from joma.studies.rebound.optimizer_or_rate.figures import draw_against_loss, draw_alike
+from joma.studies.rebound.optimizer_or_rate.record import OPTIMIZERS, QK, at_equal, at_loss, levels, reaching
 
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
 by (RMS), as in the ablations."""
-PER_DOUBLING = 3
 
 
 @dataclass(frozen=True)
-class Config(LanguageModelConfig):
+class OptimizerOrRateConfig(LanguageModelConfig):
     """Small models of Python source with two layers, trained with two optimizers at three rates each."""
 
     vocabulary: int = 200
@@ -43,19 +43,10 @@ class Config(LanguageModelConfig):
     """The first measuring point after the start. There are three per doubling of the step."""
     seeds: int = 4
     layers: int = 2
-    adam_rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
-    sgd_rates: tuple[float, ...] = (0.1, 0.3, 1.0)
-    levels: tuple[float, ...] = (3.2, 2.8)
+    adam_rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (2e-3, 4e-3, 8e-3)
+    sgd_rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (0.1, 0.3, 1.0)
+    levels: Annotated[tuple[float, ...], Above(0)] = (3.2, 2.8)
     """Validation losses (nats) at which the runs are compared."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("adam_rates", "sgd_rates"):
-            rates = getattr(self, name)
-            if len(set(rates)) < 2 or len(set(rates)) < len(rates) or not all(rate > 0 for rate in rates):
-                raise ValueError(f"{name} must be at least two different positive rates, got {rates}")
-        if not all(level > 0 for level in self.levels):
-            raise ValueError(f"levels must be positive losses in nats, got {self.levels}")
 
 
 RATE = Claim(
@@ -78,14 +69,15 @@ OPTIMIZER = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: OptimizerOrRateConfig, run: Run, progress: Progress) -> None:
     """All rates and seeds of one optimizer train as one ensemble."""
     text = corpus(config, progress)
     adam = recipe(config, text, layers=config.layers, rates=sorted(config.adam_rates))
     sgd = adam.with_(rates=tuple(sorted(config.sgd_rates))).with_optimizer(kind="sgd", renew_every=None)
     variants = dict(zip(OPTIMIZERS, (adam, sgd), strict=True))
     measures = {name: {"way": _way(variant)} for name, variant in variants.items()}
-    train_measured(variants, text, run, progress, spread_points(config.every, config.steps, PER_DOUBLING), measures)
+    points = spread_points(config.every, config.steps, per_doubling=3)
+    train_measured(variants, text, run, progress, points, measures)
 
 
 def _way(variant: Recipe) -> Measure:
@@ -106,29 +98,26 @@ def _way(variant: Recipe) -> Measure:
     return measure
 
 
-def _rate(run: Run) -> Finding:
+def judge_rate(run: Run) -> Finding:
     """The smallest rate that reaches a level beside the largest that does, seed by seed, with either optimizer."""
     expected = (
         f"at every loss level and with both optimizers, the first layer's entropy is at least {MATTERS:g} nats lower "
         "at the largest rate than at the smallest, and by more than seeds differ (95 %)"
     )
-    cases: dict[str, Comparison] = {}
-    beside: dict[str, dict[str, float]] = {}
-    for optimizer in OPTIMIZERS:
-        for level in _levels(run):
-            found = at_loss(run, optimizer, level)
-            rates = reaching(found)
-            for what, values in {"entropy of layer 1": found.entropy[..., 0], "way of its QK": found.way}.items():
-                by_rate = {f"{found.rates[i]:g}": mean_over_seeds(values[i]) for i in rates}
-                beside[f"{optimizer} at loss {level:g}, {what} by rate"] = by_rate
-            if len(rates) > 1:
-                least, most = rates[0], rates[-1]
-                case = f"{optimizer} at loss {level:g}, rate {found.rates[least]:g} against {found.rates[most]:g}"
-                cases[case] = compare(found.entropy[least, :, 0], found.entropy[most, :, 0])
-    return _concluded(RATE, run, expected, cases, "entropy of layer 1", beside)
+    cases, details = {}, {}
+    for optimizer, level in ((one, level) for one in OPTIMIZERS for level in levels(run)):
+        found, where = at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
+        rates = reaching(found)
+        for what, values in {"entropy of layer 1": found.entropy[..., 0], "way of its QK": found.way}.items():
+            details[f"{where}, {what} by rate"] = {f"{found.rates[i]:g}": mean_over_seeds(values[i]) for i in rates}
+        if len(rates) > 1:
+            least, most = rates[0], rates[-1]
+            case = f"{where}, rate {found.rates[least]:g} against {found.rates[most]:g}"
+            cases[case] = compare(found.entropy[least, :, 0], found.entropy[most, :, 0])
+    return _concluded(RATE, run, expected, cases, details)
 
 
-def _optimizer(run: Run) -> Finding:
+def judge_optimizer(run: Run) -> Finding:
     """Adam beside SGD at equal loss; Adam is read between its rates where it took as many steps to get there.
 
     Both are means over the rates of SGD that can be compared; a seed counts where it has all of them.
@@ -137,61 +126,50 @@ def _optimizer(run: Run) -> Finding:
         f"at every loss level, the first layer's entropy is at least {MATTERS:g} nats lower with SGD than with an Adam "
         "that takes as many steps to the level, and by more than seeds differ (95 %)"
     )
-    cases: dict[str, Comparison] = {}
-    beside: dict[str, dict[str, float]] = {}
-    for level in _levels(run):
+    cases, details = {}, {}
+    for level in levels(run):
         adam, sgd = (at_loss(run, optimizer, level) for optimizer in OPTIMIZERS)
-        alike = {"equal steps": at_equal(adam, sgd), "equal way of QK": at_equal(adam, sgd, by="way")}
-        pairs = alike["equal steps"]
+        pairs = at_equal(adam, sgd)
         if len(pairs.rates):
             cases[f"Adam against SGD at loss {level:g}"] = compare(pairs.adam.mean(0), pairs.sgd.mean(0))
+        alike = {"equal steps": pairs, "equal way of QK": at_equal(adam, sgd, by="way")}
         for what, found in {**alike, "equal steps, top layer": at_equal(adam, sgd, layer=-1)}.items():
-            beside[f"Adam minus SGD at loss {level:g} and {what}, by SGD's rate"] = {
+            details[f"Adam minus SGD at loss {level:g} and {what}, by SGD's rate"] = {
                 f"{rate:g}": mean_over_seeds(one - other) for rate, one, other in zip(*found, strict=True)
             }
-    return _concluded(OPTIMIZER, run, expected, cases, "entropy of layer 1", beside)
+    return _concluded(OPTIMIZER, run, expected, cases, details)
 
 
 def _concluded(
-    claim: Claim, run: Run, expected: str, cases: dict[str, Comparison], what: str, beside: dict[str, dict[str, float]]
+    claim: Claim, run: Run, expected: str, cases: dict[str, Comparison], details: dict[str, dict[str, float]]
 ) -> Finding:
     if not cases:
-        levels = ", ".join(f"{level:g}" for level in _levels(run))
-        reason = f"too few runs reach a loss of {levels} nats to be compared there"
+        reached = ", ".join(f"{level:g}" for level in levels(run))
+        reason = f"too few runs reach a loss of {reached} nats to be compared there"
         return not_run(claim, expected, reason, f"joma run {run.study} with higher --levels or more --steps")
-    shown = {name: {k: v for k, v in part.items() if v == v} for name, part in beside.items()}
-    return by_effect(
-        claim,
-        cases,
-        expected=expected,
-        what=what,
-        details={name: part for name, part in shown.items() if part} | diverged(run, OPTIMIZERS),
-    )
-
-
-def _levels(run: Run) -> list[float]:
-    return sorted(run.config["levels"], reverse=True)
+    known = {name: {k: v for k, v in part.items() if v == v} for name, part in details.items()}
+    known = {name: part for name, part in known.items() if part} | diverged(run, OPTIMIZERS)
+    return by_effect(claim, cases, expected=expected, what="entropy of layer 1", details=known)
 
 
 def draw(run: Run) -> list[Drawing]:
     """Entropy against loss by optimizer and rate, and what is left at equal loss."""
-    return [draw_against_loss(run, _levels(run)), draw_alike(run, _levels(run))]
+    return [draw_against_loss(run), draw_alike(run)]
 
 
 STUDY = Study(
     name="optimizer-or-rate",
     title="Optimizer or rate: what keeps the first layer sparse at equal loss",
     version=1,
-    claims=(RATE, OPTIMIZER),
-    quick=Config(),
-    paper=Config(
+    claims={RATE: judge_rate, OPTIMIZER: judge_optimizer},
+    quick=OptimizerOrRateConfig(),
+    paper=OptimizerOrRateConfig(
         **PAPER | {"length": 35, "valid_sequences": 100, "steps": 11_585, "every": 64, "seeds": 6},
         adam_rates=(5e-5, 1e-4, 3e-4, 1e-3),
         sgd_rates=(0.3, 1.0, 3.0),
         levels=(6.2, 6.0, 5.8, 5.6),
     ),
     run=run,
-    judge=each_claim(_rate, _optimizer),
     draw=draw,
     check=same_text,
     about=(

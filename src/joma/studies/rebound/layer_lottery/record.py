@@ -8,7 +8,6 @@ position explains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from joma.measure.correlation import pearson
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language_curves import LEARNED, alive, best_loss, curve
 from joma.runs import Run
-from joma.studies.rebound._lottery_networks import KINDS, NETWORKS
+from joma.studies.rebound.layer_lottery.run import KINDS, NETWORKS
 
 PATTERNS = ("drop", "rebound", "end")
 SHUFFLES = 1_000
@@ -92,13 +91,13 @@ def share_of_position(pattern: np.ndarray) -> Share:
         return Share(np.nan, np.nan)
     rows = pattern - pattern.mean(1, keepdims=True)
     generator = np.random.default_rng(0)
-    shuffled = [_share(generator.permuted(rows, axis=1)) for _ in range(SHUFFLES)]
-    return Share(_share(rows), float(np.quantile(shuffled, 0.95)))
 
+    def share(rows: np.ndarray) -> float:
+        total = float((rows**2).sum())
+        return len(rows) * float((rows.mean(0) ** 2).sum()) / total if total > 0 else np.nan
 
-def _share(rows: np.ndarray) -> float:
-    whole = float((rows**2).sum())
-    return len(rows) * float((rows.mean(0) ** 2).sum()) / whole if whole > 0 else np.nan
+    shuffled = [share(generator.permuted(rows, axis=1)) for _ in range(SHUFFLES)]
+    return Share(share(rows), float(np.quantile(shuffled, 0.95)))
 
 
 def winner(pattern: np.ndarray, layers: slice) -> dict[str, float]:
@@ -121,21 +120,17 @@ def twin_pairs(run: Run, kind: str, pattern: np.ndarray) -> np.ndarray:
     """(pairs, 2): every twin's correlation with its seed, and the mean of this seed's with the others."""
     seeds, of = members(run, "seed"), run.value(f"{NETWORKS}/of")
     found = []
-    for twin in members(run, kind):
-        seed = int(of[twin])
-        if seed in seeds and len(seeds) > 3:
-            deviation = _deviations(pattern, seeds)
-            others = [deviation(seed, other) for other in seeds if other != seed]
-            found.append((deviation(seed, twin), float(np.mean(others))))
-    return np.array(found).reshape(-1, 2)
 
-
-def _deviations(pattern: np.ndarray, seeds: np.ndarray) -> Callable[[int, int], float]:
     def correlation(one: int, other: int) -> float:
         mean = pattern[[seed for seed in seeds if seed not in (one, other)]].mean(0)
         return float(pearson(pattern[one] - mean, pattern[other] - mean))
 
-    return correlation
+    for twin in members(run, kind):
+        seed = int(of[twin])
+        if seed in seeds and len(seeds) > 3:
+            others = [correlation(seed, other) for other in seeds if other != seed]
+            found.append((correlation(seed, twin), float(np.mean(others))))
+    return np.array(found).reshape(-1, 2)
 
 
 def distance(run: Run, kind: str) -> np.ndarray:
@@ -148,9 +143,8 @@ def distance(run: Run, kind: str) -> np.ndarray:
         pairs = list(zip(seeds, np.roll(seeds, 1), strict=True))
     else:
         pairs = [(int(of[twin]), twin) for twin in members(run, kind) if of[twin] in seeds]
-    return np.array([np.sqrt(((curves[a] - curves[b]) ** 2).mean(-1)) for a, b in pairs]).reshape(
-        len(pairs), curves.shape[1]
-    )
+    rows = [np.sqrt(((curves[a] - curves[b]) ** 2).mean(-1)) for a, b in pairs]
+    return np.array(rows).reshape(len(pairs), curves.shape[1])
 
 
 def halves(pattern: np.ndarray) -> np.ndarray:

@@ -31,6 +31,11 @@ class Reading(NamedTuple):
     """How far the query and key weights of the first layer are from their start, (rates, seeds)."""
 
 
+def levels(run: Run) -> list[float]:
+    """The losses at which runs are compared, the highest first."""
+    return sorted(run.config["levels"], reverse=True)
+
+
 def at_loss(run: Run, optimizer: str, level: float) -> Reading:
     """Where the validation loss first is as low as `level`."""
     losses = curve(run, optimizer, "valid/loss")
@@ -39,23 +44,21 @@ def at_loss(run: Run, optimizer: str, level: float) -> Reading:
     place = np.where(reached, there.argmax(-1), 1)
     before, after = (_taken(losses, place - back) for back in (1, 0))
     share = np.where(reached, (level - before) / np.where(after == before, 1.0, after - before), np.nan)
-    log_steps = np.log(np.maximum(steps_of(run, optimizer), 1.0))
-    parts = [np.broadcast_to(log_steps, losses.shape), curve(run, optimizer, "valid/entropy").mean(-1)]
-    parts.append(curve(run, optimizer, f"way/{QK}"))
-    steps, entropy, way = (_between(part, place, share) for part in parts)
-    return Reading(run.value(f"{optimizer}/rates"), np.exp(steps), entropy, way)
+
+    def read(values: np.ndarray) -> np.ndarray:
+        """(rates, seeds, points, ...) between the point before and the one that is there."""
+        earlier, later = (_taken(values, place - back) for back in (1, 0))
+        return np.asarray(earlier + share.reshape(*share.shape, *[1] * (later.ndim - 2)) * (later - earlier))
+
+    log_steps = np.broadcast_to(np.log(np.maximum(steps_of(run, optimizer), 1.0)), losses.shape)
+    entropy, way = curve(run, optimizer, "valid/entropy").mean(-1), curve(run, optimizer, f"way/{QK}")
+    return Reading(run.value(f"{optimizer}/rates"), np.exp(read(log_steps)), read(entropy), read(way))
 
 
 def _taken(values: np.ndarray, place: np.ndarray) -> np.ndarray:
     """(rates, seeds, points, ...) at one point each, (rates, seeds, ...)."""
     index = place.reshape(*place.shape, *[1] * (values.ndim - 2))
     return np.take_along_axis(values, index, axis=2)[:, :, 0]
-
-
-def _between(values: np.ndarray, place: np.ndarray, share: np.ndarray) -> np.ndarray:
-    before, after = _taken(values, place - 1), _taken(values, place)
-    share = share.reshape(*share.shape, *[1] * (after.ndim - 2))
-    return np.asarray(before + share * (after - before))
 
 
 def reaching(found: Reading) -> list[int]:

@@ -15,29 +15,54 @@ NETWORKS/kind (members,), an index into `KINDS`, and NETWORKS/of (members,), the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import NotRun, Progress
-from joma.data.text import Corpus, streams, windows
-from joma.host.devices import lacking
+from joma.claims.config import Least
+from joma.claims.contract import Progress
+from joma.data.text import Corpus, streams
 from joma.models.decoder import Decoder
-from joma.probes import decoder as probe
-from joma.recipes.language import Recipe, ensemble, frequency_loss
+from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, frequency_loss, recipe
 from joma.recipes.language.text import remember_corpus, steps_to_read
+from joma.recipes.language.training import needs_its_device
 from joma.runs import Run
-from joma.training import Ensemble, cross_entropy, train_all
+from joma.training import Ensemble, train_all
 
 NETWORKS = "networks"
 KINDS = ("seed", "rounding", "dropout", "order", "weights")
 """What a member is: a seed, or a twin of one that differs in this."""
 ELSEWHERE = 10_000
 """Added to a seed for the weights or the dropout of its twins, which no other member has."""
+
+
+@dataclass(frozen=True)
+class LayerLotteryConfig(LanguageModelConfig):
+    """Deep networks, many seeds, and twins of the first of them."""
+
+    vocabulary: int = 100
+    width: int = 16
+    mlp: int = 16
+    streams: int = 4
+    length: int = 16
+    sequence: int = 2
+    valid_sequences: int = 3
+    steps: int = 75
+    every: int = 15
+    layers: Annotated[int, Least(5, "so that three lie between the bottom and the top")] = 5
+    rate: float = 6e-3
+    seeds: int = 7
+    twins: int = 3
+    """Of the seeds, how many have twins: one of each kind."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.twins > self.seeds:
+            raise ValueError(f"twins must be at most {self.seeds}, the number of seeds, got {self.twins}")
 
 
 class Member(NamedTuple):
@@ -49,10 +74,6 @@ class Member(NamedTuple):
     """Seed of the initial weights."""
     dropout: int
     """Seed of the dropout."""
-    elsewhere: bool = False
-    """Whether reading begins in the middle of the text."""
-    rounded: bool = False
-    """Whether its weights are moved by one unit in the last place."""
 
 
 def members_of(seeds: Sequence[int], twins: int) -> list[Member]:
@@ -61,28 +82,22 @@ def members_of(seeds: Sequence[int], twins: int) -> list[Member]:
     >>> [member.kind for member in members_of([3, 4], twins=1)]
     ['seed', 'seed', 'rounding', 'dropout', 'order', 'weights']
     """
-    seed = [Member("seed", place, one, one) for place, one in enumerate(seeds)]
-    return seed + [_twin(seed[place], kind) for kind in KINDS[1:] for place in range(twins)]
+    found = [Member("seed", place, seed, seed) for place, seed in enumerate(seeds)]
+    for kind in KINDS[1:]:
+        other = {kind: ELSEWHERE} if kind in ("weights", "dropout") else {}
+        for place, seed in enumerate(seeds[:twins]):
+            weights, dropout = (seed + other.get(what, 0) for what in ("weights", "dropout"))
+            found.append(Member(kind, place, weights, dropout))
+    return found
 
 
-def _twin(member: Member, kind: str) -> Member:
-    other = member.weights + ELSEWHERE
-    return member._replace(
-        kind=kind,
-        weights=other if kind == "weights" else member.weights,
-        dropout=other if kind == "dropout" else member.dropout,
-        elsewhere=kind == "order",
-        rounded=kind == "rounding",
-    )
-
-
-def train_lottery(base: Recipe, twins: int, text: Corpus, run: Run, progress: Progress) -> None:
-    """Train seeds and twins into the run. Resumes by itself."""
-    if gap := lacking(base.device):
-        here = "--device cpu" + (" --precision float32" if base.precision != "float32" else "")
-        raise NotRun(str(gap), f"the same command on a machine that has one, or joma run {run.study} with {here}")
+def run(config: LayerLotteryConfig, run: Run, progress: Progress) -> None:
+    """Train seeds and twins as one ensemble."""
+    text = corpus(config, progress)
+    base = recipe(config, text, layers=config.layers, rates=(config.rate,))
+    needs_its_device(base, run)
     remember_corpus(text, run)
-    members = members_of(base.seeds, twins)
+    members = members_of(base.seeds, config.twins)
     run.keep(f"{NETWORKS}/rates", lambda: np.array(base.rates))
     run.keep(f"{NETWORKS}/seeds", lambda: np.array([member.weights for member in members]))
     run.keep(f"{NETWORKS}/kind", lambda: np.array([KINDS.index(member.kind) for member in members]))
@@ -97,20 +112,16 @@ def lottery_ensemble(base: Recipe, members: Sequence[Member], text: Corpus) -> E
     plain = ensemble(base.with_(seeds=tuple(range(len(members)))), text)
 
     def networks(numbers: Sequence[int]) -> Decoder:
-        return _built(base, [members[number] for number in numbers])
+        chosen = [members[number] for number in numbers]
+        decoder = Decoder(base.decoder, [member.weights for member in chosen])
+        decoder.seeds.copy_(torch.tensor([member.dropout & 0x7FFFFFFF for member in chosen], dtype=torch.int32))
+        for place, member in enumerate(chosen):
+            if member.kind == "rounding":
+                _move_by_one_unit(decoder, place, torch.Generator().manual_seed(member.weights))
+        return decoder
 
-    return replace(
-        plain, networks=networks, batch=_reading(base, members, text), measures={"valid": _validation(base, text)}
-    )
-
-
-def _built(base: Recipe, members: Sequence[Member]) -> Decoder:
-    decoder = Decoder(base.decoder, [member.weights for member in members])
-    decoder.seeds.copy_(torch.tensor([member.dropout & 0x7FFFFFFF for member in members], dtype=torch.int32))
-    for place, member in enumerate(members):
-        if member.rounded:
-            _move_by_one_unit(decoder, place, torch.Generator().manual_seed(member.weights))
-    return decoder
+    valid = {"valid": plain.measures["valid"]}
+    return replace(plain, networks=networks, batch=_reading(base, members, text), measures=valid)
 
 
 def _move_by_one_unit(decoder: Decoder, place: int, generator: torch.Generator) -> None:
@@ -130,21 +141,14 @@ def _reading(
     length = base.decoder.context
     read = streams(text.tokens["train"], base.streams).long().to(base.device)
     epoch, last = steps_to_read(read, length), read.shape[1] - 1 - length
-    ahead = torch.tensor([epoch // 2 if member.elsewhere else 0 for member in members], device=base.device)
+    ahead = torch.tensor([epoch // 2 if member.kind == "order" else 0 for member in members], device=base.device)
     within = torch.arange(length, device=base.device)
 
     def batch(step: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         begins = ahead[numbers[0] : numbers[-1] + 1]  # members of a group follow one another
         first = ((begins + step) % epoch * length).clamp(max=last)
         places = first[:, None] + within  # (members, length)
-        return tuple(read[:, places + further].movedim(1, 0).contiguous() for further in (0, 1))  # type: ignore[return-value]
+        inputs, targets = (read[:, places + further].movedim(1, 0).contiguous() for further in (0, 1))
+        return inputs, targets
 
     return batch
-
-
-def _validation(base: Recipe, text: Corpus) -> Callable[[Decoder, Sequence[int]], dict[str, Tensor]]:
-    spoken = streams(text.tokens["valid"], base.valid_streams).long().to(base.device)
-    inputs, targets = (
-        part[: base.valid_sequences].flatten(0, 1).contiguous() for part in windows(spoken, base.decoder.context)
-    )
-    return lambda decoder, numbers: probe.validation(decoder, inputs, targets, cross_entropy)
