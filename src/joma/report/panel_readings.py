@@ -49,8 +49,8 @@ def _nonlinearity(run: Run) -> Panel:
 
 def _higher_layers(run: Run) -> Panel | None:
     """In the second of two layers, the two parts of the way back, from the valley on."""
-    from joma.studies.rebound._cause_networks import TWO, base_name
-    from joma.studies.rebound._cause_record import KINDS, Case, parts, valley_of
+    from joma.studies.rebound.rebound_cause.record import KINDS, Case, parts, valley_of
+    from joma.studies.rebound.rebound_cause.run import TWO, base_name
 
     if TWO not in run.config["layers"]:
         return None

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from joma.claims.contract import NotRun, Progress
+from joma.claims.contract import Progress
 from joma.data.text import Corpus
-from joma.host.devices import lacking
 from joma.measure.rebound import FEWEST_SEEDS
-from joma.recipes.language import LanguageModelConfig, Recipe, ensemble, frequency_loss, recipe
-from joma.recipes.language.allocation import group_names
-from joma.recipes.language.text import remember_corpus
+from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.runs import Run
-from joma.training import Ensemble, train_all
+from joma.training import Ensemble
 
 BLOCK = "values, MLP and norms"
 """Everything in the blocks but queries and keys: values and output matrices, MLPs, norms."""
@@ -47,7 +42,7 @@ not come back, so that frozen embeddings would tell nothing there."""
 
 
 @dataclass(frozen=True)
-class Config(LanguageModelConfig):
+class ReboundCauseConfig(LanguageModelConfig):
     """Models that differ in depth, and where their twins begin."""
 
     vocabulary: int = 80
@@ -78,16 +73,13 @@ class Config(LanguageModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.layers) < 1:
-            raise ValueError(f"layers must be at least 1, got {min(self.layers)}")
         end = min(end_of(self, layers) for layers in self.layers)
-        if not 0 < self.valley < end:
-            raise ValueError(f"valley must lie above 0 and below {end}, where training ends, got {self.valley}")
-        if self.altered and (TWO not in self.layers or max(LATER.values()) * self.valley >= self.steps):
-            raise ValueError(
-                f"altered needs {TWO} among the layers and more than {max(LATER.values()) * self.valley} steps, got "
-                f"layers {', '.join(map(str, self.layers))} and {self.steps} steps"
-            )
+        if self.valley >= end:
+            raise ValueError(f"valley must be below {end}, where training ends, got {self.valley}")
+        least = max(LATER.values()) * self.valley
+        if self.altered and (TWO not in self.layers or least >= self.steps):
+            given = f"layers {', '.join(map(str, self.layers))} and {self.steps} steps"
+            raise ValueError(f"altered needs {TWO} among the layers and more than {least} steps, got {given}")
 
 
 def base_name(layers: int) -> str:
@@ -118,14 +110,9 @@ def valley_of(valley: int, name: str) -> int:
     return valley * {altered_name(change): times for change, times in LATER.items()}.get(name, 1)
 
 
-def end_of(config: Config, layers: int) -> int:
+def end_of(config: ReboundCauseConfig, layers: int) -> int:
     """The last step of networks of this depth."""
     return config.steps if layers <= TWO else config.deep_steps
-
-
-def twins_of(layers: int) -> list[str]:
-    """What is frozen in twins of this depth."""
-    return [frozen for frozen in FROZEN if layers < MANY or frozen == "QK"]
 
 
 def points(valley: int, end: int, every: int) -> tuple[int, ...]:
@@ -137,60 +124,38 @@ def points(valley: int, end: int, every: int) -> tuple[int, ...]:
     return tuple(sorted({*range(0, valley, every), *range(valley, end, 2 * every), end}))
 
 
-def plan(config: Config, text: Corpus) -> dict[str, Recipe]:
+def plan(config: ReboundCauseConfig, text: Corpus) -> dict[str, Recipe]:
     """All networks by their names."""
+
+    def base(layers: int) -> Recipe:
+        every = config.every * (1 if layers <= TWO else 2)
+        plain = recipe(config, text, layers=layers, rates=(config.rate,))
+        return plain.with_(steps=end_of(config, layers), every=every, allocate=config.allocate)
+
     found: dict[str, Recipe] = {}
     for layers in config.layers:
-        found |= _depth(config, text, layers)
-    for change in ALTERED if config.altered else ():
-        found[altered_name(change)] = _altered(change, config, text)
+        one, name = base(layers), base_name(layers)
+        found[name] = one.with_(keep_at=(config.valley,))
+        for frozen, groups in FROZEN.items() if layers in config.twins else ():
+            if layers < MANY or frozen == "QK":
+                twin = one.with_(frozen=groups, branch_of=name, branch_at=config.valley, allocate=0)
+                found[twin_name(name, frozen)] = twin
+    for change, alter in ALTERED.items() if config.altered else ():  # few seeds and points: no verdict hangs on them
+        one = base(TWO)
+        found[altered_name(change)] = alter(one).with_(seeds=one.seeds[:FEWEST_SEEDS], every=2 * one.every)
     return found
 
 
-def _altered(change: str, config: Config, text: Corpus) -> Recipe:
-    """With few seeds and points: no verdict hangs on it."""
-    base = _base(config, text, TWO)
-    return ALTERED[change](base).with_(seeds=base.seeds[:FEWEST_SEEDS], every=2 * base.every)
-
-
-def _base(config: Config, text: Corpus, layers: int) -> Recipe:
-    whole = recipe(config, text, layers=layers, rates=(config.rate,))
-    return whole.with_(
-        steps=end_of(config, layers), every=config.every * (1 if layers <= TWO else 2), allocate=config.allocate
-    )
-
-
-def _depth(config: Config, text: Corpus, layers: int) -> dict[str, Recipe]:
-    base, name = _base(config, text, layers), base_name(layers)
-    leaves = {"branch_of": name, "branch_at": config.valley, "allocate": 0}
-    several = twins_of(layers) if layers in config.twins else []
-    twins = {twin_name(name, frozen): base.with_(frozen=FROZEN[frozen], **leaves) for frozen in several}
-    return {name: base.with_(keep_at=(config.valley,)), **twins}
-
-
-def train_plan(config: Config, text: Corpus, run: Run, progress: Progress) -> None:
-    """Train all networks into the run, measured at their points: loss, entropy, and the parts of its changes."""
-    if gap := lacking(config.device):
-        raise NotRun(str(gap), f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU")
-    remember_corpus(text, run)
+def run(config: ReboundCauseConfig, run: Run, progress: Progress) -> None:
+    """Train all depths and their twins, measured at their points: loss, entropy, and the parts of its changes."""
+    text = corpus(config, progress)
     variants = plan(config, text)
-    for name, variant in variants.items():
-        _remember(run, name, variant, text)
-    trained = {
-        name: _measured(ensemble(variant, text), variant, valley_of(config.valley, name))
-        for name, variant in variants.items()
-    }
-    train_all(trained, run, progress=lambda done, doing: progress(0.95 * done, doing))
 
+    def measured(name: str, plain: Ensemble) -> Ensemble:
+        variant = variants[name]
+        every = points(valley_of(config.valley, name), variant.steps, variant.every)
+        at = tuple(point for point in every if point >= variant.branch_at)
+        return replace(plain, measures={"valid": plain.measures["valid"]}, measure_at=at)
 
-def _remember(run: Run, name: str, variant: Recipe, text: Corpus) -> None:
-    run.keep(f"{name}/rates", lambda: np.array(variant.rates))
-    run.keep(f"{name}/seeds", lambda: np.array(variant.seeds))
-    run.keep(f"{name}/loss by frequency", lambda: frequency_loss(variant, text))
-    if variant.allocate:
-        run.keep(f"{name}/groups", lambda: group_names(variant.decoder))
-
-
-def _measured(whole: Ensemble, variant: Recipe, valley: int) -> Ensemble:
-    at = [point for point in points(valley, variant.steps, variant.every) if point >= variant.branch_at]
-    return replace(whole, measures={"valid": whole.measures["valid"]}, measure_at=tuple(at))
+    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from joma.measure.intervals import Comparison, compare
+from joma.measure.intervals import compare
 from joma.recipes.language_curves import alive, allocated, curve, steps_of
 from joma.runs import Run
-from joma.studies.rebound import _cause_networks as networks
-from joma.studies.rebound._cause_networks import ALTERED, TWO, altered_name, base_name
+from joma.studies.rebound.rebound_cause import run as networks
+from joma.studies.rebound.rebound_cause.run import ALTERED, TWO, altered_name, base_name
 
 Way = Literal["down", "back"]
 
@@ -135,13 +135,10 @@ class Case(NamedTuple):
 
 def _ranges(layers: tuple[int, ...]) -> str:
     """Counted from 1, neighbours together: "2 to 4, 6"."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ", ".join(str(one[0] + 1) if len(one) == 1 else f"{one[0] + 1} to {one[-1] + 1}" for one in runs)
+    first = [layer for layer in layers if layer - 1 not in layers]
+    last = [layer for layer in layers if layer + 1 not in layers]
+    pairs = zip(first, last, strict=True)
+    return ", ".join(f"{low + 1}" if low == high else f"{low + 1} to {high + 1}" for low, high in pairs)
 
 
 def first_layers(run: Run) -> list[Case]:
@@ -162,16 +159,11 @@ def higher_layers(run: Run) -> list[Case]:
     return found
 
 
-def told_parts(run: Run, case: Case, way: Way = "back") -> dict[str, float]:
-    """Means over seeds of what is visible in a case, and of the whole change, for a finding's `beside`."""
-    split = parts_of_way(run, case.base, way)
-    told = {kind: compare(case.mean(split[kind])).value for kind in KINDS if case.mean(split[kind]).any()}
-    return {"change": compare(case.mean(change_of_way(run, case.base, way))).value, **told}
-
-
-def bar(run: Run, case: Case, kind: str, way: Way) -> Comparison:
-    """One part of a way with its interval over seeds; without a kind, the whole change."""
-    return compare(case.mean(parts_of_way(run, case.base, way)[kind] if kind else change_of_way(run, case.base, way)))
+def mean_parts(run: Run, case: Case, way: Way = "back") -> dict[str, float]:
+    """Means over seeds of the whole change of a way, and of its parts that can be seen, for a finding's `details`."""
+    split = {"change": change_of_way(run, case.base, way)} | parts_of_way(run, case.base, way)
+    seen = {kind: case.mean(split[kind]) for kind in ("change", *KINDS)}
+    return {kind: compare(values).value for kind, values in seen.items() if kind == "change" or values.any()}
 
 
 def altered_cases(run: Run) -> list[Case]:
