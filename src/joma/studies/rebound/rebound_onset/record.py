@@ -14,7 +14,7 @@ import numpy as np
 
 from joma.recipes.language_curves import LEARNED, alive, curve, steps_of
 from joma.runs import Run
-from joma.studies.rebound._onset_networks import FACTORS
+from joma.studies.rebound.rebound_onset.run import FACTORS
 
 RISE = 0.05
 """Nats that entropy must come back for its lowest point to be a valley: what single runs of one recipe differ by."""
@@ -24,19 +24,13 @@ FEWEST_LEVELS = 3
 """Of a factor, the base among them: two always lie on a line."""
 
 
-def variants(run: Run) -> dict[int, str]:
-    """The recorded depths and their names."""
-    return {int(layers): f"L{int(layers)}" for layers in run.config["depths"]}
-
-
 def places(run: Run) -> dict[str, tuple[str, int]]:
     """Every layer of every depth, in words: (variant, layer)."""
-    found = {}
-    for layers, name in variants(run).items():
-        for layer in range(layers):
-            words = "one layer" if layers == 1 else f"layer {layer + 1} of {layers}"
-            found[words] = name, layer
-    return found
+    return {
+        "one layer" if layers == 1 else f"layer {layer + 1} of {layers}": (f"L{layers}", layer)
+        for layers in map(int, run.config["depths"])
+        for layer in range(layers)
+    }
 
 
 def first_learned(run: Run, variant: str) -> np.ndarray:
@@ -59,10 +53,6 @@ def valley(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
     low = first + int(entropy[first:].argmin())
     if entropy[0] - entropy[low] < FALLEN or entropy[low:].max() - entropy[low] < RISE:
         return float("nan")
-    return _refined(steps, entropy, low)
-
-
-def _refined(steps: np.ndarray, entropy: np.ndarray, low: int) -> float:
     if low < 2:  # step 0 has no logarithm
         return float(steps[low])
     x, y = np.log(steps[low - 1 : low + 2]), entropy[low - 1 : low + 2]
@@ -137,12 +127,12 @@ def slopes(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
     Levels without a valley are left out; with fewer than `FEWEST_LEVELS` left it is NaN.
     """
-    return np.array([_slope(np.log(values), np.log(seed)) for seed in steps.T])
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    fine = np.isfinite(y)
-    return float(np.polyfit(x[fine], y[fine], 1)[0]) if fine.sum() >= FEWEST_LEVELS else float("nan")
+    found = np.full(steps.shape[1], np.nan)
+    for seed, y in enumerate(np.log(steps.T)):
+        known = np.isfinite(y)
+        if known.sum() >= FEWEST_LEVELS:
+            found[seed] = np.polyfit(np.log(values)[known], y[known], 1)[0]
+    return found
 
 
 def slopes_of_chance(values: np.ndarray, base: np.ndarray) -> np.ndarray:

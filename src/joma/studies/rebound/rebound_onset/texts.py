@@ -12,7 +12,7 @@ from math import exp
 import torch
 from torch import Tensor
 
-from joma.data.text import Corpus, CorpusError, cut_vocabulary
+from joma.data.text import Corpus, CorpusError
 
 
 def flattened(text: Corpus, labels: int, *, seed: int = 0) -> Corpus:
@@ -24,7 +24,11 @@ def flattened(text: Corpus, labels: int, *, seed: int = 0) -> Corpus:
     counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary))
     if labels < len(counts):
         raise CorpusError(f"labels must be at least {len(counts)}, one per word, got {labels}")
-    shares = _shares(counts, _most(counts, labels))
+    low, high = 1, max(1, int(counts.max()))  # the smallest `most` lies between; `high` needs one label per word
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if int(_shares(counts, middle).sum()) <= labels else (middle + 1, high)
+    shares = _shares(counts, high)
     further = len(counts) + (shares - 1).cumsum(0) - (shares - 1)  # where the labels after a word's first begin
     generator = torch.Generator().manual_seed(seed)
 
@@ -38,21 +42,8 @@ def flattened(text: Corpus, labels: int, *, seed: int = 0) -> Corpus:
     return replace(text, vocabulary=(*text.vocabulary, *names), tokens=tokens)
 
 
-def _most(counts: Tensor, labels: int) -> int:
-    low, high = 1, max(1, int(counts.max()))  # `high` needs one label per word
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if int(_shares(counts, middle).sum()) <= labels else (middle + 1, high)
-    return high
-
-
 def _shares(counts: Tensor, most: int) -> Tensor:
     return (-(-counts // most)).clamp(min=1)
-
-
-def cut(text: Corpus, words: int) -> Corpus:
-    """The text with at most so many words."""
-    return cut_vocabulary(text, words) if words < len(text.vocabulary) else text
 
 
 def effective_words(text: Corpus) -> float:

@@ -2,7 +2,7 @@
 
     rate        learning rate
     words       how many words the text is cut to
-    flatness    frequent words split into labels of equal frequency (`_onset_texts.flattened`)
+    flatness    frequent words split into labels of equal frequency (`texts.flattened`)
     embedding   the initial embeddings, multiplied by a number
 
 All levels and seeds of one depth are one ensemble of one shape: a network with fewer words than its table has an output
@@ -21,21 +21,22 @@ value (levels,), what the factor is there; base (factors,), what it is in the ba
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import NotRun, Progress
-from joma.data.text import Corpus, CorpusError, streams, windows
-from joma.host.devices import lacking
+from joma.claims.config import Above, Several
+from joma.claims.contract import Progress
+from joma.data.text import Corpus, CorpusError, streams
 from joma.models.decoder import Decoder
-from joma.recipes.language import Recipe, ensemble
+from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, recipe
 from joma.recipes.language.text import remember_corpus, steps_to_read
+from joma.recipes.language.training import needs_its_device, validation_sequences, with_words
 from joma.runs import Run
-from joma.studies.rebound._onset_texts import by_frequency, cut, effective_words, flattened
+from joma.studies.rebound.rebound_onset.texts import by_frequency, effective_words, flattened
 from joma.training import Ensemble, cross_entropy, train_all
 
 FACTORS = ("rate", "words", "flatness", "embedding")
@@ -44,6 +45,49 @@ NEVER = -1e4
 CLASSES = 4
 GROUPINGS = 8
 AT_ONCE = 100  # validation sequences
+
+
+@dataclass(frozen=True)
+class ReboundOnsetConfig(LanguageModelConfig):
+    """Shallow networks, one base, and levels that differ in one factor."""
+
+    vocabulary: int = 200
+    """Words, or labels, that there is room for; `labels` must fit."""
+    words: int = 50
+    """Words of the base."""
+    width: int = 16
+    mlp: int = 16
+    streams: int = 8
+    length: int = 16
+    sequence: int = 2
+    valid_sequences: int = 3
+    steps: int = 100
+    every: int = 8
+    """The first measuring point; the others follow, each further by the same ratio."""
+    points: int = 14
+    """Measuring points after the untrained network."""
+    depths: tuple[int, ...] = (1,)
+    rate: float = 1e-2
+    """Of the base."""
+    rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (5e-3, 2e-2)
+    fewer_or_more: Annotated[tuple[int, ...], Several(2)] = (20, 200)
+    """Numbers of words that are tried instead."""
+    labels: Annotated[tuple[int, ...], Several(2)] = (60, 90)
+    """Labels that the words are split into, to flatten their frequencies."""
+    scales: Annotated[tuple[float, ...], Several(2), Above(0)] = (0.5, 2.0)
+    """What the initial embeddings are multiplied by."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = max(self.words, *self.fewer_or_more, *self.labels)
+        if most > (room := self.vocabulary):
+            raise ValueError(f"vocabulary must be at least {most}, the most words or labels asked for, got {room}")
+        if min(self.labels) < self.words:
+            raise ValueError(f"labels must be at least {self.words}, one per word, got {min(self.labels)}")
+        bases = {"rates": self.rate, "fewer_or_more": self.words, "labels": self.words, "scales": 1.0}
+        for name, base in bases.items():
+            if base in (tried := getattr(self, name)):
+                raise ValueError(f"{name} must be other values than the base's {base:g}, got {tried}")
 
 
 class Level(NamedTuple):
@@ -66,10 +110,10 @@ class Levels(NamedTuple):
     base: dict[str, float]
 
 
-def levels_of(config: Any, text: Corpus) -> Levels:
+def levels_of(config: ReboundOnsetConfig, text: Corpus) -> Levels:
     """What a config asks for; `text` has as many words as the table."""
-    plain = cut(text, config.words)
-    texts = [plain, *(cut(text, words) for words in config.fewer_or_more)]
+    plain = with_words(text, config.words)
+    texts = [plain, *(with_words(text, words) for words in config.fewer_or_more)]
     texts += [flattened(plain, labels) for labels in config.labels]
     if (most := max(len(one.vocabulary) for one in texts)) > len(text.vocabulary):
         raise CorpusError(f"labels must fit into the {len(text.vocabulary)} words of the text, got {most}")
@@ -84,22 +128,26 @@ def levels_of(config: Any, text: Corpus) -> Levels:
     return Levels(found, texts, base)
 
 
-def train_onset(recipes: dict[str, Recipe], config: Any, text: Corpus, run: Run, progress: Progress) -> None:
-    """Train all levels at every depth into the run. Resumes by itself."""
+def run(config: ReboundOnsetConfig, run: Run, progress: Progress) -> None:
+    """Train all levels and seeds, one ensemble per depth. Resumes by itself."""
+    text = corpus(config, progress)
+    recipes = {f"L{layers}": recipe(config, text, layers=layers, rates=(config.rate,)) for layers in config.depths}
     base = next(iter(recipes.values()))
-    if gap := lacking(base.device):
-        here = "--device cpu" + (" --precision float32" if base.precision != "float32" else "")
-        raise NotRun(str(gap), f"the same command on a machine that has one, or joma run {run.study} with {here}")
+    needs_its_device(base, run)
     remember_corpus(text, run)
     found = levels_of(config, text)
     classes, frequency = by_frequency(found.texts[0], CLASSES, GROUPINGS)
+
+    def frequency_loss(text: Corpus) -> float:
+        """Loss of the words' frequencies in the training text, each counted once more, on the validation text."""
+        counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double() + 1
+        return float(-(counts / counts.sum()).log()[validation_sequences(base, text)[1].cpu()].mean())
+
     run.keep("factor", lambda: np.array([-1 if not one.factor else FACTORS.index(one.factor) for one in found.levels]))
     run.keep("value", lambda: np.array([one.value for one in found.levels]))
     run.keep("base", lambda: np.array([found.base[factor] for factor in FACTORS]))
     run.keep("class frequency", lambda: frequency.numpy())
-    run.keep(
-        "loss by frequency", lambda: np.array([_frequency_loss(base, found.texts[one.text]) for one in found.levels])
-    )
+    run.keep("loss by frequency", lambda: np.array([frequency_loss(found.texts[one.text]) for one in found.levels]))
     for name in recipes:
         run.keep(f"{name}/rates", lambda: np.array([one.rate for one in found.levels]))
         run.keep(f"{name}/seeds", lambda: np.array(base.seeds))
@@ -119,43 +167,28 @@ def measuring_points(first: int, last: int, count: int) -> tuple[int, ...]:
     return (0, *sorted({round(step) for step in np.geomspace(first, last, count).tolist()}))
 
 
-def _frequency_loss(base: Recipe, text: Corpus) -> float:
-    """Loss of the words' frequencies in the training text, each counted once more, on the validation text."""
-    counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double() + 1
-    return float(-(counts / counts.sum()).log()[_spoken(base, text)[1]].mean())
-
-
-def _spoken(base: Recipe, text: Corpus) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the validation text, (sequences, length) each."""
-    parts = windows(streams(text.tokens["valid"], base.valid_streams).long(), base.decoder.context)
-    return tuple(part[: base.valid_sequences].flatten(0, 1) for part in parts)  # type: ignore[return-value]
-
-
 def onset_ensemble(base: Recipe, found: Levels, text: Corpus, classes: Tensor) -> Ensemble:
     """The recipe's ensemble with levels x seeds as members."""
     members = [(level, seed) for level in found.levels for seed in base.seeds]
+    which = [level.text for level, _ in members]
 
     def networks(numbers: Sequence[int]) -> Decoder:
-        return _built(base, found, [members[number] for number in numbers])
+        chosen = [members[number] for number in numbers]
+        decoder = Decoder(base.decoder, [seed for _, seed in chosen])
+        with torch.no_grad():
+            for place, (level, _) in enumerate(chosen):
+                decoder.embedding[place] *= level.scale
+                decoder.out_bias[place, len(found.texts[level.text].vocabulary) :] = NEVER
+        return decoder
 
-    plain = ensemble(base, text)
     return replace(
-        plain,
+        ensemble(base, text),
         members=len(members),
         networks=networks,
-        batch=_reading(base, found, [level.text for level, _ in members]),
+        batch=_reading(base, found, which),
         optimizer=replace(base.optimizer, rate=tuple(level.rate for level, _ in members)),
-        measures={"valid": _validation(base, found, [level.text for level, _ in members], classes)},
+        measures={"valid": _validation(base, found, which, classes)},
     )
-
-
-def _built(base: Recipe, found: Levels, members: Sequence[tuple[Level, int]]) -> Decoder:
-    decoder = Decoder(base.decoder, [seed for _, seed in members])
-    with torch.no_grad():
-        for place, (level, _) in enumerate(members):
-            decoder.embedding[place] *= level.scale
-            decoder.out_bias[place, len(found.texts[level.text].vocabulary) :] = NEVER
-    return decoder
 
 
 def _reading(
@@ -179,12 +212,10 @@ def _validation(
     base: Recipe, found: Levels, which: Sequence[int], classes: Tensor
 ) -> Callable[[Decoder, Sequence[int]], dict[str, Tensor]]:
     """Loss and entropy of every member on its own text; entropy also by the class of the query's word in the base."""
-    spoken = [_spoken(base, text) for text in found.texts]
-    inputs, targets = (torch.stack([parts[i] for parts in spoken]).to(base.device) for i in (0, 1))
-    kinds = torch.arange(CLASSES)
-    weights = (
-        (classes[:, inputs[0].cpu()][..., None] == kinds).double().to(base.device)
-    )  # groupings, seqs, length, classes
+    pairs = zip(*(validation_sequences(base, text) for text in found.texts), strict=True)
+    inputs, targets = (torch.stack(texts) for texts in pairs)  # (texts, sequences, length)
+    of_query = classes[:, inputs[0].cpu()]  # (groupings, sequences, length)
+    weights = (of_query[..., None] == torch.arange(CLASSES)).double().to(base.device)
     text_of = torch.tensor(which, device=base.device)
 
     def measure(decoder: Decoder, numbers: Sequence[int]) -> dict[str, Tensor]:
