@@ -18,8 +18,8 @@ from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language import corpus, recipe
 from joma.recipes.language_curves import curve
 from joma.runs import Run
-from joma.studies.language import _stored_curves, fig6, fig8
-from joma.studies.language._stored_curves import (
+from joma.studies.language import _published
+from joma.studies.language._published import (
     NEAR,
     NOISES,
     SEEDS,
@@ -29,6 +29,8 @@ from joma.studies.language._stored_curves import (
     find_stored,
     near_stored,
 )
+from joma.studies.language.fig6 import study as fig6
+from joma.studies.language.fig8 import study as fig8
 
 
 @pytest.mark.skipif("JOMA_DATA" not in os.environ, reason="needs the data under JOMA_DATA")
@@ -203,7 +205,7 @@ ROW = Distance(2, 1e-4, 0.05, 0.1, 0.9, 0.004, 0.4, 0.06)
 @pytest.fixture
 def near(tmp_path, monkeypatch):
     """The finding on rows of a record, and on (ours, without rises, at the start) of every seed of each, or on none."""
-    config = plain_config(fig6.Config(**SMALL))
+    config = plain_config(fig6.Fig6Config(**SMALL))
     as_the_paper(monkeypatch, config)
 
     def judge(rows, by_seed=None):
@@ -273,7 +275,9 @@ def test_a_seed_that_diverged_has_no_part_in_it(near):
 @pytest.mark.parametrize("study", [fig6, fig8])
 def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, monkeypatch, no_other_text):
     options = {"layers": (1,), "rate": 0.02} if study is fig6 else {"layers": 1, "rates": (0.02, 1e-3, 0.1)}
-    config = study.Config(**SMALL, data=str(tmp_path), seed=3, seeds=4, **options)  # one more than is stored
+    config = (fig6.Fig6Config if study is fig6 else fig8.Fig8Config)(
+        **SMALL, data=str(tmp_path), seed=3, seeds=4, **options
+    )  # one more than is stored
     as_the_paper(monkeypatch, plain_config(config))
     monkeypatch.setattr(fig8, "RESAMPLES", 200)
     (tmp_path / "wikitext-2").symlink_to(data_folder / "wikitext-2")
@@ -296,7 +300,7 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
             for seed, one in enumerate(ours[:3], start=1)
         ]
         (tmp_path / "reference" / "wikitext2_runs.json").write_text(json.dumps(stored))
-        monkeypatch.setattr(_stored_curves, "NOISES", 1e9 if shift < 0.1 else 0.0)  # 0.02 is above 1e-3
+        monkeypatch.setattr(_published, "NOISES", 1e9 if shift < 0.1 else 0.0)  # 0.02 is above 1e-3
         run = changed(first, tmp_path / f"{shift}", lambda name, step, value: value)
         study.run(config, run, silent)  # trained already
         assert run.value("stored")[:, 2] == pytest.approx([shift], abs=1e-6)

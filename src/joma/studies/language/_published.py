@@ -1,8 +1,9 @@
-"""The curves of the runs behind Figures 6 and 8, where they are on this machine: how far ours are from them.
+"""What was published of Figures 6 and 8: their recipe, and the curves of their runs, where these are on this machine.
 
-Only distances are recorded, never the curves themselves: they are not ours to hand on. Under "stored", one `Distance`
-per row, those of mean curves; under "stored by seed", (rows, seeds, 3), those of single runs, each from the stored run
-that began with the same weights: of our curve, of it without its rises, and of it had it stayed where it began.
+Only runs that do not differ from the paper's recipe are held against its numbers. Of the curves only distances are
+recorded, never the curves themselves: they are not ours to hand on. Under "stored", one `Distance` per row, those of
+mean curves; under "stored by seed", (rows, seeds, 3), those of single runs, each from the stored run that began with
+the same weights: of our curve, of it without its rises, and of it had it stayed where it began.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,17 @@ from joma.claims.evidence import at_most
 from joma.claims.verdicts import by_effect, not_run
 from joma.data.errors import CorpusError
 from joma.measure.intervals import Comparison, compare
+from joma.recipes.language import PAPER
 from joma.recipes.language_curves import alive, best_loss, curve, steps_of
 from joma.runs import Run
-from joma.studies.language._as_the_paper import differs, not_wikitext_2
 
+AS_THE_PAPER = {
+    **{name: value for name, value in PAPER.items() if name not in ("device", "precision", "every", "seed")},
+    "heads": 1, "dropout": 0.2, "valid_streams": 10, "length": 35, "clip": 0.5, "renew_each_epoch": True, "decay": 1.0,
+}  # fmt: skip
+"""What must not be changed if results are to be compared with the paper's numbers."""
+SIZES = (28_782, 2_049_990, 214_417)
+"""Words of WikiText-2, tokens to train on, tokens to validate."""
 SEEDS = {1: 3, 2: 4, 3: 5}
 """The stored runs number their seeds from 1; their first entropies, equal to ours to five digits, say that the weights
 were drawn after torch.manual_seed(3), (4) and (5). Where ours were trained with those, only those are compared:
@@ -35,6 +43,25 @@ NEARER = NEAR / 2  # by so much a single run must be nearer than its control; a 
 NOISES = 2.0  # elsewhere: so many times what the stored curves' own seeds would make two means differ
 
 Stored = list[dict[str, Any]]
+
+
+def differs(config: Mapping[str, Any], **changes: Any) -> str:
+    """In what a recorded config differs from the paper's recipe, in words; empty if in nothing.
+
+    changes: what else is wanted, or wanted otherwise.
+    """
+    wanted = AS_THE_PAPER | changes
+    found = [f"{name} is {config[name]}, not {value}" for name, value in wanted.items() if config[name] != value]
+    return found[0] + (f" (and {len(found) - 1} more options differ)" if found[1:] else "") if found else ""
+
+
+def not_wikitext_2(run: Run) -> str:
+    """Why a run's text, in a folder of that name, is not WikiText-2; empty if it is."""
+    words, train, valid = (int(size) for size in run.value("corpus/sizes"))
+    if (words, train, valid) == SIZES:
+        return ""
+    wanted = f"{SIZES[0]} and {SIZES[1]} + {SIZES[2]}"
+    return f"the text is not WikiText-2: it has {words} words and {train} + {valid} tokens instead of {wanted}"
 
 
 class Distance(NamedTuple):
@@ -116,7 +143,7 @@ def distances(run: Run, variants: dict[str, int], stored: Stored) -> np.ndarray:
 def distances_by_seed(run: Run, variants: dict[str, int], stored: Stored) -> np.ndarray:
     """(rows, seeds, 3) with the rows of `distances`; NaN for seeds that have no part in it."""
     rows = [_by_seed(run, *one) for one in _compared(run, variants, stored)]
-    return np.array(rows).reshape(len(rows), -1, 3) if rows else np.zeros((0, 0, 3))
+    return np.array(rows) if rows else np.zeros((0, 0, 3))
 
 
 def _compared(run: Run, variants: dict[str, int], stored: Stored) -> Iterator[tuple[str, int, float, Stored]]:
@@ -192,31 +219,29 @@ def near_stored(claim: Claim, run: Run) -> Finding:
         f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ (95 %). Mean "
         f"curves are within {NEAR:g} nats; above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
     )
-    if why := _untold(run):
-        return not_run(claim, expected, *why)
-    rows = [Distance(*row) for row in run.value("stored")]
-    by_seed = run.value("stored by seed") if "stored by seed" in run else [None] * len(rows)
-    names = [f"L = {row.layers:.0f}, rate {row.rate:g}" for row in rows]
-    return by_effect(
-        claim,
-        {name: _nearer(row, seeds) for name, row, seeds in zip(names, rows, by_seed, strict=True)},
-        expected=expected,
-        what="distance of the control minus our distance",
-        size=[at_most("largest distance of a mean curve beyond what is allowed", _largest_excess(rows), 0.0, "nats")],
-        details={name: _numbers(row) for name, row in zip(names, rows, strict=True)} | _losses(rows),
-    )
-
-
-def _untold(run: Run) -> tuple[str, str] | None:
-    """Why a record tells nothing of the stored curves, and the command that would; None if it does."""
     command = f"JOMA_DATA=FOLDER joma verify {run.study} --scale paper"
     if reason := differs(run.config) or not_wikitext_2(run):
-        return reason, command
+        return not_run(claim, expected, reason, command)
     if "stored" not in run:  # a finished run is taken as it is
-        return "the data folder has no reference/wikitext2_runs.json", f"{command} --fresh"
-    if not len(run.value("stored")):
-        return "reference/wikitext2_runs.json has no curves of these depths, rates and measuring points", command
-    return None
+        reason = "the data folder has no reference/wikitext2_runs.json"
+        return not_run(claim, expected, reason, f"{command} --fresh")
+    stored = [Distance(*row) for row in run.value("stored")]
+    rows = {f"L = {row.layers:.0f}, rate {row.rate:g}": row for row in stored}
+    if not rows:
+        reason = "reference/wikitext2_runs.json has no curves of these depths, rates and measuring points"
+        return not_run(claim, expected, reason, command)
+    by_seed = run.value("stored by seed") if "stored by seed" in run else [None] * len(rows)
+    excess = float(np.max([row.rms - row.allowed for row in rows.values()]))  # NaN if one is
+    losses = [row.loss for row in rows.values() if math.isfinite(row.loss)]
+    return by_effect(
+        claim,
+        {name: _nearer(row, seeds) for (name, row), seeds in zip(rows.items(), by_seed, strict=True)},
+        expected=expected,
+        what="distance of the control minus our distance",
+        size=[at_most("largest distance of a mean curve beyond what is allowed", excess, 0.0, "nats")],
+        details={name: _numbers(row) for name, row in rows.items()}
+        | ({"best validation losses": {"largest distance": max(losses)}} if losses else {}),
+    )
 
 
 def _nearer(row: Distance, seeds: np.ndarray | None) -> Comparison:
@@ -228,10 +253,6 @@ def _nearer(row: Distance, seeds: np.ndarray | None) -> Comparison:
     return min(map(compare, controls), key=lambda one: one.value)
 
 
-def _largest_excess(rows: list[Distance]) -> float:
-    return float(np.max([row.rms - row.allowed for row in rows]))  # NaN if one is
-
-
 def _numbers(row: Distance) -> dict[str, float]:
     found = {
         "distance of the mean curves": row.rms,
@@ -240,8 +261,3 @@ def _numbers(row: Distance) -> dict[str, float]:
         "distance of published curves from our start": row.untrained,
     }
     return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def _losses(rows: list[Distance]) -> dict[str, dict[str, float]]:
-    off = [row.loss for row in rows if math.isfinite(row.loss)]
-    return {"best validation losses": {"largest distance": max(off)}} if off else {}
