@@ -14,8 +14,7 @@ import numpy as np
 from joma.measure.intervals import compare
 from joma.recipes.language_curves import alive, allocated, curve, steps_of
 from joma.runs import Run
-from joma.studies.rebound.rebound_cause import run as networks
-from joma.studies.rebound.rebound_cause.run import ALTERED, TWO, altered_name, base_name
+from joma.studies.rebound.rebound_cause.run import ALTERED, TWO, altered_name, base_name, valley_at
 
 Way = Literal["down", "back"]
 
@@ -61,7 +60,7 @@ def bases(run: Run) -> list[str]:
 
 def valley_of(run: Run, variant: str) -> int:
     """The step at which its way back begins."""
-    return networks.valley_of(int(run.config["valley"]), variant)
+    return valley_at(int(run.config["valley"]), variant)
 
 
 def parts(run: Run, variant: str) -> dict[str, np.ndarray]:

@@ -101,10 +101,10 @@ def altered_name(change: str) -> str:
     return f"{base_name(TWO)}, {change}"
 
 
-def valley_of(valley: int, name: str) -> int:
+def valley_at(valley: int, name: str) -> int:
     """The step at which the way back of a network begins, where that of the bases begins at `valley`.
 
-    >>> valley_of(2_000, "2 layers"), valley_of(2_000, "2 layers, no MLP")
+    >>> valley_at(2_000, "2 layers"), valley_at(2_000, "2 layers, no MLP")
     (2000, 6000)
     """
     return valley * {altered_name(change): times for change, times in LATER.items()}.get(name, 1)
@@ -153,7 +153,7 @@ def run(config: ReboundCauseConfig, run: Run, progress: Progress) -> None:
 
     def measured(name: str, plain: Ensemble) -> Ensemble:
         variant = variants[name]
-        every = points(valley_of(config.valley, name), variant.steps, variant.every)
+        every = points(valley_at(config.valley, name), variant.steps, variant.every)
         at = tuple(point for point in every if point >= variant.branch_at)
         return replace(plain, measures={"valid": plain.measures["valid"]}, measure_at=at)
 
