@@ -49,8 +49,8 @@ def _nonlinearity(run: Run) -> Panel:
 
 def _higher_layers(run: Run) -> Panel | None:
     """In the second of two layers, the two parts of the way back, from the valley on."""
-    from joma.studies.rebound._cause_networks import TWO, base_name
-    from joma.studies.rebound._cause_record import KINDS, Case, parts, valley_of
+    from joma.studies.rebound.rebound_cause.record import KINDS, Case, parts, valley_of
+    from joma.studies.rebound.rebound_cause.run import TWO, base_name
 
     if TWO not in run.config["layers"]:
         return None
@@ -72,8 +72,7 @@ def _higher_layers(run: Run) -> Panel | None:
 
 def _theorem_1(run: Run) -> Panel | None:
     """Skill at every step, over all networks, as the claim counts it."""
-    from joma.studies.rebound._forecast_reading import skill_by_step, variants_of
-    from joma.studies.rebound._forecast_scores import CONTROLS, THEOREM
+    from joma.studies.rebound.forecast.record import CONTROLS, THEOREM, skill_by_step, variants_of
 
     everyone = [name for variants in variants_of(run).values() for name in variants]
     if not everyone:
