@@ -31,35 +31,30 @@ def descend(inner: Tensor, facts: int, steps: int, trained: str) -> Tensor:
     first, second = torch.arange(2 * facts).reshape(facts, 2).unbind(-1)
     c = inner.new_zeros(len(inner), facts, inner.shape[-1])
     back = torch.zeros_like(c)
+
+    def said(start: Tensor) -> Tensor:
+        """(draws, facts, tokens): ln p after the tokens u that facts start with, from logits u^T theta w."""
+        logits = inner[:, start][..., first] @ c @ inner
+        if trained == "both":
+            logits = logits + inner[:, start][..., second] @ back @ inner
+        if trained == "symmetric":
+            logits = (logits + inner[:, start] @ c.mT @ inner[:, first]) / 2
+        return torch.log_softmax(logits, -1)
+
+    def loss(log_p: Tensor, answer: Tensor) -> Tensor:
+        return -log_p[:, torch.arange(facts), answer].mean(-1)
+
+    def push(log_p: Tensor, answer: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(answer, log_p.shape[-1]) - log_p.exp()
+
     path = []
     for _ in range(steps + 1):
-        ahead = torch.log_softmax(_logits(inner, first, first, second, c, back, trained), -1)
-        reverse = torch.log_softmax(_logits(inner, second, first, second, c, back, trained), -1)
-        path.append(torch.stack([_loss(ahead, second), _loss(reverse, first)]))
-        c = c + _push(ahead, second)
+        ahead, reverse = said(first), said(second)
+        path.append(torch.stack([loss(ahead, second), loss(reverse, first)]))
+        c = c + push(ahead, second)
         if trained == "both":
-            back = back + _push(reverse, first)
+            back = back + push(reverse, first)
     return torch.stack(path, -1)
-
-
-def _logits(
-    inner: Tensor, start: Tensor, first: Tensor, second: Tensor, c: Tensor, back: Tensor, trained: str
-) -> Tensor:
-    """(draws, facts, tokens): u^T theta w for the tokens u that facts start with, read in either direction."""
-    logits = inner[:, start][..., first] @ c @ inner
-    if trained == "both":
-        return logits + inner[:, start][..., second] @ back @ inner
-    if trained == "symmetric":
-        return (logits + inner[:, start] @ c.mT @ inner[:, first]) / 2
-    return logits
-
-
-def _loss(log_p: Tensor, answer: Tensor) -> Tensor:
-    return -log_p[:, torch.arange(len(answer)), answer].mean(-1)
-
-
-def _push(log_p: Tensor, answer: Tensor) -> Tensor:
-    return torch.nn.functional.one_hot(answer, log_p.shape[-1]) - log_p.exp()
 
 
 def powers(inner: Tensor, facts: int, steps: int, kinds: Sequence[str]) -> Tensor:
