@@ -6,9 +6,10 @@ python docs/reversal_table.py results/reversal-decoder/reversal-decoder.sqlite
 import sys
 
 from joma.runs import Run
-from joma.studies.reversal import chain_of_thought_decoder, reversal_decoder
+from joma.studies.reversal.chain_of_thought_decoder import run as chain_of_thought_decoder
+from joma.studies.reversal.reversal_decoder import record as reversal_decoder
 
-TABLES = {study.STUDY.name: study for study in (reversal_decoder, chain_of_thought_decoder)}
+TABLES = {"reversal-decoder": reversal_decoder, "chain-of-thought-decoder": chain_of_thought_decoder}
 
 
 def main() -> None:

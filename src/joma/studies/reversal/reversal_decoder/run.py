@@ -4,47 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from joma.data.facts import Reversals, reversals
+from joma.claims.config import Several
+from joma.claims.contract import Progress
+from joma.data.facts import reversals
 from joma.data.statements import Statements
-from joma.models.decoder import Decoder, DecoderConfig, Embeddings
-from joma.studies.reversal._decoder_examples import (
-    RANKS,
-    Examples,
-    Objective,
-    answers,
-    asked,
-    crossed,
-    masked,
-    means,
-    ranks,
-    trained,
-)
-from joma.studies.reversal._decoder_judging import layers_of
-from joma.studies.reversal._decoder_networks import (
+from joma.models.decoder import Decoder, Embeddings
+from joma.runs import Run
+from joma.studies.reversal._decoders import (
     EXTRA,
+    Learner,
     Lesson,
     Measure,
-    Members,
+    Networks,
     Training,
-    check_depths,
     gpt2,
+    layers_of,
+    train_conditions,
 )
-from joma.training import Ensemble
+from joma.studies.reversal._examples import Examples, Objective, asked, crossed, masked, trained
 
 KINDS = ("trained", "one way", "reverse", "shuffled reverse", "unseen", "added reverse", "other end")
 """Statements that are asked. added reverse: of the one-way pairs whose reverse is taught in one condition. other end:
 the first entity of a one-way statement, masked; only networks that read both sides are asked for it."""
 RANKED = ("one way", "reverse")
+MOST = 60
+"""Statements that are ranked against one another: as many as the authors' experiment tests."""
 SHOWN = 16
 """Pairs whose logits are recorded one by one."""
 BASE = "as published"
 LONG = "trained longer"
-CURES = {
+CURES: dict[str, dict[str, Any]] = {
     BASE: {},
     "no pair both ways": {"both": 0.0},
     "half the reverses": {"added": 0.5},
@@ -53,14 +47,14 @@ CURES = {
     "read backwards": {"backwards": True},
     "any order": {"objective": "any order"},
     "fill the end": {"objective": "fill the end"},
-}  # type: dict[str, dict[str, Any]]
+}
 """What is changed in each condition. `fill the end` is the control of `any order`: the same network, reading both
 sides, which is asked for the last entity only. `other identities` is that of `identities`: `A is A'` with the name of
 another entity, so that every entity is an answer as often, and nothing says that it is itself."""
 
 
 @dataclass(frozen=True)
-class Config(Training):
+class ReversalDecoderConfig(Training):
     """Facts in both directions, and some in one direction only, taught to decoders of several depths.
 
     The facts are those of the authors' experiment, in small: 200 pairs of 400 entities there, 70 % of the pairs in
@@ -70,7 +64,7 @@ class Config(Training):
     pairs: int = 24
     both: float = 0.7
     """Share of pairs that train in both directions."""
-    depths: tuple[int, ...] = (1, 2)
+    depths: Annotated[tuple[int, ...], Several()] = (1, 2)
     """Layers."""
     rates: tuple[float, ...] = (0.015, 0.015)
     """Learning rate of every depth."""
@@ -89,7 +83,7 @@ class Config(Training):
             raise ValueError(f"long must be more than {self.steps}, the steps of the others, got {self.long}")
         if max(self.slower, default=0.0) >= min(self.rates, default=1.0):
             raise ValueError(f"slower must be rates below {min(self.rates)}, that of the others, got {self.slower}")
-        check_depths(self.depths, self.rates, self.cured, "cured")
+        self.check_depths(self.depths, self.rates, cured=self.cured)
         if 1 not in self.entities or not set(self.entities) <= {1, 2, 3}:
             raise ValueError(f"entities must hold 1, and 2 or 3 at most, got {self.entities}")
         if not 0 < self.both < 1 or round((1 - self.both) * self.pairs) < 4:
@@ -100,11 +94,9 @@ class Config(Training):
 
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Learner):
     """What a network learns, and its shape."""
 
-    name: str
-    layers: int
     entity: int = 1
     embeddings: Embeddings = "learned"
     both: float | None = None
@@ -119,13 +111,14 @@ class Condition:
 
     @property
     def group(self) -> str:
-        """Networks of one group have one shape and are one ensemble."""
-        reads = "" if self.objective == "next" else ", both sides"
-        words = "" if self.entity == 1 else f", {self.entity} tokens"
-        frozen = "" if self.embeddings == "learned" else f", {self.embeddings}"
-        untied = "" if self.tied else ", untied"
-        long = ", long" if self.long else ""
-        return f"{layers_of(self.layers)}{words}{frozen}{untied}{reads}{long}"
+        changed = {
+            f", {self.entity} tokens": self.entity > 1,
+            f", {self.embeddings}": self.embeddings != "learned",
+            ", untied": not self.tied,
+            ", both sides": self.objective != "next",
+            ", long": self.long,
+        }
+        return layers_of(self.layers) + "".join(name for name, here in changed.items() if here)
 
 
 def conditions(config: Mapping[str, Any]) -> list[Condition]:
@@ -142,22 +135,12 @@ def conditions(config: Mapping[str, Any]) -> list[Condition]:
 class Taught:
     """The facts of one seed under one condition."""
 
-    def __init__(self, config: Config, condition: Condition, seed: int) -> None:
+    def __init__(self, config: ReversalDecoderConfig, condition: Condition, seed: int) -> None:
         both = config.both if condition.both is None else condition.both
         self.condition, self.seed = condition, seed
         self.published = reversals(config.pairs, both=both, entity=condition.entity, seed=1000 * config.seed + seed)
         self.facts = self.published.with_reverses(condition.added)
         self.relation_is, self.mask = self.facts.vocabulary, self.facts.vocabulary + 1
-
-    @property
-    def vocabulary(self) -> int:
-        """With the tokens that are not of the facts."""
-        return self.facts.vocabulary + EXTRA
-
-    @property
-    def length(self) -> int:
-        """Of what is read."""
-        return 2 * self.condition.entity + (0 if self.condition.objective == "next" else 1)
 
     def statements(self) -> Statements:
         """All that trains."""
@@ -173,116 +156,58 @@ class Taught:
         said = every if self.condition.identity == "own" else every.roll(1, 0)
         return Statements(torch.cat([every, relation, said], 1), self.condition.entity)
 
-    def asked(self, statements: Statements) -> Examples:
-        return asked(statements, self.condition.objective, self.mask)
+    def added(self) -> Statements:
+        """Reverses that this condition trains and the published one does not."""
+        added = (self.facts.both & ~self.published.both)[~self.published.both]
+        return Statements(self.published.test.tokens[added], self.facts.entity)
 
     def lesson(self) -> Lesson:
-        facts = self.facts
-        count = len(self.published.test)
+        facts, objective = self.facts, self.condition.objective
         questions = {
             "trained": facts.train,
             "one way": facts.one_way,
             "reverse": facts.test,
             "shuffled reverse": facts.shuffled(self.seed),
-            "unseen": Statements(facts.unseen.tokens[:count], facts.entity),
-            "added reverse": self._added(),
+            "unseen": Statements(facts.unseen.tokens[: len(self.published.test)], facts.entity),
+            "added reverse": self.added(),
         }
-        examples = {kind: self.asked(statements) for kind, statements in questions.items()}
+        examples = {kind: asked(statements, objective, self.mask) for kind, statements in questions.items()}
+        # a causal decoder has no other end, and is asked nothing
+        nothing = Examples(facts.test.prompt[:0], facts.test.prompt[:0])
+        end = nothing if objective == "next" else masked(facts.one_way, self.mask, end=False)
+        ranked = {kind: Statements(questions[kind].tokens[:MOST], facts.entity) for kind in RANKED}
         return Lesson(
             self.seed,
-            trained(self.statements(), self.condition.objective, self.mask),
-            examples | {"other end": self._other_end()} | {f"rank {kind}": self._crossed(kind) for kind in RANKED},
+            trained(self.statements(), objective, self.mask),
+            examples | {"other end": end},
+            {kind: (asked(crossed(one), objective, self.mask), one.prompt[:, -1]) for kind, one in ranked.items()},
         )
 
-    def _added(self) -> Statements:
-        """Reverses that this condition trains and the published one does not."""
-        added = (self.facts.both & ~self.published.both)[~self.published.both]
-        return Statements(self.published.test.tokens[added], self.facts.entity)
 
-    def _other_end(self) -> Examples:
-        """Of a causal decoder, which has no other end, nothing."""
-        if self.condition.objective == "next":
-            return Examples(*(part[:0] for part in (self.facts.test.prompt, self.facts.test.prompt)))
-        return masked(self.facts.one_way, self.mask, end=False)
-
-    def _crossed(self, kind: str) -> Examples:
-        return self.asked(crossed(ranked(self.facts, kind)))
-
-
-def ranked(facts: Reversals, kind: str) -> Statements:
-    """Statements of which every prompt is asked for every answer."""
-    statements = facts.one_way if kind == "one way" else facts.test
-    return Statements(statements.tokens[:MOST], statements.answer)
-
-
-MOST = 60
-"""Statements that are ranked against one another: as many as the authors' experiment tests."""
-
-
-class Networks:
+class FactNetworks(Networks):
     """All networks of one group."""
 
-    def __init__(self, config: Config, group: Sequence[Condition]) -> None:
+    def __init__(self, config: ReversalDecoderConfig, group: Sequence[Condition]) -> None:
         self.taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
-        first = self.taught[0]
-        usual = config.rates[config.depths.index(group[0].layers)]
-        self.rates = [usual if one.condition.rate is None else one.condition.rate for one in self.taught]
-        lessons = [one.lesson() for one in self.taught]
-        self.members = Members(config, self._shape(config, first), lessons, config.long if group[0].long else 0)
-        self.alike = {kind: self._same_relation(kind).to(config.device) for kind in RANKED}
-        self.pictured = group[0].group == "1 layer"
-
-    @staticmethod
-    def _shape(config: Config, first: Taught) -> DecoderConfig:
-        condition = first.condition
-        return gpt2(
+        first, usual = group[0], config.rates[config.depths.index(group[0].layers)]
+        shape = gpt2(
             config,
-            layers=condition.layers,
-            vocabulary=first.vocabulary,
-            context=first.length,
-            embeddings=condition.embeddings,
-            causal=condition.objective == "next",
-            tied=condition.tied,
+            layers=first.layers,
+            vocabulary=self.taught[0].facts.vocabulary + EXTRA,
+            context=2 * first.entity + (first.objective != "next"),
+            embeddings=first.embeddings,
+            causal=first.objective == "next",
+            tied=first.tied,
         )
-
-    def _same_relation(self, kind: str) -> Tensor:
-        """(members, n, n), padded: which prompts have the relation of which."""
-        all_of_them = [ranked(one.facts, kind).tokens[:, one.condition.entity] for one in self.taught]
-        size = max(map(len, all_of_them))
-        alike = torch.zeros(len(all_of_them), size, size, dtype=torch.bool)
-        for mine, relations in zip(alike, all_of_them, strict=True):
-            mine[: len(relations), : len(relations)] = relations[:, None] == relations
-        return alike
+        rates = [usual if one.condition.rate is None else one.condition.rate for one in self.taught]
+        lessons = [one.lesson() for one in self.taught]
+        super().__init__(config, shape, lessons, rates, config.long if first.long else None)
+        self.pictured = first.group == "1 layer"
 
     @property
     def measures(self) -> dict[str, Measure]:
-        found: dict[str, Measure] = {"facts": self.facts, "rank": self.rank}
-        return found | {"matrix": self.matrices} if self.pictured else found
-
-    @property
-    def ensemble(self) -> Ensemble:
-        return self.members.ensemble(self.rates, self.measures)
-
-    def facts(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Mean probability, accuracy and log probability of every kind, (members, kinds) each."""
-        return means(decoder, {kind: self.members.questions[kind] for kind in KINDS}, members)
-
-    def rank(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Shares of rivals beaten and of prompts whose right answer beats all, (members, kinds that are ranked)."""
-        found = []
-        for kind in RANKED:
-            log, _ = answers(decoder, *self.members.questions[f"rank {kind}"].of_members(members))
-            found.append(ranks(self._square(log, kind, members), self.alike[kind][list(members)]))
-        return {name: torch.stack(part, -1).float() for name, part in zip(RANKS, zip(*found, strict=True), strict=True)}
-
-    def _square(self, log: Tensor, kind: str, members: Sequence[int]) -> Tensor:
-        """(members, n, n) of rows that follow one another, where members have more or fewer of them."""
-        size = self.alike[kind].shape[-1]
-        square = log.new_zeros(len(members), size, size)
-        for mine, row, member in zip(square, log, members, strict=True):
-            own = len(ranked(self.taught[member].facts, kind))
-            mine[:own, :own] = row[: own * own].view(own, own)
-        return square
+        """With logits between entities, of networks of one layer."""
+        return super().measures | ({"matrix": self.matrices} if self.pictured else {})
 
     def matrices(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         """Logits between the entities of one-way pairs, (members, 2n, 2n): first the trained subjects, then answers.
@@ -291,18 +216,12 @@ class Networks:
         in the row, which looks at that in the column, which stands before it; mean over heads.
         """
         # pairs that are one way as published, for every condition: only BASE, the first one, is ever looked at
-        sides = [self._sides(self.taught[self.taught[member].seed]) for member in members]
-        entities, relations = (torch.stack(part).to(self.members.order.device) for part in zip(*sides, strict=True))
-        said = decoder(torch.stack([entities, relations], -1))[:, :, -1]
-        logits = said.gather(-1, entities[:, None].expand(-1, entities.shape[1], -1))
+        some = [self.taught[self.taught[member].seed].facts for member in members]
+        both = [torch.cat([facts.one_way.tokens[:SHOWN], facts.test.tokens[:SHOWN]]) for facts in some]
+        prompts = torch.stack(both).to(self.order.device)[..., :2]  # an entity and the relation that it is asked with
+        entities = prompts[..., 0]
+        logits = decoder(prompts)[:, :, -1].gather(-1, entities[:, None].expand(-1, entities.shape[1], -1))
         return {"logits": logits, "attention": _attention(decoder, entities)}
-
-    @staticmethod
-    def _sides(taught: Taught) -> tuple[Tensor, Tensor]:
-        """Entities and the relation that each is asked with: subjects of one-way statements, then their answers."""
-        facts = taught.facts
-        both = torch.cat([facts.one_way.tokens[:SHOWN], facts.test.tokens[:SHOWN]])
-        return both[:, 0], both[:, 1]
 
 
 def _attention(decoder: Decoder, entities: Tensor) -> Tensor:
@@ -317,3 +236,8 @@ def _attention(decoder: Decoder, entities: Tensor) -> Tensor:
 
     decoder.features(torch.stack([keys, queries], -1).flatten(1, 2), look=look)
     return seen[0].view(-1, count, count)
+
+
+def run(config: ReversalDecoderConfig, run: Run, progress: Progress) -> None:
+    """Train all conditions; those of one shape are one ensemble."""
+    train_conditions(config, conditions(vars(config)), FactNetworks, run, progress)

@@ -1,8 +1,9 @@
 """The claims of `reversal-decoder`, and which effects matter, stated before the run."""
 
+from functools import partial
+
 from joma.claims.claim import Claim
 
-NAME = "reversal-decoder"
 GAP = 0.5  # of a probability: a curse is a gap of half of all answers
 GAIN = 0.05  # of a probability: a cure that answers fewer than one reverse in twenty is none
 CURED = 0.5  # of a probability: half of all reverses
@@ -13,12 +14,13 @@ NATS = 1.0  # of a logit: a factor e in the odds
 SHARE = 0.1  # of asymmetry, from 0 to 1
 SPREAD = 0.5  # of the standard deviation of attention logits
 
-CURSE = Claim(
+_curse = partial(Claim, source="Reversal Thm 3", matters=GAP, unit="%")
+_trace = partial(Claim, source="Reversal Thm 3", matters=ORDER, unit="%", ceiling=1.0)
+_cure = partial(Claim, source="Reversal Thm 3", matters=GAIN, unit="%", ceiling=1.0)
+
+CURSE = _curse(
     "reverse-no-better-than-uniform",
-    "Reversal Thm 3",
-    "A decoder that answers A -> B almost perfectly answers the untrained B <- A no better than a uniform guess.",
-    matters=GAP,
-    unit="%",
+    says="A decoder that answers A -> B almost perfectly answers the untrained B <- A no better than a uniform guess.",
     uses=("reversal/reverse-is-a-guess",),
 )
 LOSS = Claim(
@@ -31,27 +33,18 @@ LOSS = Claim(
 )
 """Added when the first record at paper scale had been seen: there a few reverses are known and lift the mean
 probability, while the mean loss is far above uniform."""
-DEPTHS = Claim(
+DEPTHS = _curse(
     "curse-at-every-depth",
-    "Reversal Thm 3",
-    "The theorem is about one layer. Tested here: is there a curse at every depth?",
-    matters=GAP,
-    unit="%",
+    says="The theorem is about one layer. Tested here: is there a curse at every depth?",
     uses=("reversal-decoder/reverse-no-better-than-uniform",),
 )
-FROZEN = Claim(
+FROZEN = _curse(
     "curse-with-frozen-embeddings",
-    "Reversal Thm 3",
-    "The theorem takes embeddings as fixed. Tested here: is there a curse with frozen embeddings?",
-    matters=GAP,
-    unit="%",
+    says="The theorem takes embeddings as fixed. Tested here: is there a curse with frozen embeddings?",
 )
-ENTITIES = Claim(
+ENTITIES = _curse(
     "curse-with-long-entities",
-    "Reversal Thm 3",
-    "The theorem takes an entity as one token. Tested here: is there a curse with entities of several tokens?",
-    matters=GAP,
-    unit="%",
+    says="The theorem takes an entity as one token. Tested here: is there a curse with entities of several tokens?",
 )
 TRACE = Claim(
     "no-trace-of-the-reverse",
@@ -62,74 +55,45 @@ TRACE = Claim(
     unit="%",
     uses=("reversal-decoder/reverse-no-better-than-uniform",),
 )
-OTHERS = Claim(
+OTHERS = _trace(
     "other-pairs-both-ways",
-    "Reversal Thm 3",
-    "Whatever else is trained, an untrained reverse stays unlikely. Tested here: does training other pairs in both "
-    "directions teach a decoder to reverse?",
-    matters=ORDER,
-    unit="%",
-    ceiling=1.0,
+    says="Whatever else is trained, an untrained reverse stays unlikely. Tested here: does training other pairs in "
+    "both directions teach a decoder to reverse?",
 )
-SHARED = Claim(
+SHARED = _trace(
     "trace-needs-shared-embeddings",
-    "Reversal Thm 3",
-    "The theorem has no embeddings. Tested here: is a trace of the reverse carried by learned embeddings that input "
-    "and output share?",
-    matters=ORDER,
-    unit="%",
-    ceiling=1.0,
+    says="The theorem has no embeddings. Tested here: is a trace of the reverse carried by learned embeddings that "
+    "input and output share?",
     uses=("reversal-decoder/no-trace-of-the-reverse",),
 )
-RATE = Claim(
+RATE = _trace(
     "trace-grows-with-the-rate",
-    "Reversal Thm 3",
-    "The theorem is about a small learning rate. Tested here: does a larger rate, as in the authors' experiment, leave "
-    "more of a trace?",
-    matters=ORDER,
-    unit="%",
-    ceiling=1.0,
+    says="The theorem is about a small learning rate. Tested here: does a larger rate, as in the authors' experiment, "
+    "leave more of a trace?",
     uses=("reversal-decoder/no-trace-of-the-reverse",),
 )
-LONGER = Claim(
+LONGER = _curse(
     "longer-training-does-not-help",
-    "Reversal Thm 3",
-    "At all later times the reverse stays at the uniform guess: the curse is there after longer training.",
-    matters=GAP,
-    unit="%",
+    says="At all later times the reverse stays at the uniform guess: the curse is there after longer training.",
     uses=("reversal-decoder/reverse-no-better-than-uniform",),
 )
-OWN = Claim(
+OWN = _cure(
     "reversed-statements",
-    "Reversal Thm 3",
-    "A statement that is trained is answered: the reverse is known where it is taught itself.",
-    matters=GAIN,
-    unit="%",
-    ceiling=1.0,
+    says="A statement that is trained is answered: the reverse is known where it is taught itself.",
 )
-IDENTITY = Claim(
+IDENTITY = _cure(
     "identity-statements",
-    "Reversal Thm 3",
-    "Only trained statements are learned. Tested here: do statements 'A is A' let a decoder answer untrained reverses?",
-    matters=GAIN,
-    unit="%",
-    ceiling=1.0,
+    says="Only trained statements are learned. Tested here: do statements 'A is A' let a decoder answer untrained "
+    "reverses?",
 )
-BACKWARDS = Claim(
+BACKWARDS = _cure(
     "text-read-backwards",
-    "Reversal Thm 3",
-    "Only the trained direction is learned. Tested here: is the curse cured by training text that is read backwards?",
-    matters=GAIN,
-    unit="%",
-    ceiling=1.0,
+    says="Only the trained direction is learned. Tested here: is the curse cured by training text that is read "
+    "backwards?",
 )
-ANY = Claim(
+ANY = _cure(
     "any-order-objective",
-    "Reversal Thm 3",
-    "The theorem is about predicting what follows. Tested here: is the curse cured by filling in either entity?",
-    matters=GAIN,
-    unit="%",
-    ceiling=1.0,
+    says="The theorem is about predicting what follows. Tested here: is the curse cured by filling in either entity?",
 )
 LOGITS = Claim(
     "next-token-logits",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from joma.data.samples import streams
+from joma.data.statements import Statements
 from joma.models.decoder import Decoder
 
 Objective = Literal["next", "any order", "fill the end"]
@@ -42,7 +43,7 @@ class Examples:
         return Examples(F.pad(self.tokens, more), F.pad(self.targets, more, value=NOTHING))
 
 
-def next_tokens(statements: Any) -> Examples:
+def next_tokens(statements: Statements) -> Examples:
     """Statements for a causal decoder: each token of the answer is asked at the position before it."""
     tokens = statements.tokens
     targets = tokens[:, 1:].clone()
@@ -50,7 +51,7 @@ def next_tokens(statements: Any) -> Examples:
     return Examples(tokens[:, :-1], targets)
 
 
-def masked(statements: Any, mask: int, *, end: bool = True) -> Examples:
+def masked(statements: Statements, mask: int, *, end: bool = True) -> Examples:
     """Statements with their last (or first) entity masked, which is asked where it stood."""
     tokens, targets = statements.tokens.clone(), torch.full_like(statements.tokens, NOTHING)
     where = slice(-statements.answer, None) if end else slice(0, statements.answer)
@@ -59,24 +60,22 @@ def masked(statements: Any, mask: int, *, end: bool = True) -> Examples:
     return Examples(tokens, targets)
 
 
-def asked(statements: Any, objective: Objective, mask: int) -> Examples:
+def asked(statements: Statements, objective: Objective, mask: int) -> Examples:
     """Statements with their answers asked."""
     return next_tokens(statements) if objective == "next" else masked(statements, mask)
 
 
-def trained(statements: Any, objective: Objective, mask: int) -> Examples:
+def trained(statements: Statements, objective: Objective, mask: int) -> Examples:
     """Statements as they are trained on."""
-    both_ends = objective == "any order"
-    return asked(statements, objective, mask) + masked(statements, mask, end=False) if both_ends else asked(
-        statements, objective, mask
-    )  # fmt: skip
+    rows = asked(statements, objective, mask)
+    return rows + masked(statements, mask, end=False) if objective == "any order" else rows
 
 
-def crossed(statements: Any) -> Any:
+def crossed(statements: Statements) -> Statements:
     """Every prompt with every answer, the answers of the first prompt first."""
     count = len(statements)
     prompts, answers = statements.prompt.repeat_interleave(count, 0), statements.target.repeat(count, 1)
-    return type(statements)(torch.cat([prompts, answers], 1), statements.answer)
+    return Statements(torch.cat([prompts, answers], 1), statements.answer)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,35 @@
-"""The conditions of `chain-of-thought-decoder`: which chains are taught how, and how their ends are asked for."""
+"""`chain-of-thought-decoder`: which chains are taught how, how their ends are asked for, and what is recorded of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.config import Several
+from joma.claims.contract import Progress
+from joma.claims.guards import mean_known
 from joma.data.facts import Chains, chains
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
-from joma.studies.reversal._decoder_examples import RANKS, answers, crossed, means, next_tokens, ranks
-from joma.studies.reversal._decoder_judging import layers_of
-from joma.studies.reversal._decoder_networks import EXTRA, Lesson, Measure, Members, Training, check_depths, gpt2
-from joma.training import Ensemble
+from joma.runs import Run
+from joma.studies.reversal._decoders import (
+    EXTRA,
+    Learner,
+    Lesson,
+    Measure,
+    Networks,
+    Record,
+    Training,
+    gpt2,
+    layers_of,
+    train_conditions,
+)
+from joma.studies.reversal._examples import crossed, next_tokens
 
 KINDS = ("first step", "second step", "compositions", "held out", "shuffled held out", "unseen")
 """Statements that are asked. The steps are those of the held-out chains. Compositions are asked as they are trained."""
@@ -27,7 +41,7 @@ SPELLED = ("spelled out", "other steps")
 
 
 @dataclass(frozen=True)
-class Config(Training):
+class ChainOfThoughtDecoderConfig(Training):
     """Chains A -> B -> C whose steps are all taught, and compositions A ~> C of which some are not."""
 
     steps: int = 120
@@ -36,7 +50,7 @@ class Config(Training):
     """Share of chains whose composition is not taught."""
     entity: int = 1
     """Tokens per entity."""
-    depths: tuple[int, ...] = (1, 2)
+    depths: Annotated[tuple[int, ...], Several()] = (1, 2)
     """Layers."""
     rates: tuple[float, ...] = (0.012, 0.012)
     """Learning rate of every depth."""
@@ -45,7 +59,7 @@ class Config(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_depths(self.depths, self.rates, self.spelled, "spelled")
+        self.check_depths(self.depths, self.rates, spelled=self.spelled)
         if not 0 < self.held_out < 1 or round(self.held_out * self.chains) < 4:
             raise ValueError(
                 f"held_out must hold out at least 4 of {self.chains} chains, and not all, got {self.held_out}"
@@ -53,21 +67,18 @@ class Config(Training):
 
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Learner):
     """What a network learns, and its shape.
 
     steps: none, or those that a composition is spelled out with: the chain's own, or those of another chain, as a
     control that writes as much and says nothing.
     """
 
-    name: str
-    layers: int
     embeddings: Embeddings = "learned"
     steps: Literal["none", "own", "other"] = "none"
 
     @property
     def group(self) -> str:
-        """Networks of one group have one shape and are one ensemble."""
         frozen = "" if self.embeddings == "learned" else f", {self.embeddings}"
         return f"{layers_of(self.layers)}{frozen}{'' if self.steps == 'none' else ', with steps'}"
 
@@ -84,15 +95,10 @@ def conditions(config: Mapping[str, Any]) -> list[Condition]:
 class Taught:
     """The chains of one seed under one condition."""
 
-    def __init__(self, config: Config, condition: Condition, seed: int) -> None:
+    def __init__(self, config: ChainOfThoughtDecoderConfig, condition: Condition, seed: int) -> None:
         self.condition, self.seed = condition, seed
         number = 1000 * config.seed + seed
         self.facts: Chains = chains(config.chains, held_out=config.held_out, entity=config.entity, seed=number)
-
-    @property
-    def length(self) -> int:
-        """Of what is read."""
-        return (2 if self.condition.steps == "none" else 3) * self.facts.entity + (self.condition.steps != "none")
 
     @property
     def compositions(self) -> Statements:
@@ -109,69 +115,50 @@ class Taught:
 
     def lesson(self) -> Lesson:
         facts = self.facts
-        first, second = facts.steps
         questions = {
-            "first step": first,
-            "second step": second,
+            "first step": facts.steps[0],
+            "second step": facts.steps[1],
             "compositions": self.compositions,
             "held out": facts.test,
             "shuffled held out": facts.shuffled(self.seed),
             "unseen": Statements(facts.unseen.tokens[: len(facts.test)], facts.entity),
         }
-        rivals = {f"rank {kind}": next_tokens(crossed(self.ranked(kind))) for kind in RANKED}
         steps = Statements(facts.train.tokens[: -len(facts.compositions)], facts.entity)
-        asked = {kind: next_tokens(statements) for kind, statements in questions.items()}
-        return Lesson(self.seed, next_tokens(steps) + next_tokens(self.compositions), asked | rivals)
+        # as many are ranked of one kind as of the other
+        ranked = [Statements(some.tokens[: len(facts.test)], some.answer) for some in (facts.compositions, facts.test)]
+        return Lesson(
+            self.seed,
+            next_tokens(steps) + next_tokens(self.compositions),
+            {kind: next_tokens(statements) for kind, statements in questions.items()},
+            {kind: (next_tokens(crossed(one)), one.prompt[:, -1]) for kind, one in zip(RANKED, ranked, strict=True)},
+        )
 
-    def ranked(self, kind: str) -> Statements:
-        """Statements of which every prompt is asked for every answer, as many of one kind as of the other."""
-        statements = self.facts.compositions if kind == "compositions" else self.facts.test
-        return Statements(statements.tokens[: len(self.facts.test)], statements.answer)
 
-
-class Networks:
+class ChainNetworks(Networks):
     """All networks of one group."""
 
-    def __init__(self, config: Config, group: Sequence[Condition]) -> None:
-        self.taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
-        self.rates = [config.rates[config.depths.index(group[0].layers)]] * len(self.taught)
+    def __init__(self, config: ChainOfThoughtDecoderConfig, group: Sequence[Condition]) -> None:
+        taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
+        first, self.chains, self.spelled = group[0], taught[0].facts, group[0].steps != "none"
         shape = gpt2(
             config,
-            layers=group[0].layers,
-            vocabulary=self.taught[0].facts.vocabulary + EXTRA,
-            context=self.taught[0].length,
-            embeddings=group[0].embeddings,
+            layers=first.layers,
+            vocabulary=self.chains.vocabulary + EXTRA,
+            context=(2 + self.spelled) * config.entity + self.spelled,
+            embeddings=first.embeddings,
         )
-        self.members = Members(config, shape, [one.lesson() for one in self.taught])
-        self.held_out = torch.stack([one.facts.test.tokens for one in self.taught]).to(config.device)
-        self.spelled = group[0].steps != "none"
+        rates = [config.rates[config.depths.index(first.layers)]] * len(taught)
+        super().__init__(config, shape, [one.lesson() for one in taught], rates)
+        self.held_out = torch.stack([one.facts.test.tokens for one in taught]).to(config.device)
 
     @property
     def measures(self) -> dict[str, Measure]:
-        return {"facts": self.facts, "rank": self.rank, "answered": self.answered}
-
-    @property
-    def ensemble(self) -> Ensemble:
-        return self.members.ensemble(self.rates, self.measures)
-
-    def facts(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Mean probability, accuracy and log probability of every kind, (members, kinds) each."""
-        return means(decoder, {kind: self.members.questions[kind] for kind in KINDS}, members)
-
-    def rank(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Shares of rivals beaten and of prompts whose right answer beats all, (members, kinds that are ranked)."""
-        found = []
-        for kind in RANKED:
-            log, _ = answers(decoder, *self.members.questions[f"rank {kind}"].of_members(members))
-            count = round(log.shape[1] ** 0.5)
-            alike = torch.ones(len(log), count, count, dtype=torch.bool, device=log.device)  # there is one relation
-            found.append(ranks(log.view(len(log), count, count), alike))
-        return {name: torch.stack(part, -1).float() for name, part in zip(RANKS, zip(*found, strict=True), strict=True)}
+        """With the ends that are reached."""
+        return super().measures | {"answered": self.answered}
 
     def answered(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
         """(members, ways): the share of held-out chains whose end is reached, saying what is most likely."""
-        facts = self.taught[0].facts
-        statements, entity = self.held_out[list(members)], facts.entity
+        statements, entity = self.held_out[list(members)], self.chains.entity
         asked, end = statements[..., : entity + 1], statements[..., -entity:]
         reached = {"direct": continued(decoder, asked, entity), "rollout": self._rollout(decoder, asked[..., :entity])}
         if self.spelled:
@@ -182,10 +169,9 @@ class Networks:
 
     def _rollout(self, decoder: Decoder, entity: Tensor) -> Tensor:
         """Step by step, each from the answer to the one before."""
-        facts = self.taught[0].facts
-        relation = torch.full_like(entity[..., :1], facts.relations[0])
-        for _ in range(facts.length - 1):
-            entity = continued(decoder, torch.cat([entity, relation], -1), facts.entity)
+        relation = torch.full_like(entity[..., :1], self.chains.relations[0])
+        for _ in range(self.chains.length - 1):
+            entity = continued(decoder, torch.cat([entity, relation], -1), self.chains.entity)
         return entity
 
 
@@ -194,3 +180,43 @@ def continued(decoder: Decoder, tokens: Tensor, count: int) -> Tensor:
     for _ in range(count):
         tokens = torch.cat([tokens, decoder(tokens)[:, :, -1].argmax(-1, keepdim=True)], -1)
     return tokens[..., -count:]
+
+
+def run(config: ChainOfThoughtDecoderConfig, run: Run, progress: Progress) -> None:
+    """Train all conditions; those of one shape are one ensemble."""
+    train_conditions(config, conditions(vars(config)), ChainNetworks, run, progress)
+
+
+class Scores(Record[Condition]):
+    """Numbers of `chain-of-thought-decoder`; networks that did not learn or diverged are NaN."""
+
+    def __init__(self, run: Run) -> None:
+        self.spelled: list[int] = list(run.config["spelled"])
+        taught, entities = ("first step", "second step", "compositions"), 3 * run.config["chains"]
+        super().__init__(run, conditions(run.config), KINDS, taught=taught, ranked=RANKED, entities=entities)
+
+    def steps_known(self, condition: Condition) -> Any:
+        """(seeds,) at the end: the probability of the step that is known less."""
+        return np.minimum(*(self.probability(condition, kind) for kind in ("first step", "second step")))
+
+    def answered(self, condition: Condition, way: str) -> Any:
+        """(seeds,) at the end: the share of held-out chains whose end is reached."""
+        return self.counting(condition, "answered")[-1][:, WAYS.index(way)]
+
+
+TITLES = ("layers", "condition", "steps", "held out", "at once", "step by step", "written", "learned")
+
+
+def table(run: Run) -> list[tuple[str, ...]]:
+    """Probabilities and shares of ends reached, one row per condition."""
+    scores = Scores(run)
+    rows: list[tuple[str, ...]] = []
+    for one in sorted(scores.conditions.values(), key=lambda one: one.layers):
+        ways = [mean_known(scores.answered(one, way)) for way in ("direct", "rollout", "written")]
+        rows.append((
+            str(one.layers), one.name, f"{mean_known(scores.steps_known(one)):.3f}",
+            f"{mean_known(scores.probability(one, 'held out')):.4f}",
+            *("" if np.isnan(way) else f"{way:.2f}" for way in ways),
+            f"{int(np.sum(scores.learned(one)))} of {scores.seeds}",
+        ))  # fmt: skip
+    return rows
