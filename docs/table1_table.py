@@ -6,10 +6,10 @@ python docs/table1_table.py joma-out/runs/table1-*.sqlite
 import sys
 
 from joma.runs import Run
-from joma.studies.hierarchy import hblt_alignment as latent_alignment
-from joma.studies.hierarchy import table1 as latent_table
+from joma.studies.hierarchy.hblt_alignment import record as latent_alignment
+from joma.studies.hierarchy.table1 import record as latent_table
 
-TABLES = {study.STUDY.name: study for study in (latent_table, latent_alignment)}
+TABLES = {"table1": latent_table, "hblt-alignment": latent_alignment}
 
 
 def main() -> None:

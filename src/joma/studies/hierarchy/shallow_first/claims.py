@@ -24,15 +24,14 @@ STUDY = "shallow-first"
 
 
 def _claim(
-    name: str, source: str, says: str, corrected: str | None = None, *, uses: Sequence[str] = (), **numbers: Any
+    name: str, says: str, corrected: str | None = None, *, place: str = "Sec. 5", uses: Sequence[str], **numbers: Any
 ) -> Claim:
     ids = tuple(one if "/" in one else f"{STUDY}/{one}" for one in uses)
-    return Claim(name, source, says, corrected, uses=ids, **numbers)
+    return Claim(name, f"JoMA {place}", says, corrected, uses=ids, **numbers)
 
 
 TOKEN_PULL = _claim(
     "pull-towards-a-token",
-    "JoMA Sec. 5",
     "The higher the common ancestor of l and query m, the smaller P(l|m) and the target weight of l given m. Tested "
     "here where a left-out token is predicted.",
     uses=("thm5/shallow-means-often",),
@@ -41,7 +40,6 @@ TOKEN_PULL = _claim(
 )
 CLASS_PULL = _claim(
     "pull-towards-the-class",
-    "JoMA Sec. 5",
     "The higher the common ancestor of l and query m, the smaller the target weight of l given m. Tested here where "
     "the class at the root is predicted.",
     "The pull towards the node of m's class is the same at every height below the class's latent. It falls only "
@@ -52,7 +50,6 @@ CLASS_PULL = _claim(
 )
 FIRST = _claim(
     "attention-first",
-    "JoMA Sec. 5",
     "A query first attends to the tokens of its own lowest hierarchy.",
     "This is so where a left-out token is predicted. Where the class is predicted, siblings of the query come last.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
@@ -60,7 +57,6 @@ FIRST = _claim(
 )
 WEIGHTS = _claim(
     "weights-first",
-    "JoMA Sec. 5",
     "The MLP weights that tie a query to the tokens of its own lowest hierarchy grow first.",
     "This is so where a left-out token is predicted.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
@@ -68,7 +64,6 @@ WEIGHTS = _claim(
 )
 REACH = _claim(
     "reaches-out",
-    "JoMA Sec. 5",
     "Attention then reaches out: the higher the common ancestor of two tokens, the later the attention between them "
     "peaks.",
     uses=("attention-first",),
@@ -77,47 +72,40 @@ REACH = _claim(
 )
 EVENTUALLY = _claim(
     "weak-pairs-in-the-end",
-    "JoMA Fig. 5",
     "In the end, a query also attends to tokens with which it rarely co-occurs.",
+    place="Fig. 5",
     uses=("reaches-out",),
     matters=SHARE,
 )
 PICKED = _claim(
     "not-picked-up",
-    "JoMA Sec. 5",
     "Among far tokens, a query reaches out to those that no other token has picked up.",
     uses=("reaches-out",),
     matters=SHARE,
 )
 TOGETHER = _claim(
     "attention-first-shared",
-    "JoMA Sec. 5",
     "Where all queries share one MLP, as in eq. 1, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
     matters=LEAD,
 )
 TRANSFORMER = _claim(
     "attention-first-decoder",
-    "JoMA Sec. 5",
     "In a Transformer that learns its embeddings, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
     matters=LEAD,
 )
 NODES = _claim(
     "weights-first-decoder",
-    "JoMA Sec. 5",
     "In a Transformer, the nodes of the MLP first connect a query to the tokens of its own lowest hierarchy.",
     uses=("weights-first",),
     matters=LEAD,
 )
 BOTTOM_UP = _claim(
     "bottom-up",
-    "JoMA Fig. 5",
     "The lowest level of the hierarchy is learned first, and the levels above are built on it.",
+    place="Fig. 5",
     uses=("thm5/shallow-means-often",),
     matters=DOUBLING,
     unit="doublings of time",
 )
-CLAIMS = (
-    TOKEN_PULL, CLASS_PULL, FIRST, WEIGHTS, REACH, EVENTUALLY, PICKED, TOGETHER, TRANSFORMER, NODES, BOTTOM_UP
-)  # fmt: skip

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from joma.claims.config import Above, Least, Several, StudyConfig, Within
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.ahead import Ahead
 from joma.data.hierarchy import HBLT
 from joma.data.samples import Sample, streams
 from joma.measure.alignment import held_out_correlation, linear_probe
 from joma.models.decoder import Decoder
-from joma.studies.hierarchy._latents import by_level, finite, read, transformer
+from joma.runs import Run
+from joma.studies.hierarchy._networks import by_level, ensemble_of, finite, read, transformer
+from joma.training import class_loss, train_all
 from joma.training.ensemble import Precision
 
 KINDS = ("neuron", "neuron, permuted latents", "linear probe")
@@ -23,18 +29,18 @@ LONGEST = 4096
 
 
 @dataclass(frozen=True)
-class Config:
+class HBLTAlignmentConfig(StudyConfig):
     """Transformers that learn to tell the classes of latent trees, for several uncertainties ρ, depths and seeds.
 
     Each class has a top latent of its own, every latent above the lowest two children, every lowest one `tokens`
     tokens; all edges have the same ρ. All networks of one depth are one ensemble, each with its own order of tokens.
     """
 
-    depths: tuple[int, ...] = (3,)
+    depths: Annotated[tuple[int, ...], Several(), Least(2)] = (3,)
     """L of Theorem 5: the levels of latents and one more."""
-    rhos: tuple[float, ...] = (1.0, 0.8)
-    seeds: int = 5
-    classes: int = 4
+    rhos: Annotated[tuple[float, ...], Several(), Above(0), Within(0, 1)] = (1.0, 0.8)
+    seeds: Annotated[int, Least(2, "for an interval")] = 5
+    classes: Annotated[int, Least(2, "to be told apart")] = 4
     tokens: int = 3
     """Of each lowest latent."""
     width: int = 32
@@ -44,7 +50,7 @@ class Config:
     rate: float = 1e-3
     weight_decay: float = 1e-4
     batch: int = 32
-    samples: int = 300
+    samples: Annotated[int, Least(10)] = 300
     """On which neurons are chosen; as many fresh ones are scored."""
     device: str = "cpu"
     precision: Precision = "float32"
@@ -53,29 +59,19 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("depths", "rhos"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} must differ, got {getattr(self, name)}")
-        if min(self.depths, default=2) < 2 or max(self.depths, default=3) < 3:
-            raise ValueError(f"depths must be 2 or more, and one of them at least 3, got {self.depths}")
-        if not all(0 < rho <= 1 for rho in self.rhos) or min(self.rhos, default=0.5) == 1:
-            raise ValueError(f"rhos must lie in (0, 1] and one of them below 1, got {self.rhos}")
-        if 1.0 not in self.rhos:
-            raise ValueError(f"rhos must hold 1, where the tokens are certain given the class, got {self.rhos}")
-        if self.seeds < 2:
-            raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
-        if self.samples < 10:
-            raise ValueError(f"samples must be at least 10, got {self.samples}")
-        if self.classes < 2:
-            raise ValueError(f"classes must be at least 2 to be told apart, got {self.classes}")
-        longest = self.classes * 2 ** (max(self.depths, default=3) - 2) * self.tokens
+        super().__post_init__()
+        if max(self.depths) < 3:
+            raise ValueError(f"depths must hold one of at least 3, with latents above the lowest, got {self.depths}")
+        if 1.0 not in self.rhos or min(self.rhos) == 1:
+            raise ValueError(
+                f"rhos must hold 1, where the tokens are certain given the class, and one below 1, got {self.rhos}"
+            )
+        longest = self.classes * 2 ** (max(self.depths) - 2) * self.tokens
         if longest > LONGEST:
             raise ValueError(
                 f"depths, classes and tokens make sequences of {longest} tokens, at most {LONGEST} can be read"
             )
         transformer(vocabulary=2, outputs=2, width=self.width, context=1)  # refuses an impossible width
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
         if any(step >= self.steps for step in self.look_at):
             raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
 
@@ -83,7 +79,7 @@ class Config:
 class Members:
     """All networks of one depth, ρ after ρ, each with its seeds: what they are, read, and are measured on."""
 
-    def __init__(self, config: Config, depth: int) -> None:
+    def __init__(self, config: HBLTAlignmentConfig, depth: int) -> None:
         self.config = config
         # What names a member for its streams of random numbers: networks, orders and luck are paired between ρ.
         self.number = [1000 * depth + seed for _ in config.rhos for seed in range(config.seeds)]
@@ -102,25 +98,24 @@ class Members:
         own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
         return Decoder(shape, [source.initial_seed() for source in own])
 
-    def sample(self, step: int, members: Sequence[int], count: int) -> Sample:
-        """Fresh ones, which depend on member and step alone; those of negative steps are never trained on."""
-        return self._sample(range(step, step + 1), members, count)
+    def sample(self, steps: range, members: Sequence[int], count: int) -> Sample:
+        """One step after the other: a member at a step draws what it would draw alone.
 
-    def _sample(self, steps: range, members: Sequence[int], count: int) -> Sample:
-        """One step after the other: a member at a step draws what it would draw alone."""
+        They depend on member and step; those of negative steps are never trained on.
+        """
         numbers, device = [self.number[m] for m in members], self.config.device
         source = [one for step in steps for one in streams(self.config.seed, numbers, step, device=device)]
         return self.tree.select([*members] * len(steps)).sample((len(source), count), generator=source)
 
     def _draw(self, steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
         """Tokens (steps, members, batch, length) and classes."""
-        sample = self._sample(steps, members, self.config.batch)
+        sample = self.sample(steps, members, self.config.batch)
         own = (len(steps), len(members))
         return sample.tokens.unflatten(0, own), sample.labels.unflatten(0, own)
 
     def fresh(self, members: Sequence[int]) -> tuple[Sample, Sample]:
         """The samples on which neurons are chosen, and those on which they are scored."""
-        one, other = (self.sample(step, members, self.config.samples) for step in (-3, -4))
+        one, other = (self.sample(range(step, step + 1), members, self.config.samples) for step in (-3, -4))
         return one, other
 
     def scores(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
@@ -130,7 +125,9 @@ class Members:
         activity, sound = finite(read(decoder, one.tokens)[0])
         fresh, again = finite(read(decoder, other.tokens)[0])
         sizes = [latents.shape[-1] for latents in one.latents]
-        places = ((activity, fresh), (_side_by_side(activity), _side_by_side(fresh)))
+        # (members, 1, samples, neurons of all blocks)
+        both, fresh_both = (one.transpose(1, 2).flatten(2)[:, None] for one in (activity, fresh))
+        places = ((activity, fresh), (both, fresh_both))
         found = [_three_kinds(*place, known, wanted, sizes) for place in places]
         return torch.cat(found, dim=2) * (sound * again)[:, None, None, None].to(activity)
 
@@ -159,6 +156,10 @@ def _three_kinds(activity: Tensor, fresh: Tensor, known: Tensor, wanted: Tensor,
     return torch.stack([by_level(each, sizes) for each in (true, permuted, probe)], dim=1)
 
 
-def _side_by_side(activity: Tensor) -> Tensor:
-    """(members, 1, samples, neurons of all blocks)."""
-    return activity.transpose(1, 2).flatten(2)[:, None]
+def run(config: HBLTAlignmentConfig, run: Run, progress: Progress) -> None:
+    """Train the ensemble of each depth, measuring it on the way."""
+    needs_device(config.device, at_paper_scale("hblt-alignment"))
+    members = {f"depth {depth}": Members(config, depth) for depth in config.depths}
+    for name, who in members.items():
+        run.keep(f"{name}/tokens", who.read_from_tokens)
+    train_all({name: ensemble_of(who, class_loss) for name, who in members.items()}, run, progress=progress)

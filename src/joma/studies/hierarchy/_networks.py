@@ -1,16 +1,20 @@
-"""What the studies on latents share: the Transformer of Table 1, its training, its hidden neurons, means over seeds."""
+"""What the studies of networks share: the Transformer of Table 1, hidden neurons, means over seeds, and who learned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims import guards
+from joma.claims.contract import Claim, Finding
+from joma.claims.verdicts import Compared, Numbers
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
+from joma.recipes.grid import ensemble
 from joma.training import Ensemble, Optimizer
 
 BLOCKS = 3
@@ -36,33 +40,18 @@ def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> D
     )
 
 
-class Members(Protocol):
-    """The networks of a study on latents: what they learn from and what is measured on them."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def number(self) -> list[int]: ...
-    def networks(self, members: Sequence[int], /) -> Decoder: ...
-    def batch(self, step: int, members: Sequence[int], /) -> tuple[Tensor, ...]: ...
-    def scores(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
-    def accuracy(self, decoder: Decoder, members: Sequence[int], /) -> Tensor: ...
-
-
-def ensemble_of(who: Members, loss: Callable[..., Tensor]) -> Ensemble:
-    """All of them, trained by Adam as their config says and measured before, on the way and after."""
+def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:
+    """All members of a study, trained by Adam as their config says and measured before, on the way and after."""
     config = who.config
-    return Ensemble(
-        members=len(who.number),
+    return ensemble(
+        config,
+        len(who.number),
         networks=who.networks,
         batch=who.batch,
         loss=loss,
         optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
-        steps=config.steps,
         measures={"scores": who.scores, "accuracy": who.accuracy},
         measure_at=(0, *config.look_at),
-        device=config.device,
-        precision=config.precision,
         together=config.together,
     )
 
@@ -97,7 +86,7 @@ def by_level(per_latent: Tensor, sizes: list[int]) -> Tensor:
     return torch.stack([part.nanmean(-1) for part in per_latent.split(sizes, dim=-1)], dim=-1)
 
 
-def mean_known(values: Any, axis: int | tuple[int, ...]) -> Any:
+def mean_over(values: Any, axis: int | tuple[int, ...]) -> Any:
     """The mean of what is not NaN (networks that do not count), NaN where all is."""
     known = np.isfinite(values)
     count = known.sum(axis)
@@ -110,4 +99,48 @@ def over_seeds(trained: Any, control: Any) -> Comparison:
     Entries that are NaN in one of them (networks that do not count) are left out of both.
     """
     pair = np.stack([np.asarray(x, dtype=float).reshape(len(x), -1) for x in (trained, control)])
-    return compare(*mean_known(np.where(np.isfinite(pair).all(0), pair, np.nan), -1))
+    return compare(*mean_over(np.where(np.isfinite(pair).all(0), pair, np.nan), -1))
+
+
+class Fates(NamedTuple):
+    """What became of the networks that a finding is about, (networks,) each, of any shape."""
+
+    diverged: Any
+    learned: Any
+    """Whether a network does better at its task than one that knows nothing of it."""
+
+    @property
+    def kept(self) -> Any:
+        """Those that a verdict may rest on."""
+        return self.learned & ~self.diverged
+
+    def of(self, chosen: Any) -> Fates:
+        """Those of some networks."""
+        return Fates(self.diverged[chosen], self.learned[chosen])
+
+    @staticmethod
+    def joined(several: list[Fates]) -> Fates:
+        """All of several groups."""
+        return Fates(*(np.concatenate([one[i] for one in several]) for i in (0, 1)))
+
+    @property
+    def left_out(self) -> Numbers:
+        """How many do not count, for the reader; empty where all do."""
+        lost = {"diverged": self.diverged, "did not learn": ~self.learned & ~self.diverged}
+        counts = {why: float(np.sum(those)) for why, those in lost.items() if np.any(those)}
+        return {"networks left out": counts} if counts else {}
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be said, where none is left."""
+        lost = int(np.sum(self.diverged))
+        learned, all_of_them = self.kept.sum(), self.kept.size
+        return f"only {learned} of {all_of_them} networks learned their task ({lost} diverged): too few to judge"
+
+    def judged(
+        self, claim: Claim, found: Compared, *, study: str, details: Numbers | None = None, **evidence: Any
+    ) -> Finding:
+        """`by_effect` with the number of networks left out; not run if a case has no network that learned."""
+        shown = {**(details or {}), **self.left_out}
+        command = guards.at_paper_scale(study)
+        return guards.of_learned(claim, found, reason=self.reason, command=command, details=shown, **evidence)

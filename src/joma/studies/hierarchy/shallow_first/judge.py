@@ -7,44 +7,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, each_claim
+from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import Test, above, at_most
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.guards import at_paper_scale, clears
+from joma.claims.verdicts import Compared, by_effect, not_run
 from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.hierarchy._judging import at_paper_scale, beyond, of_learned
-from joma.studies.hierarchy._tree_claims import (
-    BOTTOM_UP,
-    CLASS_PULL,
-    DECODER,
-    DEPTH,
-    EVENTUALLY,
-    FAR,
-    FIRST,
-    LEAD,
-    NETWORKS,
-    NODES,
-    PICKED,
-    RATIO,
-    REACH,
-    SHARE,
-    SHARED,
-    STUDY,
-    TARGETS,
-    TOGETHER,
-    TOKEN_PULL,
-    TRANSFORMER,
-    WEIGHTS,
+from joma.studies.hierarchy.shallow_first import claims as c
+from joma.studies.hierarchy.shallow_first.claims import DECODER, DEPTH, FAR, STUDY, TARGETS
+from joma.studies.hierarchy.shallow_first.record import (
+    ALONE,
+    MOVED,
+    ORDER,
+    by_height,
+    column,
+    contrasts,
+    early,
+    fates,
+    series,
 )
-from joma.studies.hierarchy._tree_series import ALONE, MOVED, ORDER, by_height, column, contrasts, early, fates, series
 
 
-def _unlearned(run: Run, claim: Claim, expected: str, names: Sequence[str]) -> Finding | None:
+def _of_learned(run: Run, claim: Claim, found: Compared, names: Sequence[str], **evidence: Any) -> Finding:
     """Not run, if one of these networks has no member that learned."""
-    if all(fates(run, name).kept.any() for name in names):
-        return None
-    return not_run(claim, expected, fates(run, *names).reason, at_paper_scale(STUDY))
+    some = fates(run, *names)
+    if not all(fates(run, name).kept.any() for name in names):
+        return not_run(claim, evidence["expected"], some.reason, at_paper_scale(STUDY))
+    return some.judged(claim, found, study=STUDY, **evidence)
 
 
 # The pull of the data
@@ -57,6 +47,12 @@ class _Pull(NamedTuple):
     permuted: Any
     chance: Any
     """P(l|m)."""
+
+    @staticmethod
+    def of(run: Run, target: str) -> _Pull:
+        """What was recorded of the pull towards this target."""
+        names = (f"{target} pull", f"{target} pull permuted", "co-occurrence")
+        return _Pull(*(run.value(f"data/{name}") for name in names))
 
     @property
     def fall(self) -> Comparison:
@@ -81,7 +77,7 @@ class _Pull(NamedTuple):
         pull, chance = (values[: FAR + 1] for values in self.relative)
         return [
             above("smallest fall from one height to the next", -np.diff(pull).max(), 0.0, "%"),
-            at_most("largest distance from co-occurrence", np.abs(pull / chance - 1).max(), RATIO, "%"),
+            at_most("largest distance from co-occurrence", np.abs(pull / chance - 1).max(), c.RATIO, "%"),
         ]
 
     @property
@@ -94,21 +90,17 @@ class _Pull(NamedTuple):
         }
 
 
-def _pull(run: Run, target: str) -> _Pull:
-    names = (f"{target} pull", f"{target} pull permuted", "co-occurrence")
-    return _Pull(*(run.value(f"data/{name}") for name in names))
-
-
 _FALL = "fall of the pull, as a share of the pull of siblings"
 
 
-def _token_pull(run: Run) -> Finding:
-    pull = _pull(run, "token")
+def token_pull(run: Run) -> Finding:
+    """The pull falls as co-occurrence does."""
+    pull = _Pull.of(run, "token")
     return by_effect(
-        TOKEN_PULL,
+        c.TOKEN_PULL,
         pull.fall,
         what=_FALL,
-        expected=f"the pull falls by at least {show(RATIO, '%')} from siblings to H = {DEPTH - 1}, in proportion to "
+        expected=f"the pull falls by at least {show(c.RATIO, '%')} from siblings to H = {DEPTH - 1}, in proportion to "
         "co-occurrence; it does not fall in the permuted tree",
         size=pull.form,
         controls=pull.controls,
@@ -116,14 +108,14 @@ def _token_pull(run: Run) -> Finding:
     )
 
 
-def _class_pull(run: Run) -> Finding:
+def class_pull(run: Run) -> Finding:
     """As corrected, the pull falls through the root, which no permuted tree shows, and is level below it."""
-    pull = _pull(run, "class")
+    pull = _Pull.of(run, "class")
     through_root = compare(*(1 - values[:, -1] / values[:, 0] for values in (pull.true, pull.permuted)))
     level = [compare(pull.true[:, height] / pull.true[:, 0], 1.0) for height in range(1, FAR + 1)]
     unlike = max(max(abs(one.low - 1), abs(one.high - 1)) for one in level)
     return by_effect(
-        CLASS_PULL,
+        c.CLASS_PULL,
         {f"from siblings to H = {DEPTH - 1}": pull.fall},
         what=_FALL,
         expected="as printed, the pull is smaller the higher the ancestor; as corrected, it is the same at H = 1, 2, 3 "
@@ -132,7 +124,7 @@ def _class_pull(run: Run) -> Finding:
         corrected={"from siblings to pairs through the root": through_root},
         corrected_size=[
             at_most(
-                "largest distance of the pull at H = 2 or 3 from the siblings', by its interval", unlike, RATIO, "%"
+                "largest distance of the pull at H = 2 or 3 from the siblings', by its interval", unlike, c.RATIO, "%"
             )
         ],
         controls=pull.controls,
@@ -166,24 +158,17 @@ def _start(run: Run, name: str, what: str) -> _Start:
 
 
 _AT_START = (
-    f"when a tenth of the movement has happened, siblings are ahead by at least {LEAD} of it, beyond the permuted "
+    f"when a tenth of the movement has happened, siblings are ahead by at least {c.LEAD} of it, beyond the permuted "
     "tree, and the rank correlation agrees (a few pairs can decide the mean, many small changes the ranks)"
 )
 
 
 def _ranks_agree(start: _Start, case: str = "") -> Test:
-    return beyond("the rank correlation with lowness beyond the permuted tree" + (case and f", {case}"), start.order)
+    return clears("the rank correlation with lowness beyond the permuted tree" + (case and f", {case}"), start.order)
 
 
-def _first(run: Run) -> Finding:
-    return _first_in_blocks(run, FIRST, "attention")
-
-
-def _weights(run: Run) -> Finding:
-    return _first_in_blocks(run, WEIGHTS, "weights")
-
-
-def _first_in_blocks(run: Run, claim: Claim, what: str) -> Finding:
+def first_in_blocks(claim: Claim, what: str, run: Run) -> Finding:
+    """Of blocks with one query each, whatever they predict."""
     seen = {case: _start(run, f"residual {target}", what) for target, case in TARGETS.items()}
     agree = {case: _ranks_agree(start, case) for case, start in seen.items()}
     bare = {case: _start(run, f"bare {target}", what) for target, case in TARGETS.items()}
@@ -204,71 +189,46 @@ def _of_blocks(
     claim: Claim,
     found: Mapping[str, Comparison],
     *,
-    expected: str,
     bare: Mapping[str, Mapping[str, float]],
     corrected_size: Sequence[Test] = (),
     **evidence: Any,
 ) -> Finding:
     """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
 
-    Blocks without the residual, which eq. 1 has, stand beside them.
+    Blocks without the residual, which eq. 1 has, are told of beside them.
     """
-    names = NETWORKS[1:4:2]
     token = TARGETS["token"]
     if claim.corrected is not None:
         evidence |= {"corrected": {token: found[token]}, "corrected_size": corrected_size}
-    return _unlearned(run, claim, expected, names) or of_learned(
-        claim,
-        found,
-        fates=fates(run, *names),
-        study=STUDY,
-        expected=expected,
-        details={f"without the residual, {case}": numbers for case, numbers in bare.items()},
-        **evidence,
-    )
+    evidence["details"] = {f"without the residual, {case}": numbers for case, numbers in bare.items()}
+    return _of_learned(run, claim, found, c.NETWORKS[1:4:2], **evidence)
 
 
-def _shared(run: Run) -> Finding:
-    return _first_in(run, TOGETHER, SHARED, "attention")
-
-
-def _decoder(run: Run) -> Finding:
-    return _first_in(run, TRANSFORMER, DECODER, "attention")
-
-
-def _nodes(run: Run) -> Finding:
-    return _first_in(run, NODES, DECODER, "weights")
-
-
-def _first_in(run: Run, claim: Claim, name: str, what: str) -> Finding:
+def first_in(claim: Claim, name: str, what: str, run: Run) -> Finding:
+    """Of one kind of network."""
     seen = _start(run, name, what)
-    return _unlearned(run, claim, _AT_START, [name]) or of_learned(
-        claim,
-        seen.lead,
-        fates=fates(run, name),
-        study=STUDY,
-        what=f"lead of siblings in {what}",
-        expected=_AT_START,
-        size=[_ranks_agree(seen)],
-    )
+    size, what = [_ranks_agree(seen)], f"lead of siblings in {what}"
+    return _of_learned(run, claim, seen.lead, [name], what=what, expected=_AT_START, size=size)
 
 
 # What comes later
 
 
-def _eventually(run: Run) -> Finding:
+def eventually(run: Run) -> Finding:
+    """Attention on the farthest tokens below one latent."""
     return _in_the_end(
         run,
-        EVENTUALLY,
+        c.EVENTUALLY,
         lambda name: compare(*(values[-1][:, FAR] for values in by_height(series(run, name)))),
         f"attention at H = {DEPTH - 1} in the end, in even shares",
     )
 
 
-def _picked(run: Run) -> Finding:
+def picked(run: Run) -> Finding:
+    """Attention on far tokens that have no sibling."""
     return _in_the_end(
         run,
-        PICKED,
+        c.PICKED,
         lambda name: compare(*(values[-1] for values in column(series(run, name), ALONE))),
         "attention on far tokens without a sibling minus that on equally far tokens with one, in even shares",
     )
@@ -281,7 +241,7 @@ def _in_the_end(run: Run, claim: Claim, of: Callable[[str], Comparison], what: s
         claim,
         {case: of(f"residual {target}") for target, case in TARGETS.items()},
         what=what,
-        expected=f"at least {SHARE} of an even share above the permuted tree, whatever is predicted",
+        expected=f"at least {c.SHARE} of an even share above the permuted tree, whatever is predicted",
         bare={case: {"attention": one.value, "permuted tree": one.control} for case, one in bare.items()},
     )
 
@@ -315,19 +275,20 @@ def _peaks(run: Run, name: str) -> tuple[_Peaks, _Peaks]:
     return true, permuted
 
 
-def _reach(run: Run) -> Finding:
+def reaches_out(run: Run) -> Finding:
+    """When attention at each height is greatest."""
     delays, in_turn, risen = {}, [], []
     for target, case in TARGETS.items():
         seen, permuted = _peaks(run, f"residual {target}")
         delays[case] = compare(seen.delay, permuted.delay)
         shortest = np.diff(seen.when.mean(0)[: FAR + 1]).min()
-        in_turn.append(above(f"shortest delay from one height to the next, {case}", shortest, 0.0, REACH.unit))
+        in_turn.append(above(f"shortest delay from one height to the next, {case}", shortest, 0.0, c.REACH.unit))
         for h in (0, FAR):
             rise = compare(seen.height[:, h], permuted.height[:, h])
-            risen.append(beyond(f"the peak at H = {h + 1} beyond the permuted tree, {case}", rise, matters=SHARE))
+            risen.append(clears(f"the peak at H = {h + 1} beyond the permuted tree, {case}", rise, matters=c.SHARE))
     return _of_blocks(
         run,
-        REACH,
+        c.REACH,
         delays,
         what=f"delay of the peak at H = {DEPTH - 1} after that of siblings",
         expected="the higher the ancestor, the later the peak, and not so in the permuted tree; the peaks of siblings "
@@ -341,7 +302,8 @@ def _reach(run: Run) -> Finding:
 _APART = ("H = 1 from 2", "H = 2 from 3", "H = 3 from the root")
 
 
-def _bottom_up(run: Run) -> Finding:
+def bottom_up(run: Run) -> Finding:
+    """When the decoder tells each level from the next."""
     seen, other = contrasts(run)
     gained, permuted = seen[-1] - seen[0], other[-1] - other[0]
     half = (seen - seen[0] >= gained / 2).argmax(0)  # the first point with half of the final value
@@ -350,22 +312,20 @@ def _bottom_up(run: Run) -> Finding:
         "the higher the level, the later half of its final contrast is reached; the lowest and highest are learned"
     )
     told = [
-        beyond(f"the contrast of {_APART[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
+        clears(f"the contrast of {_APART[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
         for h in (0, FAR)
     ]
-    if unlearned := _unlearned(run, BOTTOM_UP, expected, [DECODER]):
-        return unlearned
-    if any(test.value <= 0 for test in told):
+    if fates(run, DECODER).kept.any() and any(test.value <= 0 for test in told):
         reason = "the decoder did not learn to tell the lowest or the highest level from the next level"
-        return not_run(BOTTOM_UP, expected, reason, at_paper_scale(STUDY))
-    return of_learned(
-        BOTTOM_UP,
+        return not_run(c.BOTTOM_UP, expected, reason, at_paper_scale(STUDY))
+    return _of_learned(
+        run,
+        c.BOTTOM_UP,
         compare(when[:, -1] - when[:, 0]),
-        fates=fates(run, DECODER),
-        study=STUDY,
+        [DECODER],
         what="delay of the highest level after the lowest",
         expected=expected,
-        size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, BOTTOM_UP.unit)],
+        size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, c.BOTTOM_UP.unit)],
         controls=told,
         details={
             "step with half of the contrast": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
@@ -373,9 +333,3 @@ def _bottom_up(run: Run) -> Finding:
             "contrast in the permuted tree, in nats": dict(zip(_APART, permuted.mean(0).tolist(), strict=True)),
         },
     )
-
-
-judge = each_claim(
-    _token_pull, _class_pull, _first, _weights, _reach, _eventually, _picked, _shared, _decoder, _nodes, _bottom_up
-)
-"""One finding per claim, from the intervals over members of true minus permuted tree."""

@@ -185,18 +185,6 @@ def block_loss(block: Any, batch: tuple[Tensor, ...], noise: Tensor | None = Non
     return each.view(target.shape).mean(-1).sum(-1)
 
 
-def block_logits(block: Any) -> Tensor:
-    """(members, queries, tokens)."""
-    logits: Tensor = block.logits()
-    return logits
-
-
-def block_strengths(block: Any) -> Tensor:
-    """How strongly token l acts on the nodes of query m, (members, queries, tokens)."""
-    strengths: Tensor = block.strengths()
-    return strengths
-
-
 def decoder_config(tokens: int, context: int, layers: int, width: int) -> DecoderConfig:
     """No mask, no positions: a sequence is a set of tokens, and the first layer's logits depend on tokens alone."""
     return DecoderConfig(

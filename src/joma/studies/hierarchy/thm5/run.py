@@ -6,10 +6,18 @@ paper's and the repaired formula say of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.config import Least, StudyConfig, Within
+from joma.claims.contract import Progress
 from joma.data.hierarchy import HBLT
+from joma.runs import Run
 from joma.theory import hierarchy
 
 Arrays = dict[str, Tensor]
@@ -24,11 +32,56 @@ SLOPES = (0.25, 1.0, 4.0)
 NEAR_ONE = 2.0**-20
 CHUNK = 2**18
 """Sequences sampled at once."""
+DEPTHS = (2, 10, 100, 1000)
+CURVES = (5, 10, 20)
+"""Depths of the trees whose co-occurrence is drawn."""
+CURVE_EPS = 0.01
+ERRORS = 4.0  # of sampled frequencies: standard errors that are allowed
+
+
+@dataclass(frozen=True)
+class Thm5Config(StudyConfig):
+    """Random trees summed over exactly, and one deep tree sampled."""
+
+    trees: int = 100
+    """Random trees of each shape."""
+    classes: int = 4
+    samples: Annotated[int, Least(100, "to know how often tokens appear together")] = 300_000
+    """Sequences drawn from the deep tree."""
+    depth: Annotated[int, Least(2, "so that two tokens can meet below the root")] = 7
+    rho: Annotated[float, Within(-1, 1, "where tokens leave something to chance", open=True)] = 0.9
+    """Uncertainty of every edge of the deep tree."""
+    seed: int = 0
+
+
+def run(config: Thm5Config, run: Run, progress: Progress) -> None:
+    """Sum over all latents of small trees, sample a deep one, and record what the formulas say beside it."""
+    trees, classes, seed = config.trees, config.classes, 100 * config.seed
+    groups: dict[str, Callable[[], Arrays]] = {
+        "trees": lambda: pairs_below_one_child(trees, classes, seed),
+        "root": lambda: pairs_below_the_root(trees, classes, seed + 1),
+        "joint": lambda: joint_of_two_latents(trees, classes, seed + 2),
+        "latent": lambda: latent_below_the_root(trees, classes, seed + 3),
+        "heights": lambda: by_height(trees, classes, seed + 4),
+        "algebra": lambda: algebra(trees, seed + 5),
+        "chain": lambda: chain(trees, seed + 6),
+        "sampled": lambda: sampled_pairs(config.samples, config.depth, config.rho, classes, seed + 7),
+        "sparse": lambda: sparse_root(DEPTHS),
+        "eq8": expansion,
+        "limits": lambda: limits(10),
+        "deep": lambda: deep_trees(DEPTHS),
+        "curves": lambda: curves(CURVE_EPS, CURVES),
+    }
+    done = {name.split("/")[0] for name in run.names()}
+    for i, (group, compute) in enumerate(groups.items()):
+        progress(i / len(groups), group)
+        if group not in done:
+            run.record(0, {f"{group}/{name}": array for name, array in compute().items()})
 
 
 def pairs_below_one_child(trees: int, classes: int, seed: int) -> Arrays:
     """Theorem 5 on random trees: one token against all others. Arrays over pairs, all shapes together."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     rows = []
     for shape in SHAPES:
         depth = len(shape)
@@ -49,7 +102,7 @@ def pairs_below_one_child(trees: int, classes: int, seed: int) -> Arrays:
 
 def pairs_below_the_root(trees: int, classes: int, seed: int) -> Arrays:
     """Tokens that meet in the root only, at depth 3: children of the root alike (as printed), and each its own."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     depth = 3
     p0, p_zero = _root(source, trees, 2, classes)
     alike = p_zero[:, :1].expand(-1, 2, -1)
@@ -68,7 +121,7 @@ def pairs_below_the_root(trees: int, classes: int, seed: int) -> Arrays:
 
 def sampled_pairs(samples: int, depth: int, rho: float, classes: int, seed: int) -> Arrays:
     """A sampled tree: token m against one token for each height of their ancestor, the root last. (depth,) each."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     p0, p_zero = (x[0] for x in _root(source, 1, 1, classes))
     p_zero = p_zero[0]
     # The path down to token 0 branches once on every level, so token H meets it at height H.
@@ -90,7 +143,7 @@ def sampled_pairs(samples: int, depth: int, rho: float, classes: int, seed: int)
 
 def joint_of_two_latents(trees: int, classes: int, seed: int) -> Arrays:
     """Eq. 98: the 2 x 2 joint of two tokens below a latent c, with a different uncertainty on every edge."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     p0, p_zero = _root(source, trees, 1, classes)
     rho = 2 * _uniform(source, trees, 6) - 1
     tree = hierarchy.enumerate_tree(3, (1, 2, 2), rho, p0, p_zero)
@@ -104,7 +157,7 @@ def joint_of_two_latents(trees: int, classes: int, seed: int) -> Arrays:
 
 def latent_below_the_root(trees: int, classes: int, seed: int) -> Arrays:
     """Eq. 101 and 103: the table of y_1 given each class, and the distribution of a latent two edges further down."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     p0, p_zero = _root(source, trees, 1, classes)
     rho = 2 * _uniform(source, trees, 1) - 1
     reach = rho[:, 0] ** 2 * hierarchy.root_rho(p0, p_zero[:, 0])
@@ -133,7 +186,7 @@ def sparse_root(sizes: tuple[int, ...]) -> Arrays:
 
 def by_height(trees: int, classes: int, seed: int) -> Arrays:
     """One token against its sibling, its cousin and its second cousin, (..., 3): one rho of either sign, or many."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     p0, p_zero = _root(source, trees, 1, classes)
     shape, others = (1, 2, 2, 2), [1, 2, 4]
     size = 0.05 + 0.94 * _uniform(source, trees, 1)
@@ -147,7 +200,7 @@ def by_height(trees: int, classes: int, seed: int) -> Arrays:
 
 def algebra(count: int, seed: int) -> Arrays:
     """Lemma 8's four properties as residuals, and how far matrices that are merely stochastic fail to commute."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     a, b = 2 * _uniform(source, 2, count) - 1
     m, n, ab = hierarchy.transition(a), hierarchy.transition(b), hierarchy.transition(a * b)
     ones = torch.ones(2, dtype=torch.float64)
@@ -159,7 +212,7 @@ def algebra(count: int, seed: int) -> Arrays:
 
 def chain(count: int, seed: int) -> Arrays:
     """Lemma 9 on chains of four latents: the product of conditionals in the printed order, and in the right one."""
-    source = _numbers(seed)
+    source = torch.Generator().manual_seed(seed)
     edges = 2 * _uniform(source, 3, count) - 1
     start = hierarchy.marginal(1.8 * _uniform(source, count) - 0.9)
     first, second, third = hierarchy.transition(edges)
@@ -223,10 +276,6 @@ def curves(eps: float, depths: tuple[int, ...]) -> Arrays:
     return {str(depth): hierarchy.cooccurrence(rho, rho, depth, torch.arange(depth)) for depth in depths}
 
 
-def _numbers(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def _uniform(source: torch.Generator, *shape: int) -> Tensor:
     return torch.rand(*shape, generator=source, dtype=torch.float64)
 
@@ -240,3 +289,15 @@ def _root(source: torch.Generator, trees: int, children: int, classes: int) -> t
 def _latent(edges: int, rho: Tensor, p0: Tensor, p_zero: Tensor) -> Tensor:
     """(P[y = 0], P[y = 1]) of the latent `edges` below the root's child, by summing over the tree cut off there."""
     return hierarchy.enumerate_tree(1 + edges, 1, rho[:, :1], p0, p_zero).joint
+
+
+def orders(run: Run, kind: str) -> Any:
+    """The power of eps in the remainder of eq. 8 in its printed or corrected form, fitted for each pair."""
+    remainder = np.abs(run.value("eq8/truth") - run.value(f"eq8/{kind}"))
+    return np.polyfit(np.log(run.value("eq8/eps")), np.log(remainder).T, 1)[0]
+
+
+def standard_errors(run: Run) -> Any:
+    """Of the sampled frequencies, given that m appears."""
+    p = run.value("sampled/corrected")
+    return np.sqrt(p * (1 - p) / run.value("sampled/appears"))

@@ -1,25 +1,25 @@
-"""Table 1: do hidden neurons of a trained Transformer stand for the latents of its data more than untrained ones?"""
+"""The study `table1`: its claims, which effects matter, and what was found."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_most
+from joma.claims.guards import clears
 from joma.data.latent_sets import TABLE1
 from joma.measure.intervals import Comparison
 from joma.runs import Run
-from joma.studies.hierarchy._judging import Fates, beyond, check_device, of_learned
-from joma.studies.hierarchy._latents import ensemble_of, mean_known, over_seeds
-from joma.studies.hierarchy._table1_figures import ENTRIES, draw_table, draw_training
-from joma.studies.hierarchy._table1_networks import ALL, COMPLEX, KINDS, SIMPLE, Config, Members, shared_loss
-from joma.training import train
+from joma.studies.hierarchy._networks import mean_over, over_seeds
+from joma.studies.hierarchy.table1.figures import draw
+from joma.studies.hierarchy.table1.record import TOLD, Scores
+from joma.studies.hierarchy.table1.run import COMPLEX, SIMPLE, Table1Config, run
 
 MARGIN = 0.02  # of a correlation: what two decimals of the table can tell
 NEAR = 0.05  # of the published number, whose spread over seeds is up to 0.08
-TOLD = 0.5  # a network learned if it tells so many of its classes right; one that knows nothing tells at most 5 %
 
 ALIGN = ("table1/lowest-latents-align", "table1/upper-latents-align")
 LOWEST = Claim(
@@ -70,65 +70,7 @@ HARDER = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
-    """Train all members at once, measuring them as they go."""
-    check_device(config.device, "table1")
-    who = Members(config)
-    run.keep("column", lambda: np.array(who.column))
-    run.keep("distinct inputs", lambda: np.array([int(sets.distinct) for sets in who.sets]))
-    ensemble = ensemble_of(who, shared_loss)
-    train(ensemble, run, name="networks", progress=progress, checkpoint_every=config.checkpoint_every)
-
-
-class Scores:
-    """What a run recorded, by step, column and seed; level s is read from block s + 1, as in the paper.
-
-    only_learned: scores of networks that diverged or did not learn their classes are NaN, before training too.
-    """
-
-    def __init__(self, run: Run, *, only_learned: bool = False) -> None:
-        self.steps = run.steps("networks/scores")
-        columns = len(run.config["columns"])
-        scores = run.array("networks/scores")  # (steps, members, kinds, blocks, levels)
-        self.all = scores.reshape(len(self.steps), columns, -1, *scores.shape[2:])
-        self.accuracy = run.array("networks/accuracy").reshape(len(self.steps), columns, -1)
-        self.columns = [TABLE1[c - 1] for c in run.value("column").reshape(columns, -1)[:, 0]]
-        diverged = (run.array("networks/diverged_at")[-1] >= 0).reshape(columns, -1)
-        self.fates = Fates(diverged, self.accuracy[-1] >= TOLD)  # (columns, seeds) each
-        if only_learned:
-            self.all = np.where(self.fates.kept[None, :, :, None, None, None], self.all, np.nan)
-
-    def at(self, kind: str, step: int, level: int) -> Any:
-        """(seeds, columns); step counts the measuring points, -1 is the end and 0 the beginning."""
-        return self.all[step, :, :, KINDS.index(kind), level, level].T
-
-    def both(self, kind: str, step: int) -> Any:
-        """(seeds, columns, levels)."""
-        return np.stack([self.at(kind, step, level) for level in (0, 1)], axis=-1)
-
-    def gain(self, kind: str, level: int, step: int = -1) -> Comparison:
-        """Trained against untrained."""
-        return over_seeds(self.at(kind, step, level), self.at(kind, 0, level))
-
-    def paper(self, level: int) -> Any:
-        """(columns,)."""
-        return np.array([column.ncorr[level].mean for column in self.columns])
-
-    def published(self, level: int) -> float:
-        """The mean of the published values, over the networks that count at the end."""
-        counted = np.isfinite(self.at("best neuron", -1, level))
-        return float(mean_known(np.where(counted, self.paper(level), np.nan), (0, 1)))
-
-
-def _lowest(run: Run) -> Finding:
-    return _level(LOWEST, run, 0)
-
-
-def _upper(run: Run) -> Finding:
-    return _level(UPPER, run, 1)
-
-
-def _level(claim: Claim, run: Run, level: int) -> Finding:
+def _level(claim: Claim, level: int, run: Run) -> Finding:
     scores = Scores(run, only_learned=True)
     found = scores.gain("best neuron", level)
     permuted = over_seeds(scores.at("best neuron", -1, level), scores.at("permuted latents", -1, level))
@@ -141,7 +83,7 @@ def _level(claim: Claim, run: Run, level: int) -> Finding:
         expected=f"a correlation at least {MARGIN} above the untrained network, above latents permuted between "
         f"classes, and within {NEAR} of the table's mean",
         size=[at_most("distance from the table's mean", abs(found.value - published), NEAR)],
-        controls=[beyond("the gain over permuted latents", permuted, matters=MARGIN)],
+        controls=[clears("the gain over permuted latents", permuted, matters=MARGIN)],
         details={"the table": {"mean": published}, **_most(scores, level)},
     )
 
@@ -185,7 +127,7 @@ def _learned(run: Run) -> Finding:
         what="correlation on classes that the neuron was not chosen on",
         expected=f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between "
         "classes",
-        controls=[beyond("the gain over permuted latents", over_seeds(trained, permuted), matters=MARGIN)],
+        controls=[clears("the gain over permuted latents", over_seeds(trained, permuted), matters=MARGIN)],
         details={f"s = {s}": {"trained": one.value, "untrained": one.control} for s, one in enumerate(levels)},
     )
 
@@ -207,7 +149,7 @@ def _harder(run: Run) -> Finding:
     ends = [(column.children, column.latents) for column in scores.columns]
     simple, complex_ = (np.array([end == wanted for end in ends]) for wanted in (SIMPLE, COMPLEX))
     drops = [
-        mean_known(both[:, simple], (1, 2)) - mean_known(both[:, complex_], (1, 2))
+        mean_over(both[:, simple], (1, 2)) - mean_over(both[:, complex_], (1, 2))
         for both in (scores.both("best neuron", step) for step in (-1, 0))
     ]
     return _finding(
@@ -222,47 +164,24 @@ def _harder(run: Run) -> Finding:
 
 def _finding(claim: Claim, found: Comparison, scores: Scores, *, of: Any = slice(None), **evidence: Any) -> Finding:
     """of: the columns that it rests on."""
-    return of_learned(claim, found, fates=scores.fates.of(of), study="table1", **evidence)
-
-
-TITLES = ("C", "N_ch", "(N₀, N₁)", *(f"s = {s}: {entry}" for s in (0, 1) for entry in ENTRIES))
-
-
-def table(run: Run) -> list[tuple[str, ...]]:
-    """Table 1 beside its controls as text: C, N_ch, (N0, N1), then paper, trained, untrained, permuted for both s.
-
-    Means over seeds; the spread is the standard deviation, as far as one can tell that of the paper.
-    """
-    scores = Scores(run)
-    lines = []
-    for c, column in enumerate(scores.columns):
-        line = [str(column.classes), str(column.children), str(column.latents)]
-        for s in (0, 1):
-            published = column.ncorr[s]
-            measured = (("best neuron", -1), ("best neuron", 0), ("permuted latents", -1))
-            line.append(f"{published.mean:.2f} ± {published.spread:.2f}")
-            for kind, step in measured:
-                values = scores.at(kind, step, s)[:, c]
-                values = values[np.isfinite(values)]
-                line.append(f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" if len(values) > 1 else "diverged")
-        lines.append(tuple(line))
-    return lines
-
-
-def draw(run: Run) -> list[Drawing]:
-    """The table with its controls, and the scores over training."""
-    scores = Scores(run)
-    return [draw_table(table(run), scores, run.config), draw_training(scores)]
+    return scores.fates.of(of).judged(claim, found, study="table1", **evidence)
 
 
 STUDY = Study(
     name="table1",
     title="Table 1: hidden neurons and the latents of their data",
     version=2,
-    claims=(LOWEST, UPPER, VALUES, LEARNED, LEVELS, HARDER),
-    quick=Config(),
-    paper=Config(
-        columns=ALL,
+    claims={
+        LOWEST: partial(_level, LOWEST, 0),
+        UPPER: partial(_level, UPPER, 1),
+        VALUES: _values,
+        LEARNED: _learned,
+        LEVELS: _levels,
+        HARDER: _harder,
+    },
+    quick=Table1Config(),
+    paper=Table1Config(
+        columns=tuple(range(1, len(TABLE1) + 1)),
         seeds=5,
         width=1024,
         steps=2000,
@@ -275,7 +194,6 @@ STUDY = Study(
         checkpoint_every=400.0,
     ),
     run=run,
-    judge=each_claim(_lowest, _upper, _values, _learned, _levels, _harder),
     draw=draw,
     about=(
         "Three-block Transformers learn to tell the classes of Table 1's generator apart. All columns and seeds train "

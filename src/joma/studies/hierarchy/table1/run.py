@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.claims.config import Least, Several, StudyConfig, Within
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.latent_sets import TABLE1, LatentSets
 from joma.data.samples import rows, streams, uniform
 from joma.measure.alignment import best_neuron_correlation, held_out_correlation
 from joma.models.decoder import Decoder
-from joma.studies.hierarchy._latents import by_level, finite, read, transformer
+from joma.recipes.grid import Grid
+from joma.runs import Run
+from joma.studies.hierarchy._networks import by_level, ensemble_of, finite, read, transformer
+from joma.training import train
 from joma.training.ensemble import Precision
 
 VOCABULARY, LENGTH = 100, 30
 KINDS = ("best neuron", "permuted latents", "held out", "held out, permuted latents")
 """Scores that are recorded: Table 1's own, and with the neuron chosen on one half of the classes, scored on the other;
 each for the true latents and for latents permuted between classes."""
-ALL = tuple(range(1, len(TABLE1) + 1))
 SIMPLE, COMPLEX = (2, (10, 20)), (3, (20, 30))
 """N_ch and (N0, N1) at the two ends of the table."""
 ABSENT = -1e4
@@ -28,15 +35,15 @@ ABSENT = -1e4
 
 
 @dataclass(frozen=True)
-class Config:
+class Table1Config(StudyConfig):
     """Table 1's networks, for some of its 12 columns and a number of seeds, all of them as one ensemble.
 
     The source gives 1e-5 as the learning rate in its text, 1e-4 in its script, and no number of steps.
     """
 
-    columns: tuple[int, ...] = (1, 4)
+    columns: Annotated[tuple[int, ...], Several(), Within(1, len(TABLE1))] = (1, 4)
     """Which columns of the table, counted from 1."""
-    seeds: int = 6
+    seeds: Annotated[int, Least(2, "for an interval")] = 6
     width: int = 48
     steps: int = 60
     look_at: tuple[int, ...] = (10, 30)
@@ -55,15 +62,10 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if len(set(self.columns)) < len(self.columns) or not set(self.columns) <= set(ALL):
-            raise ValueError(f"columns must be different numbers from 1 to {ALL[-1]}, got {self.columns}")
+        super().__post_init__()
         ends = [(TABLE1[c - 1].children, TABLE1[c - 1].latents) for c in self.columns]
         if not {SIMPLE, COMPLEX} <= set(ends):
             raise ValueError(f"columns must hold one of each end of the table, like 1 and 4, got {self.columns}")
-        if self.seeds < 2:
-            raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
         transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)  # refuses an impossible width
         if any(step >= self.steps for step in self.look_at):
             raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
@@ -72,11 +74,12 @@ class Config:
 class Members:
     """Who is in the ensemble: column after column, each with its seeds, and what each of them reads."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Table1Config) -> None:
         self.config = config
-        self.column = [column for column in config.columns for _ in range(config.seeds)]
+        grid = Grid(config.columns, config.seeds)
+        self.column = grid.cell
         # A number that names column and seed whatever other columns there are, so that a subset draws the same.
-        self.number = [1000 * column + seed for column in config.columns for seed in range(config.seeds)]
+        self.number = [1000 * column + seed for column, seed in zip(grid.cell, grid.seed_of, strict=True)]
         self.sets = [self._draw(*named).to(config.device) for named in zip(self.column, self.number, strict=True)]
         self.most = max(sets.classes for sets in self.sets)
         self.classes = torch.tensor([sets.classes for sets in self.sets], device=config.device)
@@ -157,3 +160,13 @@ def shared_loss(decoder: Decoder, batch: tuple[Tensor, ...], noise: Tensor | Non
     logits = decoder.read(decoder.features(tokens, noise=noise)[:, :, -1])
     each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     return (each.view_as(share) * share).sum(-1)
+
+
+def run(config: Table1Config, run: Run, progress: Progress) -> None:
+    """Train all members at once, measuring them as they go."""
+    needs_device(config.device, at_paper_scale("table1"))
+    who = Members(config)
+    run.keep("column", lambda: np.array(who.column))
+    run.keep("distinct inputs", lambda: np.array([int(sets.distinct) for sets in who.sets]))
+    ensemble = ensemble_of(who, shared_loss)
+    train(ensemble, run, name="networks", progress=progress, checkpoint_every=config.checkpoint_every)

@@ -1,20 +1,21 @@
-"""What is said of co-occurrence in a latent tree, and how each sentence is judged."""
+"""The study `thm5`: what is said of co-occurrence in a latent tree, and how each sentence is judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, each_claim
+from joma.claims.contract import Claim, Finding, Judge, Study
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
-from joma.studies.hierarchy import _hblt
+from joma.studies.hierarchy.thm5.figures import draw
+from joma.studies.hierarchy.thm5.run import ERRORS, SLOPES, Thm5Config, orders, run, standard_errors
 
 EXACT = 1e-12  # formulas against sums over all latents
-ERRORS = 4.0  # sampled frequencies, in standard errors
 ORDER = 0.05  # a fitted order of a remainder
 SURE = 0.99  # co-occurrence that is almost certain
 LIMIT = 1e-4  # limits, read at 1 - rho = 1e-6
@@ -111,13 +112,27 @@ TABLE = Claim(
 )
 
 
-def _formula(run: Run) -> Finding:
-    return by_residual(
-        FORMULA,
-        printed=_off(run, "trees/truth", "trees/printed"),
-        corrected=_off(run, "trees/truth", "trees/corrected"),
+def _off(run: Run, truth: str, *said: str) -> float:
+    """The largest distance; unlike `max`, NaN if one of them is."""
+    return float(np.max([np.abs(run.value(truth) - run.value(one)).max() for one in said]))
+
+
+def _exactly(
+    claim: Claim,
+    expected: str,
+    truth: str,
+    printed: str,
+    corrected: Sequence[str] = (),
+    control: Mapping[str, str] | None = None,
+) -> Judge:
+    """The judge of a formula: how far are its recorded forms, and a control, from the recorded truth?"""
+    return lambda run: by_residual(
+        claim,
+        printed=_off(run, truth, printed),
+        corrected=_off(run, truth, *corrected) if corrected else None,
         tolerance=EXACT,
-        expected="The sum over all latents of random trees.",
+        expected=expected,
+        control={name: _off(run, truth, series) for name, series in (control or {}).items()},
     )
 
 
@@ -136,10 +151,11 @@ def _sampled(run: Run) -> Finding:
 
 
 def _any_pair(run: Run) -> Finding:
+    corrected = [_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")]
     return by_residual(
         ROOT,
         printed=_off(run, "root/alike truth", "root/alike printed"),
-        corrected=_largest(_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")),
+        corrected=float(np.max(corrected)),
         tolerance=EXACT,
         expected="The sum over all latents for tokens that meet in the root (printed formula at H = L).",
     )
@@ -163,7 +179,7 @@ def _remainder(run: Run) -> Finding:
 def _saturating(run: Run) -> Finding:
     return by_tests(
         SATURATING,
-        expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {_hblt.SLOPES[0]:g} to {_hblt.SLOPES[-1]:g}.",
+        expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {SLOPES[0]:g} to {SLOPES[-1]:g}.",
         printed=[at_most("distance", _off(run, "limits/truth", "limits/printed"), LIMIT)],
         corrected=[
             at_most("distance", _off(run, "limits/truth", "limits/corrected"), LIMIT),
@@ -192,7 +208,9 @@ def _deep(run: Run) -> Finding:
 
 def _shallow(run: Run) -> Finding:
     change = {kind: np.diff(run.value(f"heights/{kind}"), axis=-1) for kind in ("positive", "negative", "unequal")}
-    falls = {kind: _share_that_falls(steps) for kind, steps in change.items()}
+    falls = {
+        kind: float((steps < 0).all(-1).mean()) if np.isfinite(steps).all() else nan for kind, steps in change.items()
+    }
     flat = np.abs(np.diff(run.value("heights/certain"), axis=-1)).max()
     return by_tests(
         SHALLOW,
@@ -206,10 +224,6 @@ def _shallow(run: Run) -> Finding:
             at_most("change from height to height where ρ = 1", flat, EXACT),
         ],
     )
-
-
-def _share_that_falls(steps: Any) -> float:
-    return float((steps < 0).all(-1).mean()) if np.isfinite(steps).all() else float("nan")
 
 
 def _sparse(run: Run) -> Finding:
@@ -234,16 +248,6 @@ def _algebra(run: Run) -> Finding:
     )
 
 
-def _chain(run: Run) -> Finding:
-    return by_residual(
-        LEMMA9,
-        printed=_off(run, "chain/truth", "chain/printed"),
-        corrected=_largest(_off(run, "chain/truth", f"chain/{kind}") for kind in ("corrected", "merged")),
-        tolerance=EXACT,
-        expected="P(γ|α) of a chain of four latents, all edges different.",
-    )
-
-
 def _joint(run: Run) -> Finding:
     exchanged = np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max()
     return by_residual(
@@ -252,16 +256,6 @@ def _joint(run: Run) -> Finding:
         tolerance=EXACT,
         expected="The sum over all latents, every edge different.",
         control={"the two latents exchanged": exchanged},
-    )
-
-
-def _table(run: Run) -> Finding:
-    return by_residual(
-        TABLE,
-        printed=_off(run, "latent/table truth", "latent/table printed"),
-        corrected=_off(run, "latent/table truth", "latent/table corrected"),
-        tolerance=EXACT,
-        expected="P[y₁ | k] of random roots.",
     )
 
 
@@ -280,72 +274,59 @@ def _marginal(run: Run) -> Finding:
     )
 
 
-def _reach(run: Run) -> Finding:
-    return by_residual(
-        REACH,
-        printed=_off(run, "trees/truth", "trees/summed root"),
-        tolerance=EXACT,
-        expected="The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
-        control={"the mean of P[y₁ = 0] for ρ₀": _off(run, "trees/truth", "trees/printed")},
-    )
-
-
-CLAIMS = (
-    FORMULA,
-    SAMPLED,
-    ROOT,
-    REMAINDER,
-    SATURATING,
-    DEEP,
-    SHALLOW,
-    SPARSE,
-    LEMMA8,
-    LEMMA9,
-    JOINT,
-    TABLE,
-    MARGINAL,
-    REACH,
-)
-judge = each_claim(
-    _formula,
-    _sampled,
-    _any_pair,
-    _remainder,
-    _saturating,
-    _deep,
-    _shallow,
-    _sparse,
-    _algebra,
-    _chain,
-    _joint,
-    _table,
-    _marginal,
-    _reach,
-)
-
-
-def orders(run: Run, kind: str) -> Any:
-    """The power of eps in the remainder of eq. 8 in its printed or corrected form, fitted for each pair."""
-    remainder = np.abs(run.value("eq8/truth") - run.value(f"eq8/{kind}"))
-    return np.polyfit(np.log(run.value("eq8/eps")), np.log(remainder).T, 1)[0]
-
-
-def standard_errors(run: Run) -> Any:
-    """Of the sampled frequencies, given that m appears."""
-    p = run.value("sampled/corrected")
-    return np.sqrt(p * (1 - p) / run.value("sampled/appears"))
-
-
-def _off(run: Run, truth: str, said: str) -> float:
-    return float(np.abs(run.value(truth) - run.value(said)).max())
-
-
-def _largest(residuals: Iterable[float]) -> float:
-    """Unlike `max`, NaN if one of them is."""
-    return float(np.max(list(residuals)))
-
-
 def _off_in_errors(run: Run, drawn: str, said: str, errors: Any) -> Any:
     """|drawn - said| in standard errors, for as many heights as there are errors."""
     count = len(errors)
     return np.abs(run.value(f"sampled/{drawn}")[:count] - run.value(f"sampled/{said}")[:count]) / errors
+
+
+STUDY = Study(
+    name="thm5",
+    title="Theorem 5: co-occurrence in a latent hierarchy",
+    version=2,
+    claims={
+        FORMULA: _exactly(
+            FORMULA, "The sum over all latents of random trees.", "trees/truth", "trees/printed", ["trees/corrected"]
+        ),
+        SAMPLED: _sampled,
+        ROOT: _any_pair,
+        REMAINDER: _remainder,
+        SATURATING: _saturating,
+        DEEP: _deep,
+        SHALLOW: _shallow,
+        SPARSE: _sparse,
+        LEMMA8: _algebra,
+        LEMMA9: _exactly(
+            LEMMA9,
+            "P(γ|α) of a chain of four latents, all edges different.",
+            "chain/truth",
+            "chain/printed",
+            ["chain/corrected", "chain/merged"],
+        ),
+        JOINT: _joint,
+        TABLE: _exactly(
+            TABLE,
+            "P[y₁ | k] of random roots.",
+            "latent/table truth",
+            "latent/table printed",
+            ["latent/table corrected"],
+        ),
+        MARGINAL: _marginal,
+        REACH: _exactly(
+            REACH,
+            "The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
+            "trees/truth",
+            "trees/summed root",
+            control={"the mean of P[y₁ = 0] for ρ₀": "trees/printed"},
+        ),
+    },
+    quick=Thm5Config(),
+    paper=Thm5Config(trees=2000, samples=8_000_000),
+    run=run,
+    draw=draw,
+    about=(
+        "Random trees of depth 2 to 5 are summed exactly over all latents, and one tree of depth 7 is sampled. Neither "
+        "uses the formulas. The formulas are evaluated as printed and as corrected, and compared with both. Limits, "
+        "and the order of the remainder of eq. 8, are computed from the formula that the trees confirm."
+    ),
+)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from joma.runs import Run
-from joma.studies.hierarchy._judging import Fates
-from joma.studies.hierarchy._tree_claims import DECODER, DEPTH, EARLY, LEARNED
+from joma.studies.hierarchy._networks import Fates
+from joma.studies.hierarchy.shallow_first.claims import DECODER, DEPTH, EARLY, LEARNED
 
 # What a network's series holds, (points, members, true or permuted tree, L + 3):
 ALONE, ORDER, MOVED = DEPTH, DEPTH + 1, DEPTH + 2
@@ -18,8 +18,7 @@ correlation of the change since the start with lowness; how much has moved."""
 
 def fates(run: Run, *names: str) -> Fates:
     """Of the members of these networks, one after the other."""
-    each = [_fates(run, name) for name in names]
-    return Fates(*(np.concatenate([one[i] for one in each]) for i in (0, 1)))
+    return Fates.joined([_fates(run, name) for name in names])
 
 
 def _fates(run: Run, name: str) -> Fates:
