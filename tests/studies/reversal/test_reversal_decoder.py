@@ -12,7 +12,7 @@ from joma.studies.reversal._decoders import grouped
 from joma.studies.reversal.reversal_decoder import STUDY
 from joma.studies.reversal.reversal_decoder import claims as study
 from joma.studies.reversal.reversal_decoder import run as taught
-from joma.studies.reversal.reversal_decoder.record import Scores, asymmetry, blocks, excess, table
+from joma.studies.reversal.reversal_decoder.record import asymmetry, blocks, excess
 
 TINY = taught.ReversalDecoderConfig(
     seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8
@@ -208,7 +208,6 @@ def test_figures_and_findings(tiny_run, tmp_path):
     learned = record(tmp_path / "run")
     draws_labelled_figures(STUDY, learned, tmp_path)
     findings_survive_json(STUDY, learned)
-    assert len(table(learned)) == len(Scores(learned).conditions)
 
 
 @pytest.mark.parametrize("condition", taught.conditions(vars(TINY)), ids=lambda one: f"{one.name}, {one.layers}")

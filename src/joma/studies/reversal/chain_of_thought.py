@@ -18,21 +18,7 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, PURPLE, RED, panels
 from joma.runs import Run
-from joma.studies.reversal._rows import (
-    MODELS,
-    ROUNDING,
-    Moment,
-    at_end,
-    bounds,
-    cases,
-    check_rates,
-    largest,
-    least_untrained,
-    logits_of,
-    losses_of,
-    powers_found,
-    record_cases,
-)
+from joma.studies.reversal import _rows as rows
 
 HALF = 0.5  # of the chains: a walk that reaches more of them without training would need no learning
 
@@ -59,7 +45,7 @@ class ChainOfThoughtConfig(StudyConfig):
                 raise ValueError(
                     f"held_out must leave a chain to test and one to train, got {self.held_out} of {count}"
                 )
-        check_rates(self.rates, 6 * min(self.chains) + 2)
+        rows.check_rates(self.rates, 6 * min(self.chains) + 2)
 
 
 STEPS = Claim(
@@ -95,22 +81,22 @@ def run(config: ChainOfThoughtConfig, run: Run, progress: Progress) -> None:
     """Train both models on every number of chains at every rate."""
     seeds = range(config.seed, config.seed + config.seeds)
     sizes = [[chains(count, held_out=config.held_out, seed=seed) for seed in seeds] for count in config.chains]
-    record_cases(config, run, sizes, seen, progress)
+    rows.record_cases(config, run, sizes, seen, progress)
 
 
-def seen(moment: Moment, run: int, chains: Chains, model: str, rate: float) -> dict[str, float]:
+def seen(moment: rows.Moment, run: int, chains: Chains, model: str, rate: float) -> dict[str, float]:
     """Numbers of one run at a moment."""
     weights, tokens = moment.weights[run], chains.vocabulary
     first, second, composed, trained, own = (
-        np.exp(-losses_of(weights, some, model))
+        np.exp(-rows.losses_of(weights, some, model))
         for some in (*chains.steps, chains.test, chains.compositions, first_steps_of_trained(chains))
     )
     tested = chains.held_out.repeat(chains.length - 1).numpy()  # of the steps: each of their rows has one answer
     steps = Statements(chains.train.tokens[: len(tested)][tested], chains.entity)
-    visits, loss = moment.visits[run][: len(tested)][tested], losses_of(weights, steps, model)
+    visits, loss = moment.visits[run][: len(tested)][tested], rows.losses_of(weights, steps, model)
     both = chains.compositions + first_steps_of_trained(chains)
     return {
-        **bounds(loss, visits, moment.step / len(chains.train), tokens, rate),
+        **rows.bounds(loss, visits, moment.step / len(chains.train), tokens, rate),
         "first step p": first.mean(),
         "second step p": second.mean(),
         "two steps p": (first * second).mean(),
@@ -134,7 +120,7 @@ def first_steps_of_trained(chains: Chains) -> Statements:
 
 def _right(weights: Any, sequences: Statements, model: str) -> float:
     """The share of prompts after which the answer is the most likely token."""
-    return float((logits_of(weights, sequences, model).argmax(-1) == sequences.target[:, 0].numpy()).mean())
+    return float((rows.logits_of(weights, sequences, model).argmax(-1) == sequences.target[:, 0].numpy()).mean())
 
 
 def walked(weights: Any, entities: Any, chains: Chains, model: str) -> float:
@@ -152,48 +138,50 @@ def _steps(run: Run) -> Finding:
     return by_tests(
         STEPS,
         expected="From ηs = ln M on, 1 − p of both steps is at most (M − 1)/(2qᶜ).",
-        printed=[at_most(f"{what} {m}", largest(run, "missing, c = 1", m), 1.0) for m in MODELS],
-        corrected=[at_most(f"{what} A", largest(run, "missing, c of the law", "A"), 1.0)],
-        controls=[above("the same of a step without training", least_untrained(run), 1.0)],
-        details=powers_found(run) | _two_means(run, {"p(B|A→)": "first step p", "p(C|B→)": "second step p"}),
+        printed=[at_most(f"{what} {m}", rows.largest(run, "missing, c = 1", m), 1.0) for m in rows.MODELS],
+        corrected=[at_most(f"{what} A", rows.largest(run, "missing, c of the law", "A"), 1.0)],
+        controls=[above("the same of a step without training", rows.least_untrained(run), 1.0)],
+        details=rows.powers_found(run) | _two_means(run, {"p(B|A→)": "first step p", "p(C|B→)": "second step p"}),
     )
 
 
 def _two_means(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
-    return {f"at the end, model {m}": {what: at_end(run, name, m) for what, name in series.items()} for m in MODELS}
+    return {
+        f"at the end, model {m}": {what: rows.at_end(run, name, m) for what, name in series.items()}
+        for m in rows.MODELS
+    }
 
 
 def _composed(run: Run) -> Finding:
     what, name = "smallest M p of compositions that are trained", "least trained composition M p"
+    ends = {case: run.value(f"{case}/composition p")[-1].mean() for case in rows.cases(run)}
     return by_tests(
         COMPOSED,
         expected="M p(C|A⇝) is at most 1 for held-out compositions.",
         printed=[
-            at_most(f"largest M p in model {m}", largest(run, "largest composition M p", m), 1 + ROUNDING)
-            for m in MODELS
+            at_most(f"largest M p in model {m}", rows.largest(run, "largest composition M p", m), 1 + rows.ROUNDING)
+            for m in rows.MODELS
         ],
-        controls=[above(what, at_end(run, name, pick=np.min), 1.0)],
+        controls=[above(what, rows.at_end(run, name, pick=np.min), 1.0)],
         details={
             f"at the end, model {m}": {
-                "mean M p": float(
-                    np.mean([int(c.split("/")[0]) * run.value(f"{c}/composition p")[-1].mean() for c in cases(run, m)])
-                )
+                "mean M p": float(np.mean([int(case.split("/")[0]) * ends[case] for case in rows.cases(run, m)]))
             }
-            for m in MODELS
+            for m in rows.MODELS
         },
     )
 
 
 def _walked(run: Run) -> Finding:
-    by_steps = {m: at_end(run, "reached by two steps", m, np.min) for m in MODELS}
-    at_once = {m: at_end(run, "reached at once", m, np.max) for m in MODELS}
-    fresh = at_end(run, "fresh reached by two steps", pick=np.max)
+    by_steps = {m: rows.at_end(run, "reached by two steps", m, np.min) for m in rows.MODELS}
+    at_once = {m: rows.at_end(run, "reached at once", m, np.max) for m in rows.MODELS}
+    fresh = rows.at_end(run, "fresh reached by two steps", pick=np.max)
     return by_tests(
         WALKED,
         expected="Taking the most likely token, two steps reach C in all held-out chains, and one question in none.",
         printed=[
             test
-            for m in MODELS
+            for m in rows.MODELS
             for test in (
                 at_least(f"reached by two steps in model {m}", by_steps[m], 1, "%"),
                 at_most(f"reached at once in model {m}", at_once[m], 0.0, "%"),
@@ -202,8 +190,8 @@ def _walked(run: Run) -> Finding:
         controls=[below("fresh chains reached by two steps", fresh, HALF, "%")],
         details={
             "mean probability at the end": {
-                f"model {m}, {words}": at_end(run, name, m)
-                for m in MODELS
+                f"model {m}, {words}": rows.at_end(run, name, m)
+                for m in rows.MODELS
                 for words, name in (("two steps", "two steps p"), ("at once", "composition p"))
             }
         },
@@ -212,14 +200,14 @@ def _walked(run: Run) -> Finding:
 
 def _two_answers(run: Run) -> Finding:
     what = "trained prompts answered right in model"
-    right = {m: at_end(run, "answered of two", m, np.min) for m in MODELS}
+    right = {m: rows.at_end(run, "answered of two", m, np.min) for m in rows.MODELS}
     return by_tests(
         TWO_ANSWERS,
         expected="The most likely token is the right one after all prompts A → and A ⇝ of one chain.",
         printed=[at_least(f"{what} A", right["A"], 1.0, "%")],
         corrected=[
             at_least(f"{what} B", right["B"], 1.0, "%"),
-            below(f"{what} A", at_end(run, "answered of two", "A", np.max), 1.0, "%"),
+            below(f"{what} A", rows.at_end(run, "answered of two", "A", np.max), 1.0, "%"),
         ],
         details=_two_means(run, {"p(B|A→)": "its first step p", "p(C|A⇝)": "trained composition p"}),
     )
@@ -237,8 +225,8 @@ LINES = (
 def draw(run: Run) -> list[Drawing]:
     """Probabilities over training, one panel per model."""
     figure, axes = panels(2, width=4.6, height=3.0)
-    for axis, model in zip(axes, MODELS, strict=True):
-        case = cases(run, model)[0]
+    for axis, model in zip(axes, rows.MODELS, strict=True):
+        case = rows.cases(run, model)[0]
         tokens, rate = case.split("/")[:2]
         for name, label, colour, style in LINES:
             p, times = run.value(f"{case}/{name}"), run.value(f"{case}/times")
@@ -248,7 +236,7 @@ def draw(run: Run) -> list[Drawing]:
         axis.set_title(f"Model {model} (M = {tokens}, η = {rate})")
         label_lines(axis)
     walk, once, first, second = (
-        [number(at_end(run, name, model)) for model in MODELS]
+        [number(rows.at_end(run, name, model)) for model in rows.MODELS]
         for name in ("two steps p", "composition p", "its first step p", "trained composition p")
     )
     caption = (

@@ -37,10 +37,10 @@ class Scores:
             scores = run.array(f"depth {depth}/scores")  # (steps, members, kinds, places, levels)
             scores = scores.reshape(len(self.steps), *shape, *scores.shape[2:])
             self.tokens[depth] = run.value(f"depth {depth}/tokens").reshape(*shape, -1)
-            told, diverged = (
+            accuracy, diverged = (
                 run.array(f"depth {depth}/{name}")[-1].reshape(shape) for name in ("accuracy", "diverged_at")
             )
-            self.fates[depth] = Fates(diverged >= 0, told > enough)
+            self.fates[depth] = Fates(diverged >= 0, accuracy > enough)
             kept = self.fates[depth].kept[None, :, :, None, None, None]
             self._all[depth] = np.where(kept, scores, np.nan) if only_learned else scores
 
@@ -77,20 +77,3 @@ class Scores:
     def in_block(self, depth: int, level: int, rho: Any, place: int, step: int = -1) -> Comparison:
         """Of the neuron; rho is an index or a mask."""
         return over_seeds(*(self.at(depth, "neuron", s)[:, rho, place, level] for s in (step, 0)))
-
-
-TITLES = ("L", "height", "ρ", *(f"untrained {b + 1}" for b in range(BLOCKS)), *(f"gain {b + 1}" for b in range(BLOCKS)))
-
-
-def table(run: Run) -> list[tuple[str, ...]]:
-    """Held-out score of the untrained network and gain by training with its 95 % interval, in each block."""
-    return [
-        (
-            str(depth),
-            str(level + 1),
-            f"{rho:g}",
-            *(f"{b.control:.2f}" for b in blocks),
-            *(f"{b.difference:+.3f} ± {b.half_width:.3f}" for b in blocks),
-        )
-        for depth, level, rho, blocks in Scores(run).cells()
-    ]

@@ -23,34 +23,29 @@ MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain
 ANY, LAST = ALL_BLOCKS, BLOCKS - 1  # places
 
-REPRESENT = Claim(
+_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
+REPRESENT = _claim(
     "nodes-represent-latents",
     "JoMA Sec. 5",
     "While the hierarchy is learned, hidden nodes of the MLP come to stand for its latents.",
-    matters=MARGIN,
-    ceiling=1.0,
 )
-LOW = Claim(
+LOW = _claim(
     "lowest-latents-in-first-block",
     "JoMA Fig. 5",
     "Hidden nodes of the first block come to stand for the lowest latents.",
-    matters=MARGIN,
-    ceiling=1.0,
     uses=("hblt-alignment/nodes-represent-latents",),
 )
-HIGH = Claim(
+HIGH = _claim(
     "higher-latents-above",
     "JoMA Fig. 5",
     "Higher blocks form features of a higher level: their hidden nodes come to stand for the latents above the lowest.",
-    matters=MARGIN,
-    ceiling=1.0,
     uses=("hblt-alignment/nodes-represent-latents",),
 )
-ORDER = Claim(
+ORDER = _claim(
     "levels-follow-blocks",
     "JoMA Sec. 5",
     "Levels of latents correspond to blocks: a higher latent is represented in a later block.",
-    matters=MARGIN,
+    ceiling=None,
     uses=("hblt-alignment/lowest-latents-in-first-block", "hblt-alignment/higher-latents-above"),
 )
 FIRST = Claim(
@@ -61,20 +56,16 @@ FIRST = Claim(
     unit="%",
     uses=("hblt-alignment/nodes-represent-latents", "thm5/shallow-means-often"),
 )
-READABLE = Claim(
+READABLE = _claim(
     "hierarchy-is-learned",
     "JoMA Sec. 5",
     "The latent hierarchy is learned implicitly: hidden layers show the latents more clearly than the tokens do.",
-    matters=MARGIN,
-    ceiling=1.0,
 )
-CERTAIN = Claim(
+CERTAIN = _claim(
     "alignment-without-noise",
     "JoMA Sec. 6",
     "Where the class determines all latents and tokens, the alignment of hidden nodes shows that the latents are "
     "learned.",
-    matters=MARGIN,
-    ceiling=1.0,
     uses=("table1/latents-are-learned",),
 )
 

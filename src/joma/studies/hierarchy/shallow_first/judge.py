@@ -17,7 +17,6 @@ from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import claims as c
 from joma.studies.hierarchy.shallow_first.claims import DECODER, DEPTH, FAR, STUDY, TARGETS
 from joma.studies.hierarchy.shallow_first.record import (
-    ALONE,
     MOVED,
     ORDER,
     by_height,
@@ -195,7 +194,7 @@ def _of_blocks(
 ) -> Finding:
     """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
 
-    Blocks without the residual, which eq. 1 has, are told of beside them.
+    Blocks without the residual, which eq. 1 has, are in the details.
     """
     token = TARGETS["token"]
     if claim.corrected is not None:
@@ -214,78 +213,47 @@ def first_in(claim: Claim, name: str, what: str, run: Run) -> Finding:
 # What comes later
 
 
-def eventually(run: Run) -> Finding:
-    """Attention on the farthest tokens below one latent."""
-    return _in_the_end(
-        run,
-        c.EVENTUALLY,
-        lambda name: compare(*(values[-1][:, FAR] for values in by_height(series(run, name)))),
-        f"attention at H = {DEPTH - 1} in the end, in even shares",
-    )
+def in_the_end(claim: Claim, what: str, pick: Callable[[Any], Sequence[Any]], run: Run) -> Finding:
+    """pick: of a series, what is compared at the last point, in the true and the permuted tree."""
 
+    def found(kind: str) -> dict[str, Comparison]:
+        return {
+            case: compare(*(values[-1] for values in pick(series(run, f"{kind} {target}"))))
+            for target, case in TARGETS.items()
+        }
 
-def picked(run: Run) -> Finding:
-    """Attention on far tokens that have no sibling."""
-    return _in_the_end(
-        run,
-        c.PICKED,
-        lambda name: compare(*(values[-1] for values in column(series(run, name), ALONE))),
-        "attention on far tokens without a sibling minus that on equally far tokens with one, in even shares",
-    )
-
-
-def _in_the_end(run: Run, claim: Claim, of: Callable[[str], Comparison], what: str) -> Finding:
-    bare = {case: of(f"bare {target}") for target, case in TARGETS.items()}
     return _of_blocks(
         run,
         claim,
-        {case: of(f"residual {target}") for target, case in TARGETS.items()},
+        found("residual"),
         what=what,
         expected=f"at least {c.SHARE} of an even share above the permuted tree, whatever is predicted",
-        bare={case: {"attention": one.value, "permuted tree": one.control} for case, one in bare.items()},
+        bare={case: {"attention": one.value, "permuted tree": one.control} for case, one in found("bare").items()},
     )
 
 
-class _Peaks(NamedTuple):
-    """Where attention at each height is greatest, (members, L)."""
+def _peaks(run: Run, name: str) -> list[tuple[Any, Any]]:
+    """When attention at each height is greatest, log2(1 + step), and how far beyond an even share: (members, L) each.
 
-    when: Any
-    """log2 of one more than the step."""
-    height: Any
-    """Beyond an even share."""
-
-    @property
-    def delay(self) -> Any:
-        """Doublings of time by which the farthest tokens below one latent peak after siblings, (members,)."""
-        return self.when[:, FAR] - self.when[:, 0]
-
-    @property
-    def steps(self) -> dict[str, float]:
-        """By height below the root."""
-        return {f"step of the peak at H = {h + 1}": float(2 ** self.when[:, h].mean() - 1) for h in range(FAR + 1)}
-
-
-def _peaks(run: Run, name: str) -> tuple[_Peaks, _Peaks]:
-    """In the true and in the permuted tree."""
-    steps = run.steps(f"{name}/attention")
-    true, permuted = (
-        _Peaks(np.log2(1 + steps[attention.argmax(0)]), attention.max(0) - 1)
-        for attention in by_height(series(run, name))
-    )
-    return true, permuted
+    In the true and in the permuted tree.
+    """
+    steps, trees = run.steps(f"{name}/attention"), by_height(series(run, name))
+    return [(np.log2(1 + steps[attention.argmax(0)]), attention.max(0) - 1) for attention in trees]
 
 
 def reaches_out(run: Run) -> Finding:
     """When attention at each height is greatest."""
-    delays, in_turn, risen = {}, [], []
+    delays, in_turn, risen, bare = {}, [], [], {}
     for target, case in TARGETS.items():
-        seen, permuted = _peaks(run, f"residual {target}")
-        delays[case] = compare(seen.delay, permuted.delay)
-        shortest = np.diff(seen.when.mean(0)[: FAR + 1]).min()
+        (when, peak), (when_permuted, permuted) = _peaks(run, f"residual {target}")
+        delays[case] = compare(*(steps[:, FAR] - steps[:, 0] for steps in (when, when_permuted)))
+        shortest = np.diff(when.mean(0)[: FAR + 1]).min()
         in_turn.append(above(f"shortest delay from one height to the next, {case}", shortest, 0.0, c.REACH.unit))
         for h in (0, FAR):
-            rise = compare(seen.height[:, h], permuted.height[:, h])
+            rise = compare(peak[:, h], permuted[:, h])
             risen.append(clears(f"the peak at H = {h + 1} beyond the permuted tree, {case}", rise, matters=c.SHARE))
+        steps = 2 ** _peaks(run, f"bare {target}")[0][0].mean(0) - 1
+        bare[case] = {f"step of the peak at H = {h + 1}": float(steps[h]) for h in range(FAR + 1)}
     return _of_blocks(
         run,
         c.REACH,
@@ -295,11 +263,11 @@ def reaches_out(run: Run) -> Finding:
         "and of the farthest tokens are both above the permuted tree",
         size=in_turn,
         controls=risen,
-        bare={case: _peaks(run, f"bare {target}")[0].steps for target, case in TARGETS.items()},
+        bare=bare,
     )
 
 
-_APART = ("H = 1 from 2", "H = 2 from 3", "H = 3 from the root")
+_LEVELS = ("H = 1 from 2", "H = 2 from 3", "H = 3 from the root")
 
 
 def bottom_up(run: Run) -> Finding:
@@ -311,11 +279,11 @@ def bottom_up(run: Run) -> Finding:
     expected = (
         "the higher the level, the later half of its final contrast is reached; the lowest and highest are learned"
     )
-    told = [
-        clears(f"the contrast of {_APART[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
+    controls = [
+        clears(f"the contrast of {_LEVELS[h]} beyond the permuted tree", compare(gained[:, h], permuted[:, h]), "nats")
         for h in (0, FAR)
     ]
-    if fates(run, DECODER).kept.any() and any(test.value <= 0 for test in told):
+    if fates(run, DECODER).kept.any() and any(test.value <= 0 for test in controls):
         reason = "the decoder did not learn to tell the lowest or the highest level from the next level"
         return not_run(c.BOTTOM_UP, expected, reason, at_paper_scale(STUDY))
     return _of_learned(
@@ -326,10 +294,10 @@ def bottom_up(run: Run) -> Finding:
         what="delay of the highest level after the lowest",
         expected=expected,
         size=[above("shortest delay from one level to the next", np.diff(when.mean(0)).min(), 0.0, c.BOTTOM_UP.unit)],
-        controls=told,
+        controls=controls,
         details={
-            "step with half of the contrast": dict(zip(_APART, (2 ** when.mean(0) - 1).tolist(), strict=True)),
-            "contrast in the end, in nats": dict(zip(_APART, gained.mean(0).tolist(), strict=True)),
-            "contrast in the permuted tree, in nats": dict(zip(_APART, permuted.mean(0).tolist(), strict=True)),
+            "step with half of the contrast": dict(zip(_LEVELS, (2 ** when.mean(0) - 1).tolist(), strict=True)),
+            "contrast in the end, in nats": dict(zip(_LEVELS, gained.mean(0).tolist(), strict=True)),
+            "contrast in the permuted tree, in nats": dict(zip(_LEVELS, permuted.mean(0).tolist(), strict=True)),
         },
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from joma.data.ahead import sent, turns
 from joma.data.hierarchy import HBLT
 from joma.measure.correlation import pearson
-from joma.models import Decoder, DecoderConfig, JomaBlock
+from joma.models import Decoder, JomaBlock
 from joma.models.parts import compiled_part
 from joma.theory.attention import Attention
 
@@ -132,16 +132,6 @@ class QueryBlocks(JomaBlock):
         h = self.attention.weights_unchecked(self.z, x) @ v
         return torch.relu(h + bias if self.residual else h)
 
-    def logits(self) -> Tensor:
-        """(members, queries, tokens)."""
-        z: Tensor = self.z[:, :, 0]
-        return z
-
-    def strengths(self) -> Tensor:
-        """How strongly token l acts on the nodes of query m: the length of V's row, (members, queries, tokens)."""
-        lengths: Tensor = self.w[..., :-1, :].norm(dim=-1)
-        return lengths
-
 
 class SharedBlock(JomaBlock):
     """One block for all queries (eq. 1): they share W, and the residual hands the query on."""
@@ -164,10 +154,6 @@ class SharedBlock(JomaBlock):
         h = self.attention.weights_unchecked(self.z[:, :, None], x) @ v[:, None]
         return torch.relu(h + bias[:, :, None])
 
-    def logits(self) -> Tensor:
-        """(members, queries, tokens)."""
-        return self.z
-
 
 def _start(block: JomaBlock, seeds: Sequence[int]) -> None:
     for member, seed in enumerate(seeds):
@@ -183,20 +169,6 @@ def block_loss(block: Any, batch: tuple[Tensor, ...], noise: Tensor | None = Non
     x, target = batch
     each = F.cross_entropy(block(x).flatten(0, 2), target.flatten(), reduction="none")
     return each.view(target.shape).mean(-1).sum(-1)
-
-
-def decoder_config(tokens: int, context: int, layers: int, width: int) -> DecoderConfig:
-    """No mask, no positions: a sequence is a set of tokens, and the first layer's logits depend on tokens alone."""
-    return DecoderConfig(
-        vocabulary=tokens + 1,
-        outputs=tokens,
-        layers=layers,
-        width=width,
-        mlp=2 * width,
-        context=max(tokens, context + 1),
-        causal=False,
-        positions="none",
-    )
 
 
 def decoder_logits(decoder: Decoder, tokens: int) -> Tensor:
@@ -292,12 +264,6 @@ def _ranks(values: Tensor) -> Tensor:
     return (left + right).double() / 2
 
 
-def _off_diagonal(values: Tensor) -> Tensor:
-    """(members, n, n) -> (members, n (n - 1))."""
-    rows: Tensor = values.flatten(1)[:, 1:].unflatten(1, (values.shape[1] - 1, -1))  # each ends with a diagonal entry
-    return rows[..., :-1].flatten(1)
-
-
 def attention_ratio(logits: Tensor) -> Tensor:
     """Attention of each query on a sequence of all other tokens, as a multiple of an even share."""
     tokens = logits.shape[-1]
@@ -321,7 +287,8 @@ def between(
     def measure(network: Any, members: Sequence[int]) -> Tensor:
         now = shown(value(network))
         change = now - shown(start[list(members)])
-        moved = _off_diagonal(change).square().mean(-1).sqrt()
+        rows = change.flatten(1)[:, 1:].unflatten(1, (change.shape[1] - 1, -1))  # each ends with a diagonal entry
+        moved = rows[..., :-1].flatten(1).square().mean(-1).sqrt()
         found = []
         for tree in (pairs.of(members) for pairs in trees):
             columns = (tree.alone(now), tree.order(change), moved)

@@ -16,7 +16,7 @@ from joma.claims.contract import Progress
 from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.ahead import Ahead
 from joma.data.samples import streams
-from joma.models import Decoder
+from joma.models import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
 from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import networks as net
@@ -134,7 +134,18 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
     loss: Callable[..., Tensor]
     batches: Callable[[net.Pool, int, range, Sequence[int]], tuple[Tensor, ...]]
     if name == DECODER:
-        make = partial(Decoder, net.decoder_config(tokens, config.context, config.layers, config.width))
+        # no mask, no positions: a sequence is a set of tokens, and the first layer's logits depend on tokens alone
+        shape = DecoderConfig(
+            vocabulary=tokens + 1,
+            outputs=tokens,
+            layers=config.layers,
+            width=config.width,
+            mlp=2 * config.width,
+            context=max(tokens, config.context + 1),
+            causal=False,
+            positions="none",
+        )
+        make = partial(Decoder, shape)
         batches, loss, optimizer = net.decoder_batches, class_loss, Optimizer("adam", rate=config.decoder_rate)
         steps, size = config.decoder_steps, config.decoder_batch
         matrices: dict[str, net.Matrix] = {
@@ -150,8 +161,9 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
         batches, loss = net.class_batches if of_class else net.token_batches, net.block_loss
         optimizer = Optimizer("sgd", rate=config.block_rate / (1 if own else 10))
         steps, size = config.block_steps, config.block_batch
-        matrices = {"attention": lambda block: block.logits()}
-        matrices |= {"weights": lambda block: block.strengths()} if own else {}
+        matrices = {"attention": lambda block: block.z[:, :, 0] if own else block.z}
+        # how strongly token l acts on the nodes of query m: the length of V's row
+        matrices |= {"weights": lambda block: block.w[..., :-1, :].norm(dim=-1)} if own else {}
 
     def networks(members: Sequence[int]) -> Any:
         return make([setting.seeds[member] for member in members])

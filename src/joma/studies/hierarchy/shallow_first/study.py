@@ -6,6 +6,7 @@ from joma.claims.contract import Study
 from joma.studies.hierarchy.shallow_first import claims as c
 from joma.studies.hierarchy.shallow_first import judge
 from joma.studies.hierarchy.shallow_first.figures import draw
+from joma.studies.hierarchy.shallow_first.record import ALONE, by_height, column
 from joma.studies.hierarchy.shallow_first.run import ShallowFirstConfig, run
 
 STUDY = Study(
@@ -18,8 +19,18 @@ STUDY = Study(
         c.FIRST: partial(judge.first_in_blocks, c.FIRST, "attention"),
         c.WEIGHTS: partial(judge.first_in_blocks, c.WEIGHTS, "weights"),
         c.REACH: judge.reaches_out,
-        c.EVENTUALLY: judge.eventually,
-        c.PICKED: judge.picked,
+        c.EVENTUALLY: partial(
+            judge.in_the_end,
+            c.EVENTUALLY,
+            f"attention at H = {c.DEPTH - 1} in the end, in even shares",
+            lambda values: [heights[..., c.FAR] for heights in by_height(values)],
+        ),
+        c.PICKED: partial(
+            judge.in_the_end,
+            c.PICKED,
+            "attention on far tokens without a sibling minus that on equally far tokens with one, in even shares",
+            lambda values: column(values, ALONE),
+        ),
         c.TOGETHER: partial(judge.first_in, c.TOGETHER, c.SHARED, "attention"),
         c.TRANSFORMER: partial(judge.first_in, c.TRANSFORMER, c.DECODER, "attention"),
         c.NODES: partial(judge.first_in, c.NODES, c.DECODER, "weights"),

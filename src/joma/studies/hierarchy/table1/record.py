@@ -12,7 +12,7 @@ from joma.runs import Run
 from joma.studies.hierarchy._networks import Fates, mean_over, over_seeds
 from joma.studies.hierarchy.table1.run import KINDS
 
-TOLD = 0.5  # a network learned if it tells so many of its classes right; one that knows nothing tells at most 5 %
+ENOUGH = 0.5  # a network learned if it tells so many of its classes right; one that knows nothing tells at most 5 %
 ENTRIES = ("paper", "trained", "untrained", "permuted")
 TITLES = ("C", "N_ch", "(N₀, N₁)", *(f"s = {s}: {entry}" for s in (0, 1) for entry in ENTRIES))
 
@@ -31,7 +31,7 @@ class Scores:
         self.accuracy = run.array("networks/accuracy").reshape(len(self.steps), columns, -1)
         self.columns = [TABLE1[c - 1] for c in run.value("column").reshape(columns, -1)[:, 0]]
         diverged = (run.array("networks/diverged_at")[-1] >= 0).reshape(columns, -1)
-        self.fates = Fates(diverged, self.accuracy[-1] >= TOLD)  # (columns, seeds) each
+        self.fates = Fates(diverged, self.accuracy[-1] >= ENOUGH)  # (columns, seeds) each
         if only_learned:
             self.all = np.where(self.fates.kept[None, :, :, None, None, None], self.all, np.nan)
 

@@ -15,27 +15,24 @@ from joma.measure.intervals import Comparison
 from joma.runs import Run
 from joma.studies.hierarchy._networks import mean_over, over_seeds
 from joma.studies.hierarchy.table1.figures import draw
-from joma.studies.hierarchy.table1.record import TOLD, Scores
+from joma.studies.hierarchy.table1.record import ENOUGH, Scores
 from joma.studies.hierarchy.table1.run import COMPLEX, SIMPLE, Table1Config, run
 
 MARGIN = 0.02  # of a correlation: what two decimals of the table can tell
 NEAR = 0.05  # of the published number, whose spread over seeds is up to 0.08
 
 ALIGN = ("table1/lowest-latents-align", "table1/upper-latents-align")
-LOWEST = Claim(
+_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
+LOWEST = _claim(
     "lowest-latents-align",
     "JoMA Table 1",
     "Training gives each lowest latent a hidden node in the first block that correlates with it, at 0.94 to 1.00.",
-    matters=MARGIN,
-    ceiling=1.0,
 )
-UPPER = Claim(
+UPPER = _claim(
     "upper-latents-align",
     "JoMA Table 1",
     "Training gives each latent one level up a hidden node in the second block that correlates with it, at 0.55 to "
     "0.81.",
-    matters=MARGIN,
-    ceiling=1.0,
 )
 VALUES = Claim(
     "published-correlations",
@@ -45,13 +42,11 @@ VALUES = Claim(
     ceiling=0.0,  # the effect is minus a distance
     uses=ALIGN,
 )
-LEARNED = Claim(
+LEARNED = _claim(
     "latents-are-learned",
     "JoMA Sec. 6",
     "Hidden nodes learn the latents: a node chosen on some of the classes stands for its latent on the other classes "
     "too.",
-    matters=MARGIN,
-    ceiling=1.0,
     uses=ALIGN,
 )
 LEVELS = Claim(
@@ -201,7 +196,7 @@ STUDY = Study(
         "distinct inputs, one per class. This is done after several numbers of steps, because the source gives none. "
         "There are three comparisons: the network before training, latents permuted between classes, and neurons "
         "chosen on one half of the classes and scored on the other half. A verdict comes from the interval over seeds "
-        f"of trained minus untrained. A network that tells fewer than {100 * TOLD:.0f} % of its classes right at the "
+        f"of trained minus untrained. A network that tells fewer than {100 * ENOUGH:.0f} % of its classes right at the "
         "end did not learn and does not count."
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
@@ -81,15 +80,9 @@ SHALLOW = Claim(
     uses=("thm5/co-occurrence",),
 )
 SPARSE = Claim(
-    "sparse-root",
-    "JoMA Sec. 5",
-    "If each of many classes turns on one latent of its own, ρ₀ is very close to 1.",
+    "sparse-root", "JoMA Sec. 5", "If each of many classes turns on one latent of its own, ρ₀ is very close to 1."
 )
-LEMMA8 = Claim(
-    "algebra",
-    "JoMA Lemma 8",
-    "M(ρ) is symmetric and keeps 1; M(a)M(b) = M(ab) and M(a)p(b) = p(ab).",
-)
+LEMMA8 = Claim("algebra", "JoMA Lemma 8", "M(ρ) is symmetric and keeps 1; M(a)M(b) = M(ab) and M(a)p(b) = p(ab).")
 LEMMA9 = Claim(
     "chain",
     "JoMA Lemma 9",
@@ -118,22 +111,25 @@ def _off(run: Run, truth: str, *said: str) -> float:
 
 
 def _exactly(
-    claim: Claim,
-    expected: str,
-    truth: str,
-    printed: str,
-    corrected: Sequence[str] = (),
-    control: Mapping[str, str] | None = None,
+    claim: Claim, expected: str, group: str, *corrected: str, printed: str = "printed", control: str = ""
 ) -> Judge:
-    """The judge of a formula: how far are its recorded forms, and a control, from the recorded truth?"""
-    return lambda run: by_residual(
-        claim,
-        printed=_off(run, truth, printed),
-        corrected=_off(run, truth, *corrected) if corrected else None,
-        tolerance=EXACT,
-        expected=expected,
-        control={name: _off(run, truth, series) for name, series in (control or {}).items()},
-    )
+    """The judge of a formula: how far are its recorded forms from the truth of their group?
+
+    control: what the printed form would be with a mistake, recorded as "printed" too.
+    """
+
+    def judge(run: Run) -> Finding:
+        truth = f"{group}truth"
+        return by_residual(
+            claim,
+            printed=_off(run, truth, group + printed),
+            corrected=_off(run, truth, *(group + one for one in corrected)) if corrected else None,
+            tolerance=EXACT,
+            expected=expected,
+            control={control: _off(run, truth, f"{group}printed")} if control else None,
+        )
+
+    return judge
 
 
 def _sampled(run: Run) -> Finding:
@@ -285,9 +281,7 @@ STUDY = Study(
     title="Theorem 5: co-occurrence in a latent hierarchy",
     version=2,
     claims={
-        FORMULA: _exactly(
-            FORMULA, "The sum over all latents of random trees.", "trees/truth", "trees/printed", ["trees/corrected"]
-        ),
+        FORMULA: _exactly(FORMULA, "The sum over all latents of random trees.", "trees/", "corrected"),
         SAMPLED: _sampled,
         ROOT: _any_pair,
         REMAINDER: _remainder,
@@ -297,27 +291,17 @@ STUDY = Study(
         SPARSE: _sparse,
         LEMMA8: _algebra,
         LEMMA9: _exactly(
-            LEMMA9,
-            "P(γ|α) of a chain of four latents, all edges different.",
-            "chain/truth",
-            "chain/printed",
-            ["chain/corrected", "chain/merged"],
+            LEMMA9, "P(γ|α) of a chain of four latents, all edges different.", "chain/", "corrected", "merged"
         ),
         JOINT: _joint,
-        TABLE: _exactly(
-            TABLE,
-            "P[y₁ | k] of random roots.",
-            "latent/table truth",
-            "latent/table printed",
-            ["latent/table corrected"],
-        ),
+        TABLE: _exactly(TABLE, "P[y₁ | k] of random roots.", "latent/table ", "corrected"),
         MARGINAL: _marginal,
         REACH: _exactly(
             REACH,
             "The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
-            "trees/truth",
-            "trees/summed root",
-            control={"the mean of P[y₁ = 0] for ρ₀": "trees/printed"},
+            "trees/",
+            printed="summed root",
+            control="the mean of P[y₁ = 0] for ρ₀",
         ),
     },
     quick=Thm5Config(),

@@ -12,23 +12,11 @@ from torch import Tensor
 
 from joma.claims.config import Several
 from joma.claims.contract import Progress
-from joma.claims.guards import mean_known
 from joma.data.facts import Chains, chains
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
 from joma.runs import Run
-from joma.studies.reversal._decoders import (
-    EXTRA,
-    Learner,
-    Lesson,
-    Measure,
-    Networks,
-    Record,
-    Training,
-    gpt2,
-    layers_of,
-    train_conditions,
-)
+from joma.studies.reversal import _decoders as decoders
 from joma.studies.reversal._examples import crossed, next_tokens
 
 KINDS = ("first step", "second step", "compositions", "held out", "shuffled held out", "unseen")
@@ -41,7 +29,7 @@ SPELLED = ("spelled out", "other steps")
 
 
 @dataclass(frozen=True)
-class ChainOfThoughtDecoderConfig(Training):
+class ChainOfThoughtDecoderConfig(decoders.Training):
     """Chains A -> B -> C whose steps are all taught, and compositions A ~> C of which some are not."""
 
     steps: int = 120
@@ -67,7 +55,7 @@ class ChainOfThoughtDecoderConfig(Training):
 
 
 @dataclass(frozen=True)
-class Condition(Learner):
+class Condition(decoders.Learner):
     """What a network learns, and its shape.
 
     steps: none, or those that a composition is spelled out with: the chain's own, or those of another chain, as a
@@ -80,7 +68,7 @@ class Condition(Learner):
     @property
     def group(self) -> str:
         frozen = "" if self.embeddings == "learned" else f", {self.embeddings}"
-        return f"{layers_of(self.layers)}{frozen}{'' if self.steps == 'none' else ', with steps'}"
+        return f"{decoders.layers_of(self.layers)}{frozen}{'' if self.steps == 'none' else ', with steps'}"
 
 
 def conditions(config: Mapping[str, Any]) -> list[Condition]:
@@ -113,7 +101,7 @@ class Taught:
         tokens[:, middle] = tokens[:, middle].roll(1, 0)
         return Statements(tokens, spelled.answer)
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> decoders.Lesson:
         facts = self.facts
         questions = {
             "first step": facts.steps[0],
@@ -126,7 +114,7 @@ class Taught:
         steps = Statements(facts.train.tokens[: -len(facts.compositions)], facts.entity)
         # as many are ranked of one kind as of the other
         ranked = [Statements(some.tokens[: len(facts.test)], some.answer) for some in (facts.compositions, facts.test)]
-        return Lesson(
+        return decoders.Lesson(
             self.seed,
             next_tokens(steps) + next_tokens(self.compositions),
             {kind: next_tokens(statements) for kind, statements in questions.items()},
@@ -134,16 +122,16 @@ class Taught:
         )
 
 
-class ChainNetworks(Networks):
+class ChainNetworks(decoders.Networks):
     """All networks of one group."""
 
     def __init__(self, config: ChainOfThoughtDecoderConfig, group: Sequence[Condition]) -> None:
         taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
         first, self.chains, self.spelled = group[0], taught[0].facts, group[0].steps != "none"
-        shape = gpt2(
+        shape = decoders.gpt2(
             config,
             layers=first.layers,
-            vocabulary=self.chains.vocabulary + EXTRA,
+            vocabulary=self.chains.vocabulary + decoders.EXTRA,
             context=(2 + self.spelled) * config.entity + self.spelled,
             embeddings=first.embeddings,
         )
@@ -152,7 +140,7 @@ class ChainNetworks(Networks):
         self.held_out = torch.stack([one.facts.test.tokens for one in taught]).to(config.device)
 
     @property
-    def measures(self) -> dict[str, Measure]:
+    def measures(self) -> dict[str, decoders.Measure]:
         """With the ends that are reached."""
         return super().measures | {"answered": self.answered}
 
@@ -184,10 +172,10 @@ def continued(decoder: Decoder, tokens: Tensor, count: int) -> Tensor:
 
 def run(config: ChainOfThoughtDecoderConfig, run: Run, progress: Progress) -> None:
     """Train all conditions; those of one shape are one ensemble."""
-    train_conditions(config, conditions(vars(config)), ChainNetworks, run, progress)
+    decoders.train_conditions(config, conditions(vars(config)), ChainNetworks, run, progress)
 
 
-class Scores(Record[Condition]):
+class Scores(decoders.Record[Condition]):
     """Numbers of `chain-of-thought-decoder`; networks that did not learn or diverged are NaN."""
 
     def __init__(self, run: Run) -> None:
@@ -202,21 +190,3 @@ class Scores(Record[Condition]):
     def answered(self, condition: Condition, way: str) -> Any:
         """(seeds,) at the end: the share of held-out chains whose end is reached."""
         return self.counting(condition, "answered")[-1][:, WAYS.index(way)]
-
-
-TITLES = ("layers", "condition", "steps", "held out", "at once", "step by step", "written", "learned")
-
-
-def table(run: Run) -> list[tuple[str, ...]]:
-    """Probabilities and shares of ends reached, one row per condition."""
-    scores = Scores(run)
-    rows: list[tuple[str, ...]] = []
-    for one in sorted(scores.conditions.values(), key=lambda one: one.layers):
-        ways = [mean_known(scores.answered(one, way)) for way in ("direct", "rollout", "written")]
-        rows.append((
-            str(one.layers), one.name, f"{mean_known(scores.steps_known(one)):.3f}",
-            f"{mean_known(scores.probability(one, 'held out')):.4f}",
-            *("" if np.isnan(way) else f"{way:.2f}" for way in ways),
-            f"{int(np.sum(scores.learned(one)))} of {scores.seeds}",
-        ))  # fmt: skip
-    return rows

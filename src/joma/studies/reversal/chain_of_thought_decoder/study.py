@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 from joma.claims.contract import Claim, Finding, Study
@@ -13,68 +12,50 @@ from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER
 from joma.studies.reversal.chain_of_thought_decoder.figures import draw
-from joma.studies.reversal.chain_of_thought_decoder.run import (
-    BASE,
-    SPELLED,
-    ChainOfThoughtDecoderConfig,
-    Condition,
-    Scores,
-    run,
-)
+from joma.studies.reversal.chain_of_thought_decoder.run import BASE, SPELLED, ChainOfThoughtDecoderConfig, Scores, run
 
 GAP = 0.5  # of a probability: half of all answers
 ORDER = 0.25  # of rivals beaten: half of the way from chance to all
 GAIN = 0.05  # of held-out chains: fewer than one in twenty are no cure
 CURED = 0.5  # of held-out chains
 
-COMPOSE = Claim(
+_claim = partial(Claim, source="Reversal Thm 4", matters=GAP, unit="%")
+COMPOSE = _claim(
     "held-out-composition-no-better-than-uniform",
-    "Reversal Thm 4",
-    "A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a uniform "
-    "guess.",
-    matters=GAP,
-    unit="%",
+    says="A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a "
+    "uniform guess.",
     uses=("chain-of-thought/composition-is-not-learned",),
 )
-FROZEN = Claim(
+FROZEN = _claim(
     "no-composition-with-frozen-embeddings",
-    "Reversal Thm 4",
-    "The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen embeddings?",
-    matters=GAP,
-    unit="%",
+    says="The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen "
+    "embeddings?",
 )
-TRACE = Claim(
+TRACE = _claim(
     "no-trace-of-the-composition",
-    "Reversal Thm 4",
-    "An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other held-out "
-    "chains.",
+    says="An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other "
+    "held-out chains.",
     matters=ORDER,
-    unit="%",
     uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
 )
-ROLLOUT = Claim(
+ROLLOUT = _claim(
     "rollout-answers",
-    "Reversal Thm 4",
-    "Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.",
-    matters=GAP,
-    unit="%",
+    says="Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.",
     uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
 )
-WRITTEN = Claim(
+WRITTEN = _claim(
     "steps-spelled-out",
-    "Reversal Thm 4",
-    "Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of chains "
-    "whose composition it was never taught?",
+    says="Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of "
+    "chains whose composition it was never taught?",
     matters=GAIN,
-    unit="%",
     ceiling=1.0,
 )
 
 
-def judge_unknown(claim: Claim, cases_of: Callable[[Scores], Mapping[str, Condition]], run: Run) -> Finding:
+def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
     """The step that is known less against the composition, and the composition against the uniform guess."""
     scores = Scores(run)
-    cases = cases_of(scores)
+    cases = scores.at(name, run.config[depths])
     return scores.judged(
         claim,
         {case: compare(scores.steps_known(one), scores.probability(one, "held out")) for case, one in cases.items()},
@@ -159,8 +140,8 @@ STUDY = Study(
     title="Chain of thought in decoders: compositions at once and step by step",
     version=1,
     claims={
-        COMPOSE: partial(judge_unknown, COMPOSE, lambda scores: scores.at(BASE, scores.depths)),
-        FROZEN: partial(judge_unknown, FROZEN, lambda scores: scores.at("frozen", scores.spelled)),
+        COMPOSE: partial(judge_unknown, COMPOSE, BASE, "depths"),
+        FROZEN: partial(judge_unknown, FROZEN, "frozen", "spelled"),
         TRACE: judge_trace,
         ROLLOUT: judge_rollout,
         WRITTEN: judge_written,

@@ -15,17 +15,7 @@ from joma.claims.contract import Progress
 from joma.data.facts import Reversals, reversals
 from joma.data.statements import Statements
 from joma.runs import Run
-from joma.studies.reversal._rows import (
-    MODELS,
-    Moment,
-    bounds,
-    check_rates,
-    logits_of,
-    losses_of,
-    moments_of,
-    record_cases,
-    train,
-)
+from joma.studies.reversal import _rows as rows
 from joma.studies.reversal.reversal.bilinear import TRAINED, descend, gaussian, powers
 from joma.theory.reversal import row_gap, sgd_gap
 
@@ -56,7 +46,7 @@ class ReversalConfig(StudyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rates(self.rates, 4 * min(self.pairs) + 2)
+        rows.check_rates(self.rates, 4 * min(self.pairs) + 2)
         if 2 * self.facts > self.tokens:
             raise ValueError(f"tokens must be at least {2 * self.facts}, two per fact, got {self.tokens}")
         if not 0 <= self.both < 1:
@@ -69,30 +59,30 @@ def run(config: ReversalConfig, run: Run, progress: Progress) -> None:
     sizes = [[reversals(pairs, both=config.both, seed=seed) for seed in seeds] for pairs in config.pairs]
     # a twin of each run also trains the reverses, as a control
     twin = lambda facts: facts.with_reverses(1).train
-    record_cases(config, run, sizes, seen, lambda share, doing: progress(0.7 * share, doing), twin=twin)
+    rows.record_cases(config, run, sizes, seen, lambda share, doing: progress(0.7 * share, doing), twin=twin)
     progress(0.7, "pictures of rows")
     _record_pictures(config, run)
     progress(0.8, "bilinear models")
     _record_bilinear(config, run)
 
 
-def seen(moment: Moment, run: int, facts: Reversals, model: str, rate: float) -> dict[str, Any]:
+def seen(moment: rows.Moment, run: int, facts: Reversals, model: str, rate: float) -> dict[str, Any]:
     """Numbers of one run, and of its twin that also trains the reverses."""
     weights, tokens = moment.weights[run], facts.vocabulary
     twin = moment.weights[len(moment.weights) // 2 + run]
-    visits, loss = moment.visits[run], losses_of(weights, facts.train, model)
-    reverse = np.exp(-losses_of(weights, facts.test, model))
-    twin_loss = losses_of(twin, facts.test, model)
+    visits, loss = moment.visits[run], rows.losses_of(weights, facts.train, model)
+    reverse = np.exp(-rows.losses_of(weights, facts.test, model))
+    twin_loss = rows.losses_of(twin, facts.test, model)
     one_way = facts.one_way.tokens
     return {
-        **bounds(loss, visits, moment.step / len(facts.train), tokens, rate),
+        **rows.bounds(loss, visits, moment.step / len(facts.train), tokens, rate),
         "train p": np.exp(-loss).mean(),
         "least train p": np.exp(-loss).min(),
         "reverse p": reverse.mean(),
         "largest reverse M p": tokens * reverse.max(),
         "least reverse M p": tokens * reverse.min(),
-        "unseen M p": tokens * np.exp(-losses_of(weights, facts.unseen, model)).mean(),
-        "shuffled M p": tokens * np.exp(-losses_of(weights, facts.shuffled(), model)).mean(),
+        "unseen M p": tokens * np.exp(-rows.losses_of(weights, facts.unseen, model)).mean(),
+        "shuffled M p": tokens * np.exp(-rows.losses_of(weights, facts.shuffled(), model)).mean(),
         "cured p": np.exp(-twin_loss).mean(),
         "least cured M p": tokens * np.exp(-twin_loss).min(),
         "rows of B": np.abs(weights[one_way[:, 2].numpy()]).max(),
@@ -101,7 +91,7 @@ def seen(moment: Moment, run: int, facts: Reversals, model: str, rate: float) ->
     }
 
 
-def _laws(moment: Moment, run: int, facts: Reversals, rate: float) -> dict[str, float]:
+def _laws(moment: rows.Moment, run: int, facts: Reversals, rate: float) -> dict[str, float]:
     """How far the gaps of model A lie from the row laws."""
 
     def off(gaps: Any, law: Any) -> float:
@@ -124,7 +114,7 @@ def _laws(moment: Moment, run: int, facts: Reversals, rate: float) -> dict[str, 
 
 def gaps_of(weights: Any, sequences: Statements) -> Any:
     """(n,) of model A: the logit of the answer minus the mean of the others."""
-    logits = logits_of(weights, sequences, "A")
+    logits = rows.logits_of(weights, sequences, "A")
     answer = logits[np.arange(len(logits)), sequences.target[:, 0].numpy()]
     return answer - (logits.sum(-1) - answer) / (logits.shape[-1] - 1)
 
@@ -136,8 +126,8 @@ def _record_pictures(config: ReversalConfig, run: Run) -> None:
     run.keep("law/rates", lambda: np.array(config.rates))
     for rate in config.rates:
         if f"law/{rate:g}/gap" not in run:
-            moments = moments_of(count, tokens, rate, horizon=config.horizon, count=config.moments)
-            path = train([facts.train], model="A", tokens=tokens, rate=rate, moments=moments, seed=seed)
+            moments = rows.moments_of(count, tokens, rate, horizon=config.horizon, count=config.moments)
+            path = rows.train([facts.train], model="A", tokens=tokens, rate=rate, moments=moments, seed=seed)
             dots = [(moment.visits[0], gaps_of(moment.weights[0], facts.train)) for moment in path]
             grid = np.logspace(0, np.log10(config.horizon * log(tokens) / rate * 1.3), 60)
             found = {
@@ -149,15 +139,15 @@ def _record_pictures(config: ReversalConfig, run: Run) -> None:
             }
             run.record(0, {f"law/{rate:g}/{key}": value for key, value in found.items()})
     rate = config.rates[len(config.rates) // 2]
-    for model in MODELS:
+    for model in rows.MODELS:
         run.keep(f"picture/{model}", partial(_picture, facts, model, rate, config.horizon, seed))
     run.keep("picture/both", lambda: facts.both.sum())
 
 
 def _picture(facts: Reversals, model: str, rate: float, horizon: float, seed: int) -> Any:
     """Y at the end, with tokens sorted: A and B of the pairs with both directions, then start and end of the others."""
-    steps = moments_of(len(facts.train), facts.vocabulary, rate, horizon=horizon, count=4)[-1:]
-    (end,) = train([facts.train], model=model, tokens=facts.vocabulary, rate=rate, moments=steps, seed=seed)
+    steps = rows.moments_of(len(facts.train), facts.vocabulary, rate, horizon=horizon, count=4)[-1:]
+    (end,) = rows.train([facts.train], model=model, tokens=facts.vocabulary, rate=rate, moments=steps, seed=seed)
     one_way = facts.one_way.tokens
     order = np.concatenate(
         [facts.first[facts.both].flatten(), facts.second[facts.both].flatten(), one_way[:, 0], one_way[:, 2]]

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from joma.claims.guards import mean_known
-from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import Record
 from joma.studies.reversal.reversal_decoder.run import BASE, KINDS, RANKED, Condition, conditions
@@ -59,21 +55,3 @@ def asymmetry(matrix: Any) -> Any:
     left = matrix - rows - columns + matrix.mean((-2, -1), keepdims=True)
     turned = left.swapaxes(-1, -2)
     return ((left - turned) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))
-
-
-TITLES = ("layers", "condition", "one way", "reverse", "rivals beaten", "beats all", "learned")
-
-
-def table(run: Run) -> list[tuple[str, ...]]:
-    """Probabilities and ranks at the end, one row per condition."""
-    scores = Scores(run)
-    rows: list[tuple[str, ...]] = []
-    for one in sorted(scores.conditions.values(), key=lambda one: one.layers):
-        reverse, rank = compare(scores.probability(one, "reverse")), compare(scores.rank(one, "reverse"))
-        rows.append((
-            str(one.layers), one.name, f"{mean_known(scores.probability(one, 'one way')):.3f}",
-            f"{reverse.value:.4f} ± {reverse.half_width:.4f}", f"{rank.value:.2f} ± {rank.half_width:.2f}",
-            f"{mean_known(scores.rank(one, 'reverse', 'chosen')):.2f}",
-            f"{int(np.sum(scores.learned(one)))} of {scores.seeds}",
-        ))  # fmt: skip
-    return rows

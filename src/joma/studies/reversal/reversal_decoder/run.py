@@ -15,17 +15,7 @@ from joma.data.facts import reversals
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
 from joma.runs import Run
-from joma.studies.reversal._decoders import (
-    EXTRA,
-    Learner,
-    Lesson,
-    Measure,
-    Networks,
-    Training,
-    gpt2,
-    layers_of,
-    train_conditions,
-)
+from joma.studies.reversal import _decoders as decoders
 from joma.studies.reversal._examples import Examples, Objective, asked, crossed, masked, trained
 
 KINDS = ("trained", "one way", "reverse", "shuffled reverse", "unseen", "added reverse", "other end")
@@ -54,7 +44,7 @@ another entity, so that every entity is an answer as often, and nothing says tha
 
 
 @dataclass(frozen=True)
-class ReversalDecoderConfig(Training):
+class ReversalDecoderConfig(decoders.Training):
     """Facts in both directions, and some in one direction only, taught to decoders of several depths.
 
     The facts are those of the authors' experiment, in small: 200 pairs of 400 entities there, 70 % of the pairs in
@@ -94,7 +84,7 @@ class ReversalDecoderConfig(Training):
 
 
 @dataclass(frozen=True)
-class Condition(Learner):
+class Condition(decoders.Learner):
     """What a network learns, and its shape."""
 
     entity: int = 1
@@ -118,7 +108,7 @@ class Condition(Learner):
             ", both sides": self.objective != "next",
             ", long": self.long,
         }
-        return layers_of(self.layers) + "".join(name for name, here in changed.items() if here)
+        return decoders.layers_of(self.layers) + "".join(name for name, here in changed.items() if here)
 
 
 def conditions(config: Mapping[str, Any]) -> list[Condition]:
@@ -161,7 +151,7 @@ class Taught:
         added = (self.facts.both & ~self.published.both)[~self.published.both]
         return Statements(self.published.test.tokens[added], self.facts.entity)
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> decoders.Lesson:
         facts, objective = self.facts, self.condition.objective
         questions = {
             "trained": facts.train,
@@ -176,7 +166,7 @@ class Taught:
         nothing = Examples(facts.test.prompt[:0], facts.test.prompt[:0])
         end = nothing if objective == "next" else masked(facts.one_way, self.mask, end=False)
         ranked = {kind: Statements(questions[kind].tokens[:MOST], facts.entity) for kind in RANKED}
-        return Lesson(
+        return decoders.Lesson(
             self.seed,
             trained(self.statements(), objective, self.mask),
             examples | {"other end": end},
@@ -184,16 +174,16 @@ class Taught:
         )
 
 
-class FactNetworks(Networks):
+class FactNetworks(decoders.Networks):
     """All networks of one group."""
 
     def __init__(self, config: ReversalDecoderConfig, group: Sequence[Condition]) -> None:
         self.taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
         first, usual = group[0], config.rates[config.depths.index(group[0].layers)]
-        shape = gpt2(
+        shape = decoders.gpt2(
             config,
             layers=first.layers,
-            vocabulary=self.taught[0].facts.vocabulary + EXTRA,
+            vocabulary=self.taught[0].facts.vocabulary + decoders.EXTRA,
             context=2 * first.entity + (first.objective != "next"),
             embeddings=first.embeddings,
             causal=first.objective == "next",
@@ -205,7 +195,7 @@ class FactNetworks(Networks):
         self.pictured = first.group == "1 layer"
 
     @property
-    def measures(self) -> dict[str, Measure]:
+    def measures(self) -> dict[str, decoders.Measure]:
         """With logits between entities, of networks of one layer."""
         return super().measures | ({"matrix": self.matrices} if self.pictured else {})
 
@@ -240,4 +230,4 @@ def _attention(decoder: Decoder, entities: Tensor) -> Tensor:
 
 def run(config: ReversalDecoderConfig, run: Run, progress: Progress) -> None:
     """Train all conditions; those of one shape are one ensemble."""
-    train_conditions(config, conditions(vars(config)), FactNetworks, run, progress)
+    decoders.train_conditions(config, conditions(vars(config)), FactNetworks, run, progress)
