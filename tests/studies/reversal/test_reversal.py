@@ -9,7 +9,7 @@ from records import altered, carried_out, changed, found, verdicts
 from joma.data.facts import reversals
 from joma.studies.reversal import _rows
 from joma.studies.reversal._rows import bounds, power_of
-from joma.studies.reversal.reversal import STUDY, bilinear, judge
+from joma.studies.reversal.reversal import STUDY, bilinear, study
 from joma.studies.reversal.reversal.run import ReversalConfig
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 
@@ -80,14 +80,14 @@ def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
 
 def test_what_is_measured(run):
     """SPEC: M p = 1 in A and 0.13 to 0.53 in B at the end; later, 1 - p is twice what c = 1 allows."""
-    details = found(STUDY, run, judge.TEST).details
+    details = found(STUDY, run, study.TEST).details
     assert details["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
     assert 0.13 < details["at the end, model B"]["smallest M p"] < 0.53
-    assert 2 < found(STUDY, run, judge.TRAIN).details["at the end, c = 1"]["model A"] < 5
-    powers = found(STUDY, run, judge.TRAIN).details
+    assert 2 < found(STUDY, run, study.TRAIN).details["at the end, c = 1"]["model A"] < 5
+    powers = found(STUDY, run, study.TRAIN).details
     assert powers["largest c that holds"]["model A"] >= powers["c of the row law"]["M = 102"]
     assert 0.5 < powers["largest c that holds"]["model B"] < powers["largest c that holds at the end"]["model B"] < 1
-    assert found(STUDY, run, judge.LAW).residuals["printed"] < 0.013
+    assert found(STUDY, run, study.LAW).residuals["printed"] < 0.013
 
 
 @pytest.mark.parametrize("model", ["A", "B"])

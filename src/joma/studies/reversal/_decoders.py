@@ -19,7 +19,7 @@ from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import Test
 from joma.claims.verdicts import Compared, Numbers
 from joma.data.samples import streams
-from joma.measure.intervals import compare
+from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
 from joma.runs import Run
@@ -227,11 +227,15 @@ class Networks:
 
 
 def train_conditions(
-    config: Training, some: Iterable[C], made: Callable[[Any, list[C]], Networks], run: Run, progress: Progress
+    conditions: Callable[[Mapping[str, Any]], list[C]],
+    made: Callable[[Any, list[C]], Networks],
+    config: Training,
+    run: Run,
+    progress: Progress,
 ) -> None:
-    """Train all conditions; those of one shape are one ensemble."""
+    """Train all conditions of a config; those of one shape are one ensemble."""
     guards.needs_device(config.device, guards.at_paper_scale(run.study))
-    groups = grouped(some)
+    groups = grouped(conditions(vars(config)))
     train_all({name: made(config, group).ensemble for name, group in groups.items()}, run, progress=progress)
 
 
@@ -309,6 +313,19 @@ class Record(Generic[C]):
             f"guesses, {case}": {kind: guards.mean_known(self.probability(one, kind)) for kind in kinds}
             for case, one in cases.items()
         }
+
+    def compared(
+        self, values: Callable[[C, str], Any], cases: Mapping[str, C], kind: str, control: str
+    ) -> dict[str, Comparison]:
+        """Values of one kind against those of another, by case."""
+        return {case: compare(values(one, kind), values(one, control)) for case, one in cases.items()}
+
+    def over_half(self, what: str, cases: Mapping[str, C], kind: str, most: float) -> list[Test]:
+        """The tests that the right answer beats half of its rivals, as chance does, and no more than `most` above."""
+        found = {case: compare(self.rank(one, kind), 0.5) for case, one in cases.items()}
+        return [
+            guards.no_more(f"{what} minus 50 % ({case})", one, most, "%") for case, one in found.items() if one.seeds
+        ]
 
     def over_uniform(self, what: str, cases: Mapping[str, C], kind: str) -> list[Test]:
         """The tests that a probability is no better than the uniform guess: no interval leaves room for LITTLE more."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from joma.claims.config import Several
-from joma.claims.contract import Progress
 from joma.data.facts import Chains, chains
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
@@ -168,11 +167,6 @@ def continued(decoder: Decoder, tokens: Tensor, count: int) -> Tensor:
     for _ in range(count):
         tokens = torch.cat([tokens, decoder(tokens)[:, :, -1].argmax(-1, keepdim=True)], -1)
     return tokens[..., -count:]
-
-
-def run(config: ChainOfThoughtDecoderConfig, run: Run, progress: Progress) -> None:
-    """Train all conditions; those of one shape are one ensemble."""
-    decoders.train_conditions(config, conditions(vars(config)), ChainNetworks, run, progress)
 
 
 class Scores(decoders.Record[Condition]):

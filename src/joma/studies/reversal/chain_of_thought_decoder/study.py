@@ -6,13 +6,20 @@ from functools import partial
 
 from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
-from joma.claims.guards import hardest, no_more
+from joma.claims.guards import hardest
 from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER
+from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, train_conditions
 from joma.studies.reversal.chain_of_thought_decoder.figures import draw
-from joma.studies.reversal.chain_of_thought_decoder.run import BASE, SPELLED, ChainOfThoughtDecoderConfig, Scores, run
+from joma.studies.reversal.chain_of_thought_decoder.run import (
+    BASE,
+    SPELLED,
+    ChainNetworks,
+    ChainOfThoughtDecoderConfig,
+    Scores,
+    conditions,
+)
 
 GAP = 0.5  # of a probability: half of all answers
 ORDER = 0.25  # of rivals beaten: half of the way from chance to all
@@ -74,24 +81,16 @@ def judge_trace(run: Run) -> Finding:
     """The gap between trained and held-out compositions, of at most one half: chance is one half, all is one."""
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
-    shares = {case: compare(scores.rank(one, "held out"), 0.5) for case, one in cases.items()}
     return scores.judged(
         TRACE,
-        {
-            case: compare(*(scores.rank(one, kind) for kind in ("compositions", "held out")))
-            for case, one in cases.items()
-        },
+        scores.compared(scores.rank, cases, "compositions", "held out"),
         cases.values(),
         what="share of rival ends less likely than the right one, trained compositions (control: held out)",
         expected=(
             f"trained compositions beat at least {show(ORDER, '%')} more of their rivals than held-out ones, which "
             "beat less than 60 % (chance: 50 %)"
         ),
-        size=[
-            no_more(f"the held-out share minus 50 % ({case})", share, 0.1, "%")
-            for case, share in shares.items()
-            if share.seeds
-        ],
+        size=scores.over_half("the held-out share", cases, "held out", 0.1),
     )
 
 
@@ -99,9 +98,7 @@ def judge_rollout(run: Run) -> Finding:
     """Step by step, against asking at once."""
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
-    found = {
-        case: compare(*(scores.answered(one, way) for way in ("rollout", "direct"))) for case, one in cases.items()
-    }
+    found = scores.compared(scores.answered, cases, "rollout", "direct")
     return scores.judged(
         ROLLOUT,
         found,
@@ -148,7 +145,7 @@ STUDY = Study(
     },
     quick=ChainOfThoughtDecoderConfig(),
     paper=ChainOfThoughtDecoderConfig(**PAPER, chains=150, spelled=(1, 4)),
-    run=run,
+    run=partial(train_conditions, conditions, ChainNetworks),
     draw=draw,
     about=(
         "Decoders of GPT-2's shape are taught the steps A -> B and B -> C of every chain, and the composition A ~> C "

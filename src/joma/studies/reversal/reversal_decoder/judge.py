@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import log
 from typing import Any
 
@@ -19,23 +19,15 @@ from joma.studies.reversal.reversal_decoder.record import Scores, asymmetry, blo
 from joma.studies.reversal.reversal_decoder.run import BASE, LONG, Condition
 
 Cases = dict[str, Condition]
-Pairs = Mapping[str, tuple[Condition, Condition]]
-"""A condition and its control, by case."""
 
 
 def curse(claim: Claim, cases_of: Callable[[Scores], Cases], run: Run) -> Finding:
-    """The trained direction against its reverse, and the reverse against the uniform guess.
-
-    What else the reverse stands beside: answers to other reverses, and facts that were never seen.
-    """
+    """The trained direction against its reverse, and the reverse against the uniform guess."""
     scores = Scores(run)
     cases = cases_of(scores)
     return scores.judged(
         claim,
-        {
-            case: compare(*(scores.probability(one, kind) for kind in ("one way", "reverse")))
-            for case, one in cases.items()
-        },
+        scores.compared(scores.probability, cases, "one way", "reverse"),
         cases.values(),
         what="probability of the answer in the trained direction (control: of the reverse)",
         expected=(
@@ -61,7 +53,7 @@ def long_entities(scores: Scores) -> Cases:
 
 
 def loss(run: Run) -> Finding:
-    """The deepest network's; the others' are told beside it, and that of the network that was trained for longer."""
+    """The deepest network's; the details have the others', and that of the network that was trained for longer."""
     scores = Scores(run)
     deepest, guess = scores.named(BASE, max(scores.depths)), log(1 / scores.uniform)
     others = scores.at(BASE, [depth for depth in scores.depths if depth < deepest.layers]) | trained_longer(scores)
@@ -79,51 +71,41 @@ def trace(run: Run) -> Finding:
     """Reverses of the same relation are rivals: all of them are entities that were never an answer."""
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
-    shares = {case: compare(scores.rank(one, "reverse"), 0.5) for case, one in cases.items()}
     return scores.judged(
         c.TRACE,
-        {case: compare(*(scores.rank(one, kind) for kind in ("one way", "reverse"))) for case, one in cases.items()},
+        scores.compared(scores.rank, cases, "one way", "reverse"),
         cases.values(),
         what="share of rival answers that are less likely than the right one, trained direction (control: reverse)",
         expected=(
             f"the right answer beats at least {show(c.NEARER, '%')} more of its rivals in the trained direction than "
             f"in the reverse, where it beats less than {show(0.5 + c.ORDER, '%')} (chance: 50 %)"
         ),
-        size=[
-            no_more(f"the reverse's share minus 50 % ({case})", share, c.ORDER, "%")
-            for case, share in shares.items()
-            if share.seeds
-        ],
+        size=scores.over_half("the reverse's share", cases, "reverse", c.ORDER),
     )
 
 
 def other_pairs(run: Run) -> Finding:
     """Some pairs both ways, against none."""
     scores = Scores(run)
-    bases, alone = (scores.at(name, scores.cured) for name in (BASE, "no pair both ways"))
+    half = scores.at("half the reverses", scores.cured)
     return _ranks(
         c.OTHERS,
         scores,
-        {case: (bases[case], alone[case]) for case in bases},
+        scores.at("no pair both ways", scores.cured),
         what=f"share of rivals that the right reverse beats, with {run.config['both']:.0%} of the pairs both ways "
         "(control: none)",
         expected=(
             f"at least {show(c.ORDER, '%')} more rivals beaten than where no pair trains both ways, and a probability "
             f"of at least {show(c.CURED, '%')}"
         ),
-        size=_cured(scores, bases),
-        details=_reverses(
-            scores,
-            {
-                f"with half of the other reverses too, {case}": one
-                for case, one in scores.at("half the reverses", scores.cured).items()
-            },
-        ),
+        size=_cured(scores, scores.at(BASE, scores.cured)),
+        details=_reverses(scores, {f"with half of the other reverses too, {case}": one for case, one in half.items()}),
     )
 
 
-def _ranks(claim: Claim, scores: Scores, pairs: Pairs, **evidence: Any) -> Finding:
-    """How many rivals the right reverse beats in a condition, against its control."""
+def _ranks(claim: Claim, scores: Scores, controls: Cases, **evidence: Any) -> Finding:
+    """How many rivals the right reverse beats in the published training, against its controls."""
+    pairs = {case: (scores.named(BASE, one.layers), one) for case, one in controls.items()}
     found = {case: compare(*(scores.rank(one, "reverse") for one in pair)) for case, pair in pairs.items()}
     return scores.judged(claim, found, [one for pair in pairs.values() for one in pair], **evidence)
 
@@ -152,7 +134,7 @@ def shared_embeddings(run: Run) -> Finding:
         c.SHARED,
         scores,
         {
-            f"{name}, {layers_of(depth)}": (scores.named(BASE, depth), scores.named(name, depth))
+            f"{name}, {layers_of(depth)}": scores.named(name, depth)
             for depth in scores.cured
             for name in ("untied", "frozen")
         },
@@ -169,7 +151,7 @@ def learning_rate(run: Run) -> Finding:
     return _ranks(
         c.RATE,
         scores,
-        {layers_of(depth): (scores.named(BASE, depth), scores.named(slowest, depth)) for depth in scores.cured},
+        scores.at(slowest, scores.cured),
         what=f"share of rivals that the right reverse beats (control: {slowest})",
         expected=f"at least {show(c.ORDER, '%')} more rivals beaten than with {slowest}",
         details=_reverses(
@@ -187,8 +169,7 @@ def own_reverses(run: Run) -> Finding:
     """Reverses that were taught, against those that were not, in the same network."""
     scores = Scores(run)
     half = scores.at("half the reverses", scores.cured)
-    kinds = ("added reverse", "reverse")
-    found = {case: compare(*(scores.probability(one, kind) for kind in kinds)) for case, one in half.items()}
+    found = scores.compared(scores.probability, half, "added reverse", "reverse")
     return scores.judged(
         c.OWN,
         found,

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from joma.claims.config import Several
-from joma.claims.contract import Progress
 from joma.data.facts import reversals
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
-from joma.runs import Run
 from joma.studies.reversal import _decoders as decoders
 from joma.studies.reversal._examples import Examples, Objective, asked, crossed, masked, trained
 
@@ -226,8 +224,3 @@ def _attention(decoder: Decoder, entities: Tensor) -> Tensor:
 
     decoder.features(torch.stack([keys, queries], -1).flatten(1, 2), look=look)
     return seen[0].view(-1, count, count)
-
-
-def run(config: ReversalDecoderConfig, run: Run, progress: Progress) -> None:
-    """Train all conditions; those of one shape are one ensemble."""
-    decoders.train_conditions(config, conditions(vars(config)), FactNetworks, run, progress)

@@ -3,11 +3,11 @@
 from functools import partial
 
 from joma.claims.contract import Study
-from joma.studies.reversal._decoders import LEARNED, PAPER
+from joma.studies.reversal._decoders import LEARNED, PAPER, train_conditions
 from joma.studies.reversal.reversal_decoder import claims as c
 from joma.studies.reversal.reversal_decoder import judge
 from joma.studies.reversal.reversal_decoder.figures import draw
-from joma.studies.reversal.reversal_decoder.run import BASE, ReversalDecoderConfig, run
+from joma.studies.reversal.reversal_decoder.run import BASE, FactNetworks, ReversalDecoderConfig, conditions
 
 STUDY = Study(
     name="reversal-decoder",
@@ -34,7 +34,7 @@ STUDY = Study(
     },
     quick=ReversalDecoderConfig(),
     paper=ReversalDecoderConfig(**PAPER, pairs=200, cured=(1, 4), slower=(0.003, 0.001, 0.0003), long=16_000),
-    run=run,
+    run=partial(train_conditions, conditions, FactNetworks),
     draw=draw,
     about=(
         "Decoders of GPT-2's shape are taught facts A -> B and their reverses B <- A. 70 % of the pairs are taught in "
