@@ -25,9 +25,11 @@ from torch import Tensor
 from joma.data.samples import streams
 from joma.studies import load
 from joma.studies.cdag.cdag import run as cdag
-from joma.studies.hierarchy import hblt_alignment, shallow_first
-from joma.studies.hierarchy._hblt_networks import Members
-from joma.studies.hierarchy._latents import ensemble_of
+from joma.studies.hierarchy import hblt_alignment
+from joma.studies.hierarchy import shallow_first as shallow_first_study
+from joma.studies.hierarchy._networks import ensemble_of
+from joma.studies.hierarchy.hblt_alignment.run import Members
+from joma.studies.hierarchy.shallow_first import run as shallow_first
 from joma.studies.syntax.python_hierarchy import run as python_hierarchy
 from joma.studies.syntax.python_hierarchy.alignment import Half, Latents, Material
 from joma.training import Ensemble, class_loss
@@ -61,8 +63,8 @@ def hblt(device: str) -> Both:
 
 
 def trees(device: str) -> Both:
-    config = preset(shallow_first.STUDY, device)
-    setting = shallow_first._Setting(config)
+    config = preset(shallow_first_study.STUDY, device)
+    setting = shallow_first.Setting(config)
     pool = setting.pool
 
     def where(size: int, step: int, members: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
@@ -89,7 +91,7 @@ def trees(device: str) -> Both:
         return pool.reading[some][:, turn], pool.left_out[some][:, turn]
 
     return {
-        name: (shallow_first._ensemble(setting, name), decoders if name == shallow_first.DECODER else blocks(name))
+        name: (shallow_first.ensemble_of(setting, name), decoders if name == shallow_first.DECODER else blocks(name))
         for name in shallow_first.NETWORKS
     }
 

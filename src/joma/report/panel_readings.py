@@ -93,7 +93,7 @@ def _theorem_1(run: Run) -> Panel | None:
 
 
 def _lowest_latents(run: Run) -> Panel:
-    from joma.studies.hierarchy.table1 import Scores
+    from joma.studies.hierarchy.table1.record import Scores
 
     scores = Scores(run, only_learned=True)
     points = range(len(scores.steps))
