@@ -6,6 +6,8 @@ was trained.
 
 from __future__ import annotations
 
+from functools import partial
+
 from joma.claims.contract import Claim
 
 QUARTER = 4  # the smallest rank in the paper's table is a quarter of the width
@@ -14,54 +16,44 @@ NEAR = 0.8  # of what two batches share at one step: subspaces that share as muc
 WIDELY = 10.0  # a large growth rate over a small one, as in the study thm2-rank
 HALF = 0.5  # of the fall in stable rank, in logarithms
 
-LOW = Claim(
+share_claim = partial(Claim, unit="%", ceiling=1.0)
+
+LOW = share_claim(
     "gradient-is-low-rank",
     "GaLore Sec. 3.2",
     "The gradient of every weight matrix has a low stable rank.",
     matters=0.5,  # of the stable rank of a Gaussian matrix with the same norms: a factor of two
-    unit="%",
-    ceiling=1.0,
 )
-FALLS = Claim(
+FALLS = share_claim(
     "gradient-rank-falls",
     "GaLore Lemma 3.3",
     "The stable rank of the gradient falls during training.",
     matters=0.1,  # of the untrained network's: what falls by less than a tenth stays where it is
-    unit="%",
-    ceiling=1.0,
 )
-CAPTURES = Claim(
+CAPTURES = share_claim(
     "quarter-rank-captures",
     "GaLore Table 2",
     "A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.",
     matters=0.1,  # of the energy: more than random matrices with the same norms would let it keep
-    unit="%",
-    ceiling=1.0,
 )
-SLOW = Claim(
+SLOW = share_claim(
     "subspace-changes-slowly",
     "GaLore Sec. 1",
     "The subspace of the gradient changes slowly: a projector can be used for 200 steps.",
     matters=0.25,  # of the subspace: as much again as random subspaces of a quarter of the dimensions share
-    unit="%",
-    ceiling=1.0,
 )
-NODES_FALL = Claim(
+NODES_FALL = share_claim(
     "nodes-become-low-rank",
     "JoMA talk slide K",
     "With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.",
     matters=0.1,  # as for gradients
-    unit="%",
-    ceiling=1.0,
     uses=("thm2-rank/nodes-low-rank",),
 )
-NODES_BELOW = Claim(
+NODES_BELOW = share_claim(
     "nodes-gradient-is-lower",
     "JoMA talk slide K",
     "Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.",
     matters=0.1,  # as for gradients
-    unit="%",
-    ceiling=1.0,
     uses=("thm2-rank/nodes-gradient-rank",),
 )
 ROWS = Claim(
@@ -72,4 +64,3 @@ ROWS = Claim(
     unit="doublings",
     uses=("thm2-rank/nodes-row-growth",),
 )
-CLAIMS = (LOW, FALLS, CAPTURES, SLOW, NODES_FALL, NODES_BELOW, ROWS)

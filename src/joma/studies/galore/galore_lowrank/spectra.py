@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,41 +46,30 @@ def spectrum_of(grams: Tensor, *, vectors: bool = False) -> tuple[Tensor, Tensor
     disturbs no other.
     """
     fine = grams.isfinite().all(-1).all(-1)[..., None]
-    safe = torch.where(fine[..., None], grams, 0.0).double()
-    values, directions = _solved(safe, _with_vectors if vectors else _values_alone)
-    values = torch.where(fine, values.clamp_min(0.0).flip(-1), torch.nan)
-    kept = directions[..., -(grams.shape[-1] // 4) :].flip(-1)
+    safe, threads = torch.where(fine[..., None], grams, 0.0).double(), torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            solved = list(pool.map(partial(_solve, vectors=vectors), safe.reshape(-1, *grams.shape[-2:]).cpu()))
+    finally:
+        torch.set_num_threads(threads)
+    flat, directions = (torch.stack(column).to(grams.device) for column in zip(*solved, strict=True))
+    values = torch.where(fine, flat.view(grams.shape[:-1]).clamp_min(0.0).flip(-1), torch.nan)
+    kept = directions.view(*grams.shape[:-1], -1)[..., -(grams.shape[-1] // 4) :].flip(-1)
     return values / values.sum(-1, keepdim=True), kept
 
 
-def _solved(grams: Tensor, solve: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    flat, threads = grams.reshape(-1, *grams.shape[-2:]).cpu(), torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = list(pool.map(solve, flat))
-    finally:
-        torch.set_num_threads(threads)
-    values, directions = (torch.stack(column).to(grams.device) for column in zip(*found, strict=True))
-    return values.view(grams.shape[:-1]), directions.view(*grams.shape[:-1], -1)
-
-
-def _values_alone(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Ascending, and no directions."""
-    try:
-        values = torch.linalg.eigvalsh(gram)
-    except RuntimeError:  # torch.linalg.LinAlgError is one
-        values = torch.linalg.svdvals(gram).flip(-1)
-    return values, gram[:, :0]
-
-
-def _with_vectors(gram: Tensor) -> tuple[Tensor, Tensor]:
+def _solve(gram: Tensor, *, vectors: bool) -> tuple[Tensor, Tensor]:
     """Ascending, as eigh has them; by an SVD where eigh gives up: of a Gram matrix it is the same."""
     try:
-        values, directions = torch.linalg.eigh(gram)
-    except RuntimeError:
-        directions, values, _ = torch.linalg.svd(gram)
-        values, directions = values.flip(-1), directions.flip(-1)
-    return values, directions
+        if vectors:
+            values, directions = torch.linalg.eigh(gram)
+            return values, directions
+        return torch.linalg.eigvalsh(gram), gram[:, :0]
+    except RuntimeError:  # torch.linalg.LinAlgError is one
+        if vectors:
+            directions, values, _ = torch.linalg.svd(gram)
+            return values.flip(-1), directions.flip(-1)
+        return torch.linalg.svdvals(gram).flip(-1), gram[:, :0]
 
 
 def statistics(shares: Tensor) -> Tensor:
@@ -124,10 +113,7 @@ def same_norms(matrices: Tensor, generator: torch.Generator) -> Tensor:
     made: Tensor = torch.randn(matrices.shape, generator=generator, device=matrices.device, dtype=matrices.dtype)
     made = made * rows * columns
     for _ in range(BALANCING):
-        made = made * _ratio(columns, made.norm(dim=-2, keepdim=True))
-        made = made * _ratio(rows, made.norm(dim=-1, keepdim=True))
+        for wanted, dim in ((columns, -2), (rows, -1)):
+            have = made.norm(dim=dim, keepdim=True)
+            made = made * (wanted / torch.where(have > 0, have, 1.0))
     return made
-
-
-def _ratio(wanted: Tensor, have: Tensor) -> Tensor:
-    return wanted / torch.where(have > 0, have, 1.0)

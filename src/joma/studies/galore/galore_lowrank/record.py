@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from joma.host.words import counted
 from joma.recipes.language_curves import alive, curve, steps_of
 from joma.runs import Run
-from joma.studies.galore._lowrank_networks import TEXT
-from joma.studies.galore._lowrank_spectra import STATISTICS
+from joma.studies.galore.galore_lowrank.run import SERIES, TEXT
+from joma.studies.galore.galore_lowrank.spectra import STATISTICS
+
+
+def variants(run: Run) -> dict[str, int]:
+    """The names of all decoders, with the shorter side m of all their matrices."""
+    config = run.config
+    return {counted(layers, "layer"): int(config["width"]) for layers in config["layers"]} | {
+        SERIES: int(config["series_width"])
+    }
 
 
 def gradient(run: Run, name: str, batch: str, statistic: str, *, text: int = TEXT) -> np.ndarray:
@@ -27,11 +36,6 @@ def rank(run: Run, name: str, batch: str = "large", *, text: int = TEXT) -> np.n
     return np.asarray(np.exp(np.log(gradient(run, name, batch, "stable rank", text=text)).mean(2)))
 
 
-def steps(run: Run, name: str) -> np.ndarray:
-    """The points at which gradients were taken."""
-    return steps_of(run, name)
-
-
-def apart(run: Run, name: str) -> np.ndarray:
+def after_refresh(run: Run, name: str) -> np.ndarray:
     """Which points have one before them that is `refresh` steps away, as indices."""
-    return np.flatnonzero(np.diff(steps(run, name), prepend=-1) == int(run.config["refresh"]))
+    return np.flatnonzero(np.diff(steps_of(run, name), prepend=-1) == int(run.config["refresh"]))
