@@ -17,7 +17,7 @@ from joma.data._subwords import subwords
 from joma.data.errors import CorpusError
 from joma.data.text import python_corpus
 from joma.runs import Run
-from joma.studies.galore._table_config import PYTHON, Config
+from joma.studies.galore.galore_table.config import PYTHON, GaloreTableConfig
 
 
 class Text(NamedTuple):
@@ -32,7 +32,7 @@ class Text(NamedTuple):
     """Of `Corpus`: the sha256 of the files, where they come with one package."""
 
 
-def read_text(config: Config, progress: Progress) -> Text:
+def read_text(config: GaloreTableConfig, progress: Progress) -> Text:
     """The text that the config names; `NotRun` where this machine lacks it."""
     if config.text == PYTHON:
         corpus = python_corpus(config.vocabulary, tokens=config.source, progress=lambda _, doing: progress(0.0, doing))
@@ -41,12 +41,12 @@ def read_text(config: Config, progress: Progress) -> Text:
     return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
 
 
-def _wikitext(config: Config) -> Path:
+def _wikitext(config: GaloreTableConfig) -> Path:
     given = config.data or os.environ.get("JOMA_DATA")
     if not given or not (Path(given) / "wikitext-2").is_dir():
         place = f"{given} has no folder wikitext-2" if given else "neither --data nor JOMA_DATA names a folder"
         if config.data:
-            raise CorpusError(f"--data must be the folder that holds wikitext-2: {place}")
+            raise CorpusError(f"data must be the folder that holds wikitext-2: {place}")
         raise NotRun(f"WikiText-2 is needed, and {place}", "JOMA_DATA=FOLDER and the same command")
     return Path(given) / "wikitext-2"
 
@@ -54,7 +54,7 @@ def _wikitext(config: Config) -> Path:
 class Reading:
     """Batches of the training text and the held-out sequences, on the device of the networks."""
 
-    def __init__(self, config: Config, text: Text) -> None:
+    def __init__(self, config: GaloreTableConfig, text: Text) -> None:
         self.config, self.text = config, text
         self.train = text.train.to(config.device)
         self.windows = (len(text.train) - 1) // config.context
@@ -68,8 +68,9 @@ class Reading:
         """(batch, context + 1), which depends on seed and step alone: every epoch is a new order of all windows."""
         per_epoch = self.windows // self.config.batch
         epoch, place = divmod(step, per_epoch)
-        order = self._order(seed, epoch)
-        return self._cut(order[place * self.config.batch : (place + 1) * self.config.batch])
+        places = self._order(seed, epoch)[place * self.config.batch : (place + 1) * self.config.batch]
+        offsets = torch.arange(self.config.context + 1, device=self.config.device)
+        return self.train[places[:, None] * self.config.context + offsets].long()
 
     def _order(self, seed: int, epoch: int) -> Tensor:
         if getattr(self, "_known", None) != (seed, epoch):
@@ -77,10 +78,6 @@ class Reading:
             self._orders = torch.randperm(self.windows, generator=source).to(self.config.device)
             self._known = (seed, epoch)
         return self._orders
-
-    def _cut(self, places: Tensor) -> Tensor:
-        offsets = torch.arange(self.config.context + 1, device=self.config.device)
-        return self.train[places[:, None] * self.config.context + offsets].long()
 
     def _spread(self, name: str, tokens: Tensor) -> Tensor:
         """(held_out, context + 1) sequences, evenly spread over the held-out tokens of one source."""
@@ -113,7 +110,7 @@ def remember(reading: Reading, run: Run) -> None:
     run.keep("text/by frequency", lambda: np.array(list(reading.by_frequency.values())), dims={"source": names})
 
 
-def same_text(config: Config, run: Run) -> None:
+def same_text(config: GaloreTableConfig, run: Run) -> None:
     """A study's `check`: the text is still that of a finished run. All installed source would take too long to read."""
     if config.text == PYTHON:
         _must_be(read_text(config, silent), run)
@@ -121,4 +118,4 @@ def same_text(config: Config, run: Run) -> None:
 
 def _must_be(text: Text, run: Run) -> None:
     if bytes(run.value("text/sha256")).hex() != text.sha256:
-        raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with --fresh")
+        raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with fresh")

@@ -8,7 +8,7 @@ import numpy as np
 
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.galore._table_config import FULL, METHODS, SCALED
+from joma.studies.galore.galore_table.config import FULL, METHODS, SCALED
 
 SWEEP, LONG = "sweep", "long"
 BYTES = ("weights", "gradients", "states", "peak")
@@ -27,19 +27,14 @@ class Table:
         self.rates: list[float] = sorted(run.config["rates"])
         self.seeds = [int(run.config["seed"]) + seed for seed in range(int(run.config["seeds"]))]
         self.tried: list[str] = [method for method in METHODS if method in run.config["methods"]]
+        self.tokens_per_step = int(run.config["batch"]) * int(run.config["context"])
         self._there = set(run.names())
-        known = run.value("text/by frequency")
-        self.sources = len(known)
-        self.by_frequency = float(known.mean())
-
-    def losses(self, horizon: str, method: str, rate: float, seed: int) -> Any:
-        """(looks, sources) on held-out text; one row of NaN where there is nothing."""
-        name = f"{place(horizon, method, rate, seed)}/held out"
-        return self.run.value(name) if name in self._there else np.full((1, self.sources), np.nan)
+        self.by_frequency = float(run.value("text/by frequency").mean())
 
     def end(self, horizon: str, method: str, rate: float, seed: int) -> float:
-        """The last loss, all sources together: as many tokens of each."""
-        return float(self.losses(horizon, method, rate, seed)[-1].mean())
+        """The last loss on held-out text, all sources together: as many tokens of each."""
+        name = f"{place(horizon, method, rate, seed)}/held out"
+        return float(self.run.value(name)[-1].mean()) if name in self._there else np.nan
 
     def sweep(self, method: str) -> Any:
         """(rates,) losses at the short horizon."""
@@ -67,12 +62,6 @@ class Table:
         """The better kind of full rank, by the first seed: one rate for all weights, or a smaller one in the blocks."""
         return min((FULL, SCALED), key=lambda method: np.nan_to_num(self.final(method)[0], nan=np.inf))
 
-    def by_source(self, method: str) -> Any:
-        """(seeds, sources) losses at the long horizon."""
-        rate = self.rate(method)
-        found = [self.losses(LONG, method, rate, seed)[-1] for seed in self.seeds] if rate is not None else []
-        return np.array(found or [[np.nan] * self.sources])
-
     def more(self, method: str, than: str) -> Comparison:
         """The loss of `method` beside that of `than`, over the seeds that both have."""
         return compare(self.final(method), self.final(than))
@@ -94,11 +83,10 @@ class Table:
         found = self.run.value(f"{trials[0]}/bytes") if trials else np.full(len(BYTES), np.nan)
         return dict(zip(BYTES, map(float, found), strict=True))
 
-    def curve(self, method: str) -> tuple[Any, Any]:
-        """Training loss of the first seed at the long horizon, step by step."""
+    def curve(self, method: str) -> Any:
+        """Training losses of the first seed at the long horizon, step by step; none where it was not trained."""
         trials = self.long_trials(method)
-        losses = self.run.value(f"{trials[0]}/losses") if trials else np.empty(0)
-        return np.arange(1, len(losses) + 1), losses
+        return self.run.value(f"{trials[0]}/losses") if trials else np.empty(0)
 
     def methods(self) -> list[str]:
         """Those that learned something, the best first."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from joma.claims.config import Above, OneOf, Several, StudyConfig
 from joma.data.python_source import PACKAGE
 from joma.models.llama import LlamaConfig
 
 FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON = METHODS = (
-    "full rank",
-    "full rank, scaled",
-    "GaLore",
-    "random projection",
-    "LoRA",
-    "ReLoRA",
-    "low rank",
-    "Muon",
-)
+    "full rank", "full rank, scaled", "GaLore", "random projection", "LoRA", "ReLoRA", "low rank", "Muon"
+)  # fmt: skip
+PYTHON, INSTALLED = TEXTS = (PACKAGE, "wikitext-2 and installed python")
 
 
 def shown(method: str) -> str:
@@ -24,17 +20,13 @@ def shown(method: str) -> str:
     return "scaled full rank" if method == SCALED else method
 
 
-PYTHON, INSTALLED = PACKAGE, "wikitext-2 and installed python"
-TEXTS = (PYTHON, INSTALLED)
-
-
 @dataclass(frozen=True)
-class Config:
+class GaloreTableConfig(StudyConfig):
     """LLaMAs trained by several methods. Each method first finds its best rate at a short horizon."""
 
-    methods: tuple[str, ...] = METHODS[:-1]
+    methods: Annotated[tuple[str, ...], OneOf(*METHODS)] = METHODS[:-1]
     """Which are trained."""
-    text: str = PYTHON
+    text: Annotated[str, OneOf(*TEXTS)] = PYTHON
     """`sympy`: the source of sympy, cut by Python's lexer. Or `wikitext-2 and installed python`, as byte pairs."""
     data: str = ""
     """The folder that holds wikitext-2; JOMA_DATA unless given."""
@@ -60,7 +52,7 @@ class Config:
     """LoRA adds alpha / rank times the product of its factors."""
     restarts: int = 2
     """How often ReLoRA starts its factors anew, the first time included."""
-    rates: tuple[float, ...] = (0.02, 0.005)
+    rates: Annotated[tuple[float, ...], Above(0), Several()] = (0.02, 0.005)
     sweep_steps: int = 8
     """The horizon at which each method finds its rate."""
     steps: int = 24
@@ -68,7 +60,7 @@ class Config:
     looks: int = 1
     """How often the held-out loss is measured in a long run."""
     seeds: int = 3
-    neighbours: tuple[str, ...] = (FULL,)
+    neighbours: Annotated[tuple[str, ...], OneOf(*METHODS)] = (FULL,)
     """Methods that try the next lower rate at the long horizon too."""
     held_out: int = 64
     """Held-out sequences per source."""
@@ -76,21 +68,14 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.text not in TEXTS:
-            raise ValueError(f"text must be one of {', '.join(TEXTS)}, got {self.text!r}")
-        for name in ("methods", "neighbours"):
-            if unknown := set(getattr(self, name)) - set(METHODS):
-                raise ValueError(f"{name} must be methods ({', '.join(METHODS)}), got {unknown.pop()!r}")
-        if self.batch % max(self.at_once, 1):
+        super().__post_init__()
+        if self.batch % self.at_once:
             raise ValueError(f"at_once must divide the batch of {self.batch} sequences, got {self.at_once}")
-        if self.held_out % max(self.at_once, 1):
+        if self.held_out % self.at_once:
             raise ValueError(f"held_out must be a multiple of at_once, {self.at_once}, got {self.held_out}")
         if self.rank > min(self.width, self.mlp):
             raise ValueError(f"rank must be at most {min(self.width, self.mlp)}, the shorter side, got {self.rank}")
-        if len(set(self.rates)) < len(self.rates) or not all(rate > 0 for rate in self.rates):
-            raise ValueError(f"rates must be positive and differ, got {self.rates}")
-        if not 1 <= self.restarts <= min(self.steps, self.sweep_steps):
-            most = min(self.steps, self.sweep_steps)
+        if self.restarts > (most := min(self.steps, self.sweep_steps)):
             raise ValueError(f"restarts must lie between 1 and {most}, the steps, got {self.restarts}")
         if self.looks > self.steps:
             raise ValueError(f"looks must be at most {self.steps}, the steps, got {self.looks}")
@@ -100,10 +85,6 @@ class Config:
     def shape(self) -> LlamaConfig:
         """Of the network."""
         return LlamaConfig(self.vocabulary, self.width, self.mlp, self.heads, self.layers, self.context)
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.batch * self.context
 
     def look_at(self, steps: int) -> list[int]:
         """Steps after which the held-out loss is measured; the end is one of them."""
