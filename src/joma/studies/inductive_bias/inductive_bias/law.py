@@ -6,7 +6,7 @@ The loss of SimCLR with two views of `batch` points each: a view must pick the o
 
 from __future__ import annotations
 
-from math import cosh, exp, lgamma, log
+from math import exp, lgamma, log
 
 import numpy as np
 
@@ -45,13 +45,12 @@ def least_loss_of_bits(bits: int, *, batch: int, temperature: float) -> float:
     Points that agree in these bits are one point to it. The mean similarity of the 2^bits others is at least
     -1 / (2^bits - 1), and log-sum-exp is convex and increasing. A simplex of 2^bits corners reaches the bound.
     """
-    patterns = 2**bits
-    others = batch - 1
-    apart = exp(-1 / (patterns - 1) / temperature)
+    patterns, others = 2**bits, batch - 1
+    other = exp(-1 / (patterns - 1) / temperature)
     same = np.arange(others + 1)
     weight = np.array([lgamma(others + 1) - lgamma(m + 1) - lgamma(others - m + 1) for m in same])
     chance = np.exp(weight - same * log(patterns) + (others - same) * np.log1p(-1 / patterns))
-    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * apart
+    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * other
     return float(-1 / temperature + (chance * np.log(total)).sum())
 
 
@@ -59,9 +58,3 @@ def least_loss(*, batch: int, temperature: float) -> float:
     """No representation at all has a smaller loss, in the limit of many points: all others are orthogonal to it."""
     own = exp(1 / temperature)
     return -1 / temperature + log(own + 2 * (batch - 1))
-
-
-def mean_field_loss(bits: int, *, batch: int, temperature: float) -> float:
-    """The log of the mean in place of the mean of the log: cosh(1/(bits T))^bits is the mean of exp(s/T)."""
-    own = exp(1 / temperature)
-    return -1 / temperature + log(own + 2 * (batch - 1) * cosh(1 / (bits * temperature)) ** bits)

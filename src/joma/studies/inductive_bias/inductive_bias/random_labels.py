@@ -12,9 +12,8 @@ from torch import Tensor
 
 from joma.data.samples import streams
 from joma.data.stroke_digits import CLASSES, stroke_digits
-from joma.studies.inductive_bias._config import Config
-from joma.studies.inductive_bias._hypercube import spaced
-from joma.studies.inductive_bias._networks import Perceptrons
+from joma.recipes.grid import Grid, ensemble
+from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, Perceptrons, spaced
 from joma.training import Ensemble, Optimizer
 
 TRUE, RANDOM = "true labels", "random labels"
@@ -38,12 +37,13 @@ SHAPES = {
     "1 hidden layer": Shape(1, (TRUE, RANDOM)),
     "linear": Shape(0, (TRUE, RANDOM)),
 }
+DEEP, DECAY, SHALLOW, LINEAR = SHAPES
 
 
 class Digits:
     """The images of every seed, of all kinds. Images of one seed differ between kinds in what chance replaced only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: InductiveBiasConfig) -> None:
         self.config = config
         self.read = cache(self._read)  # by what, kind and seed
         self.order = cache(self._order)
@@ -53,12 +53,10 @@ class Digits:
 
     def _read(self, what: int, kind: str, seed: int) -> tuple[Tensor, Tensor]:
         """(images, pixels) with mean 0 and variance 1, and labels. what: TRAIN or TEST."""
-        config = self.config
-        count = config.images if what == TRAIN else config.test_images
         if kind != TRUE:
-            pixels, labels = self.read(what, TRUE, seed)
-            return self._by_chance(kind, what, seed, pixels, labels)
-        own = self._stream(seed, what)
+            return self._by_chance(kind, what, seed, *self.read(what, TRUE, seed))
+        config, own = self.config, self._stream(seed, what)
+        count = config.images if what == TRAIN else config.test_images
         images = stroke_digits(count, side=config.side, generator=own, noise=config.noise, vary=config.vary)
         pixels = images.pixels.flatten(1)
         return (pixels - pixels.mean()) / pixels.std(), images.labels
@@ -88,12 +86,10 @@ class Digits:
         size = self.config.image_batch
         epoch, place = divmod(step, self.config.steps_per_epoch)
         chosen = slice(place * size, (place + 1) * size)
-        picked = []
-        for kind, seed in who:
-            pixels, labels = self.read(TRAIN, kind, seed)
-            order = self.order(seed, epoch)[chosen]
-            picked.append((pixels[order], labels[order]))
-        return torch.stack([pixels for pixels, _ in picked]), torch.stack([labels for _, labels in picked])
+        orders = [self.order(seed, epoch)[chosen] for _, seed in who]
+        read = [self.read(TRAIN, kind, seed) for kind, seed in who]
+        pixels, labels = (torch.stack([one[i][order] for one, order in zip(read, orders, strict=True)]) for i in (0, 1))
+        return pixels, labels
 
     def accuracy(self, networks: Perceptrons, what: int, who: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
         """Accuracy and mean cross-entropy, (members,) each."""
@@ -119,14 +115,15 @@ def loss(networks: Perceptrons, batch: tuple[Tensor, ...], noise: Tensor | None 
     return _cross_entropy(networks(batch[0]), batch[1]).mean(-1)
 
 
-def ensembles(config: Config) -> dict[str, Ensemble]:
+def ensembles(config: InductiveBiasConfig) -> dict[str, Ensemble]:
     """What is trained, by the names of SHAPES; members are the kinds, each with its seeds."""
     digits = Digits(config)
     return {name: _ensemble(config, digits, shape) for name, shape in SHAPES.items()}
 
 
-def _ensemble(config: Config, digits: Digits, shape: Shape) -> Ensemble:
-    who = [(kind, seed) for kind in shape.kinds for seed in range(config.seeds)]
+def _ensemble(config: InductiveBiasConfig, digits: Digits, shape: Shape) -> Ensemble:
+    grid = Grid(shape.kinds, config.seeds)
+    who = list(zip(grid.cell, grid.seed_of, strict=True))
 
     def networks(members: Sequence[int]) -> Perceptrons:
         own = [streams(config.seed, [who[m][1]], NETWORK)[0].initial_seed() for m in members]
@@ -138,26 +135,22 @@ def _ensemble(config: Config, digits: Digits, shape: Shape) -> Ensemble:
         return {"train": train[0], "train loss": train[1], "test": test[0]}
 
     steps = config.epochs * config.steps_per_epoch
-    return Ensemble(
-        members=len(who),
-        networks=networks,
-        batch=lambda step, members: digits.batch(step, [who[m] for m in members]),
-        loss=loss,
-        optimizer=_optimizer(config, shape),
-        steps=steps,
-        measures={"scores": scores},
-        measure_at=spaced(steps, config.points),
-        device=config.device,
-        precision=config.precision,
-    )
-
-
-def _optimizer(config: Config, shape: Shape) -> Optimizer:
-    return Optimizer(
+    optimizer = Optimizer(
         "sgd",
         rate=config.image_rate,
         momentum=0.9,
         weight_decay=config.image_weight_decay if shape.decays else 0.0,
         decay=config.image_decay,
         decay_every=config.steps_per_epoch if config.image_decay < 1 else None,
+    )
+    return ensemble(
+        config,
+        len(grid),
+        networks=networks,
+        batch=lambda step, members: digits.batch(step, [who[m] for m in members]),
+        loss=loss,
+        optimizer=optimizer,
+        steps=steps,
+        measures={"scores": scores},
+        measure_at=spaced(steps, config.points),
     )

@@ -6,16 +6,15 @@ on fresh ones. Labels are half-spaces of the informative coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from joma.data.samples import streams
-from joma.studies.inductive_bias._config import Config
-from joma.studies.inductive_bias._networks import Perceptrons
+from joma.recipes.grid import ensemble
+from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, Perceptrons, spaced
 from joma.training import Ensemble, Optimizer
 
 LINEAR, MLP = "linear + SGD", "MLP + Adam"
@@ -43,7 +42,7 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tenso
 class Cubes:
     """Points, views, downstream tasks and scores of the members, each from random numbers of its own."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: InductiveBiasConfig) -> None:
         self.config, self.cube = config, config.cube
 
     def _streams(self, step: int, members: Sequence[int]) -> list[torch.Generator]:
@@ -68,46 +67,41 @@ class Cubes:
         shape = len(members), self.config.samples
         return self.cube.points(shape, self._streams(step, members), device=self.config.device)
 
-    def planes(self, members: Sequence[int]) -> Tensor:
-        """(members, tasks, informative): the normals of random planes, one per downstream task."""
-        shape = self.config.tasks, self.cube.informative
-        draw = [torch.randn(shape, generator=s, device=self.config.device) for s in self._streams(TASKS, members)]
-        return torch.stack(draw)
-
     def labels(self, bits: Tensor, members: Sequence[int]) -> Tensor:
-        """(members, tasks, points) of -1 and 1: on which side of each plane the first coordinates of `bits` lie."""
-        side = torch.einsum("mti,mpi->mtp", self.planes(members), bits[..., : self.cube.informative])
+        """(members, tasks, points) of -1 and 1: on which side of each plane the first coordinates of `bits` lie.
+
+        The planes are random, one per downstream task.
+        """
+        shape, source = (self.config.tasks, self.cube.informative), self._streams(TASKS, members)
+        planes = torch.stack([torch.randn(shape, generator=s, device=self.config.device) for s in source])
+        side = torch.einsum("mti,mpi->mtp", planes, bits[..., : self.cube.informative])
         return torch.where(side > 0, 1.0, -1.0)
 
     def own_plane(self, representation: Representation, members: Sequence[int]) -> Tensor:
         """Accuracy of the plane that made the labels, applied to a code of as many coordinates, (members,)."""
         fresh = self.points(SCORED, members)
-        told, wanted = self.labels(representation(fresh), members), self.labels(fresh, members)
-        return (told == wanted).float().mean((1, 2))
+        found, wanted = self.labels(representation(fresh), members), self.labels(fresh, members)
+        return (found == wanted).float().mean((1, 2))
 
     def scores(self, representation: Representation, members: Sequence[int]) -> dict[str, Tensor]:
-        """The loss, the downstream accuracy with true and with shuffled labels, and what can be read linearly."""
-        seen, fresh = self.points(POINTS, members), self.points(SCORED, members)
+        """The loss, the downstream accuracy with true and with shuffled labels, and what can be read linearly.
+
+        Same bits: the mean similarity of codes of two points that agree in the informative coordinates alone. It is 1
+        for a code of these coordinates, whatever the code, and 0 for a code of the others.
+        """
+        k, seen, fresh = self.cube.informative, self.points(POINTS, members), self.points(SCORED, members)
         known, wanted = self.labels(seen, members), self.labels(fresh, members)
-        code, new = (F.normalize(representation(points), dim=-1) for points in (seen, fresh))
+        mixed = torch.cat([seen[..., :k], fresh[..., k:]], dim=-1)
+        code, new, twin = (F.normalize(representation(points), dim=-1) for points in (seen, fresh, mixed))
         readable = linear_readout(code, seen, new, fresh)  # (members, inputs)
         return {
             "loss": self.loss(representation, members),
             "accuracy": probe_accuracy(code, known, new, wanted).mean(-1),
             "shuffled": probe_accuracy(code, known.roll(1, -1), new, wanted).mean(-1),
-            "informative": readable[:, : self.cube.informative].mean(-1),
-            "others": readable[:, self.cube.informative :].mean(-1),
-            "same bits": self.same_bits(code, representation, seen, fresh),
+            "informative": readable[:, :k].mean(-1),
+            "others": readable[:, k:].mean(-1),
+            "same bits": (code * twin).sum(-1).mean(-1),
         }
-
-    def same_bits(self, code: Tensor, representation: Representation, seen: Tensor, fresh: Tensor) -> Tensor:
-        """Mean similarity of codes of two points that agree in the informative coordinates alone, (members,).
-
-        It is 1 for a code of the informative coordinates, whatever the code, and 0 for a code of the others.
-        """
-        k = self.cube.informative
-        twin = F.normalize(representation(torch.cat([seen[..., :k], fresh[..., k:]], dim=-1)), dim=-1)
-        return (code * twin).sum(-1).mean(-1)
 
     def built(self, name: str) -> Representation:
         """One of `BUILT`."""
@@ -151,8 +145,8 @@ def probe_accuracy(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -
         gradient = torch.einsum("mtp,mpd->mtd", -known * (1 - right), x) / x.shape[1] + RIDGE * weight
         curvature = torch.einsum("mtp,mpd,mpe->mtde", right * (1 - right), x, x) / x.shape[1] + eye
         weight = weight - torch.linalg.solve(curvature, gradient)
-    told = torch.einsum("mpd,mtd->mtp", new, weight)
-    return ((told > 0) == (wanted > 0)).float().mean(-1)
+    found = torch.einsum("mpd,mtd->mtp", new, weight)
+    return ((found > 0) == (wanted > 0)).float().mean(-1)
 
 
 def linear_readout(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -> Tensor:
@@ -164,60 +158,38 @@ def linear_readout(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -
     return 1 - missed / wanted.square().mean(1)
 
 
-class Method(NamedTuple):
-    """How one representation is learned."""
-
-    hidden: tuple[int, ...]
-    optimizer: Optimizer
-
-
 def decayed(weight_decay: float) -> str:
     """The name of the MLP with this weight decay."""
     return f"{MLP} + weight decay {weight_decay:g}"
 
 
-def methods(config: Config) -> Mapping[str, Method]:
-    """What is trained, in the order of the printed accuracies."""
-
-    def adam(decay: float) -> Method:
-        return Method((config.hidden,), Optimizer("adam", rate=config.adam_rate, weight_decay=decay))
-
-    return {
-        LINEAR: Method((), Optimizer("sgd", rate=config.sgd_rate, momentum=0.9)),
-        **{decayed(decay): adam(decay) for decay in config.weight_decays},
-        MLP: adam(0.0),
-    }
-
-
-def ensembles(config: Config) -> dict[str, Ensemble]:
-    """What is trained, by method. All methods see the same points."""
+def ensembles(config: InductiveBiasConfig) -> dict[str, Ensemble]:
+    """What is trained, by method, in the order of the printed accuracies. All methods see the same points."""
     cubes = Cubes(config)
 
     # Not a compiled part: a step is short, and compiling it took longer than all steps would save.
     def loss(networks: Perceptrons, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
         return contrastive_loss(networks(batch[0]), networks(batch[1]), config.temperature)
 
-    def of(method: Method) -> Ensemble:
+    def learned(hidden: tuple[int, ...], optimizer: Optimizer) -> Ensemble:
         def networks(members: Sequence[int]) -> Perceptrons:
             own = [source.initial_seed() for source in streams(config.seed, members, NETWORK)]
-            return Perceptrons(own, config.inputs, method.hidden, config.outputs)
+            return Perceptrons(own, config.inputs, hidden, config.outputs)
 
-        return Ensemble(
-            members=config.seeds,
+        return ensemble(
+            config,
+            config.seeds,
             networks=networks,
             batch=cubes.views,
             loss=loss,
-            optimizer=method.optimizer,
+            optimizer=optimizer,
             steps=config.contrast_steps,
             measures={"scores": cubes.scores},
             measure_at=spaced(config.contrast_steps, config.points),
-            device=config.device,
-            precision=config.precision,
         )
 
-    return {name: of(method) for name, method in methods(config).items()}
-
-
-def spaced(steps: int, points: int) -> tuple[int, ...]:
-    """The beginning and `points` steps up to the end, closer together at the beginning."""
-    return tuple(sorted({round(steps * (i / points) ** 2) for i in range(points + 1)}))
+    mlps = {decayed(decay): decay for decay in config.weight_decays} | {MLP: 0.0}
+    return {LINEAR: learned((), Optimizer("sgd", rate=config.sgd_rate, momentum=0.9))} | {
+        name: learned((config.hidden,), Optimizer("adam", rate=config.adam_rate, weight_decay=decay))
+        for name, decay in mlps.items()
+    }
