@@ -19,11 +19,11 @@ from joma.studies.galore.galore_table import config as names
 from joma.studies.galore.galore_table.config import METHODS
 from joma.studies.galore.galore_table.judge import operations_per_token, states_by_formula
 from joma.studies.galore.galore_table.networks import (
-    OF,
     Adapted,
     Factored,
     merge_and_restart,
     network_of,
+    optimizers_of,
     orthogonal,
     rate_share,
     restarts_at,
@@ -269,7 +269,7 @@ def test_the_rate_warms_up_and_falls_to_a_tenth():
 
 def test_blocks_of_the_scaled_kind_have_a_smaller_rate():
     network = network_of("plain", TINY)
-    (optimizer,) = OF[names.SCALED].optimizers(network, TINY, 0.01, 0)
+    (optimizer,) = optimizers_of(names.SCALED, network, TINY, 0.01, 0)
     set_rates([optimizer], 0.02)
     blocks, others = optimizer.param_groups
     assert (blocks["lr"], others["lr"]) == (0.02 * TINY.share, 0.02)

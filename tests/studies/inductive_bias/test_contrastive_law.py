@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.studies.inductive_bias.inductive_bias import law
+from joma.studies.inductive_bias.inductive_bias import hypercube as law
 from joma.studies.inductive_bias.inductive_bias.hypercube import all_codes, contrastive_loss
 
 SETTINGS = {"batch": 16, "temperature": 0.5}

@@ -4,8 +4,6 @@ All thresholds were set after a look at networks of width 32 on Python source an
 was trained.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from joma.claims.contract import Claim

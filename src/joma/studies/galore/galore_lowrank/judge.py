@@ -72,17 +72,6 @@ def judge_low(run: Run) -> dict[str, Any]:
     ends = {name: rank(run, name)[:, -1] for name in variants(run)}
     lacks = {name: 1 - end / rank(run, name, "gaussian")[:, -1] for name, end in ends.items()}
     largest = max(mean_over_seeds(one) / side for name, side in variants(run).items() for one in ends[name].T)
-    return {
-        "found": _cases(run, lambda name, i: compare(lacks[name][:, i], 0.0)),
-        "what": "share of the control's stable rank that is missing",
-        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / claims.QUARTER, "%")],
-        "controls": _batches_are_large(run),
-        "details": _details_of_ranks(run),
-    }
-
-
-def _details_of_ranks(run: Run) -> Numbers:
-    """Geometric means over matrices of stable ranks and their controls; what limits a batch; the losses."""
     details: Numbers = {}
     for name in variants(run):
         kinds = {
@@ -108,7 +97,13 @@ def _details_of_ranks(run: Run) -> Numbers:
         own, twin = map(mean_over_seeds, best_loss(run, name))
         by_frequency = float(run.value(f"{name}/loss by frequency"))
         details[f"best validation loss, {name}"] = {"text": own, "twins": twin, "by frequency": by_frequency}
-    return details
+    return {
+        "found": _cases(run, lambda name, i: compare(lacks[name][:, i], 0.0)),
+        "what": "share of the control's stable rank that is missing",
+        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / claims.QUARTER, "%")],
+        "controls": _batches_are_large(run),
+        "details": details,
+    }
 
 
 def _fall(path: np.ndarray) -> np.ndarray:

@@ -1,7 +1,5 @@
 """The study of gradients of real decoders: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.recipes.language import PAPER, same_text
 from joma.studies.galore.galore_lowrank import claims, judge

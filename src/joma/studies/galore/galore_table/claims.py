@@ -1,7 +1,5 @@
 """The claims about GaLore's table, and from which size on a difference counts."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import log
 
@@ -29,9 +27,7 @@ FIRST = Claim(
     unit="nats",
 )
 ADAPTERS = loss_claim(
-    "better-than-adapters",
-    "GaLore Table 2",
-    "GaLore reaches a lower perplexity than LoRA and ReLoRA of the same rank.",
+    "better-than-adapters", "GaLore Table 2", "GaLore reaches a lower perplexity than LoRA and ReLoRA of the same rank."
 )
 FACTORS = loss_claim(
     "factors-are-worst",

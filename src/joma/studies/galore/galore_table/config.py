@@ -85,8 +85,3 @@ class GaloreTableConfig(StudyConfig):
     def shape(self) -> LlamaConfig:
         """Of the network."""
         return LlamaConfig(self.vocabulary, self.width, self.mlp, self.heads, self.layers, self.context)
-
-    def look_at(self, steps: int) -> list[int]:
-        """Steps after which the held-out loss is measured; the end is one of them."""
-        count = self.looks if steps == self.steps else 1
-        return [round(steps * (i + 1) / count) for i in range(count)]

@@ -6,9 +6,8 @@ Linear layers may have factors: W = B A (low rank), or W = W0 + scale B A with W
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import cos, pi, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +17,11 @@ from torch.optim import AdamW, Optimizer
 from joma.models.llama import Llama
 from joma.optim import GaLore
 from joma.optim.projector import Kind
-from joma.studies.galore.galore_table import config as names
-from joma.studies.galore.galore_table.config import GaloreTableConfig
+from joma.studies.galore.galore_table.config import GALORE, LORA, LOW, MUON, RANDOM, RELORA, SCALED, GaloreTableConfig
 
+KIND = {LORA: "adapted", RELORA: "adapted", LOW: "factored"}
+"""Of networks; those of other methods are plain. Methods with the same kind share its compiled code."""
+PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random"}
 WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -143,61 +144,22 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return wide.mT if x.shape[-2] > x.shape[-1] else wide
 
 
-def _options(rate: float) -> dict[str, Any]:
-    """Of AdamW; without weight decay, as in the paper."""
-    return {"lr": rate, "weight_decay": 0.0, "fused": True}
-
-
-def _blocks_and_rest(network: Llama) -> tuple[list[Tensor], list[Tensor]]:
-    """The matrices of the blocks; embedding, head and norms."""
+def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:
+    """What trains a network by a method. A group of parameters may have a share of the rate."""
+    options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "fused": True}  # no weight decay, as in the paper
+    if method in PROJECTORS:  # a step with a gradient that is not finite is skipped: nothing is learned, nothing counts
+        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
+        return [GaLore(network, AdamW, projector=PROJECTORS[method], nonfinite="skip", **own, **options)]
+    if method not in (SCALED, MUON):
+        return [AdamW(trained(network), **options)]
     blocks = [part.weight for part in network.blocks.modules() if isinstance(part, nn.Linear)]
     known = {id(weight) for weight in blocks}
-    return blocks, [weight for weight in trained(network) if id(weight) not in known]
-
-
-def _full(network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:
-    return [AdamW(trained(network), **_options(rate))]
-
-
-def _scaled(network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:
-    """Full rank with GaLore's smaller rate in the blocks: what GaLore would be if its rank were full."""
-    blocks, rest = _blocks_and_rest(network)
+    rest = [weight for weight in trained(network) if id(weight) not in known]  # embedding, head and norms
+    if method == MUON:
+        return [Muon(blocks, rate), AdamW(rest, **options)]
+    # GaLore's smaller rate in the blocks: what GaLore would be if its rank were full
     groups: list[dict[str, Any]] = [{"params": blocks, "share": config.share}, {"params": rest}]
-    return [AdamW(groups, **_options(rate))]
-
-
-def _galore(network: Llama, config: GaloreTableConfig, rate: float, seed: int, projector: Kind) -> list[Optimizer]:
-    """A step with a gradient that is not finite is skipped; such a network learns nothing and does not count."""
-    own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
-    return [GaLore(network, AdamW, projector=projector, nonfinite="skip", **own, **_options(rate))]
-
-
-def _muon(network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:
-    """Muon for the matrices of the blocks, Adam for the rest."""
-    blocks, rest = _blocks_and_rest(network)
-    return [Muon(blocks, rate), AdamW(rest, **_options(rate))]
-
-
-class Method(NamedTuple):
-    """How a network is made and trained. Methods with the same network share its compiled code."""
-
-    network: str
-    optimizers: Callable[[Llama, GaloreTableConfig, float, int], list[Optimizer]]
-    """From network, config, rate and seed."""
-    restarts: bool = False
-    """Whether factors are merged and begun anew."""
-
-
-OF = {
-    names.FULL: Method("plain", _full),
-    names.SCALED: Method("plain", _scaled),
-    names.GALORE: Method("plain", partial(_galore, projector="randomized")),
-    names.RANDOM: Method("plain", partial(_galore, projector="random")),
-    names.LORA: Method("adapted", _full),
-    names.RELORA: Method("adapted", _full, restarts=True),
-    names.LOW: Method("factored", _full),
-    names.MUON: Method("plain", _muon),
-}
+    return [AdamW(groups, **options)]
 
 
 def rate_share(step: int, steps: int) -> float:

@@ -22,7 +22,7 @@ from joma.models.llama import Llama
 from joma.optim.memory import memory
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks as nets
-from joma.studies.galore.galore_table.config import GaloreTableConfig
+from joma.studies.galore.galore_table.config import RELORA, GaloreTableConfig
 from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
 from joma.studies.galore.galore_table.text import Reading, read_text, remember
 
@@ -91,17 +91,17 @@ class Trainer:
 
     def carry_out(self, trial: Trial) -> dict[str, Any]:
         """What is recorded of a trial; the losses from where it diverged on are NaN."""
-        method = nets.OF[trial.method]
-        if method.network not in self.networks:
-            self.networks[method.network] = nets.network_of(method.network, self.config)
-        network = self.networks[method.network]
+        kind = nets.KIND.get(trial.method, "plain")
+        if kind not in self.networks:
+            self.networks[kind] = nets.network_of(kind, self.config)
+        network = self.networks[kind]
         nets.start(network, trial.seed)
         size, before = sum(weight.numel() * weight.element_size() for weight in network.parameters()), 0
         if self.on_gpu:  # the text and the other networks are no part of this trial
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated() - size
-        optimizers = method.optimizers(network, self.config, trial.rate, trial.seed)
-        losses, held_out, clock = self._train(network, method, optimizers, trial)
+        optimizers = nets.optimizers_of(trial.method, network, self.config, trial.rate, trial.seed)
+        losses, held_out, seconds = self._train(network, optimizers, trial)
         kept = [memory(network, optimizer).total.measured for optimizer in optimizers]
         states = sum(one.states + one.projections for one in kept)  # between steps, bases of subspaces included
         peak = torch.cuda.max_memory_allocated() - before if self.on_gpu else 0
@@ -110,37 +110,43 @@ class Trainer:
         return {
             "losses": losses,
             "held out": held_out,
-            "seconds per step": clock.mean,
+            "seconds per step": seconds,
             "bytes": np.array([size, 4 * sum(w.numel() for w in nets.trained(network)), states, peak]),
         }
 
-    def _train(
-        self, network: Llama, method: nets.Method, optimizers: list[Optimizer], trial: Trial
-    ) -> tuple[np.ndarray, np.ndarray, _Clock]:
-        looks, clock = self.config.look_at(trial.steps), _Clock(self.on_gpu)
+    def _train(self, network: Llama, optimizers: list[Optimizer], trial: Trial) -> tuple[np.ndarray, np.ndarray, float]:
+        """Losses by step, held-out losses by look and source, and seconds per step without those of the looks."""
+        count = self.config.looks if trial.steps == self.config.steps else 1
+        looks = [round(trial.steps * (i + 1) / count) for i in range(count)]  # the end is one of them
         found: list[list[float]] = []
         losses: list[Tensor] = []
-        pieces = self.config.restarts
-        restarts = nets.restarts_at(trial.steps, pieces) if method.restarts else set()
+        seconds, since, pieces = 0.0, 0.0, self.config.restarts
+        restarts = nets.restarts_at(trial.steps, pieces) if trial.method == RELORA else set()
         for step in range(trial.steps):
             if step in restarts:
                 nets.merge_and_restart(network, torch.Generator().manual_seed(1000 * trial.seed + step))
                 for optimizer in optimizers:
                     optimizer.state.clear()
-            if step >= UNTIMED:
-                clock.go_on()
+            if step == UNTIMED or step in looks:
+                since = self._now()
             share = nets.rewarmed(step, trial.steps, pieces) if restarts else nets.rate_share(step, trial.steps)
             nets.set_rates(optimizers, trial.rate * share)
             losses.append(self._step(network, optimizers, trial, step))
             if step + 1 in looks:
-                clock.pause(step + 1 - UNTIMED)
+                seconds += self._now() - since if step >= UNTIMED else 0.0
                 found.append([self.held_out(network, tokens) for tokens in self.reading.held_out.values()])
                 if not np.isfinite(found[-1]).all():
                     break
+        timed = len(losses) - UNTIMED
         missing = [[np.nan] * len(found[0])] * (len(looks) - len(found))
         curve = torch.stack(losses).float().cpu().numpy()
         curve = np.pad(curve, (0, trial.steps - len(curve)), constant_values=np.nan)
-        return curve, np.array(found + missing), clock
+        return curve, np.array(found + missing), seconds / timed if timed > 0 else np.nan
+
+    def _now(self) -> float:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return perf_counter()
 
     def _step(self, network: Llama, optimizers: list[Optimizer], trial: Trial, step: int) -> Tensor:
         parts = self.reading.batch(trial.seed, step).split(self.config.at_once)
@@ -166,31 +172,6 @@ class Trainer:
     def _precision(self) -> AbstractContextManager[Any]:
         """bf16 products with float32 weights on a GPU, float32 elsewhere."""
         return torch.autocast("cuda", torch.bfloat16) if self.on_gpu else nullcontext()
-
-
-class _Clock:
-    """Seconds per step, without those in which something else was done."""
-
-    def __init__(self, on_gpu: bool) -> None:
-        self.on_gpu, self.seconds, self.steps, self.since = on_gpu, 0.0, 0, -1.0
-
-    def go_on(self) -> None:
-        if self.since < 0:
-            self.since = self._now()
-
-    def pause(self, steps: int) -> None:
-        """steps: that were timed since the first."""
-        if self.since >= 0:
-            self.seconds, self.steps, self.since = self.seconds + self._now() - self.since, steps, -1.0
-
-    @property
-    def mean(self) -> float:
-        return self.seconds / self.steps if self.steps > 0 else float("nan")
-
-    def _now(self) -> float:
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        return perf_counter()
 
 
 def _loss(network: Llama, tokens: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """The study of GaLore's table: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.studies.galore.galore_table import claims, judge
 from joma.studies.galore.galore_table.config import FULL, GALORE, INSTALLED, METHODS, SCALED, GaloreTableConfig

@@ -37,18 +37,14 @@ def read_text(config: GaloreTableConfig, progress: Progress) -> Text:
     if config.text == PYTHON:
         corpus = python_corpus(config.vocabulary, tokens=config.source, progress=lambda _, doing: progress(0.0, doing))
         return Text(corpus.tokens["train"], {"Python": corpus.tokens["valid"]}, (0, 0), corpus.sha256, corpus.source)
-    found = subwords(_wikitext(config), config.vocabulary, most=config.source, progress=progress)
-    return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
-
-
-def _wikitext(config: GaloreTableConfig) -> Path:
-    given = config.data or os.environ.get("JOMA_DATA")
-    if not given or not (Path(given) / "wikitext-2").is_dir():
-        place = f"{given} has no folder wikitext-2" if given else "neither --data nor JOMA_DATA names a folder"
+    folder = config.data or os.environ.get("JOMA_DATA")
+    if not folder or not (Path(folder) / "wikitext-2").is_dir():
+        place = f"{folder} has no folder wikitext-2" if folder else "neither --data nor JOMA_DATA names a folder"
         if config.data:
             raise CorpusError(f"data must be the folder that holds wikitext-2: {place}")
         raise NotRun(f"WikiText-2 is needed, and {place}", "JOMA_DATA=FOLDER and the same command")
-    return Path(given) / "wikitext-2"
+    found = subwords(Path(folder) / "wikitext-2", config.vocabulary, most=config.source, progress=progress)
+    return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
 
 
 class Reading:

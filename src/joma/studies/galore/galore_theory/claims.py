@@ -1,7 +1,5 @@
 """The claims of `galore-theory`, and the tolerances they are judged with."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Claim
 
 EXACT = 1e-10  # formulas against autograd or an ODE solver, in float64

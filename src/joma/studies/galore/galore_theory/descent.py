@@ -70,10 +70,8 @@ def _entangled(sign: float = -1.0, corner: float = 1.5, across: float = 4.0, thi
     extra[0, 0], extra[1, 1] = (0.0, corner) if sign < 0 else (corner, 0.0)
     if third is not None:
         extra[2, 2] = third
-    unit = torch.eye(size, dtype=DOUBLE)
-    for i in range(size):
-        for k in range(size):
-            pairs.append((torch.outer(unit[i], unit[i]) * extra[i, k], torch.outer(unit[k], unit[k])))
+    products = [torch.outer(unit, unit) for unit in torch.eye(size, dtype=DOUBLE)]
+    pairs += [(products[i] * extra[i, k], products[k]) for i in range(size) for k in range(size)]
     g = torch.zeros(size, size, dtype=DOUBLE)
     g[0, 0], g[1, 1] = 2 - 1 / 3, 1 + 2 / 3
     if third is not None:
@@ -107,92 +105,84 @@ def _drawn(family: str, rows: int, columns: int, generator: torch.Generator) -> 
     return Case(g, b, c, rate, earlier if family == LATE else None)
 
 
-def _follow(cases: list[Case], t: Tensor) -> dict[str, Tensor]:
-    """Stable rank, both bounds and where it ends, each (cases, times); `end` (cases,)."""
-    found: dict[str, list[Tensor]] = {"rank": [], "printed": [], "corrected": [], "end": []}
-    for case in cases:
-        g, b, c, rate = case[:4]
-        found["rank"].append(stable_rank(galore.gradient_path(g, b, c, t, rate=rate)))
-        found["printed"].append(galore.stable_rank_bound_as_printed(g, b, c, t, rate=rate, start=case.start))
-        found["corrected"].append(galore.stable_rank_bound(g, b, c, t, rate=rate))
-        found["end"].append(stable_rank(galore.lasting(g, b, c, rate=rate).part))
-    return {name: torch.stack(rows) for name, rows in found.items()}
-
-
 def lemma(rows: int, columns: int, draws: int, steps: int, seed: int) -> dict[str, Tensor]:
-    """All families. Each begins with the case that was made by hand."""
+    """By family: stable rank, both bounds, each (cases, times), and where it ends (cases,).
+
+    Each family begins with the case that was made by hand.
+    """
     generator = torch.Generator().manual_seed(seed)
     t = torch.arange(steps + 1, dtype=DOUBLE)
-    found: dict[str, Tensor] = {"t": t}
+    found: dict[str, list[Tensor]] = {}
     for family in FAMILIES:
-        cases = [_drawn(family, rows, columns, generator) for _ in range(draws)]
-        found |= {f"{family}/{name}": value for name, value in _follow([_made(family), *cases], t).items()}
-    return found
+        for case in (_made(family), *(_drawn(family, rows, columns, generator) for _ in range(draws))):
+            g, b, c, rate = case[:4]
+            for name, value in {
+                "rank": stable_rank(galore.gradient_path(g, b, c, t, rate=rate)),
+                "printed": galore.stable_rank_bound_as_printed(g, b, c, t, rate=rate, start=case.start),
+                "corrected": galore.stable_rank_bound(g, b, c, t, rate=rate),
+                "end": stable_rank(galore.lasting(g, b, c, rate=rate).part),
+            }.items():
+                found.setdefault(f"{family}/{name}", []).append(value)
+    return {"t": t} | {name: torch.stack(values) for name, values in found.items()}
 
 
 def rank_one(rows: int, columns: int, draws: int, steps: int, seed: int) -> dict[str, Tensor]:
     """Corollary 3.5: a single lowest eigenvector that is a product; at a high rate; one that is no product.
 
-    Late: stable ranks after `steps` steps.
+    Late: stable ranks after `steps` steps. Products have one pair with even eigenvalues, so that the lowest is well
+    below the next. Random ones were tried first. Some lay so close together that the stable rank was still 1.13 after
+    300 steps.
     """
     generator = torch.Generator().manual_seed(seed)
-    t = torch.tensor([float(steps)])
-    products = [_product(rows, columns, generator) for _ in range(draws)]
+    products = []
+    for _ in range(draws):
+        b, c = (_symmetric(size, 0.3, generator, even=True) for size in (rows, columns))
+        products.append(Case(torch.randn(rows, columns, generator=generator, dtype=DOUBLE), b, c, 1.0))
     top = _entangled(1.0, across=0.5, third=0.1)
     high = float(torch.linalg.eigvalsh(galore.operator(top.b, top.c))[-1])
+
+    def late(case: Case) -> Tensor:
+        t = torch.tensor([float(steps)])
+        return stable_rank(galore.gradient_path(case.g, case.b, case.c, t, rate=case.rate))[0]
+
     return {
-        "late": torch.stack([_late(case, t) for case in products]),
-        "late, high rate": _late(top._replace(rate=1.99 / high), t),
-        "late, low rate": _late(top._replace(rate=1 / high), t),
-        "late, no product": _late(_entangled(), t),
+        "late": torch.stack([late(case) for case in products]),
+        "late, high rate": late(top._replace(rate=1.99 / high)),
+        "late, low rate": late(top._replace(rate=1 / high)),
+        "late, no product": late(_entangled()),
         "rank at the start": stable_rank(torch.stack([case.g for case in products])),
     }
-
-
-def _product(rows: int, columns: int, generator: torch.Generator) -> Case:
-    """One pair with even eigenvalues, so that the lowest is well below the next.
-
-    Random ones were tried first. Some lay so close together that the stable rank was still 1.13 after 300 steps.
-    """
-    b, c = _symmetric(rows, 0.3, generator, even=True), _symmetric(columns, 0.3, generator, even=True)
-    return Case(torch.randn(rows, columns, generator=generator, dtype=DOUBLE), b, c, 1.0)
-
-
-def _late(case: Case, t: Tensor) -> Tensor:
-    return stable_rank(galore.gradient_path(case.g, case.b, case.c, t, rate=case.rate))[0]
 
 
 def half(n: int, times: int, seed: int) -> dict[str, Tensor]:
     """Per kind: stable rank over time from W = 0, where it ends, and the size of the part that the bound divides by.
 
-    n - 1 inputs of n dimensions, as many as the corollary allows.
+    n - 1 inputs of n dimensions, as many as the corollary allows. In coordinates of the span of the inputs: outside of
+    it G is zero, and rounding there would never decay.
     """
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, Tensor] = {}
     for kind in KINDS:
-        found |= {f"{kind}/{name}": value for name, value in _follow_kind(kind, n, times, generator).items()}
+        inputs, b = _problem(kind, n, generator)
+        targets = torch.eye(n, dtype=DOUBLE)[: n - 1]
+        span = torch.linalg.qr(inputs.mT).Q
+        a, c, own = targets[:, :, None] * inputs[:, None], _outer(inputs), _outer(inputs @ span)
+        g = a.mean(0)
+        inside = g @ span
+        values = torch.linalg.eigvalsh(galore.operator(b, own))
+        rate = float((0.1 if kind == EVEN else 1.0) / values[-1])
+        last = log(SMALL) / log1p(-rate * float(values[0]))
+        t = torch.cat([torch.zeros(1), torch.logspace(0, log10(last), times - 1)]).floor().unique()
+        low = galore.split(g, b, c).part
+        parts = {
+            "t": t,
+            "rank": stable_rank(galore.gradient_path(inside, b, own, t, rate=rate)),
+            "end": stable_rank(galore.lasting(inside, b, own, rate=rate).part),
+            "exact rank": _ranks(a, b, c, rate),
+            "share in V_1": torch.linalg.matrix_norm(low) / torch.linalg.matrix_norm(g),
+        }
+        found |= {f"{kind}/{name}": value for name, value in parts.items()}
     return found
-
-
-def _follow_kind(kind: str, n: int, times: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """In coordinates of the span of the inputs. Outside of it G is zero, and rounding there would never decay."""
-    inputs, b = _problem(kind, n, generator)
-    targets = torch.eye(n, dtype=DOUBLE)[: len(inputs)]
-    span = torch.linalg.qr(inputs.mT).Q
-    g, c = (targets[:, :, None] * inputs[:, None]).mean(0), _outer(inputs)
-    inside, own = g @ span, _outer(inputs @ span)
-    values = torch.linalg.eigvalsh(galore.operator(b, own))
-    rate = float((0.1 if kind == EVEN else 1.0) / values[-1])
-    last = log(SMALL) / log1p(-rate * float(values[0]))
-    t = torch.cat([torch.zeros(1), torch.logspace(0, log10(last), times - 1)]).floor().unique()
-    low = galore.split(g, b, c).part
-    return {
-        "t": t,
-        "rank": stable_rank(galore.gradient_path(inside, b, own, t, rate=rate)),
-        "end": stable_rank(galore.lasting(inside, b, own, rate=rate).part),
-        "exact rank": _ranks(targets, inputs, b, rate),
-        "share in V_1": torch.linalg.matrix_norm(low) / torch.linalg.matrix_norm(g),
-    }
 
 
 def _problem(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -206,9 +196,8 @@ def _problem(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Ten
     return inputs, _symmetric(n, 0.5, generator, count if kind == OWN else 1, even=True).expand(count, n, n)
 
 
-def _ranks(targets: Tensor, inputs: Tensor, b: Tensor, rate: float, steps: int = 40) -> Tensor:
+def _ranks(a: Tensor, b: Tensor, c: Tensor, rate: float, steps: int = 40) -> Tensor:
     """The rank of G on a real descent from W = 0 in all n dimensions, (steps,)."""
-    a, c = targets[:, :, None] * inputs[:, None], _outer(inputs)
     w, ranks = torch.zeros_like(a[0]), []
     for _ in range(steps):
         g = galore.gradient(w, a, b, c)

@@ -11,8 +11,7 @@ from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, panels
 from joma.runs import Run
 from joma.studies.galore.galore_theory.descent import EVEN, FAMILIES, HIGH, KINDS, LATE, OWN, SAME, SEVERAL
-from joma.studies.galore.galore_theory.record import columns, share_broken
-from joma.studies.galore.galore_theory.run import MODELS, ODD
+from joma.studies.galore.galore_theory.run import MODELS, ODD, columns, share_broken
 
 SHOWN = 30  # steps of Lemma 3.3 in the figure
 

@@ -12,8 +12,7 @@ from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
 from joma.studies.galore.galore_theory import claims, descent, networks, projection
 from joma.studies.galore.galore_theory.claims import ENDED, EXACT, GONE, HALF_DIGIT, KEPT, LOGIT
-from joma.studies.galore.galore_theory.record import columns, excess, share_broken, worst
-from joma.studies.galore.galore_theory.run import MODELS, ODD, UNITS
+from joma.studies.galore.galore_theory.run import MODELS, ODD, UNITS, columns, excess, share_broken, worst
 
 
 def _by_autograd(claim: Claim, run: Run, **evidence: Any) -> Finding:
@@ -260,8 +259,5 @@ def judge_total(run: Run) -> Finding:
         expected="The column comes out to its two digits, in some unit.",
         printed=[_differ(", the best of three units", read["printed total"], *ways)],
         corrected=[_differ(" from the middle of the last digit", read["printed total"], guess - 0.005)],
-        details={
-            "by the formula, G": _by_model(total / ODD),
-            "by the formula, GiB": _by_model(total / 2**30),
-        },
+        details={"by the formula, G": _by_model(total / ODD), "by the formula, GiB": _by_model(total / 2**30)},
     )

@@ -8,23 +8,22 @@ in Frobenius norms. A wave goes straight up and down from 0 at 0. The proof of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import matrix_norm
 
 from joma.theory.galore import contraction, contraction_as_printed
 
-THROUGH_ZERO, FREE = "B(0) = C(0) = 0", "any B and C"
-FAMILIES = (THROUGH_ZERO, FREE)
+THROUGH_ZERO, FREE = FAMILIES = ("B(0) = C(0) = 0", "any B and C")
 PAIRS, RANK = 2, 2
 DOUBLE = torch.float64
 Curve = Callable[[Tensor], Tensor]
 FACTOR = 0.9  # paths whose corrected factor stays below this are followed to their end
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Many problems at once: fields are (draws, ...)."""
 
     a0: Tensor
@@ -98,14 +97,12 @@ def settle(draws: int, m: int, n: int, steps: int, seed: int) -> dict[str, Tenso
     """Paths of calm problems: the largest corrected factor on the way, and |R| at the end over that at the start."""
     generator = torch.Generator().manual_seed(seed)
     problem = drawn(FREE, draws, m, n, generator, calm=0.05)
-    w = torch.zeros(draws, m, n, dtype=DOUBLE)
-    share = torch.full((draws,), 0.9, dtype=DOUBLE)
-    first = _projected(problem, w)
-    worst = torch.zeros(draws, dtype=DOUBLE)
+    w, worst = torch.zeros(draws, m, n, dtype=DOUBLE), torch.zeros(draws, dtype=DOUBLE)
+    share, first = torch.full((draws,), 0.9, dtype=DOUBLE), _projected(problem, w)
     for _ in range(steps):
         w, seen = _step(problem, w, share)
         worst = torch.maximum(worst, seen["corrected"])
-    return {"worst factor": worst, "left": _size(_projected(problem, w)) / _size(first)}
+    return {"worst factor": worst, "left": matrix_norm(_projected(problem, w)) / matrix_norm(first)}
 
 
 def _projected(problem: Problem, w: Tensor) -> Tensor:
@@ -115,8 +112,21 @@ def _projected(problem: Problem, w: Tensor) -> Tensor:
     return r
 
 
+def _bounds(
+    kappa: Any, top: Any, rate: Tensor, la: Any, lb: Any, lc: Any, *, w: Any, b: Any, c: Any
+) -> dict[str, Tensor]:
+    """What the theorem, its proof and the corrected form allow the factor of |R| to be. w, b, c: the largest norms."""
+    form = {"rate": rate, "la": la, "lb": lb, "lc": lc}
+    return {
+        "printed": contraction_as_printed(kappa, **form, d=w),
+        "proof": contraction_as_printed(kappa, **form, d=w, factor=2.0),
+        "corrected": contraction(kappa, top, **form, w=w, b=b, c=c),
+        "rate": rate,
+    }
+
+
 def _step(problem: Problem, w: Tensor, share: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """W after one step, and the factor of |R| beside its bounds."""
+    """W after one step, and the factor of |R| with its bounds."""
     _, b, c = problem.parts(w)
     left, right = problem.p.mT[:, None] @ b @ problem.p[:, None], problem.q.mT[:, None] @ c @ problem.q[:, None]
     kappa = (torch.linalg.eigvalsh(left)[..., 0] * torch.linalg.eigvalsh(right)[..., 0]).mean(-1)
@@ -126,16 +136,12 @@ def _step(problem: Problem, w: Tensor, share: Tensor) -> tuple[Tensor, dict[str,
     r = _projected(problem, w)
     after = w + rate[:, None, None] * problem.p @ r @ problem.q.mT
     _, b2, c2 = problem.parts(after)
-    size = torch.maximum(_size(w), _size(after))
+    size = torch.maximum(matrix_norm(w), matrix_norm(after))
     la, lb, lc = problem.lipschitz.T
-    sizes = {"b": _largest(b, b2), "c": _largest(c, c2), "w": size}
-    form = {"rate": rate, "la": la, "lb": lb, "lc": lc}
+    most_b, most_c = (matrix_norm(torch.stack(both), 2).amax((0, -1)) for both in ((b, b2), (c, c2)))
     return after, {
-        "factor": _size(_projected(problem, after)) / _size(r),
-        "printed": contraction_as_printed(kappa, **form, d=size),
-        "proof": contraction_as_printed(kappa, **form, d=size, factor=2.0),
-        "corrected": contraction(kappa, top, **form, **sizes),
-        "rate": rate,
+        "factor": matrix_norm(_projected(problem, after)) / matrix_norm(r),
+        **_bounds(kappa, top, rate, la, lb, lc, w=size, b=most_b, c=most_c),
         "kappa over its condition": kappa / (la + lb * lc * size.square()),
     }
 
@@ -153,38 +159,25 @@ def constant_c(rates: Tensor, push: float = 1e-3) -> dict[str, Tensor]:
     return _scalar(lambda x: 1 - x, torch.ones_like, w, after, push, rates, lb=1.0, lc=0.0)
 
 
-def high_rate(rates: Tensor) -> dict[str, Tensor]:
-    """Nothing moves, so all Lipschitz constants are 0. The eigenvalues are 0.1 and 1, and R is along the second.
-
-    The proof bounds the eigenvalues of 1 - rate S from above only.
-    """
-    values = torch.tensor([0.1, 1.0], dtype=DOUBLE)
-    r = torch.tensor([0.01, 1.0], dtype=DOUBLE)
-    after = (1 - rates[:, None] * values) * r
-    printed = contraction_as_printed(0.1, rate=rates, la=0.0, lb=0.0, lc=0.0, d=1.0)
-    return {
-        "factor": after.norm(dim=-1) / r.norm(),
-        "printed": printed,
-        "proof": printed,
-        "corrected": contraction(0.1, 1.0, rate=rates, la=0.0, lb=0.0, lc=0.0, w=1.0, b=1.0, c=1.0),
-        "rate": rates,
-    }
-
-
 def _scalar(
     b: Curve, c: Curve, w: Tensor, after: Tensor, r: float, rate: Tensor, lb: float, lc: float
 ) -> dict[str, Tensor]:
     """A is constant and such that the gradient at w is r."""
     b0, c0, b1, c1 = b(w), c(w), b(after), c(after)
-    kappa = b0 * c0
-    left, right = torch.maximum(b0, b1), torch.maximum(c0, c1)
-    return {
-        "factor": 1 + (kappa * w - b1 * c1 * after) / r,
-        "printed": contraction_as_printed(kappa, rate=rate, la=0.0, lb=lb, lc=lc, d=after),
-        "proof": contraction_as_printed(kappa, rate=rate, la=0.0, lb=lb, lc=lc, d=after, factor=2.0),
-        "corrected": contraction(kappa, kappa, rate=rate, la=0.0, lb=lb, lc=lc, w=after, b=left, c=right),
-        "rate": rate,
-    }
+    kappa, most_b, most_c = b0 * c0, torch.maximum(b0, b1), torch.maximum(c0, c1)
+    allowed = _bounds(kappa, kappa, rate, 0.0, lb, lc, w=after, b=most_b, c=most_c)
+    return {"factor": 1 + (kappa * w - b1 * c1 * after) / r, **allowed}
+
+
+def high_rate(rates: Tensor) -> dict[str, Tensor]:
+    """Nothing moves, so all Lipschitz constants are 0. The eigenvalues are 0.1 and 1, and R is along the second.
+
+    The proof bounds the eigenvalues of 1 - rate S from above only.
+    """
+    values, r = torch.tensor([[0.1, 1.0], [0.01, 1.0]], dtype=DOUBLE)
+    after = (1 - rates[:, None] * values) * r
+    allowed = _bounds(0.1, 1.0, rates, 0.0, 0.0, 0.0, w=1.0, b=1.0, c=1.0)
+    return {"factor": after.norm(dim=-1) / r.norm(), **allowed}
 
 
 def cycle(steps: int) -> dict[str, Tensor]:
@@ -204,15 +197,5 @@ def cycle(steps: int) -> dict[str, Tensor]:
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / _size(x)[..., None, None]
-
-
-def _size(x: Tensor) -> Tensor:
-    size: Tensor = torch.linalg.matrix_norm(x)
-    return size
-
-
-def _largest(first: Tensor, second: Tensor) -> Tensor:
-    """The largest spectral norm of all matrices at both times, (draws,)."""
-    norms: Tensor = torch.linalg.matrix_norm(torch.stack([first, second]), 2)
-    return norms.amax((0, -1))
+    unit: Tensor = x / matrix_norm(x)[..., None, None]
+    return unit

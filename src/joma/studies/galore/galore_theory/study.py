@@ -1,7 +1,5 @@
 """The study of GaLore's theory: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.studies.galore.galore_theory import claims, judge
 from joma.studies.galore.galore_theory.figures import draw

@@ -1,7 +1,5 @@
 """The claims about the hypercube and about random labels, and from which size on an effect counts."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from joma.claims.contract import Claim
@@ -12,28 +10,23 @@ FITTED = 0.05  # of accuracy: a network that fits five points more than a linear
 GENERALISES = 0.1  # of accuracy: as much as chance itself
 EPOCHS = 1.0  # a difference of less than an epoch is not longer
 
-share_claim = partial(Claim, unit="%", ceiling=1.0)
+table_claim = partial(Claim, source="Saunshi et al. Table 1")
+accuracy_claim = partial(table_claim, matters=POINTS, unit="%", ceiling=1.0)
+fit_claim = partial(Claim, matters=FITTED, unit="%", ceiling=1.0)
+test_claim = partial(Claim, matters=GENERALISES, unit="%", ceiling=1.0)
 
-EQUAL = Claim(
-    "equal-contrastive-loss",
-    "Saunshi et al. Table 1",
-    "A perfect and a spurious representation have the same contrastive loss.",
+EQUAL = table_claim(
+    "equal-contrastive-loss", says="A perfect and a spurious representation have the same contrastive loss."
 )
 UNEQUAL = Claim(
     "unequal-accuracy",
     "Saunshi et al. Table 1",
     "On top of the perfect representation a linear classifier is always right, on top of the spurious one it guesses.",
 )
-LOSS_VALUE = Claim(
-    "printed-loss",
-    "Saunshi et al. Table 1",
-    "The contrastive loss of the perfect representation is 4.939 nats.",
-)
-SOLVES = share_claim(
+LOSS_VALUE = table_claim("printed-loss", says="The contrastive loss of the perfect representation is 4.939 nats.")
+SOLVES = accuracy_claim(
     "linear-solves-the-task",
-    "Saunshi et al. Table 1",
-    "A linear representation learned by contrast with SGD solves the downstream task, at 99.5 %.",
-    matters=POINTS,
+    says="A linear representation learned by contrast with SGD solves the downstream task, at 99.5 %.",
 )
 LOSSES = Claim(
     "mlp-has-the-lower-loss",
@@ -42,49 +35,37 @@ LOSSES = Claim(
     matters=NATS,
     unit="nats",
 )
-ACCURACIES = share_claim(
+ACCURACIES = accuracy_claim(
     "linear-has-the-higher-accuracy",
-    "Saunshi et al. Table 1",
-    "Yet the linear representation has the higher downstream accuracy (99.5 % against 74.1 %).",
-    matters=POINTS,
+    says="Yet the linear representation has the higher downstream accuracy (99.5 % against 74.1 %).",
     uses=("inductive-bias/mlp-has-the-lower-loss",),
 )
-HELPS = share_claim(
+HELPS = accuracy_claim(
     "weight-decay-helps",
-    "Saunshi et al. Table 1",
-    "Weight decay raises the downstream accuracy of the MLP (89.5 % against 74.1 %) at the same contrastive loss.",
-    matters=POINTS,
+    says="Weight decay raises the downstream accuracy of the MLP (89.5 % against 74.1 %) at the same contrastive loss.",
 )
-SAME_LOSS = share_claim(
+SAME_LOSS = accuracy_claim(
     "loss-does-not-decide",
-    "Saunshi et al. Table 1",
-    "At the same contrastive loss the linear representation has a higher downstream accuracy than the MLP.",
-    matters=POINTS,
+    says="At the same contrastive loss the linear representation has a higher downstream accuracy than the MLP.",
 )
-FITS = share_claim(
+FITS = fit_claim(
     "fits-random-labels",
     "Zhang et al. Table 1",
     "Networks fit random labels: MLPs with three and with one hidden layer reach 100 % and 99.34 % in training.",
-    matters=FITTED,
 )
-NO_TRUTH = share_claim(
+NO_TRUTH = test_claim(
     "random-labels-do-not-generalise",
     "Zhang et al. Table 1",
     "After that the test accuracy is chance (10.5 %): the same network generalises or not, depending on the labels.",
-    matters=GENERALISES,
     uses=("inductive-bias/fits-random-labels",),
 )
-WITHOUT = share_claim(
+WITHOUT = test_claim(
     "generalises-without-weight-decay",
     "Zhang et al. Table 1",
     "Weight decay is not why networks generalise: without it the test accuracy is about the same (52.4 % and 53.4 %).",
-    matters=GENERALISES,
 )
-NOT_STOPPED = share_claim(
-    "weight-decay-does-not-stop-it",
-    "Zhang et al. Sec. 3",
-    "Networks fit random labels with weight decay too.",
-    matters=FITTED,
+NOT_STOPPED = fit_claim(
+    "weight-decay-does-not-stop-it", "Zhang et al. Sec. 3", "Networks fit random labels with weight decay too."
 )
 LONGER = Claim(
     "small-factor-longer",
@@ -93,9 +74,8 @@ LONGER = Claim(
     matters=EPOCHS,
     unit="epochs",
 )
-NOISE = share_claim(
+NOISE = fit_claim(
     "fits-images-of-noise",
     "Zhang et al. Fig. 1",
     "Networks fit true labels of shuffled pixels, of random pixels and of Gaussian noise as well.",
-    matters=FITTED,
 )

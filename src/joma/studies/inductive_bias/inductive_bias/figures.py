@@ -14,9 +14,8 @@ from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, SERIES, panels
 from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias.hypercube import LINEAR, MLP
-from joma.studies.inductive_bias.inductive_bias.judge import CHANCE
 from joma.studies.inductive_bias.inductive_bias.random_labels import DEEP, KINDS, RANDOM, SHAPES, TRUE
-from joma.studies.inductive_bias.inductive_bias.record import FIT_AT, Contrast, Fits
+from joma.studies.inductive_bias.inductive_bias.record import CHANCE, FIT_AT, Contrast, Fits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,14 +11,13 @@ from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import Test, at_least, at_most, below
 from joma.claims.guards import at_paper_scale, mean_known, of_learned
 from joma.claims.verdicts import by_residual, by_tests
-from joma.data.stroke_digits import CLASSES
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias import claims
 from joma.studies.inductive_bias.inductive_bias.hypercube import BUILT, LINEAR, MLP
 from joma.studies.inductive_bias.inductive_bias.random_labels import DECAY, DEEP, KINDS, RANDOM, SHALLOW, TRUE
 from joma.studies.inductive_bias.inductive_bias.random_labels import LINEAR as NO_HIDDEN
-from joma.studies.inductive_bias.inductive_bias.record import FIT_AT, Contrast, Fits
+from joma.studies.inductive_bias.inductive_bias.record import CHANCE, FIT_AT, Contrast, Fits
 
 WITH_DECAY = "with weight decay"
 PRINTED_ACCURACY = {LINEAR: (0.995, 0.001), WITH_DECAY: (0.895, 0.049), MLP: (0.741, 0.043)}
@@ -26,7 +25,7 @@ LEAST_LINEAR = 0.995 - 2 * 0.001  # accuracy: twice the printed spread below wha
 PRINTED_LOSS = {LINEAR: (5.134, 0.002), WITH_DECAY: (5.040, 0.002), MLP: (5.039, 0.001)}
 PRINTED_PERFECT = 4.939
 PRINTED_TRAIN = {DEEP: 1.0, SHALLOW: 0.9934}
-CHANCE = 1 / CLASSES
+FROM_CHANCE = "distance of the test accuracy after random labels from chance"
 FACTOR = 10.0  # what "a small constant factor" may be at most, decided before the run
 
 
@@ -113,7 +112,7 @@ judge_solves = _by_effect(
     what="downstream accuracy of the linear representation (control: the same before training)",
     expected="99.5 ± 0.1 %, above the untrained linear map",
     found=lambda of: compare(of.end(LINEAR), of.curve(LINEAR)[0]),
-    size=lambda of: [at_least("downstream accuracy", mean_known(of.end(LINEAR)), LEAST_LINEAR, "%")],
+    size=lambda of: [at_least("downstream accuracy", of.mean(LINEAR), LEAST_LINEAR, "%")],
     details=lambda of: {"raw input, without any representation": {"accuracy": float(of.built("raw input").mean())}},
 )
 judge_losses = _by_effect(
@@ -135,7 +134,7 @@ judge_accuracies = _by_effect(
     details=lambda of: (
         of.rows()
         | {
-            title: {name: mean_known(of.end(name, what)) for name in (LINEAR, MLP)}
+            title: {name: of.mean(name, what) for name in (LINEAR, MLP)}
             for what, title in (
                 ("same bits", "similarity of codes of points that agree in the informative coordinates alone"),
                 ("informative", "share of the informative coordinates that a linear map of the code explains"),
@@ -176,7 +175,7 @@ judge_fits = _by_effect(
     expected="100 % with three hidden layers of 512, 99.34 % with one",
     found=lambda of: {shape: compare(of.end(shape, RANDOM), of.end(NO_HIDDEN, RANDOM)) for shape in PRINTED_TRAIN},
     size=lambda of: [
-        at_least(f"training accuracy, {shape}", mean_known(of.end(shape, RANDOM)), printed - 5e-4, "%")
+        at_least(f"training accuracy, {shape}", of.mean(shape, RANDOM), printed - 5e-4, "%")
         for shape, printed in PRINTED_TRAIN.items()
     ],
     details=lambda of: {"data": {"images": of.run.config["images"], "pixels": of.run.config["side"] ** 2}},
@@ -187,17 +186,10 @@ judge_no_truth = _by_effect(
     what="training minus test accuracy with random labels (control: with true labels)",
     expected="100 % in training and 10.48 % in the test; 100 % and 52.39 % with true labels",
     found=lambda of: compare(*(of.end(DEEP, kind) - of.end(DEEP, kind, "test") for kind in (RANDOM, TRUE))),
-    size=lambda of: [
-        at_most(
-            "distance of the test accuracy after random labels from chance",
-            abs(mean_known(of.end(DEEP, RANDOM, "test")) - CHANCE),
-            0.01,
-            "%",
-        )
-    ],
+    size=lambda of: [at_most(FROM_CHANCE, abs(of.mean(DEEP, RANDOM, "test") - CHANCE), 0.01, "%")],
     details=lambda of: {
-        "test accuracy": {kind: mean_known(of.end(DEEP, kind, "test")) for kind in (TRUE, RANDOM)} | {"chance": CHANCE},
-        "linear classifier, test accuracy": {TRUE: mean_known(of.end(NO_HIDDEN, TRUE, "test"))},
+        "test accuracy": {kind: of.mean(DEEP, kind, "test") for kind in (TRUE, RANDOM)} | {"chance": CHANCE},
+        "linear classifier, test accuracy": {TRUE: of.mean(NO_HIDDEN, TRUE, "test")},
     },
 )
 judge_without = _by_effect(
@@ -214,7 +206,7 @@ judge_without = _by_effect(
             "%",
         )
     ],
-    details=lambda of: {"with weight decay": {"test accuracy": mean_known(of.end(DECAY, TRUE, "test"))}},
+    details=lambda of: {"with weight decay": {"test accuracy": of.mean(DECAY, TRUE, "test")}},
 )
 judge_not_stopped = _by_effect(
     claims.NOT_STOPPED,
@@ -222,8 +214,8 @@ judge_not_stopped = _by_effect(
     what="training accuracy on random labels with weight decay (control: a linear classifier)",
     expected="a perfect fit in spite of weight decay",
     found=lambda of: compare(of.end(DECAY, RANDOM), of.end(NO_HIDDEN, RANDOM)),
-    size=lambda of: [at_least("training accuracy", mean_known(of.end(DECAY, RANDOM)), 0.99, "%")],
-    details=lambda of: {"without weight decay": {"training accuracy": mean_known(of.end(DEEP, RANDOM))}},
+    size=lambda of: [at_least("training accuracy", of.mean(DECAY, RANDOM), 0.99, "%")],
+    details=lambda of: {"without weight decay": {"training accuracy": of.mean(DEEP, RANDOM)}},
 )
 judge_longer = _by_effect(
     claims.LONGER,
@@ -239,8 +231,6 @@ judge_noise = _by_effect(
     what="training accuracy (control: the untrained network)",
     expected="100 % of each",
     found=lambda of: {kind: compare(of.end(DEEP, kind), of.curve(DEEP, kind)[0]) for kind in KINDS[2:]},
-    size=lambda of: [
-        at_least(f"training accuracy, {kind}", mean_known(of.end(DEEP, kind)), 0.9995, "%") for kind in KINDS[2:]
-    ],
-    details=lambda of: {"test accuracy": {kind: mean_known(of.end(DEEP, kind, "test")) for kind in KINDS}},
+    size=lambda of: [at_least(f"training accuracy, {kind}", of.mean(DEEP, kind), 0.9995, "%") for kind in KINDS[2:]],
+    details=lambda of: {"test accuracy": {kind: of.mean(DEEP, kind, "test") for kind in KINDS}},
 )

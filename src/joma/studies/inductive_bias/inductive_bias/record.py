@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from joma.claims.guards import mean_known
+from joma.data.stroke_digits import CLASSES
 from joma.recipes.grid import Grid
 from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias.hypercube import BUILT, LINEAR, MLP, decayed
 from joma.studies.inductive_bias.inductive_bias.random_labels import DEEP, SHAPES
 
+CHANCE = 1 / CLASSES
 FIT_AT = 0.95  # training accuracy from which labels count as fitted
 
 
@@ -37,6 +39,10 @@ class Contrast:
         """(seeds,), NaN for what does not count."""
         return np.where(self.learned(method), self.curve(method, what)[-1], np.nan)
 
+    def mean(self, method: str, what: str = "accuracy") -> float:
+        """At the end, over the seeds that count."""
+        return mean_known(self.end(method, what))
+
     def at_loss(self, method: str, wanted: Any) -> Any:
         """(seeds,): accuracy where the loss of each seed first falls to `wanted`, NaN where it never does."""
         losses, accuracies = self.curve(method, "loss"), self.curve(method)
@@ -57,8 +63,8 @@ class Contrast:
         """For the reader, by method: means at the end, and of the untrained network."""
         return {
             method: {
-                "loss": mean_known(self.end(method, "loss")),
-                "accuracy": mean_known(self.end(method)),
+                "loss": self.mean(method, "loss"),
+                "accuracy": self.mean(method),
                 "untrained accuracy": float(self.curve(method)[0].mean()),
             }
             for method in self.methods
@@ -85,6 +91,10 @@ class Fits:
     def end(self, shape: str, kind: str, what: str = "train") -> Any:
         """(seeds,)."""
         return self.curve(shape, kind, what)[-1]
+
+    def mean(self, shape: str, kind: str, what: str = "train") -> float:
+        """At the end, over the seeds that count."""
+        return mean_known(self.end(shape, kind, what))
 
     def epochs_to_fit(self, kind: str, shape: str = DEEP) -> Any:
         """(seeds,): when the training accuracy first reaches FIT_AT, between measuring points; NaN if never."""

@@ -14,7 +14,7 @@ import torch
 from joma.claims.contract import Progress
 from joma.claims.guards import at_paper_scale, needs_device
 from joma.runs import Run
-from joma.studies.inductive_bias.inductive_bias import hypercube, law, random_labels
+from joma.studies.inductive_bias.inductive_bias import hypercube, random_labels
 from joma.studies.inductive_bias.inductive_bias.hypercube import BUILT, Cubes, all_codes, contrastive_loss
 from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig
 from joma.training import train_all
@@ -48,7 +48,7 @@ def _exact_losses(config: InductiveBiasConfig) -> np.ndarray:
     points = all_codes(2 * bits).to(torch.float64)
     codes = [torch.nn.functional.normalize(cubes.built(name)(points).double(), dim=-1).numpy() for name in BUILT[:3]]
     settings: dict[str, Any] = {"batch": config.batch, "temperature": config.temperature}
-    return np.array([law.expected_loss(law.law_of_codes(code), **settings) for code in codes])
+    return np.array([hypercube.expected_loss(hypercube.law_of_codes(code), **settings) for code in codes])
 
 
 def _swap_residual(config: InductiveBiasConfig) -> float:
@@ -84,5 +84,5 @@ def _view_residual(config: InductiveBiasConfig) -> np.ndarray:
 def _printed_settings() -> np.ndarray:
     """At the settings above: loss of x / sqrt(10), least loss of a code of ten bits, least loss of any code."""
     settings: dict[str, Any] = {"batch": PRINTED_BATCH, "temperature": PRINTED_TEMPERATURE}
-    linear = law.expected_loss(law.code_law(PRINTED_BITS), **settings)
-    return np.array([linear, law.least_loss_of_bits(PRINTED_BITS, **settings), law.least_loss(**settings)])
+    linear = hypercube.expected_loss(hypercube.code_law(PRINTED_BITS), **settings)
+    return np.array([linear, hypercube.least_loss_of_bits(PRINTED_BITS, **settings), hypercube.least_loss(**settings)])

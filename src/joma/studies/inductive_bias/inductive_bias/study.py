@@ -1,7 +1,5 @@
 """The study of inductive bias: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.studies.inductive_bias.inductive_bias import claims, judge
 from joma.studies.inductive_bias.inductive_bias.figures import draw
