@@ -38,52 +38,44 @@ DOUBLE = torch.float64
 
 def errors(kind: str, draws: int, seed: int) -> Tensor:
     """Relative errors of the gradient formula, as printed and with the degree of the activations, (2, draws)."""
-    generator = torch.Generator().manual_seed(seed)
-    degree = POWERS.get(kind, 1.0) ** ACTIVATIONS_ABOVE
-    return torch.stack([_one(kind, degree, generator) for _ in range(draws)], -1)
-
-
-def _one(kind: str, degree: float, generator: torch.Generator) -> Tensor:
+    generator, degree = torch.Generator().manual_seed(seed), POWERS.get(kind, 1.0) ** ACTIVATIONS_ABOVE
     first, second, third, last = WIDTHS
-    f, y = _normal(generator, first), _normal(generator, last)
-    w, up, out = _normal(generator, second, first), _normal(generator, third, second), _normal(generator, last, third)
     act, around = ACTIVATIONS[kind], kind.startswith("residual")
+    found: list[Tensor] = []
+    while len(found) < draws:
+        f, y = _normal(generator, first), _normal(generator, last)
+        w, up, out = (_normal(generator, *shape) for shape in ((second, first), (third, second), (last, third)))
 
-    def above(h: Tensor) -> Tensor:
-        middle = up @ act(h) + up @ h if around else up @ act(h)  # around: a residual block between two maps
-        answer: Tensor = out @ act(middle)
-        return answer
+        def above(h: Tensor, up: Tensor = up, out: Tensor = out) -> Tensor:
+            middle = up @ act(h) + up @ h if around else up @ act(h)  # around: a residual block between two maps
+            answer: Tensor = out @ act(middle)
+            return answer
 
-    jacobian = torch.autograd.functional.jacobian(above, w @ f)
-    truth = _autograd(lambda weight: -(y - above(weight @ f)).square().sum() / 2, w)
-    if not truth.any():  # every unit was off
-        return _one(kind, degree, generator)
-    forms = [galore.reversible_gradient(jacobian, w, f, y, degree=power) for power in (1.0, degree)]
-    return torch.stack([(form - truth).norm() / truth.norm() for form in forms])
+        jacobian = torch.autograd.functional.jacobian(above, w @ f)
+        truth = _autograd(lambda weight: -(y - above(weight @ f)).square().sum() / 2, w)  # noqa: B023 - called at once
+        if truth.any():  # else every unit was off
+            forms = [galore.reversible_gradient(jacobian, w, f, y, degree=power) for power in (1.0, degree)]
+            found.append(torch.stack([(form - truth).norm() / truth.norm() for form in forms]))
+    return torch.stack(found, -1)
 
 
 def softmax_errors(classes: int, sizes: Tensor, draws: int, seed: int) -> Tensor:
     """How far formula (b) is from autograd, over its linear term, at logits of these largest sizes, (sizes, draws)."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.stack([_softmax(classes, sizes, generator) for _ in range(draws)], -1)
-
-
-def _softmax(classes: int, sizes: Tensor, generator: torch.Generator) -> Tensor:
-    hidden, inputs = 6, 5
-    j, f = _normal(generator, classes, hidden), _normal(generator, inputs)
-    w = _normal(generator, hidden, inputs)
-    y = torch.zeros(classes, dtype=DOUBLE)
-    y[int(torch.randint(classes, (), generator=generator))] = 1.0
-    logits = j @ w @ f
-    largest = (logits - logits.mean()).abs().max()
-    found = []
-    for size in sizes:
-        weight = w * size / largest
-        truth = _autograd(lambda x: (y * torch.log_softmax(j @ x @ f, -1)).sum(), weight)
-        form = galore.softmax_gradient(j, weight, f, y)
-        first_order = form - galore.softmax_gradient(j, 0 * weight, f, y)
-        found.append((form - truth).norm() / first_order.norm())
-    return torch.stack(found)
+    generator, hidden, inputs = torch.Generator().manual_seed(seed), 6, 5
+    found = torch.zeros(len(sizes), draws, dtype=DOUBLE)
+    for draw in range(draws):
+        j, f = _normal(generator, classes, hidden), _normal(generator, inputs)
+        w, y = _normal(generator, hidden, inputs), torch.zeros(classes, dtype=DOUBLE)
+        y[int(torch.randint(classes, (), generator=generator))] = 1.0
+        logits = j @ w @ f
+        largest = (logits - logits.mean()).abs().max()
+        for i, size in enumerate(sizes):
+            weight = w * size / largest
+            truth = _autograd(lambda x: (y * torch.log_softmax(j @ x @ f, -1)).sum(), weight)  # noqa: B023
+            form = galore.softmax_gradient(j, weight, f, y)
+            first_order = form - galore.softmax_gradient(j, 0 * weight, f, y)
+            found[i, draw] = (form - truth).norm() / first_order.norm()
+    return found
 
 
 def _autograd(gain: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:

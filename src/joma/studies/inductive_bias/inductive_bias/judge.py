@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def judge_loss_value(run: Run) -> Finding:
 
 
 def _by_effect(
-    claim: Claim, read: type[Contrast] | type[Fits], *, what: str, expected: str, **evidence: Callable[[Any], Any]
+    read: type[Contrast] | type[Fits], claim: Claim, *, what: str, expected: str, **evidence: Callable[[Any], Any]
 ) -> Callable[[Run], Finding]:
     """A judge that reads a record with `read`; the evidence, such as `found`, is made from that."""
 
@@ -96,6 +97,9 @@ def _by_effect(
     return judge
 
 
+_by_contrast, _by_fits = partial(_by_effect, Contrast), partial(_by_effect, Fits)
+
+
 def _printed(contrast: Contrast, what: str, name: str) -> Test:
     """Within twice the printed spread, the spread of ours included."""
     table, unit = (PRINTED_LOSS, "nats") if what == "loss" else (PRINTED_ACCURACY, "%")
@@ -106,27 +110,24 @@ def _printed(contrast: Contrast, what: str, name: str) -> Test:
     return at_most(f"distance of the {what} of {name} from the printed one", off, 2 * (spread + error), unit)
 
 
-judge_solves = _by_effect(
+judge_solves = _by_contrast(
     claims.SOLVES,
-    Contrast,
     what="downstream accuracy of the linear representation (control: the same before training)",
     expected="99.5 ± 0.1 %, above the untrained linear map",
     found=lambda of: compare(of.end(LINEAR), of.curve(LINEAR)[0]),
     size=lambda of: [at_least("downstream accuracy", of.mean(LINEAR), LEAST_LINEAR, "%")],
     details=lambda of: {"raw input, without any representation": {"accuracy": float(of.built("raw input").mean())}},
 )
-judge_losses = _by_effect(
+judge_losses = _by_contrast(
     claims.LOSSES,
-    Contrast,
     what="contrastive loss of the linear representation (control: the MLP with Adam)",
     expected="5.134 ± 0.002 against 5.039 ± 0.001 nats",
     found=lambda of: compare(of.end(LINEAR, "loss"), of.end(MLP, "loss")),
     size=lambda of: [_printed(of, "loss", name) for name in of.methods],
     details=Contrast.rows,
 )
-judge_accuracies = _by_effect(
+judge_accuracies = _by_contrast(
     claims.ACCURACIES,
-    Contrast,
     what="downstream accuracy of the linear representation (control: the MLP with Adam)",
     expected="99.5 ± 0.1 % against 74.1 ± 4.3 %",
     found=lambda of: compare(of.end(LINEAR), of.end(MLP)),
@@ -142,9 +143,8 @@ judge_accuracies = _by_effect(
         }
     ),
 )
-judge_helps = _by_effect(
+judge_helps = _by_contrast(
     claims.HELPS,
-    Contrast,
     what="downstream accuracy of the MLP with weight decay (control: without)",
     expected="89.5 ± 4.9 % against 74.1 ± 4.3 %",
     found=lambda of: {name: compare(of.end(name), of.end(MLP)) for name in of.decayed},
@@ -158,9 +158,8 @@ def _at_same_loss(contrast: Contrast) -> tuple[Any, Any]:
     return contrast.end(LINEAR), contrast.at_loss(MLP, contrast.curve(LINEAR, "loss")[-1])
 
 
-judge_same_loss = _by_effect(
+judge_same_loss = _by_contrast(
     claims.SAME_LOSS,
-    Contrast,
     what="downstream accuracy of the linear representation at its end (control: the MLP when its loss is the same)",
     expected="a higher accuracy at the same loss",
     found=lambda of: compare(*_at_same_loss(of)),
@@ -168,9 +167,8 @@ judge_same_loss = _by_effect(
         at_least("difference of the accuracies", mean_known(np.subtract(*_at_same_loss(of))), claims.POINTS, "%")
     ],
 )
-judge_fits = _by_effect(
+judge_fits = _by_fits(
     claims.FITS,
-    Fits,
     what="training accuracy on random labels (control: a linear classifier of the same images)",
     expected="100 % with three hidden layers of 512, 99.34 % with one",
     found=lambda of: {shape: compare(of.end(shape, RANDOM), of.end(NO_HIDDEN, RANDOM)) for shape in PRINTED_TRAIN},
@@ -180,9 +178,8 @@ judge_fits = _by_effect(
     ],
     details=lambda of: {"data": {"images": of.run.config["images"], "pixels": of.run.config["side"] ** 2}},
 )
-judge_no_truth = _by_effect(
+judge_no_truth = _by_fits(
     claims.NO_TRUTH,
-    Fits,
     what="training minus test accuracy with random labels (control: with true labels)",
     expected="100 % in training and 10.48 % in the test; 100 % and 52.39 % with true labels",
     found=lambda of: compare(*(of.end(DEEP, kind) - of.end(DEEP, kind, "test") for kind in (RANDOM, TRUE))),
@@ -192,9 +189,8 @@ judge_no_truth = _by_effect(
         "linear classifier, test accuracy": {TRUE: of.mean(NO_HIDDEN, TRUE, "test")},
     },
 )
-judge_without = _by_effect(
+judge_without = _by_fits(
     claims.WITHOUT,
-    Fits,
     what="test accuracy without weight decay (control: the untrained network)",
     expected="52.39 % without and 53.35 % with weight decay",
     found=lambda of: compare(of.end(DEEP, TRUE, "test"), of.curve(DEEP, TRUE, "test")[0]),
@@ -208,26 +204,23 @@ judge_without = _by_effect(
     ],
     details=lambda of: {"with weight decay": {"test accuracy": of.mean(DECAY, TRUE, "test")}},
 )
-judge_not_stopped = _by_effect(
+judge_not_stopped = _by_fits(
     claims.NOT_STOPPED,
-    Fits,
     what="training accuracy on random labels with weight decay (control: a linear classifier)",
     expected="a perfect fit in spite of weight decay",
     found=lambda of: compare(of.end(DECAY, RANDOM), of.end(NO_HIDDEN, RANDOM)),
     size=lambda of: [at_least("training accuracy", of.mean(DECAY, RANDOM), 0.99, "%")],
     details=lambda of: {"without weight decay": {"training accuracy": of.mean(DEEP, RANDOM)}},
 )
-judge_longer = _by_effect(
+judge_longer = _by_fits(
     claims.LONGER,
-    Fits,
     what=f"epochs until {FIT_AT:.0%} of random labels are fitted (control: true labels)",
     expected=f"more epochs, at most {FACTOR:g} times as many",
     found=lambda of: compare(of.epochs_to_fit(RANDOM), of.epochs_to_fit(TRUE)),
     size=lambda of: [at_most("factor", mean_known(of.epochs_to_fit(RANDOM) / of.epochs_to_fit(TRUE)), FACTOR)],
 )
-judge_noise = _by_effect(
+judge_noise = _by_fits(
     claims.NOISE,
-    Fits,
     what="training accuracy (control: the untrained network)",
     expected="100 % of each",
     found=lambda of: {kind: compare(of.end(DEEP, kind), of.curve(DEEP, kind)[0]) for kind in KINDS[2:]},
