@@ -93,6 +93,15 @@ def test_lying_bars_are_measured_across(axis):
     assert seen(axis).endswith("loss (nats): GaLore 0.25 nats, LoRA 0.5 nats.")
 
 
+def test_a_panel_without_words_shares_those_of_its_neighbour():
+    with house_style():
+        figure, (left, right) = panels(2)
+        for axis, words in ((left, ["GaLore", "LoRA"]), (right, ["", ""])):
+            axis.barh([0, 1], [0.25, 0.5])
+            axis.set_yticks([0, 1], words)
+    assert describe(figure).count("GaLore 0.25, LoRA 0.5") == 2
+
+
 def test_dots_with_errors_are_read_at_their_names(axis):
     for place, value in enumerate((0.2, 0.4)):
         axis.plot([value - 0.1, value + 0.1], [place, place], color=BLUE, label="relu")
@@ -100,6 +109,25 @@ def test_dots_with_errors_are_read_at_their_names(axis):
     axis.set(xlabel="share", ylabel="")
     axis.set_yticks([0, 1], ["largest", "random"])
     assert "“relu” is 0.2 at largest and 0.4 at random." in seen(axis)
+
+
+def test_many_dots_are_told_by_their_ends(axis):
+    many = np.arange(FEW + 2)
+    axis.plot(many[::-1] / 10, many, "o", color=BLUE, label="best node")
+    axis.plot([0.1, 0.3], [2, 2], color=BLUE)  # what joins two dots is no line of its own
+    axis.set(xlabel="correlation", ylabel="")
+    axis.set_yticks(many, [f"label {i}" for i in many])
+    assert "“best node” is 10 points from 0 at label 9 to 0.9 at label 0." in seen(axis)
+
+
+def test_lines_are_named_by_the_labels_of_another_panel():
+    with house_style():
+        figure, (left, right) = panels(2)
+        for axis, label in ((left, "_"), (right, "block")):
+            axis.plot([0, 1], [1.0, 2.0], color=BLUE, label=label)
+            axis.plot([0, 1], [0.0, 0.5], color=BLUE, ls=":")
+    assert describe(figure).count("“block” rises from 1 to 2") == 2
+    assert "0.5" not in describe(figure)  # dots without a name are not taken for it
 
 
 def test_maps_say_where_they_are_least_and_most(axis):

@@ -153,13 +153,13 @@ def test_a_text_file_that_is_gone(data_folder, tmp_path):
 
 def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch):
     nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(CorpusError, match=f"--data {nowhere}: it has no folder wikitext-2") as error:
+    with pytest.raises(CorpusError, match=f"data is {nowhere}: it has no folder wikitext-2") as error:
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     assert "JOMA_DATA" not in str(error.value)
     with pytest.raises(CorpusError, match=f"not wikitext-2 itself: {data_folder}"):
         lm.corpus(fig6.Config(**SMALL, data=str(data_folder / "wikitext-2")))
     monkeypatch.setenv("JOMA_DATA", str(data_folder))
-    with pytest.raises(CorpusError, match=f"without --data the search is under JOMA_DATA, {data_folder}"):
+    with pytest.raises(CorpusError, match=f"without data the search is under JOMA_DATA, {data_folder}"):
         lm.corpus(fig6.Config(**SMALL, data=nowhere))
     monkeypatch.setenv("JOMA_DATA", nowhere)
     with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}' and .* run it with: JOMA_DATA=FOLDER"):

@@ -53,7 +53,7 @@ def draws_labelled_figures(study, run, folder):
 def says_what_is_seen(drawing):
     """The caption tells the finding, the alternative text what is seen, with numbers; neither repeats the other."""
     assert drawing.caption
-    seen = drawing.description
+    seen = drawing.alt or drawing.description
     assert len(seen) > 40, drawing.name
     assert any(character.isdigit() for character in seen), seen
     assert seen != drawing.caption

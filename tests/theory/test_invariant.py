@@ -244,7 +244,7 @@ def test_drift_of_many_logits_beside_one_path_of_weights(kind):
         (lambda: first_integral(Z, V, kind="softmax"), "softmax conserves nothing, see softmax_estimate"),
         (lambda: first_integral(Z, V, kind="linear", temperature=2.0), "temperature belongs to 'exp'"),
         (lambda: first_integral(Z + 1, V, kind=torch.cosh), "sigma/sigma' cannot be integrated from 0 to z = 1"),
-        (lambda: first_integral(Z + 2, V, kind=torch.sin), "does sigma' vanish on the way"),
+        (lambda: first_integral(Z + 2, V, kind=torch.sin), "does sigma' vanish there"),
         (lambda: first_integral(Z + 1, V, kind=torch.ones_like), "cannot be integrated"),
         (lambda: first_integral_over_queries([0.0], [[1.0]]), r"z must have shape \(..., queries, tokens\)"),
         (lambda: first_integral_over_queries(Z, V[0], probability=[0.5, 0.5]), r"probability must have shape \(3,\)"),

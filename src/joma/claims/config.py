@@ -98,9 +98,9 @@ class Several:
         fits = len(value) == self.count if self.exactly else len(value) >= self.count
         order = all(a < b for a, b in pairwise(value)) if self.rising else len(set(value)) == len(value)
         kind = "that rise" if self.rising else "that differ"
-        count = f"{'' if self.exactly else 'at least '}{self.count}"
+        count = "" if self.count == 1 else f"{'' if self.exactly else 'at least '}{self.count} "
         reason = f"{', ' * bool(self.why)}{self.why}"
-        return None if fits and order else f"must be {count} values {kind}{reason}, got {value}"
+        return None if fits and order else f"must be {count}values {kind}{reason}, got {value}"
 
 
 @dataclass(frozen=True)

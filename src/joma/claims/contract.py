@@ -123,6 +123,8 @@ class Study:
     """One paragraph for the report: what is computed and how the verdict comes about."""
     check: Callable[[Any, Run], None] = lambda config, run: None
     """Raises a ValueError where a finished run of this config read what has changed since, a text say."""
+    file: str = ""
+    """Where it stands, if it is not joma's own: commands name this file."""
     judge: Callable[[Run], list[Finding]] = lambda run: []
 
     def __post_init__(self) -> None:

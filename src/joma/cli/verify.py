@@ -41,7 +41,12 @@ def add_parser(commands: Any) -> None:
         description="Judge the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
-    verify.add_argument("study", nargs="*", metavar="STUDY", help="names from `joma list` (default: all studies)")
+    verify.add_argument(
+        "study",
+        nargs="*",
+        metavar="STUDY",
+        help="names from `joma list`, or Python files that hold a study (default: all studies)",
+    )
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
@@ -90,9 +95,7 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
 
-        names = list(dict.fromkeys(map(studies.spelt, options.study)) or studies.names())
-        for name in names:
-            studies.room(name)  # refuses what there is not
+        names = list(dict.fromkeys(map(studies.chosen, options.study)) or studies.names())
         verdicts = None if options.claims is None else _verdicts(options.claims)
         wish = _Wish(
             options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
@@ -123,7 +126,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     from joma import studies
     from joma.cli.options import parse
 
-    study = studies.load(options.study)
+    study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
     wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
@@ -167,29 +170,26 @@ def _alone(study: Study, config: Any, wish: _Wish, said: Said) -> Iterator[Resul
 
 def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Said], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import Task, side_by_side
-    from joma.studies import apart
+    from joma.scale.local import side_by_side
+    from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [
-        Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh), apart.kin(name))
-        for name in reversed(names)
-    ]
+    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(apart.FUNCTION, tasks, **how), wish)
+    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
 
 
 def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Result]:
-    from joma.scale import local
-    from joma.studies import apart
+    from joma.scale.local import Going, Lost
+    from joma.studies.task import lost, result_of
 
     for event in events:
-        if isinstance(event, local.Said):
+        if isinstance(event, Going):
             said(event.task.name, event.share, event.doing)
-        elif isinstance(event, local.Lost):
-            yield apart.lost(event.task.name, wish.scale, event.reason)
+        elif isinstance(event, Lost):
+            yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield apart.result_of(event.task.name, event.value)
+            yield result_of(event.task.name, event.value)
 
 
 def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:

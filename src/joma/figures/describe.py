@@ -73,6 +73,9 @@ def _legend_names(figure: Figure) -> dict[Any, str]:
             for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
                 for look in _looks(handle):
                     names.setdefault(look, _plain(text.get_text()))
+    for line in (line for axis in figure.axes for line in axis.lines):  # what one panel names, others may leave out
+        if (own := str(line.get_label())) and not own.startswith("_"):
+            names.setdefault(next(_looks(line)), _plain(own))
     return names
 
 
@@ -108,11 +111,22 @@ def _unit(axis: Axis) -> str:
 
 
 def _ticks(axis: Axis) -> dict[float, str]:
-    """Words at the ticks of an axis of categories; empty where the axis has numbers."""
-    places = np.asarray(axis.get_majorticklocs(), dtype=float).tolist()
-    words = [_plain(word) for word in axis.get_major_formatter().format_ticks(places)]
+    """Words at the ticks of an axis of categories; empty where the axis has numbers.
+
+    A panel that leaves them out shares those of another panel with the same ticks.
+    """
+    places, words = _tick_words(axis)
+    if places and not any(words):
+        figure: Any = axis.get_figure(root=True)
+        others = [one.xaxis if axis is axis.axes.xaxis else one.yaxis for one in figure.axes]
+        words = next((said for at, said in map(_tick_words, others) if at == places and any(said)), words)
     numbers = all(re.fullmatch(r"(mathdefault)?[\d.,+−k×·^{} -]*%?", word) for word in words)
     return {} if numbers else dict(zip(places, words, strict=True))
+
+
+def _tick_words(axis: Axis) -> tuple[list[float], list[str]]:
+    places = np.asarray(axis.get_majorticklocs(), dtype=float).tolist()
+    return places, [_plain(str(word)) for word in axis.get_major_formatter().format_ticks(places)]
 
 
 def _nearest(ticks: dict[float, str], place: float) -> str:
@@ -153,7 +167,7 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
             parts += [f"“{name}” is {level}"] if name else []
         else:
             groups.setdefault(name, []).append((line, x, y))
-    groups = {name: _as_one(lines) for name, lines in groups.items()}
+    groups = {name: _as_one(axis, lines) for name, lines in groups.items()}
     nameless = groups.pop("", [])
     several = {name: lines for name, lines in groups.items() if len(lines) > 1}
     parts[:0] = [
@@ -163,20 +177,23 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
         for name, lines in groups.items()
     ]
     if nameless and not groups and not axis.containers:
-        kind = "a line" if len(nameless) == 1 else f"{len(nameless)} lines"
-        parts.append(f"{kind} {_together(axis, [y for _, _, y in nameless])}")
+        together = f"{len(nameless)} lines {_together(axis, [y for _, _, y in nameless])}"
+        parts.append(together if len(nameless) > 1 else f"what is drawn {_course(axis, *nameless[0])}")
     return list(dict.fromkeys(parts))
 
 
-def _as_one(lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Points of one look that were drawn one by one are one row of points; flat lines through them are their errors."""
-    dots = [line for line in lines if len(line[1]) == 1] or [
-        (line, x.mean(keepdims=True), y[:1]) for line, x, y in lines if len(x) == 2 and y[0] == y[1]
-    ]
-    flat = all(len(x) == 1 or np.ptp(y) == 0 for _, x, y in lines)
-    if len(lines) == 1 or not flat or not dots:
+def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Where rows are categories, what was drawn row by row is one row of points.
+
+    A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
+    """
+    if not _ticks(axis.yaxis):
         return lines
-    return [(dots[0][0], *(np.concatenate([line[i] for line in dots]) for i in (1, 2)))]
+    points = [line for line in lines if len(line[1]) == 1 or np.ptp(line[2]) > 0]
+    points = points or [(line, np.nanmean(x, keepdims=True), y[:1]) for line, x, y in lines]
+    if len(points) == 1 or any(len(x) > 1 for _, x, _ in points):
+        return points
+    return [(points[0][0], *(np.concatenate([point[i] for point in points]) for i in (1, 2)))]
 
 
 def _together(axis: Axes, several: Sequence[np.ndarray]) -> str:
@@ -212,11 +229,19 @@ def _at(axis: Axes) -> str:
 
 def _course(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
     unit, across, up = _unit(axis.yaxis), _ticks(axis.xaxis), _ticks(axis.yaxis)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if not len(x):
+        return "has no values"
     if across and len(x) <= FEW:
         return f"is {listing(f'{number(b, unit)} at {_nearest(across, a)}' for a, b in zip(x, y, strict=True))}"
     if up and len(x) <= FEW:
         unit = _unit(axis.xaxis)
         return f"is {listing(f'{number(a, unit)} at {_nearest(up, b)}' for a, b in zip(x, y, strict=True))}"
+    if up:
+        least, most = int(x.argmin()), int(x.argmax())
+        ends = (f"{number(x[i], _unit(axis.xaxis))} at {_nearest(up, y[i])}" for i in (least, most))
+        return f"is {len(x)} points from {' to '.join(ends)}"
     if len(x) > 1 and (np.diff(x) < 0).all():
         x, y = x[::-1], y[::-1]
     if len(x) == 1 or (np.diff(x) > 0).all():
