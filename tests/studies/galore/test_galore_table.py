@@ -370,7 +370,7 @@ def test_wikitext_is_asked_for(monkeypatch, tmp_path):
         ({"at_once": 3}, "at_once must divide the batch of 4 sequences, got 3"),
         ({"held_out": 3}, "held_out must be a multiple of at_once"),
         ({"rank": 17}, "rank must be at most 16, the shorter side, got 17"),
-        ({"rates": (0.1, 0.1)}, "rates must be at least 1 values that differ"),
+        ({"rates": (0.1, 0.1)}, "rates must be values that differ"),
         ({"restarts": 5}, "restarts must lie between 1 and 2"),
         ({"looks": 7}, "looks must be at most 6"),
         ({"width": 18, "rank": 4}, "width 18 cannot be shared by 2 heads"),
