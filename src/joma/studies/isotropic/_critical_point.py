@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.studies.isotropic._isotropic import jacobian
+from joma.studies.isotropic._forms import jacobian
 from joma.theory import isotropic
 from joma.theory.isotropic import Side
 from joma.theory.radial import RadialLaw, StudentT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from joma.studies.isotropic._isotropic import difference
+from joma.studies.isotropic._forms import difference
 from joma.theory import isotropic
 from joma.theory.radial import ExponentialRadial, RadialLaw
 

@@ -19,7 +19,7 @@ from joma.figures.style import BLUE, GREEN, ORANGE, PRINTED, depth_colours, pane
 from joma.runs import Run
 from joma.studies.isotropic import _critical_rays as rays
 from joma.studies.isotropic._critical_rays import DIMENSION, LENGTHS
-from joma.studies.isotropic._isotropic import by_forms, plain_ticks
+from joma.studies.isotropic._forms import by_forms, plain_ticks
 from joma.theory import isotropic
 from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, StudentT
 

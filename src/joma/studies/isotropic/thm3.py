@@ -14,7 +14,7 @@ from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
 from joma.studies.isotropic._critical_point import DIMENSION, JACOBIAN, LAW, Point, Record, on_ray, with_decay
-from joma.studies.isotropic._isotropic import by_forms, jacobian
+from joma.studies.isotropic._forms import by_forms, jacobian
 from joma.studies.isotropic._thm3_figures import distance_left, draw
 from joma.theory import isotropic
 from joma.theory.radial import Ball, Gaussian, RadialLaw
