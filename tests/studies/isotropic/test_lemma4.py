@@ -178,4 +178,4 @@ def test_it_runs_without_scipy(monkeypatch, tmp_path):
 
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="grid must be at least 3"):
-        lemma4.Config(grid=2)
+        lemma4.Lemma4Config(grid=2)
