@@ -233,8 +233,9 @@ def draw(run: Run) -> list[Drawing]:
     for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
         threshold = float(run.value(f"{form}/threshold of the pair"))
         left.axvline(threshold, color=colour, ls="--", lw=1.2)
-        place: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "xycoords": left.get_xaxis_transform()}
-        left.annotate(f"threshold,\n{form}", (threshold, 0.03), fontsize=8, **place)
+        where: Any = left.get_xaxis_transform()
+        offset: Any = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 8}
+        left.annotate(f"threshold,\n{form}", (threshold, 0.03), xycoords=where, **offset)
     bound(left, SMALL, f"|Λ| = {SMALL:g}")
     left.set(xscale="log", yscale="log", xlabel=f"depth ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|")
     left.set_title("When is Λ small?")
