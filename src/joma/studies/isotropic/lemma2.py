@@ -191,17 +191,17 @@ def _off(run: Run, one: str, other: str) -> float:
     return float(np.abs(run.value(one) - run.value(other)).max())
 
 
-def _lemma_3(run: Run, *, claim: Claim, one: str, other: str, symbol: str, expected: str, tolerance: float) -> Finding:
-    """`one` of each law beside `other` of it; the smallest distance from `other` of the next law must not be small."""
+def _lemma_3(run: Run, claim: Claim, one: str, theta: int, tolerance: float, gives: str) -> Finding:
+    """`one` of each law beside θ₁ or θ₂ of it; the smallest distance from that of the next law must not be small."""
     pairs = zip(SAME_GRID, (*SAME_GRID[1:], SAME_GRID[0]), strict=True)
-    wrong = np.min([_off(run, f"{law}/{one}", f"{following}/{other}") for law, following in pairs])
+    wrong = np.min([_off(run, f"{law}/{one}", f"{following}/theta{theta}") for law, following in pairs])
     return by_residual(
         claim,
-        printed=np.max([_off(run, f"{law}/{one}", f"{law}/{other}") for law in LAWS]),
+        printed=np.max([_off(run, f"{law}/{one}", f"{law}/theta{theta}") for law in LAWS]),
         tolerance=tolerance,
         what="largest difference",
-        expected=expected,
-        control={f"{symbol} of another law": wrong},
+        expected=f"{gives}, in the scaled distance.",
+        control={f"θ{'₁₂'[theta - 1]} of another law": wrong},
     )
 
 
@@ -287,24 +287,10 @@ STUDY = Study(
     claims={
         WEIGHT: partial(by_samples, claim=WEIGHT, part=slice(0, -1)),
         BIAS: partial(by_samples, claim=BIAS, part=slice(-1, None)),
-        DERIVATIVE: partial(
-            _lemma_3,
-            claim=DERIVATIVE,
-            one="F by differences",
-            other="theta1",
-            symbol="θ₁",
-            expected="Numerical differences of F give θ₁, in the scaled distance.",
-            tolerance=DIFFERENCES,
+        DERIVATIVE: lambda run: _lemma_3(
+            run, DERIVATIVE, "F by differences", 1, DIFFERENCES, "Numerical differences of F give θ₁"
         ),
-        PRIMITIVE: partial(
-            _lemma_3,
-            claim=PRIMITIVE,
-            one="theta2 by quadrature",
-            other="theta2",
-            symbol="θ₂",
-            expected="Quadrature of θ₁ gives θ₂, in the scaled distance.",
-            tolerance=EXACT,
-        ),
+        PRIMITIVE: lambda run: _lemma_3(run, PRIMITIVE, "theta2 by quadrature", 2, EXACT, "Quadrature of θ₁ gives θ₂"),
         SHAPE: _shape,
         GROWTH: _growth,
         SLOPE: _slope,

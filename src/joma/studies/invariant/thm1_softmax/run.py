@@ -89,7 +89,7 @@ def _train_and_estimate(kind: Kind, seeds: range, at: Tensor, config: Thm1Softma
         "frozen/published": published(frozen, start, config.temperature),
         "mean attention": path.mean_attention[:, at],
         **{name: way[:, at] for name, way in estimates(path, start, **how).items()},
-        **{f"condition/{side}": torch.stack([getattr(c, side) for c in conditions], 1) for side in Condition._fields},
+        **{f"condition/{side}": torch.stack([each[side] for each in conditions], 1) for side in conditions[0]},
     }
 
 
@@ -174,21 +174,17 @@ def train_with_frozen_attention(start: Start, at: Tensor, *, rate: float, temper
     return torch.stack(seen, 1)
 
 
-class Condition(NamedTuple):
-    """Both sides of the softmax condition of Theorem 1, as printed and node by node. All (members,)."""
+def condition(now: Moment) -> dict[str, Tensor]:
+    """Both sides of the softmax condition of Theorem 1, with the sum over nodes inside as printed: their sizes.
 
-    left: Tensor  # |E[sum_k g_k b bᵀ]|
-    right: Tensor  # |b̄ E[sum_k g_k b]ᵀ|
-    each: Tensor  # relative difference of E[g_k b bᵀ] and b̄ E[g_k b]ᵀ, mean over k
-
-
-def condition(now: Moment) -> Condition:
-    """How well b is uncorrelated with g b, with the sum over nodes inside (as printed) and for each node."""
+    `each` is the relative difference of E[g_k b bᵀ] and b̄ E[g_k b]ᵀ, node by node, mean over k. All (members,).
+    """
     samples = now.b.shape[-2]
     left = torch.einsum("msk,msi,msj->mkij", now.g, now.b, now.b) / samples
     right = torch.einsum("mi,msk,msj->mkij", now.b.mean(-2), now.g, now.b) / samples
     each = (left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)
-    return Condition(left.sum(1).flatten(1).norm(dim=-1), right.sum(1).flatten(1).norm(dim=-1), each.mean(-1))
+    sizes = {name: side.sum(1).flatten(1).norm(dim=-1) for name, side in (("left", left), ("right", right))}
+    return sizes | {"each": each.mean(-1)}
 
 
 def published(v: Tensor, start: Start, temperature: float) -> Tensor:
@@ -200,24 +196,19 @@ def published(v: Tensor, start: Start, temperature: float) -> Tensor:
 
 def estimates(path: Path, start: Start, *, rate: float, temperature: float) -> dict[str, Tensor]:
     """Every way to get z from V, (members, steps + 1, tokens). Only `self-consistent` needs nothing but V and x."""
-    heat, z0, bbar = temperature, start.z[:, 0], path.mean_attention
+    heat, bbar = temperature, path.mean_attention
     squares = path.v.square().sum(-1)
     total = squares.sum(-1, keepdim=True)
+    known: Any = {"z0": start.z[:, 0], "temperature": heat}
+    covariance = rate * path.covariance
     return {
         "published": published(path.v, start, temperature),
         "first term": squares / (2 * heat),
         "second term": -total * start.x.mean(-2)[:, None] / (2 * heat),
         "current mean": (squares - total * bbar) / (2 * heat),
-        "integrated": softmax_estimate(path.v, method="integrated", z0=z0, mean_attention=bbar, temperature=heat),
-        "self-consistent": softmax_estimate(path.v, z0=z0, x=start.x, temperature=heat),
-        "identity": softmax_estimate(
-            path.v,
-            method="identity",
-            z0=z0,
-            mean_attention=bbar,
-            covariance=rate * path.covariance,
-            temperature=heat,
-        ),
+        "integrated": softmax_estimate(path.v, method="integrated", mean_attention=bbar, **known),
+        "self-consistent": softmax_estimate(path.v, x=start.x, **known),
+        "identity": softmax_estimate(path.v, method="identity", mean_attention=bbar, covariance=covariance, **known),
     }
 
 

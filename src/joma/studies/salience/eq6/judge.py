@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,15 @@ EXACT = 1e-9  # an identity along a flow at rtol 1e-12
 CLOCK = 1e-4  # Euler steps of Figure 4, extrapolated to step 0, against the closed form
 
 
+_off = partial(by_residual, tolerance=EXACT, what="largest difference")
+
+
 def critical(run: Run) -> Finding:
     """Where flows end, from both sides of μ; μ of another component must not fit."""
     ends, targets = run.value("long run"), np.array(TARGETS)
-    return by_residual(
+    return _off(
         claims.CRITICAL,
         printed=np.abs(ends - targets).max(),
-        tolerance=EXACT,
-        what="largest difference",
         expected="In the long run the flow reaches v = μ from both sides, with and without the factor.",
         control={"μ of another component": float(np.abs(ends - np.roll(targets, 1)).min())},
     )
@@ -36,12 +38,10 @@ def critical(run: Run) -> Finding:
 def factor(run: Run) -> Finding:
     """Both exponents along the flow of v and z together."""
     v, z = run.value("flow").swapaxes(0, 1)
-    return by_residual(
+    return _off(
         claims.FACTOR,
         printed=np.abs(v**2 - z).max(),
         corrected=np.abs(v**2 / 2 - z).max(),
-        tolerance=EXACT,
-        what="largest difference",
         expected="The logarithm of the factor equals the logits along the flow.",
         control={"no factor": float(np.abs(z).max())},
     )
@@ -51,12 +51,10 @@ def attention(run: Run) -> Finding:
     """The entropy of both exponents beside that of the logits; that of uniform attention must be off."""
     v, z = run.value("flow").swapaxes(0, 1)
     true = _entropy(z)
-    return by_residual(
+    return _off(
         claims.ATTENTION,
         printed=np.abs(_entropy(v**2) - true).max(),
         corrected=np.abs(_entropy(v**2 / 2) - true).max(),
-        tolerance=EXACT,
-        what="largest difference",
         expected="The entropy equals that of the logits along the flow.",
         control={"uniform attention": float(np.abs(_entropy(0 * v) - true).max())},
     )
