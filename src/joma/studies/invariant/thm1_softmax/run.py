@@ -11,18 +11,86 @@ is what autograd would do (a test compares them), at a third of its cost: whole 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.contract import Progress, StudyConfig
 from joma.data.token_classes import token_classes
+from joma.runs import Run
 from joma.theory.attention import Attention, random_orthonormal
-from joma.theory.flow import Block, constant_gradient, integrate
+from joma.theory.flow import Block, constant_gradient, integrate_together
 from joma.theory.invariant import softmax_estimate
 
+CHUNK = 10  # members trained at once: their whole path is held in memory
 Kind = Literal["smooth", "random"]
 KINDS: tuple[Kind, ...] = ("smooth", "random")
+
+
+@dataclass(frozen=True)
+class Thm1SoftmaxConfig(StudyConfig):
+    """The experiment of Figures 2 and 3: one frequency vector per class, full-batch SGD on the mean loss."""
+
+    tokens: int = 20
+    classes: int = 20
+    temperature: float = 0.5
+    rate: float = 0.1
+    steps: int = 2000
+    seeds: int = 10
+    points: int = 100
+    """Moments of training at which everything is recorded."""
+    draws: int = 4
+    """Independent flows with a single sample, where b and s cannot be correlated."""
+    seed: int = 0
+    """The first seed of the networks, which have one each, and the seed of the flows with a single sample."""
+
+
+def three(steps: int) -> list[int]:
+    """The three moments at which estimates are judged, in steps: a quarter, half and the end of training."""
+    return [steps // 4, steps // 2, steps]
+
+
+def run(config: Thm1SoftmaxConfig, run: Run, progress: Progress) -> None:
+    """Train with moving and with frozen attention; record logits, all estimates and the weights' growth."""
+    even = np.linspace(0, config.steps, config.points + 1).round().astype(int)
+    at = torch.from_numpy(np.union1d(even, three(config.steps)))
+    run.keep("step", lambda: at)
+    seeds = range(config.seed, config.seed + config.seeds)
+    for i, kind in enumerate(KINDS):
+        if f"{kind}/z" not in run:
+            chunks = []
+            for first in range(0, config.seeds, CHUNK):
+                progress((i + first / config.seeds) * 0.45, f"{kind} classes, seeds from {seeds[first]}")
+                chunks.append(_train_and_estimate(kind, seeds[first : first + CHUNK], at, config))
+            run.record(0, {f"{kind}/{name}": torch.cat([c[name] for c in chunks]) for name in chunks[0]})
+    progress(0.9, "one sample")
+    if "one/z" not in run:
+        run.record(0, {f"one/{name}": value for name, value in one_sample(config.draws, seed=config.seed).items()})
+
+
+def _train_and_estimate(kind: Kind, seeds: range, at: Tensor, config: Thm1SoftmaxConfig) -> dict[str, Tensor]:
+    """Everything recorded about one kind of data, members first. at: the recorded steps."""
+    start = draw_start(kind, seeds, classes=config.classes, tokens=config.tokens)
+    late = torch.tensor([0, config.steps // 2, config.steps])
+    how: Any = {"rate": config.rate, "temperature": config.temperature}
+    path = train(start, steps=config.steps, **how)
+    frozen = train_with_frozen_attention(start, at, **how)
+    seen = [(path.v[:, i], path.bias[:, i, None], path.z[:, i, None]) for i in three(config.steps)]
+    conditions = [condition(look(start.x, *state, config.temperature)) for state in seen]
+    return {
+        "z": path.z[:, at],
+        "v": path.v[:, late],
+        "frozen/v": frozen[:, torch.isin(at, late)],
+        "v of node 0": path.v[:, at, :, 0],
+        "frozen/v of node 0": frozen[..., 0],
+        "frozen/published": published(frozen, start, config.temperature),
+        "mean attention": path.mean_attention[:, at],
+        **{name: way[:, at] for name, way in estimates(path, start, **how).items()},
+        **{f"condition/{side}": torch.stack([each[side] for each in conditions], 1) for side in conditions[0]},
+    }
 
 
 class Start(NamedTuple):
@@ -106,21 +174,17 @@ def train_with_frozen_attention(start: Start, at: Tensor, *, rate: float, temper
     return torch.stack(seen, 1)
 
 
-class Condition(NamedTuple):
-    """Both sides of the softmax condition of Theorem 1, as printed and node by node. All (members,)."""
+def condition(now: Moment) -> dict[str, Tensor]:
+    """Both sides of the softmax condition of Theorem 1, with the sum over nodes inside as printed: their sizes.
 
-    left: Tensor  # |E[sum_k g_k b bᵀ]|
-    right: Tensor  # |b̄ E[sum_k g_k b]ᵀ|
-    each: Tensor  # relative difference of E[g_k b bᵀ] and b̄ E[g_k b]ᵀ, mean over k
-
-
-def condition(now: Moment) -> Condition:
-    """How well b is uncorrelated with g b, with the sum over nodes inside (as printed) and for each node."""
+    `each` is the relative difference of E[g_k b bᵀ] and b̄ E[g_k b]ᵀ, node by node, mean over k. All (members,).
+    """
     samples = now.b.shape[-2]
     left = torch.einsum("msk,msi,msj->mkij", now.g, now.b, now.b) / samples
     right = torch.einsum("mi,msk,msj->mkij", now.b.mean(-2), now.g, now.b) / samples
     each = (left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)
-    return Condition(left.sum(1).flatten(1).norm(dim=-1), right.sum(1).flatten(1).norm(dim=-1), each.mean(-1))
+    sizes = {name: side.sum(1).flatten(1).norm(dim=-1) for name, side in (("left", left), ("right", right))}
+    return sizes | {"each": each.mean(-1)}
 
 
 def published(v: Tensor, start: Start, temperature: float) -> Tensor:
@@ -132,24 +196,19 @@ def published(v: Tensor, start: Start, temperature: float) -> Tensor:
 
 def estimates(path: Path, start: Start, *, rate: float, temperature: float) -> dict[str, Tensor]:
     """Every way to get z from V, (members, steps + 1, tokens). Only `self-consistent` needs nothing but V and x."""
-    heat, z0, bbar = temperature, start.z[:, 0], path.mean_attention
+    heat, bbar = temperature, path.mean_attention
     squares = path.v.square().sum(-1)
     total = squares.sum(-1, keepdim=True)
+    known: Any = {"z0": start.z[:, 0], "temperature": heat}
+    covariance = rate * path.covariance
     return {
         "published": published(path.v, start, temperature),
         "first term": squares / (2 * heat),
         "second term": -total * start.x.mean(-2)[:, None] / (2 * heat),
         "current mean": (squares - total * bbar) / (2 * heat),
-        "integrated": softmax_estimate(path.v, method="integrated", z0=z0, mean_attention=bbar, temperature=heat),
-        "self-consistent": softmax_estimate(path.v, z0=z0, x=start.x, temperature=heat),
-        "identity": softmax_estimate(
-            path.v,
-            method="identity",
-            z0=z0,
-            mean_attention=bbar,
-            covariance=rate * path.covariance,
-            temperature=heat,
-        ),
+        "integrated": softmax_estimate(path.v, method="integrated", mean_attention=bbar, **known),
+        "self-consistent": softmax_estimate(path.v, x=start.x, **known),
+        "identity": softmax_estimate(path.v, method="identity", mean_attention=bbar, covariance=covariance, **known),
     }
 
 
@@ -159,21 +218,13 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
     Velocities are relative errors (steps, draws), logits (draws, steps, tokens); κ = T = 1.
     """
     block, w0, z0 = _single_blocks(draws, torch.Generator().manual_seed(seed))
-    sizes = [w0.numel(), z0.numel(), z0.numel()]
 
-    def unpack(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        w, z, estimate = torch.split(y, sizes, -1)
-        lead = y.shape[:-1]
-        return w.view(*lead, *w0.shape), z.view(*lead, *z0.shape), estimate.view(*lead, *z0.shape)
-
-    def field(time: float, y: Tensor) -> Tensor:
-        w, z, _ = unpack(y)
+    def field(time: float, w: Tensor, z: Tensor, estimate: Tensor) -> tuple[Tensor, ...]:
         dw, dz = block.velocity(w, z)
         pull, mean = _two_terms(block, w, z, dw)
-        return torch.cat([dw.flatten(), dz.flatten(), (pull - mean).sum(-1).flatten()])
+        return dw, dz, (pull - mean).sum(-1)[..., None, :]
 
-    t = torch.linspace(0, 4, 21, dtype=torch.float64)
-    w, z, estimate = unpack(integrate(field, torch.cat([w0.flatten(), z0.flatten(), z0.flatten()]), t))
+    w, z, estimate = integrate_together(field, (w0, z0, z0), torch.linspace(0, 4, 21, dtype=torch.float64))
     dw, dz = block.velocity(w, z)
     pull, mean = _two_terms(block, w, z, dw)
     truth = dz.mT  # (steps, draws, tokens, 1)

@@ -1,17 +1,101 @@
-"""What the study of eq. 6 computes: Figure 4 by its own recipe, and the same without attention."""
+"""Figure 4 by its own recipe and without attention, and the flows and ranks of eq. 6."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.config import Above, Least, Within
+from joma.claims.contract import Progress, StudyConfig
+from joma.measure import stable_rank
+from joma.runs import Run
 from joma.theory import linear, salience
 from joma.theory.flow import integrate
+
+LEARNED = 0.9  # of its target: when a component counts as learned
+TARGETS, STARTS = (0.5, 1.0, 2.0), (-2.0, 0.0, 3.0)  # of the long run
+
+
+@dataclass(frozen=True)
+class Eq6Config(StudyConfig):
+    """Figure 4 as it was drawn, over many draws of its targets."""
+
+    components: Annotated[int, Least(2)] = 10
+    draws: int = 50
+    """Seed 0 is the figure's own."""
+    checked: int = 12
+    """Draws whose smallest entropy is also computed in closed form."""
+    steps: int = 5000
+    rate: Annotated[float, Above(0), Within(0, 1, "where Euler steps cannot overshoot")] = 0.02
+    rows: Annotated[int, Least(2)] = 24
+    nodes: Annotated[int, Least(2)] = 8
+    seed: int = 0
+    """Of the target matrix of the rank study."""
+
+
+def run(config: Eq6Config, run: Run, progress: Progress) -> None:
+    """Figure 4 with and without attention, the flow of v and z together, and the matrix version."""
+    mu = draw_targets(config.draws, config.components)
+    run.keep("mu", lambda: mu)
+    for i, (name, attention) in enumerate((("attention", True), ("no attention", False))):
+        progress(0.3 * i, f"Figure 4, {name}")
+        if f"{name}/entropy" not in run:
+            run.record(0, _summary(name, mu, config, attention=attention))
+    equal = mu.mean(-1, keepdim=True).expand_as(mu)
+    run.keep("equal targets/entropy", lambda: figure_4(equal[:1], config.steps, config.rate).entropy[:, 0])
+    progress(0.6, "half the step, and the closed form")
+    some = mu[: config.checked]
+    early = min(2 * config.steps, 4000)  # steps of half the size that surely contain the minimum of entropy
+    run.keep("half step/lowest", lambda: figure_4(some, early, config.rate / 2).entropy.min(0))
+    run.keep("closed form/lowest", lambda: lowest_entropy(some))
+    progress(0.8, "eq. 6 and its logits")
+    _record_exponents(run, mu[0])
+    progress(0.9, "rank")
+    _record_rank(run, config)
+
+
+def _summary(name: str, mu: torch.Tensor, config: Eq6Config, *, attention: bool) -> dict[str, Any]:
+    path = figure_4(mu, config.steps, config.rate, attention=attention, share=LEARNED)
+    return {
+        f"{name}/entropy": path.entropy[:, 0],
+        f"{name}/v": path.v[::EVERY],
+        f"{name}/start": path.entropy[0],
+        f"{name}/lowest": path.entropy.min(0),
+        f"{name}/at": path.entropy.argmin(0),
+        f"{name}/end": path.entropy[-1],
+        f"{name}/in order": in_order(path.learned),
+    }
+
+
+def _record_exponents(run: Run, mu: torch.Tensor) -> None:
+    """v and z of the figure's targets as one flow, the long run of eq. 6, and its entropies."""
+    t = torch.linspace(0, 0.6, 61, dtype=torch.float64)  # past the minimum of entropy; later the flow is only stiff
+    run.keep("flow/t", lambda: t)
+    run.keep("flow", lambda: joint_flow(mu, t))
+    run.keep("long run", lambda: torch.stack([long_run(TARGETS, STARTS, attention=a) for a in (True, False)]))
+    long = torch.logspace(-1, 1.7, 500, dtype=torch.float64)
+    run.keep("eq. 6/t", lambda: long)
+    run.keep(
+        "eq. 6/entropy", lambda: torch.stack([salience.entropy_curve(mu, long, scale=s) for s in (1.0, 0.5, 1 / 3)])
+    )
+    run.keep("linear MLP/entropy", lambda: linear_entropy(mu, 400))
+
+
+def _record_rank(run: Run, config: Eq6Config) -> None:
+    mu = random_rows(config.rows, config.nodes, config.seed)
+    t = torch.cat([torch.zeros(1), torch.logspace(-2, 1.5, 120)]).double()
+    run.keep("rank/t", lambda: t)
+    run.keep("rank/stable", lambda: salience.stable_rank_curve(mu, t))
+    run.keep("rank/exact", lambda: torch.linalg.matrix_rank(salience.matrix_trajectory(mu, t[1:])))
+    plain = -torch.expm1(-t[1:, None, None]) * mu  # V' = Mu − V
+    run.keep("rank/stable without attention", lambda: stable_rank(plain))
+
 
 START, TEMPERATURE = 0.05, 3.0
 """Of Figure 4: every component starts at 0.05, and the speed of each is softmax(v²/3)."""

@@ -1,8 +1,9 @@
-"""What the studies of Lemmas 1-5 and Theorem 3 share: laws, sample means, differences, two-form findings, ticks."""
+"""What the studies of Lemmas 1-5 and Theorem 3 share: laws, and both forms of a lemma against samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from torch import Tensor
 from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_tests
+from joma.figures.labels import label_lines
+from joma.figures.style import CORRECTED, GREEN, PRINTED
 from joma.runs import Run
 from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, StudentT
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 LAWS = {"gaussian": "Gaussian", "ball": "ball", "student": "Student-t, ν = 3", "exponential": "exp-radial"}
@@ -29,11 +33,24 @@ CURVE = tuple(np.geomspace(0.2, 4, 60).tolist())
 SAMPLING = 4.5
 """Tolerance in standard errors: among some 200 sample means chance exceeds it about once in 700 runs."""
 _CHUNK = 50_000
+Form = Callable[[tuple[float, ...]], Tensor]
 
 
 def laws(dimension: int) -> tuple[RadialLaw, ...]:
     """The laws of `LAWS`: light tails, bounded support, power tails, exponential tails."""
     return Gaussian(dimension), Ball(dimension, 2.0), StudentT(dimension, 3.0), ExponentialRadial(dimension, 2.0)
+
+
+def record_forms(run: Run, name: str, sampled: Callable[[], Tensor], drawn: Any = ..., **forms: Form) -> None:
+    """Record sample means beside both forms of a lemma, at the sampled lengths and along the curve.
+
+    drawn: which part of the curve is kept. forms: functions of the lengths of v, by name.
+    """
+    run.keep(f"{name}/sampled", sampled)
+    for form, lemma in forms.items():
+        run.keep(f"{name}/{form}", partial(lemma, LENGTHS))
+    for form, lemma in forms.items():
+        run.keep(f"{name}/{form} curve", partial(lambda lemma: lemma(CURVE)[drawn], lemma))
 
 
 def sample_mean(statistic: Callable[[Tensor], Tensor], law: RadialLaw, count: int, seed: int) -> Tensor:
@@ -45,11 +62,6 @@ def sample_mean(statistic: Callable[[Tensor], Tensor], law: RadialLaw, count: in
         total, square = total + values.sum(0), square + (values**2).sum(0)
     mean = total / count
     return torch.stack([mean, ((square / count - mean**2).clamp(min=0) / count).sqrt()])
-
-
-def in_errors(form: Any, sampled: Any) -> Any:
-    """|form - sample mean| in standard errors; sampled: (2, ...) as `sample_mean` gives it."""
-    return np.abs(form - sampled[0]) / sampled[1]
 
 
 def by_forms(
@@ -79,11 +91,15 @@ def by_forms(
     )
 
 
-def by_samples(claim: Claim, run: Run, part: slice) -> Finding:
+def by_samples(run: Run, *, claim: Claim, part: slice) -> Finding:
     """Both forms of Lemma 1 or 2 against sample means. part: of the last dimension, the numbers the claim is about."""
     sampled, printed, corrected = (
         [run.value(f"{law}/{form}")[..., part] for law in LAWS] for form in ("sampled", "printed", "corrected")
     )
+
+    def in_errors(form: Any, mean: Any) -> Any:
+        return np.abs(form - mean[0]) / mean[1]  # mean: (2, ...) as `sample_mean` gives it
+
     off = np.stack([in_errors(*pair) for pair in zip(printed, sampled, strict=True)])  # (laws, lengths, ...)
     every = np.array([[in_errors(form, mean).max() for form in corrected] for mean in sampled])  # each law by each form
     return by_forms(
@@ -115,3 +131,18 @@ def plain_ticks(axis: Axis, values: Sequence[float]) -> None:
     """Ticks at these values, written as they are: for a logarithmic axis that spans less than two decades."""
     axis.set_ticks(list(values), [f"{value:g}" for value in values])
     axis.set_ticks([], minor=True)
+
+
+def draw_forms(axis: Axes, run: Run, ticks: Sequence[float], sampled: Any, labels: Mapping[str, str], at: Any) -> None:
+    """Both forms along the curve with the sampled dots, of the Student-t law, on log scales.
+
+    sampled: the dots. labels: by form, what its line is called. at: makes of a curve what is drawn.
+    """
+    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
+        curve = at(run.value(f"student/{form} curve"))
+        axis.plot(run.value("curve/lengths"), curve, color=colour, label=labels.get(form, form))
+    axis.plot(LENGTHS, sampled, "o", ms=5, color=GREEN, label="sampled")
+    axis.set(xscale="log", yscale="log")
+    plain_ticks(axis.xaxis, (0.3, 1, 2.5))
+    plain_ticks(axis.yaxis, ticks)
+    label_lines(axis)
