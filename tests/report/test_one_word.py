@@ -19,7 +19,7 @@ def test_a_rebound_is_called_nothing_else():
 
 
 def test_the_mean_curve_of_earlier_runs_has_one_name_on_the_front_page():
-    from joma.report.questions import QUESTIONS
+    from joma.report.claims.questions import QUESTIONS
     from joma.studies.rebound._forecast_scores import CONTROLS
 
     (forecast,) = [one for one in QUESTIONS if one.claim == "forecast/theorem-1-foretells"]

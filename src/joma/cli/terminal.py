@@ -23,7 +23,7 @@ from joma.claims.execute import Result
 from joma.cli.wrapping import columns
 from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
-from joma.report.kept import kept_of
+from joma.report.claims.kept import kept_of
 from joma.report.markup import duration
 from joma.studies import names
 

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from joma.claims.contract import Finding, Verdict
-from joma.report.kept import Kept, kept_of
+from joma.report.claims.kept import KeptFinding, kept_of
 from joma.report.markup import Anchors
-from joma.report.numbers import Measured
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -22,40 +21,28 @@ class Entry:
 
     finding: Finding
     anchor: str
-    kept: Kept | None
+    kept: KeptFinding | None
     """None where nothing is kept, or where this run is itself one at paper scale."""
+
+    @property
+    def best(self) -> Finding | KeptFinding:
+        """The stronger evidence: a kept run at paper scale that judged the claim, else this run."""
+        return self.finding if self.kept is None or self.kept.verdict == "not run" else self.kept
 
     @property
     def at_paper_scale(self) -> bool:
         """Whether the kept run is the stronger evidence."""
-        return self.kept is not None and self.kept.verdict != "not run"
+        return self.best is self.kept
 
     @property
     def verdict(self) -> Verdict:
-        """By the stronger evidence: a kept run at paper scale, else this run."""
-        return self.kept.verdict if self.kept and self.at_paper_scale else self.finding.verdict
-
-    @property
-    def brief(self) -> str:
-        """The numbers that decide it, by the same evidence."""
-        return self.kept.brief if self.kept and self.at_paper_scale else self.finding.brief
-
-    @property
-    def measured(self) -> Measured | None:
-        """The effect that decides, by the same evidence; None of a mathematical claim and of one that was not run."""
-        if self.kept and self.at_paper_scale:
-            return Measured.of_kept(self.kept)
-        return Measured.of_effect(self.finding.main) if self.finding.main else None
+        """By the stronger evidence."""
+        return self.best.verdict
 
     @property
     def compared(self) -> bool:
         """Whether both this run and the kept one judged it."""
         return self.at_paper_scale and self.finding.verdict != "not run"
-
-    @property
-    def differs(self) -> bool:
-        """Whether they judged it differently."""
-        return self.compared and self.finding.verdict != self.verdict
 
 
 @dataclass(frozen=True)

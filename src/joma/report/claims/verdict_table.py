@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from joma.report.layout import Entry, Section, entries
+from joma.report.claims.layout import Entry, Section, entries
+from joma.report.claims.verdicts import mark, marks
 from joma.report.markup import NOTHING, duration
-from joma.report.verdict_words import mark, marks
 
 
-def strip(sections: Sequence[Section], scale: str) -> str:
+def verdict_table(sections: Sequence[Section], scale: str) -> str:
     """The table, one row per study, and in words where the two scales disagree. One study alone needs no table.
 
-    >>> strip([], "quick")
+    >>> verdict_table([], "quick")
     ''
     """
+    differences = disagreement(list(entries(sections)))
     if len(sections) < 2:
-        return disagreement(list(entries(sections)))
+        return differences
     paper = any(section.paper_verdicts for section in sections)
     here = {"quick": "Quick scale", "paper": "Paper scale"}.get(scale, "This page")
     columns = ["Study", here, *(["Paper scale, kept"] if paper else []), "Time"]
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     rows = "\n".join(_row(section, here, paper=paper) for section in sections)
     return (
-        f"{disagreement(list(entries(sections)))}\n"
-        f'<table class="strip"><caption class="unseen">All studies and their verdicts</caption>\n'
+        f"{differences}\n"
+        f'<table class="verdict-table"><caption class="unseen">All studies and their verdicts</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
     )
 
@@ -33,7 +34,7 @@ def strip(sections: Sequence[Section], scale: str) -> str:
 def disagreement(claims: Sequence[Entry]) -> str:
     """Where a kept run at paper scale came out differently: how many claims, which, and what to believe."""
     both = [entry for entry in claims if entry.compared]
-    differ = [entry for entry in both if entry.differs]
+    differ = [entry for entry in both if entry.finding.verdict != entry.verdict]
     if not both:
         return ""
     if not differ:
@@ -44,16 +45,15 @@ def disagreement(claims: Sequence[Entry]) -> str:
     found = f"At paper scale {count} out differently."
     if unsure:
         found += f" This run leaves {unsure} of these undecided."
-    items = "".join(f"<li>{_pair(entry)}</li>" for entry in differ)
+    items = "".join(
+        f'<li><a href="#{entry.anchor}">{escape(entry.finding.id)}</a> here {mark(entry.finding.verdict)}, '
+        f"at paper scale {mark(entry.verdict)}</li>"
+        for entry in differ
+    )
     return (
         f"<p>{found} The paper scale is the stronger evidence.</p>\n"
         f'<details class="differ"><summary>Which claims differ</summary><ul>{items}</ul></details>'
     )
-
-
-def _pair(entry: Entry) -> str:
-    link = f'<a href="#{entry.anchor}">{escape(entry.finding.id)}</a>'
-    return f"{link} here {mark(entry.finding.verdict)}, at paper scale {mark(entry.verdict)}"
 
 
 def _row(section: Section, here: str, *, paper: bool) -> str:
@@ -64,12 +64,7 @@ def _row(section: Section, here: str, *, paper: bool) -> str:
     if paper:
         kept = marks(section.paper_verdicts) if section.paper_verdicts else NOTHING
         cells.append(f'<td data-label="Paper scale">{kept}</td>')
-    cells.append(f'<td class="time" data-label="Time">{_time(section)}</td>')
+    cached = ' <span class="name">cached</span>' if result.cached else ""
+    time = NOTHING if result.run is None else duration(result.seconds) + cached
+    cells.append(f'<td class="time" data-label="Time">{time}</td>')
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def _time(section: Section) -> str:
-    result = section.result
-    if result.run is None:
-        return NOTHING
-    return f'{duration(result.seconds)} <span class="name">cached</span>' if result.cached else duration(result.seconds)

@@ -1,6 +1,6 @@
 """The editor's choice, and nothing else: which claims answer a stranger's questions, and what may be called a surprise.
 
-No number stands here. A sentence is shown only where the verdict on its claim is one of those named beside it.
+No number stands here. A sentence is shown only where the verdict on its claim is one of those named with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Said:
+class Sentence:
     """A sentence that is true of a claim if its verdict is one of those given.
 
     {effect}, {opposite}, {control} and {printed} stand for numbers: the effect, the effect the other way round, the
@@ -41,7 +41,7 @@ class Said:
 
     claim: str
     verdicts: tuple[Verdict, ...]
-    sentence: str
+    text: str
 
 
 QUESTIONS = (
@@ -84,43 +84,43 @@ SHOWN_FOR_THEOREMS = "thm2/erf-invariant"
 """The claim whose printed and corrected form are drawn."""
 
 HEADLINES = (
-    Said(
+    Sentence(
         "fig6/fig6-one-layer",
         ("holds", "holds as corrected", "only qualitative"),
         "Attention does drop and come back, by {effect}{scale}",
     ),
-    Said("eq6/entropy-rebounds", ("holds", "holds as corrected"), "Attention’s entropy comes back by {effect}"),
+    Sentence("eq6/entropy-rebounds", ("holds", "holds as corrected"), "Attention’s entropy comes back by {effect}"),
 )
 """The most telling empirical number: the first that is there."""
 
 SURPRISES = (
-    Said(
+    Sentence(
         "nonlinearity/linear-mlp-stays-sparse",
         ("fails",),
         "Attention comes back without the nonlinearity, too: with a linear MLP by {opposite}.",
     ),
-    Said(
+    Sentence(
         "table1/lowest-latents-align",
         ("fails",),
         "Untrained neurons match the hidden latents better than trained ones: correlation {control} against {effect}.",
     ),
-    Said(
+    Sentence(
         "fig6/logits-of-a-language-model",
         ("fails",),
         "In a language model, word frequency predicts attention logits better than the theory: "
         "correlation {control} against {effect}.",
     ),
-    Said(
+    Sentence(
         "shallow-first/bottom-up",
         ("fails",),
         "The lowest level of a hierarchy is learned last, not first: later by {opposite}.",
     ),
-    Said(
+    Sentence(
         "thm2/who-wins",
         ("holds as corrected",),
         "The most salient token often loses: it wins {printed} of the random starts.",
     ),
-    Said(
+    Sentence(
         "thm2/one-hot",
         ("only qualitative",),
         "The weights do not become one-hot: the winner ends with {printed} of their sum.",
