@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from joma.claims.execute import Picture
 from joma.figures.style import house_style, to_svg
-from joma.report.compact import compact_svg
 from joma.report.markup import embed_svg, natural_width
+from joma.report.svg import compact_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

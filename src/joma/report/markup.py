@@ -10,8 +10,6 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from joma.claims.words import show
-
 NOTHING = '<span class="none">–</span>'
 
 
@@ -29,15 +27,6 @@ def head(title: str) -> str:
 
 def _read(name: str) -> str:
     return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")
-
-
-def value(given: float | str) -> str:
-    """What a finding gives, escaped: a number as a reader wants it.
-
-    >>> value(4e-14), value("a < b")
-    ('4.0e-14', 'a &lt; b')
-    """
-    return escape(given) if isinstance(given, str) else show(given)
 
 
 def rows(given: Mapping[str, str]) -> str:

@@ -19,10 +19,9 @@ from joma.claims.contract import SCALES
 from joma.host.files import write_text
 from joma.report.claims import front
 from joma.report.claims.cards import cards
-from joma.report.claims.layout import Section, entries, lay_out
+from joma.report.claims.layout import entries, lay_out
 from joma.report.claims.study import study_section
-from joma.report.claims.verdict_table import verdict_table
-from joma.report.claims.verdicts import chips, count_claims, legend
+from joma.report.claims.verdicts import chips, count_claims, legend, verdict_table
 from joma.report.figures import can_draw, no_figures
 from joma.report.markup import Anchors, command, filled, head, section
 from joma.report.scans.sections import scan_sections
@@ -32,15 +31,10 @@ from joma.runs import Run, RunError
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
-_ANCHORS = {
-    "findings": "Findings",
-    "studies": "Studies",
-    "scans": "Scans",
-    "claims": "Claims",
-    "repeat": "Repeat and cite",
-    **dict.fromkeys(("top", "answers", "theme", "search", "shown", "clear"), ""),
-}
-"""Ids that the template has, and what the contents call them."""
+_PARTS = dict(findings="Findings", studies="Studies", scans="Scans", claims="Claims", repeat="Repeat and cite")
+"""Parts of the page by their anchor, as the contents call them."""
+_IDS = ("top", "answers", "theme", "search", "shown", "clear")
+"""Further ids that the template has."""
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 
 
@@ -71,14 +65,16 @@ def write_report(
 
 
 def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], made: datetime, line: str | None) -> str:
-    anchors = Anchors(*_ANCHORS)
+    anchors = Anchors(*_PARTS, *_IDS)
     sections = lay_out(results, anchors)
-    found = cards(sections, anchors)
+    found, verdicts = cards(sections, anchors), [entry.finding.verdict for entry in entries(sections)]
+    search = filled("search.html", counted=count_claims(verdicts), chips=chips(verdicts))
+    drawn = can_draw() or any(result.pictures for result in results) or not any(result.run for result in results)
     parts = {
         "findings": section("findings", "What was measured", found and f'<div class="cards">\n{found}\n</div>'),
         "studies": section("studies", "All studies", verdict_table(sections, scale)),
         "scans": scan_sections(scans, anchors),
-        "claims": section("claims", "All claims, study by study", _search(sections)),
+        "claims": section("claims", "All claims, study by study", search if len(sections) > 1 else ""),
     }
     shown = [*(name for name, html in parts.items() if html), "repeat"]
     again = "All studies at once, with a page like this one as the result:"
@@ -87,10 +83,10 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         "page.html",
         **parts,
         head=head("joma: claims and verdicts"),
-        contents="\n".join(f'<li><a href="#{name}">{_ANCHORS[name]}</a></li>' for name in shown),
+        contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
         headline=front.title(sections),
         summary=front.summary(sections, scale),
-        troubles=front.troubles(sections) + _missing_figures(results),
+        troubles=front.troubles(sections) + ("" if drawn else no_figures("finished runs are only drawn, not run.")),
         answers=front.answers(sections),
         legend=legend(),
         sections="\n".join(study_section(one, anchors, folded=len(sections) > 1) for one in sections),
@@ -99,19 +95,6 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         facts=_facts(results, scale, made),
         cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, scale: {escape(scale)}",
     )
-
-
-def _search(sections: Sequence[Section]) -> str:
-    """The search, which the script brings to life. One study alone needs none."""
-    verdicts = [entry.finding.verdict for entry in entries(sections)]
-    return filled("search.html", counted=count_claims(verdicts), chips=chips(verdicts)) if len(sections) > 1 else ""
-
-
-def _missing_figures(results: Sequence[Result]) -> str:
-    """Why a page of finished runs has no figures; empty if it has some."""
-    if can_draw() or any(result.pictures for result in results) or not any(result.run for result in results):
-        return ""
-    return no_figures("finished runs are only drawn, not run.")
 
 
 def _facts(results: Sequence[Result], scale: str, made: datetime) -> str:

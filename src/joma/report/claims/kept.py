@@ -51,7 +51,7 @@ class KeptFinding:
 
     def as_json(self) -> dict[str, Any]:
         """As a finding in findings.json, without its cases and its evidence."""
-        claim, main = self.claim, self.main
+        claim, numbers = self.claim, {} if self.main is None else self.main.as_json()
         return {
             "id": self.id,
             "claim": claim.name,
@@ -60,11 +60,9 @@ class KeptFinding:
             "verdict": self.verdict,
             "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
             "control": self.control,
-            "effect": None if main is None else plain(main.effect),
-            "interval": None if main is None else [plain(end) for end in main.interval],
-            "control_effect": None if main is None else plain(main.control_effect),
-            "unit": claim.unit if main is None else main.unit,
-            "seeds": None if main is None else main.seeds,
+            **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},
+            "unit": numbers.get("unit", claim.unit),
+            "seeds": numbers.get("seeds"),
             "tolerance": self.tolerance,
             "command": self.command,
             "provenance": {"claim_sha256": claim.sha256, **self.provenance.as_json()},

@@ -39,11 +39,6 @@ class Entry:
         """By the stronger evidence."""
         return self.best.verdict
 
-    @property
-    def compared(self) -> bool:
-        """Whether both this run and the kept one judged it."""
-        return self.at_paper_scale and self.finding.verdict != "not run"
-
 
 @dataclass(frozen=True)
 class Section:
@@ -70,19 +65,18 @@ def lay_out(results: Sequence[Result], anchors: Anchors) -> list[Section]:
     >>> lay_out([], Anchors())
     []
     """
-    return [_section(result, anchors) for result in results]
+    sections = []
+    for result in results:
+        anchor = anchors.take("study", result.study.name)
+        is_paper = result.command.endswith("--scale paper")
+        found = (
+            Entry(one, anchors.take(anchor, one.claim.name), None if is_paper else kept_of(one.id, one.claim))
+            for one in result.findings
+        )
+        sections.append(Section(result, anchor, tuple(found)))
+    return sections
 
 
 def entries(sections: Sequence[Section]) -> Iterator[Entry]:
     """All claims of the page, in its order."""
     return (entry for section in sections for entry in section.entries)
-
-
-def _section(result: Result, anchors: Anchors) -> Section:
-    anchor = anchors.take("study", result.study.name)
-    is_paper = result.command.endswith("--scale paper")
-    found = (
-        Entry(one, anchors.take(anchor, one.claim.name), None if is_paper else kept_of(one.id, one.claim))
-        for one in result.findings
-    )
-    return Section(result, anchor, tuple(found))

@@ -16,9 +16,11 @@ def effect_text(effect: Effect) -> str:
     >>> effect_text(found), control_text(found), seeds_text(found)
     ('0.50 nats [0.33, 0.67]', '0 nats', 'over 5 seeds')
     """
-    ends = effect.interval
-    between = interval(ends, effect.limits, lambda end: _bare(effect, end)) if all(map(isfinite, ends)) else ""
-    return f"{_rounded(effect, effect.effect)} {between}".strip()
+    ends, unit = effect.interval, effect.unit
+    shown = _rounded(effect, effect.effect)
+    if not all(map(isfinite, ends)):
+        return shown
+    return f"{shown} {interval(ends, effect.limits, lambda end: _rounded(effect, end).removesuffix(unit).rstrip())}"
 
 
 def opposite_text(effect: Effect) -> str:
@@ -35,10 +37,6 @@ def control_text(effect: Effect) -> str:
 def seeds_text(effect: Effect) -> str:
     """How many seeds it was measured with."""
     return f"over {effect.seeds} seeds" if effect.seeds > 1 else "with one seed"
-
-
-def _bare(effect: Effect, number: float) -> str:
-    return _rounded(effect, number).removesuffix(f" {effect.unit}").removesuffix("°")
 
 
 def _rounded(effect: Effect, number: float) -> str:

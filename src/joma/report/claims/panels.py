@@ -19,7 +19,7 @@ import numpy as np
 
 from joma.figures.reading import course
 from joma.figures.style import INK
-from joma.report.svg_path import short_path
+from joma.report.svg import short_path
 
 _POINTS = 60
 """As many as a curve of a card's width can show."""
@@ -72,14 +72,12 @@ class Panel:
     @property
     def alt(self) -> str:
         """What is seen, in words."""
-        courses = (f"{line.label[0].upper()}{line.label[1:]} {self._course(line)}." for line in self.lines)
-        return " ".join([f"{self.y} by {self.x}.", *courses])
-
-    def _course(self, line: Line) -> str:
-        """Its ends and its extremes: small turns between them are left out."""
-        turns = sorted({0, line.y.index(min(line.y)), line.y.index(max(line.y)), len(line.y) - 1})
-        at, values = ([given[turn] for turn in turns] for given in (line.x, line.y))
-        return course(at, values, at=self.x, log=self.log_y)
+        text = f"{self.y} by {self.x}."
+        for line in self.lines:  # the ends and the extremes: small turns between them are left out
+            turns = sorted({0, line.y.index(min(line.y)), line.y.index(max(line.y)), len(line.y) - 1})
+            at, values = ([given[turn] for turn in turns] for given in (line.x, line.y))
+            text += f" {line.label[0].upper()}{line.label[1:]} {course(at, values, at=self.x, log=self.log_y)}."
+        return text
 
     def as_json(self) -> dict[str, Any]:
         """As panels.json keeps it."""
@@ -147,8 +145,15 @@ def _svg(panel: Panel) -> str:
     for at, name in y_ticks:
         drawn.append(f'<path d="M{_LEFT} {up(at):.1f}h-4" style="stroke:currentColor"/>')
         drawn.append(_text(_LEFT - 8, up(at) + 5, name, "end"))
-    drawn += [_band(line, across, up) for line in panel.lines if line.low]
-    drawn += [_curve(line, across, up) for line in panel.lines]
+    for line in (line for line in panel.lines if line.low):
+        way = [*zip(line.x, line.high, strict=True), *reversed(list(zip(line.x, line.low, strict=True)))]
+        drawn.append(f'<path d="{_path(way, across, up)}z" style="fill:{line.ink};fill-opacity:0.2;stroke:none"/>')
+    for line in panel.lines:
+        dashes = f";stroke-dasharray:{_DASHES[line.dashes]}" if line.dashes in _DASHES else ""
+        look = f"fill:none;stroke:{line.ink};stroke-width:2.4{dashes}"
+        drawn.append(
+            f'<path class="curve" d="{_path([*zip(line.x, line.y, strict=True)], across, up)}" style="{look}"/>'
+        )
     drawn.append(f'<text x="2" y="14">{escape(panel.y)}</text>')
     drawn.append(_text((WIDTH + _LEFT - _RIGHT) / 2, HEIGHT - 5, panel.x, "middle"))
     return (
@@ -159,17 +164,6 @@ def _svg(panel: Panel) -> str:
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" style="text-anchor:{anchor}">{escape(words)}</text>'
-
-
-def _curve(line: Line, across: Place, up: Place) -> str:
-    dashes = f";stroke-dasharray:{_DASHES[line.dashes]}" if line.dashes in _DASHES else ""
-    path = _path(list(zip(line.x, line.y, strict=True)), across, up)
-    return f'<path class="curve" d="{path}" style="fill:none;stroke:{line.ink};stroke-width:2.4{dashes}"/>'
-
-
-def _band(line: Line, across: Place, up: Place) -> str:
-    way = [*zip(line.x, line.high, strict=True), *reversed(list(zip(line.x, line.low, strict=True)))]
-    return f'<path d="{_path(way, across, up)}z" style="fill:{line.ink};fill-opacity:0.2;stroke:none"/>'
 
 
 def _path(points: Sequence[tuple[float, float]], across: Place, up: Place) -> str:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from joma.claims.contract import Finding
 from joma.claims.text_source import other_text
+from joma.claims.words import show
 from joma.report.claims.layout import Entry, Section
 from joma.report.claims.verdicts import count_claims, count_verdicts, css, mark, notable
 from joma.report.figures import figure
-from joma.report.markup import Anchors, command, duration, rows, value
+from joma.report.markup import Anchors, command, duration, rows
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -72,7 +73,8 @@ def _numbers(entry: Entry) -> str:
         given |= {"Rests on": ", ".join(claim.uses) or None}
     if kept:
         given["At paper scale"] = f"{kept.verdict} ({kept.provenance.machine}): {kept.measured}"
-    return f"<dl>{rows({name: value(one) for name, one in given.items() if one is not None})}</dl>"
+    shown = {name: escape(v) if isinstance(v, str) else show(v) for name, v in given.items() if v is not None}
+    return f"<dl>{rows(shown)}</dl>"
 
 
 def _elsewhere(finding: Finding) -> str:

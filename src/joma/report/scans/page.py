@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from joma.host.files import write_text
 from joma.report.figures import can_draw, figure
 from joma.report.markup import Anchors, command, filled, head, section
+from joma.report.scans import sections
 from joma.report.scans.curves import layers_of, measure_title
-from joma.report.scans.sections import (
-    NO_FIGURES,
-    measure_section,
-    notices,
-    record,
-    shown,
-    summary,
-    table,
-    what_was_read,
-)
 from joma.report.scans.shown import ShownScan
 from joma.scan.curves import Scan, mean_of
 
@@ -30,14 +21,14 @@ def write_scan_page(scan: ShownScan, path: Path) -> Path:
     """Write the page of one scan, whole or not at all."""
     assert scan.found is not None
     anchors = Anchors(*_TAKEN)
-    parts = [measure_section(scan, measure, anchors, "h2") for measure in scan.measures]
+    parts = [sections.measure_section(scan, measure, anchors, "h2") for measure in scan.measures]
     links = {f"measure-{measure.replace('_', '-')}": measure_title(measure) for measure in scan.measures}
-    if about := what_was_read(scan.found):
+    if about := sections.what_was_read(scan.found):
         parts.append(section("read", "What was read", about))
         links["read"] = "What was read"
     title = Path(scan.source).name or scan.source
-    return _write(path, title, links, "\n".join(parts), headline=escape(scan.source),
-                  summary=escape(summary(scan.found)), notices=notices(scan), footer=record(scan))  # fmt: skip
+    above, below = sections.notices(scan), sections.record(scan)
+    return _write(path, title, links, parts, scan.source, sections.summary(scan.found), above, below)
 
 
 def write_comparison(scans: tuple[ShownScan, ShownScan], path: Path, *, made_by: str) -> Path:
@@ -55,19 +46,23 @@ def write_comparison(scans: tuple[ShownScan, ShownScan], path: Path, *, made_by:
     for scan, found, name in zip(scans, (first, second), names, strict=True):
         anchor = anchors.take("scan", name)
         links[anchor] = name
-        about = f"<p>{escape(scan.source)}</p><p>{escape(summary(found))}</p>"
-        once = notices(scan).replace(NO_FIGURES, "")  # that there are no figures stands at the top
-        parts.append(section(anchor, name, about + once + what_was_read(found) + record(scan)))
-    above = ("" if can_draw() else NO_FIGURES) + _only((first, second), names)
+        about = f"<p>{escape(scan.source)}</p><p>{escape(sections.summary(found))}</p>"
+        once = sections.notices(scan).replace(sections.NO_FIGURES, "")  # that there are no figures stands at the top
+        parts.append(section(anchor, name, about + once + sections.what_was_read(found) + sections.record(scan)))
+    above = ("" if can_draw() else sections.NO_FIGURES) + _only((first, second), names)
     both = " and ".join(names)
-    compared = escape(f"Compared: {first.source} and {second.source}.")
-    return _write(path, both, links, "\n".join(parts), headline=escape(both), summary=compared, notices=above,
-                  footer=command(made_by))  # fmt: skip
+    compared = f"Compared: {first.source} and {second.source}."
+    return _write(path, both, links, parts, both, compared, above, command(made_by))
 
 
-def _write(path: Path, title: str, links: Mapping[str, str], main: str, **parts: str) -> Path:
+def _write(
+    path: Path, title: str, links: Mapping[str, str], parts: Sequence[str], headline: str, summary: str, above: str,
+    footer: str
+) -> Path:  # fmt: skip
+    """Headline and summary are text, the rest is HTML."""
     contents = "\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links.items())
-    text = filled("scan.html", head=head(f"joma scan: {title}"), contents=contents, main=main, **parts)
+    given = {"headline": escape(headline), "summary": escape(summary), "notices": above, "footer": footer}
+    text = filled("scan.html", head=head(f"joma scan: {title}"), contents=contents, main="\n".join(parts), **given)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
@@ -78,9 +73,10 @@ def _ends(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
     rows = []
     for name in [name for name in scans[0].curves if name in scans[1].curves]:
         one, other = (float(mean_of(layers_of(scan.curves[name])[1], axis=1)[-1]) for scan in scans)
-        rows.append([escape(name), *map(shown, (one, other, other - one))])
+        rows.append([escape(name), *map(sections.shown, (one, other, other - one))])
     steps = (f"{name}, step {scan.steps[-1]:,}" for name, scan in zip(names, scans, strict=True))
-    return table("Where they end", ["mean over layers", *steps, f"{names[1]} − {names[0]}"], rows) if rows else ""
+    top = ["mean over layers", *steps, f"{names[1]} − {names[0]}"]
+    return sections.table("Where they end", top, rows) if rows else ""
 
 
 def _only(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:

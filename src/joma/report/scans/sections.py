@@ -156,15 +156,15 @@ def _by_layer(scan: Scan, curve: Curve) -> str:
     first, last = (f"{scan.axis} {scan.steps[at]:,}" for at in (0, -1))
     if len(scan.steps) == 1:
         return table(title, ["layer", first], [[escape(n), shown(v)] for n, v in zip(labels, values[0], strict=True)])
-    rows = []
-    for label, column in zip(labels, values.T, strict=True):
-        ends = [_at(scan, column, find) for find in (np.nanargmin, np.nanargmax)]
-        rows.append([escape(label), shown(column[0]), shown(column[-1]), *ends])
+
+    def at(column: np.ndarray, find: Callable[[np.ndarray], Any]) -> str:
+        if not np.isfinite(column).any():
+            return NOTHING
+        place = int(find(column))
+        return f'{shown(column[place])} <span class="at">at {scan.steps[place]:,}</span>'
+
+    rows = [
+        [escape(label), shown(column[0]), shown(column[-1]), at(column, np.nanargmin), at(column, np.nanargmax)]
+        for label, column in zip(labels, values.T, strict=True)
+    ]
     return table(title, ["layer", first, last, "lowest", "highest"], rows)
-
-
-def _at(scan: Scan, column: np.ndarray, find: Callable[[np.ndarray], Any]) -> str:
-    if not np.isfinite(column).any():
-        return NOTHING
-    place = int(find(column))
-    return f'{shown(column[place])} <span class="at">at {scan.steps[place]:,}</span>'
