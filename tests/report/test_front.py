@@ -20,11 +20,10 @@ from joma.report.claims.cards import CARDS, cards
 from joma.report.claims.front import headline, holding, surprises
 from joma.report.claims.kept import KeptFinding
 from joma.report.claims.layout import Entry, Section, lay_out
-from joma.report.claims.numbers import control_text, effect_text, opposite_text
 from joma.report.claims.panels import kept_panels
 from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.claims.study import study_section
-from joma.report.claims.verdict_table import disagreement, verdict_table
+from joma.report.claims.verdicts import disagreement, effect_texts, verdict_table
 from joma.report.markup import Anchors
 from joma.studies import load
 from joma.studies.stored import result_of
@@ -291,12 +290,12 @@ def test_numbers_are_rounded_to_what_their_interval_tells(
     effect: float, interval: tuple[float, float], control: float, unit: str, said: tuple[str, str]
 ) -> None:
     found = Effect(effect, interval, control, (control, control), 3, 0.05, unit=unit)
-    assert (effect_text(found), control_text(found)) == said
+    assert (effect_texts(found)["effect"], effect_texts(found)["control"]) == said
 
 
 def test_an_effect_the_other_way_round() -> None:
     found = Effect(-0.2026, (-0.296, -0.1092), -0.05, (-0.05, -0.05), 6, 0.05, unit="nats")
-    assert opposite_text(found) == "0.20 nats [0.11, 0.30]"
+    assert effect_texts(found)["opposite"] == "0.20 nats [0.11, 0.30]"
 
 
 def test_a_page_of_one_study_opens_with_it(results: list[Result], tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from joma.claims.ledger import findings_json
 from joma.report.page import write_report
 from joma.report.scans.page import write_comparison, write_scan_page
 from joma.report.scans.shown import ShownScan, read_scan, scan_runs, show_scan
 
 __all__ = [
     "ShownScan",
-    "findings_json",
     "read_scan",
     "scan_runs",
     "show_scan",

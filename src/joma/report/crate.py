@@ -49,53 +49,51 @@ def metadata(result: Result) -> dict[str, Any]:
         raise RunError(f"{result.study.name} was not run, so that there is nothing to describe")
     with Run.open(result.run) as run:
         created, machine, versions = run.created, run.machine, run.versions
-    record = result.run.name
-    described = {
-        record: f"Record of the study {result.study.name}: configuration, machine, named arrays over steps",
-        "findings.json": "Findings: every claim with its verdict and the numbers that it follows from",
-        **{f"figures/{picture.name}.svg": picture.caption for picture in result.pictures},
-    }
     files = [
-        _entity(name, "File", description=text, encodingFormat=_TYPES[Path(name).suffix])
-        for name, text in described.items()
+        _file(
+            result.run.name, f"Record of the study {result.study.name}: configuration, machine, named arrays over steps"
+        ),
+        _file("findings.json", "Findings: every claim with its verdict and the numbers that it follows from"),
+        *(_file(f"figures/{picture.name}.svg", picture.caption) for picture in result.pictures),
     ]
-    parts = [{"@id": name} for name in described]
-    graph = [
-        _entity("ro-crate-metadata.json", "CreativeWork", conformsTo={"@id": _PROFILE}, about={"@id": "./"}),
-        _entity(
-            "./",
-            "Dataset",
-            name=result.study.title,
-            description=result.study.about or result.study.title,
-            datePublished=created,
-            license={"@id": _LICENSE},
-            hasPart=parts,
-            mentions=[{"@id": "#run"}],
-        ),
-        *files,
-        _entity(
-            "#run",
-            "CreateAction",
-            name=result.command,
-            instrument={"@id": "#joma"},
-            startTime=created,
-            description=", ".join(str(part) for part in machine.values() if part is not None),
-            result=parts,
-        ),
-        _entity(
-            "#joma",
-            "SoftwareApplication",
-            name="joma",
-            version=str(versions.get("joma", joma.__version__)),
-            softwareRequirements=", ".join(f"{name} {number}" for name, number in versions.items() if number),
-        ),
-        _entity(_LICENSE, "CreativeWork", name="Apache License 2.0"),
-    ]
-    return {"@context": _CONTEXT, "@graph": graph}
+    software = {
+        "@id": "#joma",
+        "@type": "SoftwareApplication",
+        "name": "joma",
+        "version": str(versions.get("joma", joma.__version__)),
+        "softwareRequirements": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
+    }
+    action = {
+        "@id": "#run",
+        "@type": "CreateAction",
+        "name": result.command,
+        "instrument": {"@id": "#joma"},
+        "startTime": created,
+        "description": ", ".join(str(part) for part in machine.values() if part is not None),
+        "result": [{"@id": file["@id"]} for file in files],
+    }
+    descriptor = {
+        "@id": "ro-crate-metadata.json",
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": _PROFILE},
+        "about": {"@id": "./"},
+    }
+    root = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": result.study.title,
+        "description": result.study.about or result.study.title,
+        "datePublished": created,
+        "license": {"@id": _LICENSE},
+        "hasPart": [{"@id": file["@id"]} for file in files],
+        "mentions": [{"@id": "#run"}],
+    }
+    license_ = {"@id": _LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"}
+    return {"@context": _CONTEXT, "@graph": [descriptor, root, *files, action, software, license_]}
 
 
-def _entity(id: str, kind: str, **properties: Any) -> dict[str, Any]:
-    return {"@id": id, "@type": kind, **properties}
+def _file(name: str, description: str) -> dict[str, Any]:
+    return {"@id": name, "@type": "File", "description": description, "encodingFormat": _TYPES[Path(name).suffix]}
 
 
 def _standalone(svg: str) -> str:

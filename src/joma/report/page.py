@@ -31,7 +31,13 @@ from joma.runs import Run, RunError
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
-_PARTS = dict(findings="Findings", studies="Studies", scans="Scans", claims="Claims", repeat="Repeat and cite")
+_PARTS = {
+    "findings": "Findings",
+    "studies": "Studies",
+    "scans": "Scans",
+    "claims": "Claims",
+    "repeat": "Repeat and cite",
+}
 """Parts of the page by their anchor, as the contents call them."""
 _IDS = ("top", "answers", "theme", "search", "shown", "clear")
 """Further ids that the template has."""
@@ -84,7 +90,7 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         **parts,
         head=head("joma: claims and verdicts"),
         contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
-        headline=front.title(sections),
+        headline=" ".join(f"<span>{escape(line)}</span>" for line in front.headline(list(entries(sections)))),
         summary=front.summary(sections, scale),
         troubles=front.troubles(sections) + ("" if drawn else no_figures("finished runs are only drawn, not run.")),
         answers=front.answers(sections),

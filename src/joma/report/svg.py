@@ -91,9 +91,7 @@ def _parse(svg: str) -> _Node | None:
 
 
 def _shorten(node: _Node) -> None:
-    given = node.given
-    for name in [name for name in given if name.startswith("xmlns") or name == "version"]:
-        del given[name]
+    given = {name: v for name, v in node.given.items() if not name.startswith("xmlns") and name != "version"}
     if "xlink:href" in given:
         given["href"] = given.pop("xlink:href")
     if "transform" in given:
@@ -110,8 +108,8 @@ def _shorten(node: _Node) -> None:
 
 @cache
 def _short_style(style: str, *, of_text: bool) -> str:
-    parts = dict(part.strip().split(":", 1) for part in style.split(";") if ":" in part)
-    kept = {name.strip(): value.strip() for name, value in parts.items()}
+    parts = (part.split(":", 1) for part in style.split(";") if ":" in part)
+    kept = {name.strip(): value.strip() for name, value in parts}
     if of_text:
         kept = {name: value for name, value in kept.items() if _OF_THE_PAGE.get(name) != value}
         if kept.get("font-family", "").startswith("'DejaVu Sans'"):
@@ -138,7 +136,13 @@ def _prune(node: _Node) -> None:
 
 def _gather(node: _Node, names: Iterator[str]) -> None:
     """Uses of one shape in one style, with nothing but text between them, become one line of markers."""
-    for run in _runs(node):
+    runs: list[list[_Node]] = [[]]
+    for one in node.inside:
+        if isinstance(one, _Node) and one.tag == "use":
+            runs[-1].append(one)
+        elif not (isinstance(one, _Node) and one.tag in ("text", "defs")):
+            runs.append([])
+    for run in runs:
         groups: dict[tuple[str, str], list[_Node]] = {}
         for use in run:
             groups.setdefault((use.given.get("href", ""), use.given.get("style", "")), []).append(use)
@@ -148,16 +152,6 @@ def _gather(node: _Node, names: Iterator[str]) -> None:
     for one in node.inside:
         if isinstance(one, _Node):
             _gather(one, names)
-
-
-def _runs(node: _Node) -> list[list[_Node]]:
-    runs: list[list[_Node]] = [[]]
-    for one in node.inside:
-        if isinstance(one, _Node) and one.tag == "use":
-            runs[-1].append(one)
-        elif not (isinstance(one, _Node) and one.tag in ("text", "defs")):
-            runs.append([])
-    return runs
 
 
 def _mark(parent: _Node, uses: list[_Node], href: str, style: str, name: str) -> None:
@@ -187,12 +181,9 @@ def _references(root: _Node) -> set[str]:
 def _drop_unused(root: _Node) -> None:
     """Shapes in <defs> that nothing refers to any more, and empty <defs>."""
     used = _references(root)
-    for node in root.nodes():
-        node.inside = [
-            one
-            for one in node.inside
-            if isinstance(one, str) or node.tag != "defs" or used & {each.given.get("id", "") for each in one.nodes()}
-        ]
+    for node in (node for node in root.nodes() if node.tag == "defs"):
+        shapes = [one for one in node.inside if isinstance(one, _Node)]
+        node.inside = [one for one in shapes if used & {each.given.get("id", "") for each in one.nodes()}]
     for node in root.nodes():
         node.inside = [one for one in node.inside if isinstance(one, str) or one.tag != "defs" or one.inside]
 

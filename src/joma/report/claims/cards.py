@@ -13,10 +13,9 @@ from html import escape
 from joma.claims.contract import Verdict
 from joma.report.claims.front import PAPER, strongest, theorems
 from joma.report.claims.layout import Entry, Section
-from joma.report.claims.numbers import control_text, effect_text, seeds_text
 from joma.report.claims.panels import kept_panels, panel_html
 from joma.report.claims.questions import DRAWN_FOR_THEOREMS, QUESTIONS, SHOWN_FOR_THEOREMS, THEOREMS, Question
-from joma.report.claims.verdicts import TEXT, css, notable
+from joma.report.claims.verdicts import TEXT, css, effect_texts, notable
 from joma.report.figures import is_readable, picture_html
 from joma.report.markup import Anchors
 from joma.runs import Run, RunError
@@ -74,8 +73,7 @@ def _asked(question: Question, entry: Entry, section: Section) -> Card:
     if main is None or not entry.at_paper_scale:
         numbers = f"In this run: {entry.best.brief}."
     else:
-        effect = f"At paper scale {question.number} {effect_text(main)} {seeds_text(main)}"
-        numbers = f"{effect}; {question.control} {control_text(main)}."
+        numbers = f"At paper scale {question.text.format(**effect_texts(main))}"
     return _card(question.asks, TEXT[entry.verdict].answer, numbers, entry, section)
 
 

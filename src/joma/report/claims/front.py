@@ -1,7 +1,4 @@
-"""The first screen: the headline, and the answers to four questions of someone who has never heard of joma.
-
-All sentences are made from findings, and all numbers are counted.
-"""
+"""The first screen: a headline counted from the findings, and the answers to four questions of a newcomer."""
 
 from __future__ import annotations
 
@@ -12,20 +9,14 @@ from html import escape
 from joma.claims.contract import Verdict
 from joma.claims.words import show, worst
 from joma.report.claims.layout import Entry, Section, entries
-from joma.report.claims.numbers import control_text, effect_text, opposite_text
 from joma.report.claims.questions import HEADLINES, SURPRISES, THEORY, Sentence
-from joma.report.claims.verdicts import TEXT, count_claims, count_verdicts, notable, verdict_bar
+from joma.report.claims.verdicts import TEXT, count_claims, count_verdicts, effect_texts, notable, verdict_bar
 from joma.report.markup import command, duration
 
 _HOLDING: tuple[Verdict, ...] = ("holds", "holds as corrected")
 _SURPRISES = 3
 PAPER, HERE = "paper scale", "this run"
 _WHERE = {"": "", PAPER: " at paper scale", HERE: " in this run"}
-
-
-def title(sections: Sequence[Section]) -> str:
-    """The headline, a line per sentence."""
-    return " ".join(f"<span>{escape(sentence)}</span>" for sentence in headline(list(entries(sections))))
 
 
 def summary(sections: Sequence[Section], scale: str) -> str:
@@ -137,7 +128,7 @@ def fill(sentence: Sentence, claims: Iterable[Entry]) -> str | None:
         return None
     numbers = {"scale": " at paper scale" if entry.at_paper_scale else ""}
     if main:
-        numbers |= {"effect": effect_text(main), "opposite": opposite_text(main), "control": control_text(main)}
+        numbers |= effect_texts(main)
     elif printed:
         test = worst(printed)
         numbers |= {"printed": show(test.value, test.unit)}

@@ -81,8 +81,7 @@ class Panel:
 
     def as_json(self) -> dict[str, Any]:
         """As panels.json keeps it."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return dict(json.loads(json.dumps(asdict(self))))
 
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> Panel:

@@ -19,7 +19,7 @@ THEORY = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question that one claim answers. `number` and `control` introduce what paper scale measured and its control.
+    """A question that one claim answers. {effect}, {seeds} and {control} stand for what paper scale measured.
 
     >>> QUESTIONS[0].claim
     'fig6/fig6-one-layer'
@@ -27,8 +27,7 @@ class Question:
 
     asks: str
     claim: str
-    number: str
-    control: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -48,32 +47,28 @@ QUESTIONS = (
     Question(
         "Does attention drop and then come back?",
         "fig6/fig6-one-layer",
-        "attention entropy comes back by",
-        "no rebound would be",
+        "attention entropy comes back by {effect} {seeds}; no rebound would be {control}.",
     ),
     Question(
         "Does the rebound need the nonlinearity?",
         "nonlinearity/rebound-needs-nonlinearity",
-        "with ReLU it comes back by",
-        "with a linear MLP by",
+        "with ReLU it comes back by {effect} {seeds}; with a linear MLP by {control}.",
     ),
     Question(
         "Do higher layers come back by their own attention?",
         "rebound-cause/own-qk-higher-layers",
-        "in the second of two layers own queries and keys change entropy by",
-        "all weights below it by",
+        "in the second of two layers own queries and keys change entropy by {effect} {seeds}; "
+        "all weights below it by {control}.",
     ),
     Question(
         "Can the theory foretell attention?",
         "forecast/theorem-1-foretells",
-        "the skill of Theorem 1 over “no change” is",
-        "that of earlier runs is",
+        "the skill of Theorem 1 over “no change” is {effect} {seeds}; that of earlier runs is {control}.",
     ),
     Question(
         "Do neurons learn the hidden tree?",
         "table1/lowest-latents-align",
-        "a latent correlates with its best neuron by",
-        "before training by",
+        "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}.",
     ),
 )
 THEOREMS = "Are the theorems right as printed?"

@@ -118,26 +118,24 @@ def _outcome(section: Section, picture: str) -> str:
     chosen = sorted(section.entries, key=lambda one: notable(one.verdict))[:NOTABLE]
     differ = picture and any(entry.at_paper_scale for entry in chosen)
     note = '<p class="at">These are verdicts of paper scale. The figures show this run.</p>' if differ else ""
-    items = f'<div class="came-out"><ul class="notable">{"".join(map(_notable, chosen))}</ul>{note}</div>'
-    return f'<div class="outcome">{items}{picture}</div>'
-
-
-def _notable(entry: Entry) -> str:
-    """Verdict, claim and the numbers that decide."""
-    scale = " at paper scale" if entry.at_paper_scale else ""
-    claim = f'<a href="#{entry.anchor}">{escape(entry.finding.claim.says)}</a>'
-    brief = f'<span class="brief">{escape(entry.best.brief)}</span>'
-    return f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}<span class="at">{scale}</span> {claim} {brief}</li>'
+    items = ""
+    for entry in chosen:  # verdict, claim and the numbers that decide
+        at = f'<span class="at">{" at paper scale" if entry.at_paper_scale else ""}</span>'
+        claim = f'<a href="#{entry.anchor}">{escape(entry.finding.claim.says)}</a>'
+        brief = f'<span class="brief">{escape(entry.best.brief)}</span>'
+        items += f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}{at} {claim} {brief}</li>'
+    return f'<div class="outcome"><div class="came-out"><ul class="notable">{items}</ul>{note}</div>{picture}</div>'
 
 
 def _commands(section: Section) -> str:
     result = section.result
     elsewhere = sorted({run for entry in section.entries if (run := _elsewhere(entry.finding))})
-    if result.run is None and elsewhere:
-        return "\n".join(['<h3 class="small">Run it</h3>', *map(command, elsewhere)])
-    parts = [f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>', command(result.command)]
+    parts = []
+    if result.run or not elsewhere:
+        parts = [f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>', command(result.command)]
     if elsewhere:
-        parts += ['<h3 class="small">Run what was not run</h3>', *map(command, elsewhere)]
+        title = "Run what was not run" if parts else "Run it"
+        parts += [f'<h3 class="small">{title}</h3>', *map(command, elsewhere)]
     return "\n".join(parts)
 
 

@@ -1,13 +1,16 @@
-"""How the page shows verdicts: a sign and words for each, counts of them, and a table of all studies."""
+"""How the page shows verdicts (signs, words, counts, a table of all studies) and the effects that decide them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from math import isfinite, log10
 
 from joma.claims.contract import VERDICTS, Verdict
+from joma.claims.evidence import Effect
+from joma.claims.words import interval, show
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.markup import NOTHING, duration
 
@@ -197,3 +200,37 @@ def _row(section: Section, here: str, *, paper: bool) -> str:
     time = NOTHING if result.run is None else duration(result.seconds) + cached
     cells.append(f'<td class="time" data-label="Time">{time}</td>')
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def effect_texts(effect: Effect) -> dict[str, str]:
+    """The numbers of an effect for a sentence. opposite: the other way round, where a claim expects less of something.
+
+    >>> list(effect_texts(Effect(0.4999, (0.3344, 0.6655), 0.0, (0.0, 0.0), 5, 0.05, unit="nats")).values())
+    ['0.50 nats [0.33, 0.67]', '-0.50 nats [-0.67, -0.33]', '0 nats', 'over 5 seeds']
+    """
+    low, high = effect.interval
+    opposite = replace(effect, effect=-effect.effect, interval=(-high, -low), what="")  # without a name, no limits
+    return {
+        "effect": _with_interval(effect),
+        "opposite": _with_interval(opposite),
+        "control": _rounded(effect, effect.control_effect),
+        "seeds": f"over {effect.seeds} seeds" if effect.seeds > 1 else "with one seed",
+    }
+
+
+def _with_interval(effect: Effect) -> str:
+    shown, ends = _rounded(effect, effect.effect), effect.interval
+    if not all(map(isfinite, ends)):
+        return shown
+    bare = interval(ends, effect.limits, lambda end: _rounded(effect, end).removesuffix(effect.unit).rstrip())
+    return f"{shown} {bare}"
+
+
+def _rounded(effect: Effect, number: float) -> str:
+    width = 2 * effect.half_width
+    scale = 100 if effect.unit == "%" else 1
+    if not isfinite(number) or not isfinite(width) or not width > 0 or scale * abs(effect.effect) < 0.01:
+        return show(number, effect.unit)
+    decimals = min(max(round(1.3 - log10(scale * width)), 0), 3)
+    shown = f"{scale * number:.{decimals}f}" if number else "0"
+    return f"{shown}°" if effect.unit == "°" else f"{shown} {effect.unit}".rstrip()

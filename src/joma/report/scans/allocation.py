@@ -36,10 +36,8 @@ _BEFORE = 3  # columns before those of the groups: change, error, since
 def allocation_pictures(scan: Scan, curves: Sequence[Curve]) -> tuple[Picture, ...]:
     """Parts added up over the steps, for a few layers and the loss; then all layers, on the way down and back."""
     by_name = {curve.group: curve for curve in curves}
-    found = [_over_steps(scan, by_name)]
-    if "entropy" in by_name:
-        found.append(_ways(by_name["entropy"]))
-    return tuple(found)
+    parts = _over_steps(scan, by_name)
+    return (parts, _ways(by_name["entropy"])) if "entropy" in by_name else (parts,)
 
 
 def _over_steps(scan: Scan, curves: dict[str | None, Curve]) -> Picture:

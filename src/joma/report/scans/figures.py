@@ -88,7 +88,10 @@ def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
 
 def _changes(scan: Scan, curves: Sequence[Curve]) -> Picture:
     """Where and when layers moved, which curves at different levels hide."""
-    panels = [_since_the_first(_panel(scan, curve)) for curve in curves if len(layers_of(curve)[0]) > 1]
+    panels = []
+    for panel in (_panel(scan, curve) for curve in curves if len(layers_of(curve)[0]) > 1):
+        first = panel.values[np.isfinite(panel.values).argmax(axis=0), np.arange(panel.values.shape[1])]
+        panels.append(replace(panel, values=panel.values - first, reference=None))
     moves = {panel.title: _moves(panel) for panel in panels}
     alt = "One heat map per group, checkpoints to the right, layers upwards: change since the first checkpoint. "
     alt += " ".join(f"{title}: {moved}." for title, moved in moves.items())
@@ -141,13 +144,6 @@ def _line(curve: Curve, name: str, step: int) -> tuple[str, list[str], np.ndarra
     """Of one checkpoint: a name, the layers and their numbers."""
     labels, values = layers_of(curve)
     return name, _numbers(labels), values[step]
-
-
-def _since_the_first(panel: drawn.Panel) -> drawn.Panel:
-    """The change of each layer since its first number."""
-    there = np.isfinite(panel.values)
-    first = panel.values[there.argmax(axis=0), np.arange(panel.values.shape[1])]
-    return replace(panel, values=panel.values - first, reference=None)
 
 
 def _uniform(scan: Scan, curve: Curve) -> tuple[str, float] | None:
