@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import DEFAULT_OUT
 from joma.cli.wrapping import columns, hanging
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from joma.claims.finding import Finding
     from joma.report.claims.kept import KeptFinding
 
-_OUT = Path("joma-out")
 _COPIED = ("repeat", "record")
 """Lines with a command or a path stay whole, so that they can be copied."""
 _EPILOG = """\
@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
     )
     place = show.add_mutually_exclusive_group()
     place.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {_OUT})"
+        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {DEFAULT_OUT})"
     )
     place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
     show.add_argument("--json", action="store_true", help="print it as JSON")
@@ -59,7 +59,7 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
     if claim and wanted not in claims:
         hint = did_you_mean(wanted, claims, f"`joma show {study.name}` lists its claims")
         raise BadInput(f"{study.name} has no claim called {claim!r}; {hint}")
-    found = _kept(claims) if options.scale else _stored(study.name, options.out or _OUT)
+    found = _kept(claims) if options.scale else _stored(study.name, options.out or DEFAULT_OUT)
     if claim and wanted not in found:
         raise BadInput(_missing(wanted, claims, options))
     shown = {id: found.get(id) for id in ([wanted] if claim else claims)}
@@ -101,7 +101,7 @@ def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespa
     out = f" --out {shlex.quote(str(options.out))}" if options.out else ""
     kept = _kept({wanted: claims[wanted]} if of_claim else claims)
     there = f"; `joma show {wanted} --scale paper` needs no run" if kept else ""
-    return f"{options.out or _OUT} has {what}; `joma verify {study}{out}` makes {'it' if of_claim else 'them'}{there}"
+    return f"{options.out or DEFAULT_OUT} has {what}; `joma verify {study}{out}` makes {'it' if of_claim else 'them'}{there}"
 
 
 def _head(found: Finding | KeptFinding) -> str:

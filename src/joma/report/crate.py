@@ -49,10 +49,9 @@ def metadata(result: Result) -> dict[str, Any]:
         raise RunError(f"{result.study.name} was not run, so that there is nothing to describe")
     with Run.open(result.run) as run:
         created, machine, versions = run.created, run.machine, run.versions
+    record = result.run.name
     files = [
-        _file(
-            result.run.name, f"Record of the study {result.study.name}: configuration, machine, named arrays over steps"
-        ),
+        _file(record, f"Record of the study {result.study.name}: configuration, machine, named arrays over steps"),
         _file("findings.json", "Findings: every claim with its verdict and the numbers that it follows from"),
         *(_file(f"figures/{picture.name}.svg", picture.caption) for picture in result.pictures),
     ]

@@ -2,8 +2,7 @@
 
 Of a typical figure one part in four is what a reader sees. Names that nothing refers to, groups without a meaning,
 metadata, six decimals of a point, a list of ten fonts at every text, and points of a curve that lie on its line within
-less than a pixel all go. Markers that repeat become one line with an SVG <marker>, which is drawn alike. Paths are
-written in as few characters as a screen can show: tenths of a point, relative, straight parts once.
+less than a pixel all go. Markers that repeat become one line with an SVG <marker>. Paths are relative, in tenths.
 """
 
 from __future__ import annotations

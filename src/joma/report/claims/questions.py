@@ -74,7 +74,7 @@ QUESTIONS = (
 THEOREMS = "Are the theorems right as printed?"
 """Answered by all mathematical claims of the page together."""
 DRAWN_FOR_THEOREMS = ("thm2", "thm1-rates", "thm1")
-"""Studies that have a printed form beside its correction, the best one first."""
+"""Studies that have a printed form and its correction, the best one first."""
 SHOWN_FOR_THEOREMS = "thm2/erf-invariant"
 """The claim whose printed and corrected form are drawn."""
 
