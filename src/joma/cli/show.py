@@ -41,9 +41,8 @@ def add_parser(commands: Any) -> None:
         "id", metavar="ID", help="STUDY/CLAIM as in `joma list -v`, or a STUDY to list all of its claims with verdicts"
     )
     place = show.add_mutually_exclusive_group()
-    place.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {DEFAULT_OUT})"
-    )
+    where = f"folder that `joma verify` wrote, or kept records (default: {DEFAULT_OUT})"
+    place.add_argument("--out", type=Path, metavar="DIR", help=where)
     place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
     show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(call=_show)
@@ -101,7 +100,8 @@ def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespa
     out = f" --out {shlex.quote(str(options.out))}" if options.out else ""
     kept = _kept({wanted: claims[wanted]} if of_claim else claims)
     there = f"; `joma show {wanted} --scale paper` needs no run" if kept else ""
-    return f"{options.out or DEFAULT_OUT} has {what}; `joma verify {study}{out}` makes {'it' if of_claim else 'them'}{there}"
+    made = f"`joma verify {study}{out}` makes {'it' if of_claim else 'them'}"
+    return f"{options.out or DEFAULT_OUT} has {what}; {made}{there}"
 
 
 def _head(found: Finding | KeptFinding) -> str:
