@@ -58,9 +58,7 @@ def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit
     shutil.copy(RECORDS / "keep.py", results)
     monkeypatch.setattr("sys.argv", ["keep.py", str(run)])
     runpy.run_path(str(results / "keep.py"), run_name="__main__")
-    old, new = (
-        json.loads((root / KEPT / "panels.json").read_text("utf-8")) for root in (ROOT, tmp_path)
-    )
+    old, new = (json.loads((root / KEPT / "panels.json").read_text("utf-8")) for root in (ROOT, tmp_path))
     assert new == old
     old, new = (
         json.loads((root / "results/nonlinearity/findings.json").read_text("utf-8")) for root in (ROOT, tmp_path)
@@ -68,6 +66,4 @@ def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit
     assert new["commit"] == old["commit"]
     assert {one["provenance"]["commit"] for one in new["findings"]} == {old["commit"]}
     kept = json.loads((report / "kept.json").read_text("utf-8"))
-    assert list(kept["findings"]) == list(
-        json.loads((ROOT / KEPT / "kept.json").read_text("utf-8"))["findings"]
-    )
+    assert list(kept["findings"]) == list(json.loads((ROOT / KEPT / "kept.json").read_text("utf-8"))["findings"])
