@@ -134,9 +134,9 @@ def test_every_claim_of_the_editors_choice_exists_and_fits_its_sentence() -> Non
         study, _, name = one.claim.partition("/")
         claim = next((claim for claim in load(study).claims if claim.name == name), None)
         assert claim is not None, one.claim
-        sentence = getattr(one, "text", "{effect}")
+        sentence = one.text
         assert claim.empirical == ("{printed}" not in sentence), one.claim
-        sentence.format(effect="", opposite="", control="", printed="", scale="")
+        sentence.format(effect="", opposite="", control="", seeds="", printed="", scale="")
 
 
 @pytest.fixture
