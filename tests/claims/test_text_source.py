@@ -14,8 +14,8 @@ from joma.claims.finding import Finding, Provenance
 from joma.claims.text_source import other_text, remember_source, source_of
 from joma.cli import show
 from joma.data.python_source import REFERENCE, source_release
-from joma.report.claim import claim as claim_html
-from joma.report.layout import Entry
+from joma.report.claims.layout import Entry
+from joma.report.claims.study import claim_html
 from joma.runs import Run
 from joma.studies import load
 
@@ -36,7 +36,7 @@ def finding(sha256):
 
 
 def shown(found):
-    return show.text(found.id, found.claim, found)
+    return show.text(found)
 
 
 def test_a_run_without_such_a_text_has_no_hash(run):

@@ -29,7 +29,7 @@ from joma.cli.options import parse
 from joma.cli.terminal import _paper
 from joma.data.errors import CorpusError
 from joma.host.progress import ProgressLines
-from joma.report.kept import kept
+from joma.report.claims.kept import kept
 from joma.runs import Run, export
 from joma.runs.errors import sqlite_errors_explained
 from joma.scale import local
@@ -325,7 +325,7 @@ def test_a_bracket_in_a_reason_is_printed_as_it_is(with_toy, tmp_path, capsys, b
 def test_a_verdict_at_paper_scale_that_differs_stands_beside_the_quick_one():
     name, claim = "shallow-first/weights-first", studies.load("shallow-first").claims
     (claim,) = [one for one in claim if one.name == "weights-first"]
-    assert kept()[name].verdict == "holds as corrected"
+    assert kept()[name]["verdict"] == "holds as corrected"
     quick = replace(not_run(claim, "more", "too small", "joma verify"), study="shallow-first")
     assert _paper(quick) == "At paper scale: holds as corrected"
     assert _paper(replace(quick, study="elsewhere")) == ""

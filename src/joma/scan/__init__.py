@@ -2,13 +2,11 @@
 
 from joma.scan.curves import Curve, Scan
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
-from joma.scan.measures import MEASURES
 from joma.scan.plan import Plan, plan
 from joma.scan.sources.series import Series, open_series
 from joma.scan.sweep import sweep
 
 __all__ = [
-    "MEASURES",
     "CheckpointError",
     "Curve",
     "Fault",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from joma.host.errors import BadInput
 from joma.host.words import counted
+from joma.measure.registry import WeightMeasure
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
 from joma.scan.integrity import check_matrix
-from joma.scan.measures import Measure, WeightMeasure
+from joma.scan.measures import Measure
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder

@@ -13,11 +13,12 @@ from torch import Tensor
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
 from joma.host.words import brief
+from joma.measure.registry import WeightMeasure
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.checkpoint import Place
 from joma.scan.errors import CheckpointError
 from joma.scan.looks import Wanted, agreed
-from joma.scan.measures import Measure, ModelMeasure, PairMeasure, WeightMeasure, chosen
+from joma.scan.measures import Measure, ModelMeasure, PairMeasure, chosen
 from joma.scan.names.architecture import EMBEDDING
 from joma.scan.running import config_of
 from joma.scan.sources.series import Series

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from joma.host.threads import cores, limited
+from joma.measure.registry import WeightMeasure
 from joma.scan.checkpoint import Checkpoint, Place
 from joma.scan.curves import measure_of
 from joma.scan.errors import CheckpointError, Fault, Unmeasurable
 from joma.scan.integrity import check_finite, check_matrix, checksum, sketch
 from joma.scan.looks import fault_of
-from joma.scan.measures import WeightMeasure
 from joma.scan.plan import Plan
 from joma.scan.running import Between, statistics
 

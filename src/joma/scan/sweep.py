@@ -18,13 +18,13 @@ from torch import Tensor
 
 from joma.host.errors import BadInput
 from joma.host.threads import cores, limited
+from joma.measure.registry import WeightMeasure
 from joma.runs import Dims, Run
 from joma.scan.checkpoint import Place
 from joma.scan.curves import Curve, Scan, mean_of
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.gate import at_steps, prints, suspected, untrained
 from joma.scan.looks import fault_of
-from joma.scan.measures import WeightMeasure
 from joma.scan.names.rows import layers, rows_of
 from joma.scan.pairs import Chain, pair_curves, sweep_pairs
 from joma.scan.plan import Plan

@@ -1,4 +1,4 @@
-"""Words for what a scan measured, and its numbers layer by layer."""
+"""What a page says of the curves of a scan: their titles, their numbers layer by layer, and a level to compare with."""
 
 from __future__ import annotations
 
@@ -7,44 +7,8 @@ from math import lgamma
 
 import numpy as np
 
+from joma.measure.registry import MEASURES, axis_of
 from joma.scan.curves import Curve, Scan, mean_of
-
-UNITS = {
-    "stable_rank": "stable rank",
-    "spectral_norm": "spectral norm",
-    "entropy": "attention entropy (nats)",
-    "alpha": "power-law exponent α",
-    "sparsity": "attention sparsity",
-    "allocation": "change of attention entropy by parameters",
-}
-"""What an axis is called."""
-GROUPS = {
-    ("sparsity", "top_tenth"): "mass on the top 10 % of keys",
-    ("sparsity", "top_16"): "mass on the top 16 keys",
-    ("sparsity", "first_key"): "mass on the first key",
-    ("sparsity", "first_4"): "mass on the first 4 keys",
-    ("sparsity", "near_zero"): "keys below 1 % of the largest",
-    ("sparsity", "effective_share"): "effective keys / keys seen",
-    ("allocation", "entropy"): "change of entropy (nats)",
-    ("allocation", "loss"): "change of the loss (nats)",
-}
-"""What a curve is called whose group says which number of the running model it is."""
-MEANINGS = {
-    "stable_rank": "The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
-    "everything, at most the smaller side.",
-    "spectral_norm": "The largest singular value of a matrix.",
-    "coherence": "The mean absolute cosine between two rows of the token embedding: 0 if all are orthogonal, 1 if all "
-    "point one way.",
-    "entropy": "The mean entropy of an attention row on the text, in nats: 0 if a token attends to one other alone.",
-    "sparsity": "Means over queries on the text. Mass: how much attention goes to the keys with the largest "
-    "probability, or to the first keys. Keys below 1 % of the largest: their share of the keys seen, H2O's sparsity. "
-    "Effective keys: e^entropy.",
-    "allocation": "Between neighbouring checkpoints, how much of the change of each layer's mean attention entropy, "
-    "and of the loss, came through each group of parameters, along the straight way between the two. The parts sum to "
-    "the change up to the closing error.",
-    "alpha": "The exponent of a power law fitted to the largest squared singular values, as WeightWatcher defines it.",
-}
-"""One sentence per measure."""
 
 
 def measure_title(measure: str) -> str:
@@ -53,8 +17,8 @@ def measure_title(measure: str) -> str:
     >>> measure_title("stable_rank"), measure_title("entropy"), measure_title("my_measure")
     ('Stable rank', 'Attention entropy (nats)', 'My measure')
     """
-    words = UNITS.get(measure, measure.replace("_", " "))
-    return words[:1].upper() + words[1:]
+    title = axis_of(measure)
+    return title[:1].upper() + title[1:]
 
 
 def curve_title(curve: Curve) -> str:
@@ -67,13 +31,19 @@ def curve_title(curve: Curve) -> str:
     >>> curve_title(Curve("stable_rank", "mlp", rows, ("stable rank",), np.ones((1, 1))))
     'stable rank, mlp'
     """
-    unit = UNITS.get(curve.measure, curve.measure.replace("_", " "))
-    return GROUPS.get((curve.measure, curve.group or ""), f"{unit}, {curve.group}" if curve.group else unit)
+    unit = axis_of(curve.measure)
+    return _column_title(curve) or (f"{unit}, {curve.group}" if curve.group else unit)
 
 
 def group_title(curve: Curve) -> str:
     """The same without the measure, for a place that names it."""
-    return GROUPS.get((curve.measure, curve.group or ""), curve.group or "mean over heads")
+    return _column_title(curve) or curve.group or "mean over heads"
+
+
+def _column_title(curve: Curve) -> str:
+    """Of a curve whose group says which number of the running model it is."""
+    measure = MEASURES.get(curve.measure)
+    return measure.column_titles.get(curve.group or "", "") if measure else ""
 
 
 def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
@@ -121,6 +91,8 @@ def uniform_entropy(scan: Scan) -> float | None:
     return lgamma(length + 1) / length
 
 
-def axis_name(scan: Scan) -> str:
-    """What its steps count: epochs, where the names of the checkpoints speak of nothing else."""
-    return "epoch" if scan.axis == "epoch" else "training step"
+def steps_axis(scan: Scan) -> tuple[str, list[int]]:
+    """What an axis of steps is called, and where they lie: epochs, where checkpoints are named by nothing else."""
+    if scan.axis == "epoch":
+        return "epoch", [scan.epochs[step] for step in scan.steps]
+    return "training step", scan.steps

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from joma.claims.execute import Picture
+from joma.report.figures import can_draw
 from joma.runs import Run, RunError
 from joma.scan.curves import Scan
 from joma.scan.record import stored_scan
@@ -45,8 +45,8 @@ class ShownScan:
 def scan_runs(folder: Path) -> list[Path]:
     """The runs of `joma scan --out FOLDER`, by name.
 
-    The record tells, since a study may have a name like a scan's: scan-snap. A file that cannot be read is taken for
-    what its name says: a study's, where there is one of that name, which then tells of it itself.
+    The record decides, since a study may have a name like a scan's: scan-snap. A file that cannot be read is taken for
+    what its name says: a study's, where there is one of that name, which then says so itself.
 
     >>> scan_runs(Path("nothing was scanned here"))
     []
@@ -88,26 +88,19 @@ def show_scan(
     run: where it is recorded. command: the one that made it, else one that would. violations: one line per number
     beyond a threshold. draw: whether figures are wanted.
     """
-    told = command or _command(found)
-    shown = ShownScan(found.source, run.path.name, found, {}, _facts(run, found), told, violations)
-    if not draw or not find_spec("matplotlib"):
-        return shown
-    from joma.report.scan_figure import pictures_of
-
-    return replace(shown, pictures={measure: pictures_of(found, measure) for measure in shown.measures})
-
-
-def _command(found: Scan) -> str:
     measures = ",".join(dict.fromkeys(curve.measure for curve in found.curves.values()))
-    return f"joma scan {shlex.quote(found.source)}" + (f" --measures {measures}" if measures else "")
-
-
-def _facts(run: Run, found: Scan) -> dict[str, str]:
-    given = {
+    again = f"joma scan {shlex.quote(found.source)}" + (f" --measures {measures}" if measures else "")
+    facts = {
         "model type": found.model_type,
         "made": run.created,
         "machine": run.machine.get("gpu") or run.machine.get("cpu"),
         "joma": run.versions.get("joma"),
         "record": run.path.name,
     }
-    return {name: str(what) for name, what in given.items() if what}
+    known = {name: str(fact) for name, fact in facts.items() if fact}
+    shown = ShownScan(found.source, run.path.name, found, {}, known, command or again, violations)
+    if not draw or not can_draw():
+        return shown
+    from joma.report.scans.figures import pictures_of
+
+    return replace(shown, pictures={measure: pictures_of(found, measure) for measure in shown.measures})

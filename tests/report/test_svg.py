@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from joma.figures.style import house_style, panels, to_svg
-from joma.report.compact import compact_svg
-from joma.report.svg_path import short_path
+from joma.report.svg import compact_svg, short_path
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from joma.claims.execute import Picture
 from joma.figures import scans as drawn
 from joma.figures.reading import course, listing, number
-from joma.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, house_style, to_svg
-from joma.report.scan_words import axis_name
+from joma.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
+from joma.report.figures import draw_picture
+from joma.report.scans.curves import steps_axis
 from joma.scan.curves import Curve, Scan
 from joma.scan.names.kinds import kind_of
 
@@ -35,56 +36,46 @@ _BEFORE = 3  # columns before those of the groups: change, error, since
 def allocation_pictures(scan: Scan, curves: Sequence[Curve]) -> tuple[Picture, ...]:
     """Parts added up over the steps, for a few layers and the loss; then all layers, on the way down and back."""
     by_name = {curve.group: curve for curve in curves}
-    found = [_over_steps(scan, by_name)]
-    if "entropy" in by_name:
-        found.append(_ways(scan, by_name["entropy"]))
-    return tuple(found)
+    parts = _over_steps(scan, by_name)
+    return (parts, _ways(by_name["entropy"])) if "entropy" in by_name else (parts,)
 
 
 def _over_steps(scan: Scan, curves: dict[str | None, Curve]) -> Picture:
     panels = []
     for name, curve in curves.items():
-        for row in _few(len(curve.rows)):
+        count = len(curve.rows)  # all, or some that lie evenly from the first to the last
+        for row in np.unique(np.linspace(0, count - 1, min(count, _PANELS)).round().astype(int)).tolist():
             title = f"entropy, {curve.rows[row].label}" if name == "entropy" else "loss"
             panels.append(_panel(scan, curve, row, title))
     shown = {kind: colour for kind, colour in COLOURS.items() if any(kind in panel.rows for panel in panels)}
-    said = [_told(panel) for panel in panels]
-    alt = f"One panel per layer and one of the loss, one line per kind of parameters, added up. {' '.join(said)}"
-    with house_style():
-        svg = to_svg(drawn.parts_over_steps(panels, colours=shown, unit="nats, added up"), title=alt)
-    caption = (
-        f"Which parameters made entropy and loss move, added up over the checkpoints. {said[0]} {_closing(curves)}"
-    )
-    return Picture("allocation-parts", caption, svg, alt)
+    texts = [_panel_text(panel) for panel in panels]
+    worst = max(float(np.nanmax(curve.cells[:, :, 1])) for curve in curves.values())
+    closing = f"The parts miss no interval's change by more than {number(worst, 'nats')}."
+    caption = f"Which parameters made entropy and loss move, added up over the checkpoints. {texts[0]} {closing}"
+    alt = f"One panel per layer and one of the loss, one line per kind of parameters, added up. {' '.join(texts)}"
+    return draw_picture("allocation-parts", caption, alt, drawn.parts_over_steps, panels, colours=shown,
+                        unit="nats, added up")  # fmt: skip
 
 
-def _ways(scan: Scan, curve: Curve) -> Picture:
+def _ways(curve: Curve) -> Picture:
     """Before and after the lowest entropy of each layer."""
     kinds, parts = _by_kind(curve)
     level = np.nancumsum(curve.cells[:, :, 0], axis=0)  # (steps, layers), from 0 on
-    lowest = level.argmin(axis=0)
-    after = np.arange(len(level))[:, None] > lowest  # (steps, layers)
+    after = np.arange(len(level))[:, None] > level.argmin(axis=0)  # (steps, layers)
+    halves = {"until the entropy is lowest": ~after, "from there to the last checkpoint": after}
     ways = [
-        ("until the entropy is lowest", _total(parts, ~after)),
-        ("from there to the last checkpoint", _total(parts, after)),
+        (title, np.where(half[:, :, None], np.nan_to_num(parts), 0.0).sum(axis=0))  # (layers, kinds)
+        for title, half in halves.items()
     ]
     ways = [way for way in ways if np.abs(way[1]).max() > 0] or ways[:1]
     used = [at for at in range(len(kinds)) if any(np.abs(values[:, at]).max() > 0 for _, values in ways)]
     ways = [(title, values[:, used]) for title, values in ways]
     colours = {kinds[at]: COLOURS.get(kinds[at], GREY) for at in used}
-    said = [f"{title[:1].upper()}{title[1:]}: {_largest(list(colours), values)}." for title, values in ways]
-    alt = f"Bars, layers to the right, stacked by kind of parameters, one panel per way. {' '.join(said)}"
-    with house_style():
-        rows = [str(row.layer) for row in curve.rows]
-        svg = to_svg(drawn.stacked_parts(ways, rows=rows, colours=colours, unit="change of entropy (nats)"), title=alt)
-    caption = "The same by layer, before and after the checkpoint at which the layer's mean entropy is lowest. "
-    return Picture("allocation-ways", caption + " ".join(said), svg, alt)
-
-
-def _total(parts: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """(layers, kinds): parts (steps, layers, kinds) added up over the steps of each layer that are meant."""
-    total: np.ndarray = np.where(where[:, :, None], np.nan_to_num(parts), 0.0).sum(axis=0)
-    return total
+    moved = " ".join(f"{title[:1].upper()}{title[1:]}: {_mean_text(list(colours), values)}." for title, values in ways)
+    alt = f"Bars, layers to the right, stacked by kind of parameters, one panel per way. {moved}"
+    caption = f"The same by layer, before and after the checkpoint at which the layer's mean entropy is lowest. {moved}"
+    return draw_picture("allocation-ways", caption, alt, drawn.stacked_parts, ways, colours=colours,
+                        rows=[str(row.layer) for row in curve.rows], unit="change of entropy (nats)")  # fmt: skip
 
 
 def _by_kind(curve: Curve) -> tuple[list[str], np.ndarray]:
@@ -113,37 +104,29 @@ def _panel(scan: Scan, curve: Curve, row: int, title: str) -> drawn.Panel:
     values = np.concatenate([parts[:, row], curve.cells[:, row, :1]], axis=1)
     summed = np.cumsum(np.nan_to_num(values), axis=0)
     used = [at for at in range(len(kinds)) if np.abs(summed[:, at]).max() > 0]
-    steps = [scan.epochs[step] for step in scan.steps] if axis_name(scan) == "epoch" else scan.steps
-    return drawn.Panel(title, steps, [*(kinds[at] for at in used), CHANGE], summed[:, [*used, -1]], axis_name(scan))
+    axis, steps = steps_axis(scan)
+    return drawn.Panel(title, steps, [*(kinds[at] for at in used), CHANGE], summed[:, [*used, -1]], axis)
 
 
-def _few(count: int) -> list[int]:
-    """Rows that are shown: all, or some that lie evenly from the first to the last."""
-    return sorted(set(np.linspace(0, count - 1, min(count, _PANELS)).round().astype(int).tolist()))
-
-
-def _told(panel: drawn.Panel) -> str:
-    """The course of the whole, and the parts that moved it most, by their ends."""
+def _panel_text(panel: drawn.Panel) -> str:
+    """The course of the sum, and the parts that moved it most, by their ends."""
     ends = {name: float(end) for name, end in zip(panel.rows, panel.values[-1], strict=True) if name != CHANGE}
-    most = sorted(ends, key=lambda name: -abs(ends[name]))[:3]
-    parts = listing(f"{name} {_signed(ends[name])}" for name in most) if most else "nothing"
-    return f"{panel.title}: the change {course(panel.steps, panel.values[:, -1], 'nats')}, of which {parts}."
+    change = course(panel.steps, panel.values[:, -1], "nats")
+    return f"{panel.title}: the change {change}, of which {_most(ends) or 'nothing'}."
 
 
-def _largest(kinds: Sequence[str], values: np.ndarray) -> str:
+def _mean_text(kinds: Sequence[str], values: np.ndarray) -> str:
     """What moved the mean over layers most."""
     mean = dict(zip(kinds, values.mean(axis=0).tolist(), strict=True))
-    most = sorted(mean, key=lambda kind: -abs(mean[kind]))[:3]
-    if not most or not any(mean.values()):
+    if not any(mean.values()):
         return "nothing moved"
-    return f"mean over layers {_signed(sum(mean.values()))} nats, of which " + listing(
-        f"{kind} {_signed(mean[kind])}" for kind in most
-    )
+    return f"mean over layers {_signed(sum(mean.values()))} nats, of which {_most(mean)}"
 
 
-def _closing(curves: dict[str | None, Curve]) -> str:
-    worst = max(float(np.nanmax(curve.cells[:, :, 1])) for curve in curves.values())
-    return f"The parts miss no interval's change by more than {number(worst, 'nats')}."
+def _most(parts: Mapping[str, float]) -> str:
+    """The three largest parts with their sizes."""
+    largest = sorted(parts, key=lambda name: -abs(parts[name]))[:3]
+    return listing(f"{name} {_signed(parts[name])}" for name in largest) if parts else ""
 
 
 def _signed(value: float) -> str:

@@ -1,6 +1,6 @@
 """The panels of the editor's cards, read from a record: one reader per claim.
 
-Each panel shows the numbers that its card's sentence tells, so that sentence and picture cannot speak of two things.
+Each panel shows the numbers of its card's sentence, so that sentence and picture cannot differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from joma.figures.style import BLUE, CONTROL, CORRECTED, GREEN, INK, PRINTED
 from joma.recipes.language import called
 from joma.recipes.language_curves import layer_curves, steps_of
-from joma.report.panel import Line, Panel, line_of
+from joma.report.claims.panels import Line, Panel, line_of
 from joma.runs import Run
 
 ENTROPY = "attention entropy (nats)"
