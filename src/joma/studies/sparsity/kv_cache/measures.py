@@ -22,7 +22,7 @@ def answers(
 ) -> dict[str, Tensor]:
     """All that is recorded of a checkpoint on tokens (sequences, length). Losses are those of the last quarter.
 
-    loss (sequences,): with the whole cache. permuted (sequences,): the same with the first half of the tokens in random
+    loss (sequences,): with the full cache. permuted (sequences,): the same with the first half of the tokens in random
     order. cut (policies, keeps, sequences): with a cut cache.
     zero, effective, top, random zero (layers, heads), sink, overlap, chance: see `sparsity`.
     zero by sequence, effective by sequence (sequences,): means over layers and heads.

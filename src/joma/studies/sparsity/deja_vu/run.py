@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import get_args
+from typing import Annotated, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.host.devices import must_be_a_device
+from joma.claims.config import Least, OneOf, Within
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
 from joma.measure.active import (
     Predictor,
     active,
@@ -26,11 +28,13 @@ from joma.measure.active import (
 )
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
-from joma.recipes.language import PYTHON, TEXTS
-from joma.studies.sparsity._readings import Reading
-from joma.training import Ensemble, Optimizer, next_token_loss
+from joma.recipes.grid import ensemble
+from joma.runs import Run
+from joma.studies.sparsity._readings import Reading, TextConfig, read_text, sequences_of
+from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
+COMMAND = at_paper_scale("deja-vu")
 NEURONS, HEADS = "neurons", "heads"
 UNITS = (NEURONS, HEADS)
 CARRIED = ("best", "predicted", "static", "permuted", "random", "from the token")
@@ -40,22 +44,14 @@ KEPT = ("all", "none", "best", "predicted", "static", "permuted", "random")
 
 
 @dataclass(frozen=True)
-class Config:
+class DejaVuConfig(TextConfig):
     """Decoders with several activations. Quick scale: small ones, on Python source."""
 
-    corpus: str = PYTHON
-    """sympy, wikitext-2 or wikitext-103, or a text file."""
-    data: str = ""
-    """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
-    tokens: int = 100_000
-    """Tokens of the text to read at most."""
-    vocabulary: int = 300
-    """Words at most."""
-    activations: tuple[str, ...] = ("relu", "gelu")
-    layers: int = 3
+    activations: Annotated[tuple[str, ...], OneOf(*get_args(Activation))] = ("relu", "gelu")
+    layers: Annotated[int, Least(2, "for one that is predicted from another")] = 3
     width: int = 32
-    heads: int = 4
-    mlp: int = 128
+    heads: Annotated[int, Least(2, "to choose from")] = 4
+    mlp: Annotated[int, Least(2, "to choose from")] = 128
     length: int = 32
     """Tokens per sequence."""
     batch: int = 4
@@ -63,41 +59,25 @@ class Config:
     measure_at: tuple[int, ...] = (30,)
     """Steps after which heads and neurons are looked at, besides the first and the last."""
     rate: float = 7e-3
-    share: float = 0.9
+    share: Annotated[float, Within(0, 1, open=True)] = 0.9
     """Of the output, that the fewest units are asked to carry."""
-    budget: float = 0.2
+    budget: Annotated[float, Within(0, 1, open=True)] = 0.2
     """Share of the neurons that a set may hold."""
-    head_budget: float = 0.5
+    head_budget: Annotated[float, Within(0, 1, open=True)] = 0.5
     """Share of the heads."""
     ridge: float = 0.01
     """Of the predictor, in units of the mean variance of a feature."""
     sequences: int = 12
     """Sequences that predictors are fitted on, and as many others that they are asked about."""
-    seeds: int = 3
+    seeds: Annotated[int, Least(2, "for an interval")] = 3
     seed: int = 0
     device: str = "cpu"
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        known = get_args(Activation)
-        if wrong := [one for one in self.activations if one not in known]:
-            raise ValueError(f"activations must be some of {', '.join(known)}, got {wrong[0]!r}")
-        if not self.activations:
-            raise ValueError("activations must name at least one activation, got none")
-        if self.layers < 2:
-            raise ValueError(f"layers must be at least 2, for one that is predicted from another, got {self.layers}")
-        if self.heads < 2 or self.mlp < 2:
-            raise ValueError(f"heads and mlp must be at least 2 to choose from, got {self.heads} and {self.mlp}")
-        for name in ("share", "budget", "head_budget"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        super().__post_init__()
         if any(not 0 < step < self.steps for step in self.measure_at):
             raise ValueError(f"measure_at must lie between 0 and {self.steps}, the last step, got {self.measure_at}")
-        if self.seeds < 2:
-            raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
-        if self.corpus not in TEXTS and "." not in self.corpus and "/" not in self.corpus:
-            raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
-        must_be_a_device(self.device)
         self.shape(2, "relu")  # what cannot be built is refused now
 
     def shape(self, words: int, activation: Activation) -> DecoderConfig:
@@ -118,28 +98,37 @@ class Config:
         return self.budget if units == NEURONS else self.head_budget
 
 
+def run(config: DejaVuConfig, run: Run, progress: Progress) -> None:
+    """Train networks of every activation, and look on the way which heads and neurons tokens need."""
+    needs_device(config.device, COMMAND)
+    reading = read_text(config, run, progress, config.length, 2 * config.sequences)
+    run.keep("words", lambda: reading.words)
+    train_all(
+        {one: Members(config, one, reading).ensemble() for one in config.activations},  # type: ignore[arg-type]
+        run,
+        progress=lambda share, doing: progress(0.02 + 0.97 * share, doing),
+    )
+
+
 class Members:
     """All networks of one activation. Networks of all activations begin with the same weights and read the same."""
 
-    def __init__(self, config: Config, activation: Activation, reading: Reading) -> None:
+    def __init__(self, config: DejaVuConfig, activation: Activation, reading: Reading) -> None:
         self.config, self.activation, self.words = config, activation, reading.words
         self.train = reading.train.to(config.device)
         # Predictors are fitted on the first half and asked about the second.
         self.fitted, self.asked = reading.valid.to(config.device).split(config.sequences)
 
     def ensemble(self) -> Ensemble:
-        config = self.config
-        return Ensemble(
-            members=config.seeds,
+        return ensemble(
+            self.config,
+            self.config.seeds,
             networks=self.networks,
             batch=self.batch,
             loss=next_token_loss,
-            optimizer=Optimizer("adam", rate=config.rate, betas=(0.9, 0.95), clip=1.0),
-            steps=config.steps,
+            optimizer=Optimizer("adam", rate=self.config.rate, betas=(0.9, 0.95), clip=1.0),
             measures={"active": self.active},
-            measure_at=(0, *config.measure_at),
-            device=config.device,
-            precision=config.precision,
+            measure_at=(0, *self.config.measure_at),
         )
 
     def networks(self, members: Sequence[int]) -> Decoder:
@@ -147,11 +136,7 @@ class Members:
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """What is read and what follows, (batch, length); which sequences depends on the step alone."""
-        size = min(self.config.batch, len(self.train))
-        per_epoch = len(self.train) // size
-        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(step // per_epoch))
-        at = step % per_epoch * size
-        read = self.train[order[at : at + size].to(self.train.device)]
+        read = sequences_of(self.train, step, self.config.batch)
         return read[:, :-1].contiguous(), read[:, 1:].contiguous()
 
     def active(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
@@ -164,14 +149,14 @@ class Members:
             before, now = (_seen(decoder, text[:, :-1]) for text in (self.fitted, self.asked))
             found = {}
             for units in UNITS:
-                told = [self._told(units, layer, before, now) for layer in range(1, self.config.layers)]
+                fitted = [self._fit(units, layer, before, now) for layer in range(1, self.config.layers)]
                 needed = [carrying(each, self.config.share).mean(-1) for each in now.contributions[units]]
                 found[f"{units} needed"] = torch.stack(needed, 1)
-                found[f"{units} carried"] = torch.stack([one.carried for one in told], 1)
-                found[f"{units} loss"] = self._losses(decoder, units, told)
+                found[f"{units} carried"] = torch.stack([one.carried for one in fitted], 1)
+                found[f"{units} loss"] = self._losses(decoder, units, fitted)
         return found
 
-    def _told(self, units: str, layer: int, before: _Seen, now: _Seen) -> _Told:
+    def _fit(self, units: str, layer: int, before: _Seen, now: _Seen) -> _Fitted:
         """How well a layer's set is known: from the input of the layer before, and from the token alone."""
         budget, ridge = self.config.of(units), self.config.ridge
         known, happened = (seen.contributions[units][layer] for seen in (before, now))
@@ -180,31 +165,29 @@ class Members:
         found = agreement(happened, predictor(now.inputs[layer - 1]), usual, budget)
         token = fit_predictor(before.inputs[0], known, ridge=ridge)(now.inputs[0])
         alone = carried(happened, active(token, budget)).mean(-1)
-        return _Told(predictor, active(usual, budget), torch.stack([*found, alone], -1))
+        return _Fitted(predictor, active(usual, budget), torch.stack([*found, alone], -1))
 
-    def _losses(self, decoder: Decoder, units: str, told: list[_Told]) -> Tensor:
+    def _losses(self, decoder: Decoder, units: str, fitted: list[_Fitted]) -> Tensor:
         """With each kind of set in all layers but the first; what is not kept is not computed."""
         budget = self.config.of(units)
         generator = torch.Generator(self.config.device).manual_seed(0)
 
         def kept(how: str, layer: int, each: Tensor, features: Tensor) -> Tensor:
-            known = told[layer - 1]
             if how in ("all", "none"):
                 return torch.full_like(each, how == "all", dtype=torch.bool)
             if how == "static":
-                return known.static
+                return fitted[layer - 1].static
             if how == "best":
                 return active(each, budget)
             if how == "random":
                 return active(torch.rand(each.shape, generator=generator, device=each.device), budget)
-            chosen = active(known.predictor(features), budget)
+            chosen = active(fitted[layer - 1].predictor(features), budget)
             return chosen if how == "predicted" else chosen.roll(-(-chosen.shape[-2] // 2), -2)
 
         return torch.stack([_loss(decoder, self.asked, units, partial(kept, how)) for how in KEPT], -1)
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Fitted(NamedTuple):
     """What is known of a layer's set beforehand, and what that carries, (members, CARRIED)."""
 
     predictor: Predictor
@@ -212,8 +195,7 @@ class _Told:
     carried: Tensor
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """By layer: what went in (members, tokens, width), and what each unit gave (members, tokens, units)."""
 
     inputs: list[Tensor]
@@ -247,7 +229,8 @@ def _loss(decoder: Decoder, text: Tensor, units: str, kept: Kept) -> Tensor:
             inputs.append(value.flatten(1, 2))
         elif _WHERE.get(name) == units and layer > 0:
             chosen = kept(layer, _contributions(decoder, layer, units, value), inputs[layer - 1])
-            value.mul_(_shaped(chosen.expand(len(value), tokens.numel(), -1), value))
+            chosen = chosen.expand(len(value), tokens.numel(), -1).unflatten(1, tokens.shape)
+            value.mul_(chosen if units == NEURONS else chosen.transpose(2, 3)[..., None])
 
     logits = decoder(tokens, look=look)
     wanted = text[:, 1:].flatten().expand(len(logits), -1)
@@ -264,14 +247,6 @@ def _contributions(decoder: Decoder, layer: int, units: str, value: Tensor) -> T
     else:
         found = head_contributions(value, decoder.get_parameter("projection")[:, layer, None]).flatten(1, 2)
     return found.nan_to_num(0.0, 0.0, 0.0)
-
-
-def _shaped(chosen: Tensor, value: Tensor) -> Tensor:
-    """Sets (members, tokens, units) in the shape of hidden or mixed values."""
-    if value.ndim == 4:
-        return chosen.view(value.shape)
-    members, batch, heads, length, _ = value.shape
-    return chosen.view(members, batch, length, heads).transpose(2, 3)[..., None]
 
 
 def _embedded(decoder: Decoder, tokens: Tensor) -> Tensor:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from typing import get_args
+from typing import Annotated, get_args
 
 import torch
 from torch import Tensor
 
-from joma.host.devices import must_be_a_device
+from joma.claims.config import Least, OneOf
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
 from joma.models.decoder import Attention, Decoder, DecoderConfig
-from joma.recipes.language import PYTHON, TEXTS
-from joma.studies.sparsity._readings import COPY, TEXT, Reading
-from joma.training import Ensemble, Optimizer, next_token_loss
+from joma.recipes.grid import Grid, ensemble
+from joma.runs import Run
+from joma.studies.sparsity._readings import (
+    COPY,
+    TEXT,
+    Reading,
+    TextConfig,
+    copying,
+    read_text,
+    sequences_of,
+    without_fetching,
+)
+from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
+COMMAND = at_paper_scale("sinks")
 KINDS: tuple[Attention, ...] = get_args(Attention)
 FIRSTS = ("fixed", "free")
 """Whether every sequence begins with the same token, or with whatever the text has there."""
@@ -25,26 +37,18 @@ KEYS = 4
 
 
 @dataclass(frozen=True)
-class Config:
+class SinksConfig(TextConfig):
     """Decoders with four kinds of attention. Quick scale: small ones, on Python source."""
 
-    corpus: str = PYTHON
-    """Of the reading "text": sympy, wikitext-2 or wikitext-103, or a text file."""
-    data: str = ""
-    """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
-    tokens: int = 100_000
-    """Tokens of the text to read at most."""
-    vocabulary: int = 300
-    """Words of the text at most."""
     words: int = 24
     """Of the made language."""
     triggers: int = 6
     """Words of the made language after which attention is needed."""
     pool: int = 2_048
     """Sequences of the made language to train on."""
-    text_kinds: tuple[str, ...] = ("softmax",)
+    text_kinds: Annotated[tuple[str, ...], OneOf(*KINDS)] = ("softmax",)
     """Kinds of attention that read the text; all of them read the made language."""
-    firsts: tuple[str, ...] = ("fixed",)
+    firsts: Annotated[tuple[str, ...], OneOf(*FIRSTS)] = ("fixed",)
     """fixed: every sequence begins with the same token; free: with whatever stands there."""
     layers: int = 1
     """Of the networks that read the made language."""
@@ -54,7 +58,7 @@ class Config:
     heads: int = 1
     mlp: bool = False
     """Whether there is an MLP, four times as wide; without one, only attention itself can stop disturbing."""
-    length: int = 24
+    length: Annotated[int, Least(4 * KEYS, "for queries that see many keys")] = 24
     """Tokens per sequence."""
     batch: int = 12
     steps: int = 200
@@ -66,28 +70,19 @@ class Config:
     text_rate: float = 0.01
     valid: int = 24
     """Sequences that attention is measured on."""
-    seeds: int = 4
+    seeds: Annotated[int, Least(2, "for an interval")] = 4
     seed: int = 0
     device: str = "cpu"
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        for name, known in (("text_kinds", KINDS), ("firsts", FIRSTS)):
-            if wrong := [one for one in getattr(self, name) if one not in known]:
-                raise ValueError(f"{name} must be some of {', '.join(known)}, got {wrong[0]!r}")
+        super().__post_init__()
         if "softmax" not in self.text_kinds:
             raise ValueError(f"text_kinds must hold softmax, which the others are compared with, got {self.text_kinds}")
-        if self.length < 4 * KEYS:
-            raise ValueError(f"length must be at least {4 * KEYS} for queries that see many keys, got {self.length}")
-        if not 0 < self.triggers < self.words:
+        if not self.triggers < self.words:
             raise ValueError(
                 f"triggers must lie between 1 and {self.words - 1}, all words but one, got {self.triggers}"
             )
-        if self.seeds < 2:
-            raise ValueError(f"seeds must be at least 2 for an interval, got {self.seeds}")
-        if self.corpus not in TEXTS and "." not in self.corpus and "/" not in self.corpus:
-            raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
-        must_be_a_device(self.device)
         for layers in (self.layers, self.text_layers):
             self.shape(2, "softmax", layers)  # what cannot be built is refused now
 
@@ -115,9 +110,22 @@ class Config:
         return [(reading, kind) for reading in (COPY, TEXT) for kind in self.kinds(reading)]
 
 
-def called(reading: str, kind: str) -> str:
-    """The name under which an ensemble is recorded."""
-    return f"{reading}/{kind}"
+def run(config: SinksConfig, run: Run, progress: Progress) -> None:
+    """Train every kind of attention on both readings, and look where attention goes."""
+    needs_device(config.device, COMMAND)
+    words, triggers, length, valid = config.words, config.triggers, config.length, config.valid
+    readings = {
+        COPY: copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
+        TEXT: read_text(config, run, progress, length, valid),
+    }
+    for name, reading in readings.items():
+        run.keep(f"{name}/words", lambda reading=reading: reading.words)  # type: ignore[misc]
+    run.keep("unfetched", lambda: without_fetching(readings[COPY]))
+    train_all(
+        {f"{name}/{kind}": Members(config, name, kind, readings[name]).ensemble() for name, kind in config.variants},
+        run,
+        progress=lambda share, doing: progress(0.02 + 0.97 * share, doing),
+    )
 
 
 class Members:
@@ -126,49 +134,35 @@ class Members:
     Networks of all kinds begin with the same weights, seed by seed, and read the same sequences in the same order.
     """
 
-    def __init__(self, config: Config, name: str, kind: Attention, reading: Reading) -> None:
+    def __init__(self, config: SinksConfig, name: str, kind: Attention, reading: Reading) -> None:
         self.config, self.reading, self.kind = config, reading, kind
-        self.fixed = [first == "fixed" for first in config.firsts for _ in range(config.seeds)]
-        self.seed = [config.seed + seed for _ in config.firsts for seed in range(config.seeds)]
+        self.grid = Grid(config.firsts, config.seeds, config.seed)
         made = name == COPY
         self.layers = config.layers if made else config.text_layers
         self.rate, self.steps = (config.rate, config.steps) if made else (config.text_rate, config.text_steps)
         self.train, self.valid = (part.to(config.device) for part in (reading.train, reading.valid))
-        self.drawn = -1, torch.empty(0, dtype=torch.long)
-        self.begins = torch.tensor(self.fixed, device=config.device)
+        self.begins = torch.tensor([first == "fixed" for first in self.grid.cell], device=config.device)
 
     def ensemble(self) -> Ensemble:
-        config = self.config
-        return Ensemble(
-            members=len(self.seed),
+        return ensemble(
+            self.config,
+            len(self.grid),
             networks=self.networks,
             batch=self.batch,
             loss=next_token_loss,
             optimizer=Optimizer("adam", rate=self.rate, betas=(0.9, 0.95), clip=1.0),
             steps=self.steps,
             measures={"attention": self.attention},
-            measure_at=tuple(range(0, self.steps + 1, config.every)),
-            device=config.device,
-            precision=config.precision,
+            measure_at=tuple(range(0, self.steps + 1, self.config.every)),
         )
 
     def networks(self, members: Sequence[int]) -> Decoder:
         shape = self.config.shape(self.reading.words, self.kind, self.layers)
-        return Decoder(shape, [self.seed[m] for m in members])
+        return Decoder(shape, [self.grid.seed_of[m] for m in members])
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(members, batch, length) of what is read and of what follows; which sequences depends on the step alone."""
-        size = min(self.config.batch, len(self.train))
-        per_epoch = len(self.train) // size
-        at = step % per_epoch * size
-        return self.begun(self.train[self._order(step // per_epoch)[at : at + size]], members)
-
-    def _order(self, epoch: int) -> Tensor:
-        """Of the sequences, drawn once per epoch."""
-        if self.drawn[0] != epoch:
-            order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(epoch))
-            self.drawn = epoch, order.to(self.train.device)
-        return self.drawn[1]
+        return self.begun(sequences_of(self.train, step, self.config.batch), members)
 
     def begun(self, text: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Sequences as each member reads them: with its fixed first token, and one token less, or as they are."""
@@ -190,30 +184,22 @@ class Members:
         other[..., 0] = read[..., place].roll(1, -1)  # a word of another sequence
         again[..., place] = read[..., 0]
         as_is, total = _mass(decoder, read)
+        asked = read < self.reading.triggers
+        asked[..., :2] = False  # nothing to fetch yet, or the fixed first token
+        losses: Tensor = -decoder(read).log_softmax(-1).gather(-1, following[..., None])[..., 0]
         return {
             "loss": next_token_loss(decoder, (read, following)),
-            "fetched": self._fetched(decoder, read, following),
+            "fetched": (losses * asked).sum((1, 2)) / asked.sum((1, 2)),
             "mass": as_is[..., :KEYS],
             "total": total,
             "replaced": _mass(decoder, other)[0][..., 0],
             "moved": torch.stack([_mass(decoder, again)[0][..., place], as_is[..., place]], -1),
         }
 
-    def _fetched(self, decoder: Decoder, read: Tensor, following: Tensor) -> Tensor:
-        asked = read < self.reading.triggers
-        asked[..., :2] = False  # nothing to fetch yet, or the fixed first token
-        loss: Tensor = -decoder(read).log_softmax(-1).gather(-1, following[..., None])[..., 0]
-        return (loss * asked).sum((1, 2)) / asked.sum((1, 2))
-
 
 def uniform(length: int) -> float:
     """The mass on the first key where late queries attend to all keys alike."""
     return float((1 / torch.arange(length // 2 + 1, length + 1).double()).mean())
-
-
-def guessing(words: int) -> float:
-    """The loss of a network that knows nothing: all words alike."""
-    return log(words + 1)
 
 
 def _mass(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:

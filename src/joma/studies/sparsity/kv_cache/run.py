@@ -6,33 +6,37 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from joma.cache import POLICIES
+from joma.claims.config import Least, OneOf, StudyConfig, Within
 from joma.claims.contract import NotRun, Progress
+from joma.claims.guards import at_paper_scale, needs_device, needs_transformers
+from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
 from joma.runs import Run
-from joma.studies.sparsity._kv_measures import answers
+from joma.studies.sparsity.kv_cache.measures import answers
+from joma.studies.sparsity.kv_cache.stories import find_stories, load_stories, written
 from joma.training.series import SeriesConfig, train_series
 
-COMMAND = "joma verify kv-cache --scale paper"
+COMMAND = at_paper_scale("kv-cache")
 NEEDED = ("window", "sinks", "h2o", "random")
 """Policies that claims compare."""
 
 
 @dataclass(frozen=True)
-class Config:
+class KvCacheConfig(StudyConfig):
     """Series of checkpoints of a GPT-NeoX, and caches that keep a part. Quick scale: a tiny one, on Python source."""
 
     layers: int = 2
     width: int = 32
     heads: int = 2
     vocabulary: int = 320
-    context: int = 64
+    context: Annotated[int, Least(32, "tokens for a cache worth cutting")] = 64
     batch: int = 6
     steps: int = 60
     rate: float = 0.02
@@ -44,12 +48,12 @@ class Config:
     """Characters at the end of the text that are not trained on, and that everything is measured on."""
     wikitext: bool = False
     """Train on WikiText-2 as well, found through JOMA_DATA."""
-    keeps: tuple[float, ...] = (0.1, 0.2, 0.5)
+    keeps: Annotated[tuple[float, ...], Within(0, 1, open=True)] = (0.1, 0.2, 0.5)
     """Shares of the cache that are kept; 0.2 is what is judged."""
-    policies: tuple[str, ...] = (*NEEDED, "top-k")
+    policies: Annotated[tuple[str, ...], OneOf(*POLICIES[1:])] = (*NEEDED, "top-k")
     sinks: int = 2
     """First tokens that are never evicted, the same in all policies but the window."""
-    sequences: int = 10
+    sequences: Annotated[int, Least(4, "to regress over them")] = 10
     """Of `context` tokens each, that a checkpoint is measured on."""
     stories: int = 6
     """Sequences that stories260K writes, and is then measured on."""
@@ -59,33 +63,19 @@ class Config:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if wrong := [one for one in self.policies if one not in POLICIES or one == "full"]:
-            raise ValueError(f"policies must be some of {', '.join(POLICIES[1:])}, got {wrong[0]!r}")
+        super().__post_init__()
         if lack := [one for one in NEEDED if one not in self.policies]:
             raise ValueError(f"policies must hold {', '.join(NEEDED)}, which are compared; {lack[0]!r} is missing")
-        if any(not 0 < keep < 1 for keep in self.keeps) or 0.2 not in self.keeps:
-            raise ValueError(f"keeps must be shares between 0 and 1, 0.2 among them, got {self.keeps}")
+        if 0.2 not in self.keeps:
+            raise ValueError(f"keeps must hold 0.2, which is judged, got {self.keeps}")
         if any(step >= self.steps for step in self.checkpoints):
             raise ValueError(f"checkpoints must lie below {self.steps}, the last step, got {self.checkpoints}")
-        if self.context < 32:
-            raise ValueError(f"context must be at least 32 tokens for a cache worth cutting, got {self.context}")
-        if self.sequences < 4:
-            raise ValueError(f"sequences must be at least 4 to regress over them, got {self.sequences}")
         self.series(0)  # what cannot be trained is refused now
 
     def series(self, number: int) -> SeriesConfig:
         """Of the network with this number."""
-        return SeriesConfig(
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            vocabulary=self.vocabulary,
-            context=self.context,
-            batch=self.batch,
-            steps=self.steps,
-            rate=self.rate,
-            seed=self.seed + number,
-        )
+        names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate")
+        return SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number)
 
     @property
     def at(self) -> list[int]:
@@ -93,45 +83,62 @@ class Config:
         return sorted({0, *self.checkpoints, self.steps})
 
 
+def run(config: KvCacheConfig, run: Run, progress: Progress) -> None:
+    """Train a series of checkpoints per seed and cut the cache of each; then that of stories260K."""
+    needs_transformers("kv-cache")
+    needs_device(config.device, COMMAND)
+    text = _corpus(config)
+    remember_source(run)
+    for number in range(config.seeds):
+
+        def of_this(share: float, doing: str, number: int = number) -> None:
+            progress(0.9 * (number + share) / config.seeds, f"network {number + 1}: {doing}")
+
+        _train_and_measure(config, number, text, run, of_this)
+    progress(0.9, "stories260K")
+    path = find_stories()
+    if path is not None and "stories/loss" not in run:
+        model = load_stories(path)
+        tokens = written(model, config.stories, config.stories_length, config.seed)
+        run.record(0, {f"stories/{name}": value for name, value in _answers(config, model, tokens).items()})
+
+
+def _answers(config: KvCacheConfig, model: Any, tokens: Tensor) -> dict[str, Tensor]:
+    model, tokens = model.to(config.device), tokens.to(config.device)
+    return answers(model, tokens, config.policies, config.keeps, config.sinks, seed=config.seed)
+
+
 def prefix(number: int) -> str:
     """Before the names of all that is recorded of a network."""
     return f"seed {number}/"
 
 
-def train_and_measure(config: Config, number: int, text: str, run: Run, progress: Progress) -> None:
+def _train_and_measure(config: KvCacheConfig, number: int, text: str, run: Run, progress: Progress) -> None:
     """One network: its series of checkpoints, measured one by one. The checkpoints do not stay."""
+    from joma.scan.loading import loaded_model
+
     place, folder = prefix(number), run.path.with_suffix(f".series{number}")
     done = set(run.steps(f"{place}loss").tolist()) if f"{place}loss" in run else set()
-    if done >= set(config.at):
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    losses = train_series(
-        folder,
-        text[: -config.held_out],
-        config.series(number),
-        device=config.device,
-        save_at=config.at,
-        progress=lambda share, doing: progress(0.6 * share, doing),
-    )
-    run.keep(f"{place}train loss", lambda: np.array(losses))
-    tokens = _held_out(folder / "step0", text[-config.held_out :], config)
-    for count, step in enumerate(config.at):
-        if step not in done:
-            progress(0.6 + 0.4 * count / len(config.at), f"cutting the cache at step {step}")
-            found = measured(folder / f"step{step}", tokens, config)
-            run.record(step, {place + name: value for name, value in found.items()})
+    if not done >= set(config.at):
+        losses = train_series(
+            folder,
+            text[: -config.held_out],
+            config.series(number),
+            device=config.device,
+            save_at=config.at,
+            progress=lambda share, doing: progress(0.6 * share, doing),
+        )
+        run.keep(f"{place}train loss", lambda: np.array(losses))
+        tokens = _held_out(folder / "step0", text[-config.held_out :], config)
+        for count, step in enumerate(config.at):
+            if step not in done:
+                progress(0.6 + 0.4 * count / len(config.at), f"cutting the cache at step {step}")
+                model = loaded_model(folder / f"step{step}", torch.device("cpu"), with_head=True)
+                run.record(step, {place + name: value for name, value in _answers(config, model, tokens).items()})
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def measured(folder: Path, tokens: Tensor, config: Config) -> dict[str, Any]:
-    """What a checkpoint answers; see `joma.studies.sparsity._kv_measures.answers`."""
-    from joma.scan.loading import loaded_model
-
-    model = loaded_model(folder, torch.device("cpu"), with_head=True).to(config.device)
-    return answers(model, tokens.to(config.device), config.policies, config.keeps, config.sinks, seed=config.seed)
-
-
-def _held_out(folder: Path, text: str, config: Config) -> Tensor:
+def _held_out(folder: Path, text: str, config: KvCacheConfig) -> Tensor:
     """(sequences, context), of text that was not trained on, spread over all of it."""
     from joma.scan.loading import tokenized
 
@@ -146,7 +153,7 @@ def _held_out(folder: Path, text: str, config: Config) -> Tensor:
     return ids[: count * config.context].view(count, config.context)[chosen]
 
 
-def corpus(config: Config) -> str:
+def _corpus(config: KvCacheConfig) -> str:
     """What is trained on, and at its end what is held out."""
     text = source_text(config.characters)
     if not config.wikitext:

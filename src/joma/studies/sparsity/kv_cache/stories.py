@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,30 +42,49 @@ def load_stories(path: Path) -> Any:
 
     llama2.c rotates adjacent pairs, transformers two halves: the rows of queries and keys are reordered.
     """
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     raw = path.read_bytes()
     if len(raw) < 28:
         raise BadInput(f"{path} must begin with a header of 28 bytes, it has {len(raw)}")
     header = _Header(*np.frombuffer(raw[:28], "<i4").tolist())
-    dim, _, layers, heads, kv_heads, words, _ = header
+    dim, hidden, layers, heads, kv_heads, words, length = header
     sizes = header._replace(words=abs(words))
     if not all(0 < size <= 65_536 for size in sizes) or dim % heads or heads % kv_heads or 4 * len(raw) < dim:
         raise BadInput(f"{path} has a header that describes no model: {', '.join(map(str, sizes))}")
-    parts = _cut(path, raw, _shapes(header))
+    parts = _tensors(path, raw, header)
     for name, count in (("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads)):
         pairs = parts[name].view(layers, count, dim // heads // 2, 2, dim)
         parts[name] = pairs.transpose(2, 3).reshape(layers, -1, dim)
-    model = LlamaForCausalLM(_config(header))
-    model.load_state_dict(_state(parts, layers))
+    del parts["rotary tables"]
+    embedding, norm = parts.pop("embed_tokens"), parts.pop("norm")
+    head = parts.pop("lm_head", embedding)
+    state = {"model.embed_tokens.weight": embedding, "model.norm.weight": norm, "lm_head.weight": head}
+    for name, each in parts.items():
+        state |= {f"model.layers.{layer}.{name}.weight": each[layer] for layer in range(layers)}
+    config = LlamaConfig(
+        vocab_size=abs(words),
+        hidden_size=dim,
+        intermediate_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=length,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=words > 0,
+        bos_token_id=BEGIN,
+        attn_implementation="eager",
+    )
+    model: Any = LlamaForCausalLM(config)
+    model.load_state_dict(state)
     return model.eval()
 
 
-def _shapes(header: _Header) -> dict[str, tuple[int, ...]]:
-    """Of the tensors, in the order of the file."""
+def _tensors(path: Path, raw: bytes, header: _Header) -> dict[str, Tensor]:
+    """In the order of the file."""
     dim, hidden, layers, heads, kv_heads, words, length = header
     width = dim // heads
-    return {
+    shapes: dict[str, tuple[int, ...]] = {
         "embed_tokens": (abs(words), dim),
         "input_layernorm": (layers, dim),
         "self_attn.q_proj": (layers, dim, dim),
@@ -79,50 +99,18 @@ def _shapes(header: _Header) -> dict[str, tuple[int, ...]]:
         "rotary tables": (2, length, width // 2),
         **({} if words > 0 else {"lm_head": (abs(words), dim)}),
     }
-
-
-def _config(header: _Header) -> Any:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=abs(header.words),
-        hidden_size=header.dim,
-        intermediate_size=header.hidden,
-        num_hidden_layers=header.layers,
-        num_attention_heads=header.heads,
-        num_key_value_heads=header.kv_heads,
-        max_position_embeddings=header.length,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=header.words > 0,
-        bos_token_id=BEGIN,
-        attn_implementation="eager",
-    )
-
-
-def _cut(path: Path, raw: bytes, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The tensors, one after another."""
-    counts = [int(np.prod(shape)) for shape in shapes.values()]
+    counts = [prod(shape) for shape in shapes.values()]
     if len(raw) != 28 + 4 * sum(counts):
         raise BadInput(f"{path} must have {28 + 4 * sum(counts):,} bytes by its header, it has {len(raw):,}")
     data = torch.from_numpy(np.frombuffer(raw, "<f4", offset=28).copy()).split(counts)
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), data, strict=True)}
 
 
-def _state(parts: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Under the names of transformers."""
-    alone = {"embed_tokens", "norm", "rotary tables", "lm_head"}
-    head = parts.get("lm_head", parts["embed_tokens"])
-    state = {"model.embed_tokens.weight": parts["embed_tokens"], "model.norm.weight": parts["norm"]}
-    for name in parts.keys() - alone:
-        state |= {f"model.layers.{layer}.{name}.weight": parts[name][layer] for layer in range(layers)}
-    return state | {"lm_head.weight": head}
-
-
 def written(model: Any, sequences: int, length: int, seed: int) -> Tensor:
     """(sequences, length): stories that the model draws word by word from its own distribution.
 
     On these its loss is its own entropy, in the mean, and what a cut cache adds to the loss is a divergence from the
-    whole model: it cannot be below zero but by chance.
+    full model: it cannot be below zero but by chance.
     """
     source = torch.Generator().manual_seed(seed)
     tokens = torch.full((sequences, 1), BEGIN)
