@@ -23,12 +23,15 @@ from _record import record
 from torch import Tensor
 
 from joma.data.samples import streams
-from joma.studies.cdag import cdag
-from joma.studies.hierarchy import hblt_alignment, shallow_first
-from joma.studies.hierarchy._hblt_networks import Members
-from joma.studies.hierarchy._latents import ensemble_of
-from joma.studies.syntax import python_hierarchy
-from joma.studies.syntax._alignment import Half, Latents, Material
+from joma.studies import load
+from joma.studies.cdag.cdag import run as cdag
+from joma.studies.hierarchy import hblt_alignment
+from joma.studies.hierarchy import shallow_first as shallow_first_study
+from joma.studies.hierarchy._networks import ensemble_of
+from joma.studies.hierarchy.hblt_alignment.run import Members
+from joma.studies.hierarchy.shallow_first import run as shallow_first
+from joma.studies.syntax.python_hierarchy import run as python_hierarchy
+from joma.studies.syntax.python_hierarchy.alignment import Half, Latents, Material
 from joma.training import Ensemble, class_loss
 from joma.training.engine import Engine, room_to_compile
 from joma.training.trainer import products
@@ -60,8 +63,8 @@ def hblt(device: str) -> Both:
 
 
 def trees(device: str) -> Both:
-    config = preset(shallow_first.STUDY, device)
-    setting = shallow_first._Setting(config)
+    config = preset(shallow_first_study.STUDY, device)
+    setting = shallow_first.Setting(config)
     pool = setting.pool
 
     def where(size: int, step: int, members: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
@@ -88,27 +91,27 @@ def trees(device: str) -> Both:
         return pool.reading[some][:, turn], pool.left_out[some][:, turn]
 
     return {
-        name: (shallow_first._ensemble(setting, name), decoders if name == shallow_first.DECODER else blocks(name))
+        name: (shallow_first.ensemble_of(setting, name), decoders if name == shallow_first.DECODER else blocks(name))
         for name in shallow_first.NETWORKS
     }
 
 
 def signals(device: str) -> Both:
-    config = preset(cdag.STUDY, device)
+    config = preset(load("cdag"), device)
     tree = cdag.HBLT.one_per_class(config.classes, config.branching, config.rho).to(device)
-    x, labels, _ = cdag._draw(config, tree, config.samples, 0)
+    x, labels, _ = cdag.draw_samples(config, tree, config.samples, 0)
 
     def before(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
         turn = torch.arange(step * config.batch, (step + 1) * config.batch, device=device) % config.samples
         some = torch.as_tensor(list(members), device=device)[:, None]
         return x[some, turn], labels[some, turn]
 
-    return {name: (ensemble, before) for name, ensemble in cdag._ensembles(config).items()}
+    return {name: (ensemble, before) for name, ensemble in cdag.ensembles(config).items()}
 
 
 def source_code(device: str) -> Both:
     """Tokens at random: only how long they take to fetch counts."""
-    config = preset(python_hierarchy.STUDY, device)
+    config = preset(load("python-hierarchy"), device)
     seeds = [*range(config.seeds), *range(config.shuffled)]
     train = torch.randint(config.vocabulary, (int(config.tokens * (1 - config.held_out)),))
     nothing = Half(*(torch.zeros(len(seeds), 1) for _ in range(3)))
@@ -126,7 +129,7 @@ def source_code(device: str) -> Both:
         windows = texts[where[0, ..., None], where[1, ..., None] + offsets]
         return windows[..., :-1], windows[..., 1:]
 
-    return {"": (python_hierarchy._ensemble(config, config.vocabulary, material, seeds), before)}
+    return {"": (python_hierarchy.make_ensemble(config, config.vocabulary, material, seeds), before)}
 
 
 STUDIES = {"cdag": signals, "python-hierarchy": source_code, "hblt-alignment": hblt, "shallow-first": trees}

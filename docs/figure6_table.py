@@ -10,8 +10,8 @@ import numpy as np
 
 from joma.recipes.language_curves import best_loss, curve, layer_rebounds
 from joma.runs import Run
-from joma.studies.language._stored_curves import Distance
-from joma.studies.language.fig6 import PRINTED
+from joma.studies.language._published import Distance
+from joma.studies.language.fig6.study import PRINTED
 
 DEPTHS = PRINTED["wikitext-2"]
 

@@ -6,19 +6,43 @@ python docs/table1_table.py joma-out/runs/table1-*.sqlite
 import sys
 
 from joma.runs import Run
-from joma.studies.hierarchy import hblt_alignment as latent_alignment
-from joma.studies.hierarchy import table1 as latent_table
+from joma.studies.hierarchy._networks import BLOCKS
+from joma.studies.hierarchy.hblt_alignment.record import Scores
+from joma.studies.hierarchy.table1.record import TITLES, table
 
-TABLES = {study.STUDY.name: study for study in (latent_table, latent_alignment)}
+GAIN_TITLES = (
+    "L",
+    "height",
+    "ρ",
+    *(f"untrained {b + 1}" for b in range(BLOCKS)),
+    *(f"gain {b + 1}" for b in range(BLOCKS)),
+)
+
+
+def gain_table(run: Run) -> list[tuple[str, ...]]:
+    """Held-out score of the untrained network and gain by training with its 95 % interval, in each block."""
+    return [
+        (
+            str(depth),
+            str(level + 1),
+            f"{rho:g}",
+            *(f"{b.control:.2f}" for b in blocks),
+            *(f"{b.difference:+.3f} ± {b.half_width:.3f}" for b in blocks),
+        )
+        for depth, level, rho, blocks in Scores(run).cells()
+    ]
+
+
+TABLES = {"table1": (TITLES, table), "hblt-alignment": (GAIN_TITLES, gain_table)}
 
 
 def main() -> None:
     for path in sys.argv[1:]:
         with Run.open(path) as run:
-            study = TABLES[run.study]
-            print("| " + " | ".join(study.TITLES) + " |")
-            print("|" + "--:|" * len(study.TITLES))
-            for line in study.table(run):
+            titles, lines = TABLES[run.study]
+            print("| " + " | ".join(titles) + " |")
+            print("|" + "--:|" * len(titles))
+            for line in lines(run):
                 print("| " + " | ".join(line) + " |")
 
 

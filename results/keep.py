@@ -5,9 +5,9 @@ python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
 A record that is kept again, results/STUDY/STUDY.sqlite, is judged and drawn anew and keeps its commit; without a run
 all records are. That is needed when the sentence of a claim changes: a report shows a kept verdict only beside the
 sentence that it was given on. A run of more than half a megabyte that its command makes again in two minutes is not
-copied. In the end src/joma/report/kept.json is written from all records: what a quick report shows beside its own
-verdicts, and what `joma show ID --scale paper` prints. src/joma/report/panels.json gets the curves that the cards of a
-report draw, from the runs that were judged.
+copied. In the end two files in src/joma/report/claims are written. kept.json comes from all records: a quick report
+shows it with its own verdicts, and `joma show ID --scale paper` prints it. panels.json has the curves that the cards of
+a report draw, from the runs that were judged.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from joma.claims.finding import Finding, Provenance
 from joma.claims.ledger import SCHEMA, VERSION
 from joma.figures.style import house_style
 from joma.host.files import write_json
-from joma.report.panel_readings import READERS, panel_of
+from joma.report.claims.panel_readers import READERS, panel_of
 from joma.runs import Run
 from joma.studies import load
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results"
-KEPT = ROOT / "src" / "joma" / "report" / "kept.json"
+KEPT = ROOT / "src" / "joma" / "report" / "claims" / "kept.json"
 PANELS = KEPT.with_name("panels.json")
 LARGE, SOON = 500_000, 120.0
 """Bytes and seconds: what is larger and made again sooner is not worth its place in the repository."""

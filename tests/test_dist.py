@@ -29,7 +29,7 @@ def test_the_wheel_carries_what_the_page_needs_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "joma/py.typed" in names
     assert any(name.startswith("joma/report/template/") for name in names)
-    assert {"joma/report/kept.json", "joma/report/panels.json"} <= set(names)
+    assert {"joma/report/claims/kept.json", "joma/report/claims/panels.json"} <= set(names)
     assert wheel.stat().st_size < 2_000_000
     assert all(name.startswith("joma/") or ".dist-info/" in name for name in names)
 

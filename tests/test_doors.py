@@ -16,6 +16,11 @@ def test_every_room_that_the_readme_names_is_reached():
     assert {"optim", "probes", "theory"} <= named <= set(dir(joma))
 
 
+def test_every_room_is_reached_but_the_command_line():
+    rooms = {path.parent.name for path in (ROOT / "src" / "joma").glob("*/__init__.py")}
+    assert set(dir(joma)) == rooms - {"cli"} | {"__version__"}
+
+
 def test_rooms_load_when_they_are_named():
     code = "import joma, sys; assert 'torch' not in sys.modules; [getattr(joma, part) for part in dir(joma)]"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

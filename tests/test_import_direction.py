@@ -1,7 +1,8 @@
 """Imports go one way only: a package knows what stands below it, never what stands on it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ HOUSE = Path(joma.__file__).parent
 FLOORS = (
     ("host",),
     ("theory",),
-    ("data", "measure", "runs", "scale"),
+    ("data", "measure", "runs"),
+    ("scale",),
     ("models", "figures", "optim"),
     ("probes",),
-    ("training", "scan", "cache"),
+    ("training", "scan"),
+    ("cache",),
     ("claims",),
     ("recipes",),
     ("studies",),
@@ -87,3 +90,53 @@ def test_an_import_the_wrong_way_would_be_seen():
         "import joma.report\ndef f():\n    from joma import studies, __version__\n    from joma.cli.main import main\n"
     )
     assert set(imported(code)) == {"report", "studies", "__version__", "cli"}
+
+
+def modules() -> dict[str, Path]:
+    """Every file of joma by the name that imports it."""
+    paths = {path.relative_to(HOUSE.parent).with_suffix(""): path for path in HOUSE.rglob("*.py")}
+    return {".".join(place.parts).removesuffix(".__init__"): path for place, path in paths.items()}
+
+
+def files_imported(code: str, known: Collection[str]) -> set[str]:
+    """The files that a file imports: at its head, inside a function, or only for types. All of them count."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = {each.name: f"{node.module}.{each.name}" for each in node.names}
+            found |= {place if place in known else node.module for place in inside.values()}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found & set(known)
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Files from each of which every other one of the circle is reached."""
+    reached = {}
+    for name in imports:
+        reached[name], ahead = set(), [name]
+        while ahead:
+            new = imports[ahead.pop()] - reached[name]
+            reached[name] |= new
+            ahead += new
+    found = {frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
+    return [set(circle) for circle in found if circle]
+
+
+@cache
+def all_circles() -> list[set[str]]:
+    known = modules()
+    return circles({name: files_imported(path.read_text(encoding="utf-8"), known) for name, path in known.items()})
+
+
+@pytest.mark.parametrize("name", LEVEL)
+def test_no_files_import_each_other(name):
+    found = [sorted(circle) for circle in all_circles() if any(f"{one}.".startswith(f"joma.{name}.") for one in circle)]
+    assert not found, f"circles: {found}"
+
+
+def test_a_circle_would_be_seen():
+    code = "if TYPE_CHECKING:\n    from joma.a import b\ndef f():\n    import joma.c\n"
+    assert files_imported(code, {"joma.a", "joma.a.b", "joma.c"}) == {"joma.a.b", "joma.c"}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
+    assert circles({"a": {"a"}}) == [{"a"}]

@@ -157,7 +157,7 @@ EXAMPLES = {
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
     "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),
-    "optim.ranks.Energy": lambda folder: optim.Energy(0.9, most=256),
+    "optim.projector.Energy": lambda folder: optim.Energy(0.9, most=256),
     "probes._record.Probe": lambda folder: probe(),
     "probes._sparsity.AttentionSparsity": lambda folder: probes.AttentionSparsity(*[W] * 6),
     "runs.store.Run": run,

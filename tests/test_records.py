@@ -14,6 +14,7 @@ from joma.runs import Run
 from joma.studies import load
 
 ROOT = Path(__file__).parents[1]
+KEPT = "src/joma/report/claims"
 
 
 @pytest.mark.parametrize("kept", sorted(RECORDS.glob("*/*.sqlite")), ids=lambda path: path.stem)
@@ -40,16 +41,16 @@ def test_every_kept_verdict_follows_from_its_numbers_alone(findings):
 @needs_records
 def test_what_a_report_shows_of_paper_scale_is_what_is_kept():
     kept = runpy.run_path(str(RECORDS / "keep.py"))["kept"]()
-    assert json.loads((ROOT / "src/joma/report/kept.json").read_text(encoding="utf-8")) == kept
+    assert json.loads((ROOT / KEPT / "kept.json").read_text(encoding="utf-8")) == kept
     assert len(kept["findings"]) > 70
 
 
 @needs_records
 def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit(tmp_path, monkeypatch):
     """On a copy: what is under results/ is not touched."""
-    results, report = tmp_path / "results", tmp_path / "src/joma/report"
+    results, report = tmp_path / "results", tmp_path / KEPT
     report.mkdir(parents=True)
-    shutil.copy(ROOT / "src/joma/report/panels.json", report)
+    shutil.copy(ROOT / KEPT / "panels.json", report)
     for path in RECORDS.glob("*/findings.json"):
         (results / path.parent.name).mkdir(parents=True)
         shutil.copy(path, results / path.parent.name)
@@ -57,7 +58,7 @@ def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit
     shutil.copy(RECORDS / "keep.py", results)
     monkeypatch.setattr("sys.argv", ["keep.py", str(run)])
     runpy.run_path(str(results / "keep.py"), run_name="__main__")
-    old, new = (json.loads((root / "src/joma/report/panels.json").read_text("utf-8")) for root in (ROOT, tmp_path))
+    old, new = (json.loads((root / KEPT / "panels.json").read_text("utf-8")) for root in (ROOT, tmp_path))
     assert new == old
     old, new = (
         json.loads((root / "results/nonlinearity/findings.json").read_text("utf-8")) for root in (ROOT, tmp_path)
@@ -65,6 +66,4 @@ def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit
     assert new["commit"] == old["commit"]
     assert {one["provenance"]["commit"] for one in new["findings"]} == {old["commit"]}
     kept = json.loads((report / "kept.json").read_text("utf-8"))
-    assert list(kept["findings"]) == list(
-        json.loads((ROOT / "src/joma/report/kept.json").read_text("utf-8"))["findings"]
-    )
+    assert list(kept["findings"]) == list(json.loads((ROOT / KEPT / "kept.json").read_text("utf-8"))["findings"])

@@ -11,10 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PARTS = (
-    "cache", "data", "measure", "models", "optim", "probes", "report", "runs", "scan", "studies", "theory", "training"
+    "cache", "claims", "data", "figures", "host", "measure", "models", "optim", "probes", "recipes", "report", "runs",
+    "scale", "scan", "studies", "theory", "training",
 )  # fmt: skip
 __all__ = ["__version__", *_PARTS]
 

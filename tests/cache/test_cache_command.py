@@ -112,13 +112,13 @@ def test_a_policy_that_the_model_cannot_have_is_left_out(tmp_path, place, capsys
         (["--keep", "some"], "--keep takes shares, as 0.1, or whole numbers of keys, got 'some'"),
         (["--seq-len", "2"], "seq_len must be a number of tokens, at least 3, got 2"),
         (["--seq-len", "201"], "has 200 tokens, and at least 201 are needed: give 1 more token"),
-        (["--tokens", "20"], "--tokens 20 is too short: one sequence has 64 tokens, and there are 20"),
+        (["--tokens", "20"], "tokens 20 is too short: one sequence has 64 tokens, and there are 20 (--tokens N)"),
         (["--device", "tpu"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
         (["--recent", "2"], "recent is a share of the budget, from 0 to 1, got 2.0"),
         (["--text", "nowhere.txt"], "text nowhere.txt cannot be read"),
         (["--seed", "-1"], "seed must be a whole number from 0 to 2**63 - 1, got -1"),
-        (["--policies", "full"], "--policies must name at least one of window, sinks"),
-        (["--policies", ","], "--policies must name at least one of window, sinks"),
+        (["--policies", "full"], "policies must name at least one of window, sinks"),
+        (["--policies", ","], "policies must name at least one of window, sinks"),
     ],
 )
 def test_bad_input_gets_one_sentence(place, tmp_path, capsys, arguments, sentence):
@@ -153,7 +153,7 @@ def test_several_checkpoints_need_a_name(place, tmp_path, capsys):
     for step in (0, 10):
         fresh("llama").save_pretrained(tmp_path / f"run/checkpoint-{step}")
     assert cache(place, tmp_path, model=tmp_path / "run") == 2
-    assert "has 2 checkpoints (0, 10); name one with --step" in capsys.readouterr().err
+    assert "has 2 checkpoints (0, 10); name one (--step STEP)" in capsys.readouterr().err
     assert cache(place, tmp_path, "--step", "10", "--policies", "window", model=tmp_path / "run") == 0
 
 

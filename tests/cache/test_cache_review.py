@@ -5,7 +5,7 @@ import torch
 from tiny_models import COMMON, LENGTH, fresh
 
 from joma.cache import CacheError, evicting, losses, rule
-from joma.cache._positions import turns
+from joma.cache._attention import rotations
 from joma.cache.costs import measure
 from joma.host.errors import BadInput
 from joma.runs import Run
@@ -55,7 +55,7 @@ def silent_zero(rope):
 def test_rotations_are_found_though_the_first_token_is_silent(tokens):
     model = silent_zero({"rope_type": "default", "rope_theta": 10_000.0})
     assert not model.get_input_embeddings().weight[0].any()
-    assert all(turn is not None for turn in turns(model).values())
+    assert all(turn is not None for turn in rotations(model).values())
 
 
 def test_keys_that_are_all_zero_tell_nothing_of_positions(tokens):
@@ -160,7 +160,7 @@ def test_what_is_no_number_gets_one_sentence(models, tokens, options, sentence):
 def test_complex_tokens_and_empty_sequences_get_one_sentence(models, tokens):
     with pytest.raises(BadInput, match="tokens must be token ids"):
         losses(models["gpt2"], tokens.to(torch.complex64))
-    with pytest.raises(BadInput, match="length must be a number of tokens, at least 1, got 0"):
+    with pytest.raises(BadInput, match="seq_len must be a number of tokens, at least 1, got 0"):
         rule("window", 0.5, 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_models import LENGTH, TOKENS, without_cache
 
-from joma.cache import CacheError, _positions, evicting, losses, rule
+from joma.cache import CacheError, _attention, evicting, losses, rule
 from joma.cache.models import cannot_be_cut
 from joma.host.errors import BadInput
 
@@ -67,7 +67,7 @@ def test_bad_input_gets_one_sentence(models, tokens, options, sentence):
         losses(models["llama"], **{"tokens": tokens, "policy": "snapkv", "keep": 0.5, **options})
 
 
-def test_a_table_of_positions_has_an_end_and_rotations_have_none(models):
+def test_a_table_of_attention_has_an_end_and_rotations_have_none(models):
     tokens = torch.zeros(1, 65, dtype=torch.long)
     with pytest.raises(BadInput, match="GPT2LMHeadModel reads at most 64 tokens, got 65"):
         losses(models["gpt2"], tokens)
@@ -106,7 +106,7 @@ def test_half_precision_chooses_in_single(models, tokens):
     assert cache.layers[0].keys.dtype == torch.bfloat16
 
 
-def test_positions_that_cannot_be_counted_anew_are_refused(models, tokens, monkeypatch):
+def test_attention_that_cannot_be_counted_anew_are_refused(models, tokens, monkeypatch):
     model = models["llama"]
     monkeypatch.setattr(model.model.rotary_emb, "rope_type", "dynamic")
     with pytest.raises(CacheError, match="positions of LlamaForCausalLM cannot be counted inside the cache"):
@@ -116,8 +116,8 @@ def test_positions_that_cannot_be_counted_anew_are_refused(models, tokens, monke
 
 def test_a_rotation_that_is_none_is_found(models):
     """What a function is called is not believed: here the tables turn the wrong way."""
-    model, listening = models["llama"], _positions._Listening()
-    with torch.no_grad(), _positions.attending(model, listening):
+    model, listening = models["llama"], _attention._Listening()
+    with torch.no_grad(), _attention.attending(model, listening):
         model(input_ids=torch.zeros(1, 4, dtype=torch.long), use_cache=False)
     module, key = next(iter(listening.keys.items()))
     rotary = model.model.rotary_emb
@@ -126,6 +126,6 @@ def test_a_rotation_that_is_none_is_found(models):
         cos, sin = rotary(x, position_ids)
         return cos, -sin
 
-    assert _positions._turn_of(model, module, rotary, key) is not None
+    assert _attention._rotation_of(model, module, rotary, key) is not None
     with pytest.raises(CacheError, match="cannot be counted inside the cache"):
-        _positions._turn_of(model, module, backwards, key)
+        _attention._rotation_of(model, module, backwards, key)

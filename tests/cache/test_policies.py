@@ -10,8 +10,7 @@ from slow_cache import slow_losses
 from tiny_models import KINDS, LENGTH, TOKENS
 
 from joma.cache import POLICIES, losses, rule
-from joma.cache._draws import priorities
-from joma.cache.policies import Call, random, top_k
+from joma.cache.policies import Call, random, top_k, uniform_draws
 
 BUDGET = 10
 
@@ -20,7 +19,7 @@ BUDGET = 10
 def draws(layer):
     """The draws of `random`: only its numbers are taken from joma.cache, not what is done with them."""
     key = torch.zeros(2, 4, LENGTH, 4, dtype=torch.float64)
-    return priorities(Call(rule("random", 2, LENGTH), key, key, 1.0, key[:, :, :0, 0], layer=layer)).tolist()
+    return uniform_draws(Call(rule("random", 2, LENGTH), key, key, 1.0, key[:, :, :0, 0], layer=layer)).tolist()
 
 
 def draw(layer, row, head, position):
@@ -127,7 +126,7 @@ def test_top_k_is_monotone(models, tokens):
 
 def test_sequences_are_read_alone_however_many_come_together(models, tokens, monkeypatch):
     together = losses(models["llama"], tokens, "random", BUDGET)
-    monkeypatch.setattr("joma.cache.evaluation.NUMBERS", 1)
+    monkeypatch.setattr("joma.cache._losses.NUMBERS", 1)
     torch.testing.assert_close(losses(models["llama"], tokens, "random", BUDGET), together, rtol=0, atol=1e-12)
     assert not torch.allclose(losses(models["llama"], tokens, "random", BUDGET, seed=1), together)
 

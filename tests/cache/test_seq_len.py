@@ -13,8 +13,8 @@ from tiny_models import COMMON, KINDS, LENGTH, TOKENS, fresh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from joma.cache import POLICIES, CacheError, evaluation, losses
-from joma.cache.costs import Cost, Costs, measure, said_in
+from joma.cache import POLICIES, CacheError, _losses, losses
+from joma.cache.costs import Cost, Costs, kept_sentences, measure
 from joma.cache.models import default_seq_len
 from joma.cache.rules import rule
 from joma.cli.main import main
@@ -72,7 +72,7 @@ def written(out):
 def recorded(out, kind="warning"):
     (path,) = (out / "runs").glob("*.sqlite")
     with Run.open(path) as run:
-        return list(said_in(run, kind))
+        return list(kept_sentences(run, kind))
 
 
 @pytest.mark.parametrize(("arguments", "length"), [([], 64), (["--seq-len", "48"], 48), (["--seq-len", "100"], 100)])
@@ -132,7 +132,7 @@ def test_a_record_of_before_warnings_were_kept_goes_on(place, tmp_path):
     with Run.create(path, study="cache", config=config, version=1) as run:
         for name, value in values.items():
             run.append(name, 0, value)
-        assert said_in(run) == ()
+        assert kept_sentences(run) == ()
     before = written(tmp_path)
     assert cache(place, tmp_path, "llama", "--seq-len", "65") == 0
     assert written(tmp_path) == before
@@ -189,7 +189,7 @@ def test_a_window_that_beats_the_whole_cache_is_a_warning_only_beyond_chance(mod
         text = tokens[:1].expand(len(gains), -1)
         with Run.create(tmp_path / f"{name}.sqlite", study="cache", config={}) as run:
             found = measure(models["llama"], text, ["window", "top-k"], [8], run)
-            assert said_in(run) == found.warnings
+            assert kept_sentences(run) == found.warnings
         return found.warnings
 
     (warning,) = measured([0.11, 0.10, 0.12, 0.11])
@@ -259,7 +259,7 @@ class Largest(TorchDispatchMode):
 def test_a_long_sequence_is_read_in_blocks_of_queries(models, tokens, kind, policy, monkeypatch):
     whole = losses(models[kind], tokens, policy, 10)
     for block in (1, 7):
-        monkeypatch.setattr(evaluation, "NUMBERS", 4 * LENGTH * block)
+        monkeypatch.setattr(_losses, "NUMBERS", 4 * LENGTH * block)
         found = losses(models[kind], tokens, policy, 10)
         torch.testing.assert_close(found, whole, rtol=0, atol=1e-6 if kind == "llama" else 1e-12)
 
@@ -272,20 +272,20 @@ def test_no_tensor_has_all_queries_and_all_keys(models, policy, monkeypatch):
     with Largest() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers >= length**2
-    monkeypatch.setattr(evaluation, "NUMBERS", heads * length * 16)
+    monkeypatch.setattr(_losses, "NUMBERS", heads * length * 16)
     with Largest() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers <= heads * length * 32 < length**2
 
 
 def test_logits_that_cannot_fit_are_refused_before_the_model_runs(models, tokens, monkeypatch, seen):
-    monkeypatch.setattr(evaluation, "NUMBERS", LENGTH * TOKENS - 1)
-    monkeypatch.setattr(evaluation, "free_memory", lambda _: 10_000)
+    monkeypatch.setattr(_losses, "NUMBERS", LENGTH * TOKENS - 1)
+    monkeypatch.setattr(_losses, "free_memory", lambda _: 10_000)
     sentence = "one sequence of 40 tokens needs 0.0 GB for its logits over 32 words, and 0.0 GB are free: read shorter"
     with pytest.raises(CacheError, match=sentence):
         losses(models["gpt2"], tokens, "window", 10)
     assert not seen
-    monkeypatch.setattr(evaluation, "free_memory", lambda _: LENGTH * TOKENS * 16)
+    monkeypatch.setattr(_losses, "free_memory", lambda _: LENGTH * TOKENS * 16)
     assert losses(models["gpt2"], tokens, "window", 10).isfinite().all()
 
 

@@ -98,7 +98,7 @@ FIXES = (
     ),
     Fix(
         "the sealed counts of a finished run",
-        "runs/checked.py",
+        "runs/session.py",
         (("if name in self._sealed and steps != self._sealed[name]:", "if False:"),),
         "bits",
         25,

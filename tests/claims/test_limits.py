@@ -10,8 +10,9 @@ from joma.claims import words
 from joma.claims.evidence import Effect, Evidence
 from joma.claims.finding import Finding
 from joma.claims.limits import limits_of
-from joma.report.kept import kept
-from joma.report.numbers import Measured
+from joma.report.claims.kept import kept_of
+from joma.report.claims.verdicts import effect_texts
+from joma.studies import load
 
 FINDINGS = sorted((Path(__file__).parents[2] / "results").glob("*/findings.json"))
 PROBABILITY = "probability of the answer"
@@ -27,7 +28,7 @@ def test_an_interval_of_a_probability_is_cut_where_it_is_shown_and_says_so():
     assert words.measured(evidence) == "probability of the answer 100.0 % [97.0, 100.0 (cut)] over 4 seeds"
     assert words.control(evidence) == "2.4 % [0 (cut), 5.4]"
     assert words.brief(evidence, main=found) == "100.0 % [97.0, 100.0 (cut)]; control 2.4 % [0 (cut), 5.4]"
-    assert Measured.of_effect(found).effect_words == "100.0 % [97.0, 100.0 (cut)]"
+    assert effect_texts(found)["effect"] == "100.0 % [97.0, 100.0 (cut)]"
 
 
 def test_words_of_files_give_the_interval_as_computed():
@@ -91,7 +92,9 @@ def test_no_kept_share_is_shown_below_0_or_above_100(path):
 
 
 def test_kept_verdicts_come_with_cut_intervals_too():
-    found = kept()["reversal-decoder/reverse-no-better-than-uniform"]
+    name = "reversal-decoder/reverse-no-better-than-uniform"
+    claim = next(one for one in load("reversal-decoder").claims if name.endswith(f"/{one.name}"))
+    found = kept_of(name, claim)
     assert "(cut)" in found.brief
-    assert found.interval[1] > 1  # as computed
-    assert Measured.of_kept(found).effect_words.endswith("100.0 (cut)]")
+    assert found.main.interval[1] > 1  # as computed
+    assert effect_texts(found.main)["effect"].endswith("100.0 (cut)]")

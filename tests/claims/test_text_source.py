@@ -14,8 +14,8 @@ from joma.claims.finding import Finding, Provenance
 from joma.claims.text_source import other_text, remember_source, source_of
 from joma.cli import show
 from joma.data.python_source import REFERENCE, source_release
-from joma.report.claim import claim as claim_html
-from joma.report.layout import Entry
+from joma.report.claims.layout import Entry
+from joma.report.claims.study import claim_html
 from joma.runs import Run
 from joma.studies import load
 
@@ -36,7 +36,7 @@ def finding(sha256):
 
 
 def shown(found):
-    return show.text(found.id, found.claim, found)
+    return show.text(found)
 
 
 def test_a_run_without_such_a_text_has_no_hash(run):
@@ -83,8 +83,8 @@ def test_every_study_that_reads_this_text_remembers_it():
     """By the source: a file that reads it stands in a room (or kit) where the hash is kept."""
     reads = re.compile(r"\b(source_text|python_tokens|python_corpus)\(")
     rooms = {}
-    for path in [*SOURCE.glob("studies/*/*.py"), *SOURCE.glob("recipes/*/*.py")]:
-        rooms.setdefault(path.parent.name, []).append(path.read_text(encoding="utf-8"))
+    for path in [*SOURCE.glob("studies/*/**/*.py"), *SOURCE.glob("recipes/*/*.py")]:
+        rooms.setdefault(path.relative_to(SOURCE).parts[1], []).append(path.read_text(encoding="utf-8"))
     reading = {room for room, files in rooms.items() if any(map(reads.search, files))}
     assert reading >= {"language", "syntax", "checkpoints", "sparsity", "galore"}
     for room in reading:

@@ -29,7 +29,7 @@ from joma.cli.options import parse
 from joma.cli.terminal import _paper
 from joma.data.errors import CorpusError
 from joma.host.progress import ProgressLines
-from joma.report.kept import kept
+from joma.report.claims.kept import kept
 from joma.runs import Run, export
 from joma.runs.errors import sqlite_errors_explained
 from joma.scale import local
@@ -325,7 +325,7 @@ def test_a_bracket_in_a_reason_is_printed_as_it_is(with_toy, tmp_path, capsys, b
 def test_a_verdict_at_paper_scale_that_differs_stands_beside_the_quick_one():
     name, claim = "shallow-first/weights-first", studies.load("shallow-first").claims
     (claim,) = [one for one in claim if one.name == "weights-first"]
-    assert kept()[name].verdict == "holds as corrected"
+    assert kept()[name]["verdict"] == "holds as corrected"
     quick = replace(not_run(claim, "more", "too small", "joma verify"), study="shallow-first")
     assert _paper(quick) == "At paper scale: holds as corrected"
     assert _paper(replace(quick, study="elsewhere")) == ""
@@ -422,7 +422,7 @@ def test_report_of_a_file_says_it_is_no_folder(capsys):
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [(".", "--json must be a file, but "), ("x" * 252, "cannot be written: File name too long")],  # .NAME.new is longer
+    [(".", "json must be a file, but "), ("x" * 252, "cannot be written: File name too long")],  # .NAME.new is longer
 )
 def test_json_that_cannot_be_written_is_refused_before_the_work(with_toy, tmp_path, capsys, name, sentence):
     (tmp_path / "there").mkdir()
@@ -480,7 +480,7 @@ def test_several_runs_are_exported_each_beside_itself(tmp_path, capsys):
 def test_out_must_be_a_folder(with_toy, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["verify", "toy", "--out", str(tmp_path / "file")]) == 2
-    assert "--out must be a folder" in capsys.readouterr().err
+    assert "out must be a folder" in capsys.readouterr().err
 
 
 def test_list_names_every_study_and_claim(capsys):
@@ -547,7 +547,7 @@ def test_the_bare_command_answers_in_one_sentence(with_toy, tmp_path, capsys, br
 
 def test_the_bare_command_refuses_what_it_cannot_use(with_toy, tmp_path, capsys):
     assert bare(["toy", "--out", __file__]) == 2
-    assert capsys.readouterr().err == f"joma: --out must be a folder, but {__file__} is a file\n"
+    assert capsys.readouterr().err == f"joma: out must be a folder, but {__file__} is a file\n"
     assert bare(["thm22", "--out", str(tmp_path)]) == 2
     assert "did you mean 'thm2'?" in capsys.readouterr().err
 

@@ -130,8 +130,8 @@ def test_in_a_pipe_no_line_is_wrapped_and_progress_breaks_silence_only(capsys, m
     screen = Screen(["fig6", "thm2"])
     for second in range(600):
         now[0] = float(second)
-        screen.said("fig6", second / 600, "training")
-        screen.said("thm2", second / 600, "training")
+        screen.progress("fig6", second / 600, "training")
+        screen.progress("thm2", second / 600, "training")
     said = capsys.readouterr()
     assert 10 <= len(said.err.splitlines()) <= 40
     assert not said.out  # what goes into the pipe does not depend on the speed of the machine

@@ -113,7 +113,7 @@ def test_a_server_without_ranges_and_a_part_that_is_too_long(hub, tmp_path):
 
 def test_a_wrong_hash_is_not_kept(hub, tmp_path):
     hub.wrong = {place(SECOND)}
-    with pytest.raises(CorpusError, match="does not have the hash that the hub lists; it was deleted"):
+    with pytest.raises(CorpusError, match="without the hash that the hub lists; it was deleted"):
         download_wikitext("wikitext-103", tmp_path)
     assert not list(tmp_path.glob(f"{SECOND}*"))
 

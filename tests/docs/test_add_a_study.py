@@ -8,6 +8,7 @@ import sys
 import pytest
 from page_blocks import ELSEWHERE, ROOT, blocks, pages, text_of
 
+OUTSIDE = ("joma verify path/to/sparser.py", "joma run path/to/sparser.py --tokens 20")
 STUDY, TEST = "src/joma/studies/linear/sparser.py", "tests/studies/linear/test_sparser.py"
 
 
@@ -49,7 +50,7 @@ def passes(folder, *command, cwd=None):
 
 def test_no_other_block_counts_on_this_test():
     found = [block for page in pages() for block in blocks(page) if block.reason == ELSEWHERE]
-    assert [block.text + "\n" for block in found] == [pasted()[TEST]]
+    assert [block.text + "\n" for block in found] == ["".join(f"$ {line}\n" for line in OUTSIDE), pasted()[TEST]]
 
 
 def test_the_page_says_where_they_go():
@@ -77,6 +78,13 @@ def test_its_own_test_passes_and_every_study_is_asked_of_it(checkout):
 
 def test_joma_verifies_it(checkout):
     assert "1 holds" in passes(checkout, "joma", "verify", "sparser", "--out", "out")
+
+
+@pytest.mark.parametrize("command", OUTSIDE)
+def test_it_runs_from_any_folder(tmp_path, command):
+    (tmp_path / "path/to").mkdir(parents=True)
+    (tmp_path / "path/to/sparser.py").write_text(pasted()[STUDY], encoding="utf-8")
+    assert "1 holds" in passes(ROOT, *command.split(), "--out", "out", cwd=tmp_path)
 
 
 def test_it_is_in_the_list(checkout):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.legend import Legend
 
-from joma.figures._end_labels import EndLabels
-from joma.figures.labels import end_label, label_lines, spread
+from joma.figures._end_labels import EndLabels, spread
+from joma.figures.labels import end_label, label_lines
 from joma.figures.style import INK, RED, house_style, panels
 
 

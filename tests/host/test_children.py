@@ -195,7 +195,7 @@ def test_modules_are_imported_by_names_that_are_written_in_the_source():
                 found.add((Path(path).relative_to(HOME / "joma").as_posix(), ast.unparse(node.args[0])))
     assert found == {
         ("__init__.py", "f'joma.{name}'"),  # name: one of a list
-        ("studies/__init__.py", "f'joma.studies.{room(name)}.{_file(name)}'"),  # name: that of a file in joma
+        ("studies/__init__.py", "f'joma.studies.{where}.{_file(name)}'"),  # name: that of a file in joma
         ("scale/worker.py", "module"),  # from its command line, which joma writes
         ("host/hub.py", "type(client().get_session()).__module__.partition('.')[0]"),  # loaded already
     }

@@ -63,7 +63,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
 def test_outputs_are_refused_before_work(tmp_path):
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(BadInput, match="--out must be a folder"):
+    with pytest.raises(BadInput, match="out must be a folder"):
         usable_folder(file)
     with pytest.raises(BadInput, match="is a folder"):
         usable_file(tmp_path)

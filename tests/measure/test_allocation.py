@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call
 
-from joma.measure import _allocation_sums, attention_stats
+from joma.measure import _allocation_slopes, attention_stats
 from joma.measure._allocation_groups import read_groups
 from joma.measure._allocation_slopes import cheaper
 from joma.measure.allocation import allocate
@@ -437,7 +437,7 @@ def test_a_program_that_uses_the_newer_setting_of_precision_keeps_it():
 @pytest.mark.parametrize("alike", [True, False])
 def test_sums_with_and_without_a_matrix_agree(monkeypatch, large, alike):
     """Few groups of a large parameter are summed one by one; members may differ in what a group holds."""
-    monkeypatch.setattr(_allocation_sums, "LARGE", large)
+    monkeypatch.setattr(_allocation_slopes, "LARGE", large)
     function, states, groups = halves(3)
     if not alike:
         groups = {"a": [("w", torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(2)) > 0.5)]}
@@ -447,6 +447,6 @@ def test_sums_with_and_without_a_matrix_agree(monkeypatch, large, alike):
     change = states[1]["w"].double().square() - states[0]["w"].double().square()
     expected = torch.stack([(change * mask).sum((1, 2)), (change * ~mask).sum((1, 2))])
     torch.testing.assert_close(found.parts[0], expected, rtol=0, atol=1e-4)
-    sums = _allocation_sums.GroupSums(read_groups(groups, states[0]))
+    sums = _allocation_slopes.GroupSums(read_groups(groups, states[0]))
     sums.add(torch.zeros(2, 3), "w", states[0]["w"])
     assert bool(sums.matrices) == (large > 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _attention_blocks as blocks
-from joma.measure import _attention_chunks as chunks
+from joma.measure import attention
 from joma.measure._attention_problem import Problem
 from joma.measure._attention_sinks import Sink
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
@@ -185,7 +185,7 @@ def test_output_is_attention():
 
 
 def test_gradients_flow_through_the_chunks(monkeypatch):
-    monkeypatch.setattr(chunks, "_ELEMENTS", 2 * 2 * 6 * 4)
+    monkeypatch.setattr(attention, "_RECOMPUTED", 2 * 2 * 6 * 4)
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 2, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
     k = torch.randn(2, 1, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -226,7 +226,8 @@ def test_memory_is_linear_in_the_length(gradients):
         if gradients:
             entropy.sum().backward()
     assert entropy.shape == (1, 1, length)
-    assert largest.numbers <= max(chunks._ELEMENTS if gradients else blocks.ELEMENTS, 64 * length) < length * length / 4
+    most = attention._RECOMPUTED if gradients else blocks.ELEMENTS
+    assert largest.numbers <= max(most, 64 * length) < length * length / 4
 
 
 SAME = {"q": torch.zeros(1, 2, 5, 8)}

@@ -133,7 +133,7 @@ def test_the_training_run_keeps_its_random_numbers():
     ("call", "sentence"),
     [
         (lambda: coherence(torch.ones(3)), "vectors must have shape"),
-        (lambda: coherence(torch.ones(1, 3)), "two tokens or more"),
+        (lambda: coherence(torch.ones(1, 3)), "at least two tokens"),
         (lambda: coherence(torch.ones(3, 3, dtype=torch.int64)), "real floating numbers"),
         (lambda: coherence(torch.tensor([[1.0], [torch.inf]])), "must be finite"),
         (lambda: coherence(torch.ones(3, 3), sample=1), "sample must be"),

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from joma.measure import sparsity
 from joma.measure._attention_problem import Problem
-from joma.measure._sparsity_blocks import Attention
-from joma.measure._sparsity_checks import part_of
+from joma.measure._sparsity_blocks import Attention, part_of
 from joma.measure._sparsity_cuda import Passes, covers, seen_keys
 
 triton = pytest.importorskip("triton", reason="Triton is not installed here")

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.optim import _subspace, find_projector, projector
-from joma.optim._orthonormal import orthonormal
+from joma.optim import _subspace_iteration, find_projector, projector
+from joma.optim._subspace_iteration import orthonormalize
 from joma.optim.projector import side_of
 
 KINDS = ("randomized", "exact", "random")
@@ -120,7 +120,7 @@ def test_random_does_not_look_at_the_gradient():
 def test_a_start_saves_products_and_keeps_signs(monkeypatch):
     gradient = gradients(96, 200, 12)["falling"]
     products = []
-    made = _subspace.gram_product
+    made = _subspace_iteration.gram_product
 
     def counted(*given):
         product = made(*given)
@@ -194,7 +194,7 @@ def test_orthonormal_keeps_the_span_of_what_comes_first():
     block[:, 4] = block[:, 0]  # depends on another column
     block[:, 5] = 0
     block[:, 1] *= 1e-12
-    basis = orthonormal(block)
+    basis = orthonormalize(block)
     assert is_orthonormal(basis)
     block = block / block.norm(dim=0).clamp_min(1e-30)
     for count in (1, 2, 4):
@@ -203,8 +203,8 @@ def test_orthonormal_keeps_the_span_of_what_comes_first():
 
 
 def test_a_factor_that_does_not_exist_is_replaced_by_a_qr(monkeypatch):
-    monkeypatch.setattr("joma.optim._orthonormal.NOISE", 0.0)
-    basis = orthonormal(torch.zeros(9, 3))
+    monkeypatch.setattr("joma.optim._subspace_iteration.NOISE", 0.0)
+    basis = orthonormalize(torch.zeros(9, 3))
     assert is_orthonormal(basis)
 
 

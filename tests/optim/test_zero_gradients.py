@@ -64,7 +64,7 @@ def test_only_the_matrix_with_zeros_waits():
     assert not first.any()
     assert second.any()
     assert [round(each, 3) for each in optimizer.captured().values()] == [0.0, 1.0]
-    assert [each.due(200) for each in optimizer.matrices] == [True, False]
+    assert [each.is_due(200) for each in optimizer.matrices] == [True, False]
 
 
 def test_a_rank_by_energy_waits_too():

@@ -5,7 +5,7 @@ from records import changed
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
-from joma.studies.language import _as_the_paper
+from joma.studies.language import _published
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
@@ -29,9 +29,9 @@ def untrained(run, path):
 
 def as_the_paper(monkeypatch, config):
     """Pretend that the sizes of a recorded config are the paper's, and that the small text is WikiText-2."""
-    wanted = {name: config[name] for name in _as_the_paper.AS_THE_PAPER}
-    monkeypatch.setattr(_as_the_paper, "AS_THE_PAPER", wanted)
-    monkeypatch.setattr(_as_the_paper, "SIZES", SIZES)
+    wanted = {name: config[name] for name in _published.AS_THE_PAPER}
+    monkeypatch.setattr(_published, "AS_THE_PAPER", wanted)
+    monkeypatch.setattr(_published, "SIZES", SIZES)
 
 
 def by_hand(path, study, config, variants, **once):

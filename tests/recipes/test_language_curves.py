@@ -6,7 +6,7 @@ from small_language_models import FREQUENCIES, SMALL, by_hand, down_and_up
 
 from joma.recipes import language_curves as recorded
 from joma.recipes.language_findings import diverged, learned_nothing
-from joma.studies.language import fig6
+from joma.studies.language.fig6 import study as fig6
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def record(tmp_path):
 
     def make(losses, lost=(), back=0.5):
         entropy = down_and_up(np.ones((len(losses), 2)), np.broadcast_to(back, (len(losses), 2)))
-        config = fig6.Config(**SMALL, seeds=len(losses))
+        config = fig6.Fig6Config(**SMALL, seeds=len(losses))
         return by_hand(tmp_path / "run.sqlite", fig6.STUDY, config, {"L2": ((0.02,), losses, entropy, lost, {})})
 
     return make

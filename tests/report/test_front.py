@@ -5,26 +5,26 @@ from __future__ import annotations
 import dataclasses
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kept_records import RECORDS, needs_records
 
 from joma.claims.contract import Claim, Finding, Verdict
-from joma.claims.evidence import at_least
+from joma.claims.evidence import Effect, at_least
 from joma.claims.execute import Result
 from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
 from joma.figures.style import house_style, panels, to_svg
 from joma.measure.intervals import compare
-from joma.report.cards import CARDS, cards
-from joma.report.headline import headline, holding, surprises
-from joma.report.kept import Kept
-from joma.report.layout import Entry, Section, lay_out
+from joma.report.claims.cards import CARDS, cards
+from joma.report.claims.front import headline, holding, surprises
+from joma.report.claims.kept import KeptFinding
+from joma.report.claims.layout import Entry, Section, lay_out
+from joma.report.claims.panels import kept_panels
+from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
+from joma.report.claims.study import study_section
+from joma.report.claims.verdicts import disagreement, effect_texts, verdict_table
 from joma.report.markup import Anchors
-from joma.report.numbers import Measured
-from joma.report.panel import kept_panels
-from joma.report.questions import HEADLINES, QUESTIONS, SURPRISES
-from joma.report.strip import disagreement, strip
-from joma.report.study_section import study_section
 from joma.studies import load
 from joma.studies.stored import result_of
 
@@ -40,13 +40,22 @@ def rebound(*seeds: float, study: str = "fig6") -> Finding:
     return dataclasses.replace(by_effect(FIG6, compare(list(seeds), 0.0), expected="a rebound"), study=study)
 
 
-def entry(finding: Finding, kept: Kept | None = None) -> Entry:
+def entry(finding: Finding, kept: KeptFinding | None = None) -> Entry:
     return Entry(finding, "anchor", kept)
 
 
-def of_kept(verdict: Verdict, effect: float = 0.5) -> Kept:
-    interval = (effect - 0.17, effect + 0.17)
-    return Kept(verdict, "m", "one H200", FIG6.sha256, "0.5 nats", effect, interval, 0.0, "nats", 5)
+def stored(verdict: Verdict, claim: Claim = FIG6, brief: str = "0.5") -> dict[str, Any]:
+    """As kept.json has it."""
+    return {"verdict": verdict, "measured": "0.5", "claim_sha256": claim.sha256, "brief": brief}
+
+
+def stored_rebound(verdict: Verdict) -> dict[str, Any]:
+    numbers = {"effect": 0.5, "interval": [0.33, 0.67], "control_effect": 0.0, "unit": "nats", "seeds": 5}
+    return stored(verdict, brief="0.5 nats") | numbers
+
+
+def of_kept(verdict: Verdict) -> KeptFinding:
+    return KeptFinding.from_json("fig6/fig6-one-layer", FIG6, stored_rebound(verdict))
 
 
 def test_the_headline_counts_what_holds_and_what_was_corrected() -> None:
@@ -89,7 +98,7 @@ def test_whether_it_holds_tells_mathematics_this_run_and_paper_scale_apart() -> 
 
 def test_the_headline_never_adds_up_two_scales_and_its_number_stands_in_the_column() -> None:
     """Two claims came out differently at the two scales, one was judged in this run alone."""
-    kept = Kept("fails", "m", "one CPU", "sha", "off by 0.3")
+    kept = KeptFinding("thm2/growth", exact(0.0).claim, "fails", "m", "off by 0.3")
     held = dataclasses.replace(kept, verdict="holds")
     claims = [entry(exact(0.0), kept), entry(exact(0.0), kept), entry(exact(0.3), held), entry(exact(0.0), held)]
     assert headline(claims) == ["2 of 4 mathematical claims hold at paper scale."]
@@ -103,7 +112,7 @@ def test_the_headline_never_adds_up_two_scales_and_its_number_stands_in_the_colu
 
 def test_claims_that_were_not_run_do_not_make_a_scale_the_stronger_one() -> None:
     waiting = not_run(Claim("far", "JoMA Thm 3", "It is far."), "far", "no GPU", "joma verify thm3 --scale paper")
-    held = Kept("holds", "m", "one CPU", "sha", "off by 0")
+    held = KeptFinding("thm3/far", waiting.claim, "holds", "m", "off by 0")
     claims = [entry(exact(0.3)), entry(waiting, held), entry(waiting, held)]
     assert headline(claims) == ["All 2 mathematical claims hold at paper scale."]
 
@@ -125,9 +134,9 @@ def test_every_claim_of_the_editors_choice_exists_and_fits_its_sentence() -> Non
         study, _, name = one.claim.partition("/")
         claim = next((claim for claim in load(study).claims if claim.name == name), None)
         assert claim is not None, one.claim
-        sentence = getattr(one, "sentence", "{effect}")
+        sentence = one.text
         assert claim.empirical == ("{printed}" not in sentence), one.claim
-        sentence.format(effect="", opposite="", control="", printed="", scale="")
+        sentence.format(effect="", opposite="", control="", seeds="", printed="", scale="")
 
 
 @pytest.fixture
@@ -155,10 +164,10 @@ def test_cards_show_paper_scale_first_and_this_run_in_small(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = rebound(0.5, -0.5, 0.1)
-    monkeypatch.setattr("joma.report.kept.kept", lambda: {found.id: of_kept("holds")})
+    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
     html = cards(lay_out([_fig6(results, found), results[1]], Anchors()), Anchors())
     assert "At paper scale attention entropy comes back by 0.50 nats [0.33, 0.67] over 5 seeds" in html
-    assert '<p class="beside">This run: undecided (0.0 nats' in html
+    assert '<p class="note">This run: undecided (0.0 nats' in html
     itself = dataclasses.replace(_fig6(results, found), command="joma verify fig6 --scale paper")
     html = cards(lay_out([itself, results[1]], Anchors()), Anchors())
     assert "In this run" in html
@@ -186,13 +195,13 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = rebound(0.5, -0.5, 0.1)
-    monkeypatch.setattr("joma.report.kept.kept", lambda: {found.id: of_kept("holds")})
+    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
     pages = lay_out([_fig6(results, found), results[1]], Anchors())
     card = cards(pages, Anchors()).partition("</article>")[0]
     assert card.count("<svg") == 1
     assert escape(kept_panels()[found.id].alt) in card
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card
-    monkeypatch.setattr("joma.report.cards.kept_panels", dict)
+    monkeypatch.setattr("joma.report.claims.cards.kept_panels", dict)
     assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
 
 
@@ -200,7 +209,7 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
 def test_a_card_of_this_run_draws_its_own_curves_and_says_whose_they_are(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joma.report.kept.kept", dict)
+    monkeypatch.setattr("joma.report.claims.kept.kept", dict)
     own = result_of(RECORDS / "fig6" / "fig6.sqlite")
     card = cards(lay_out([own, results[1]], Anchors()), Anchors()).partition("</article>")[0]
     assert 'class="curve"' in card
@@ -214,8 +223,8 @@ def test_a_study_says_that_its_figures_are_of_this_run_where_its_sentences_are_n
     said = "The figures show this run."
     assert said not in study_section(lay_out(results, Anchors())[0], Anchors())
     found = results[0].findings[4]
-    kept = {found.id: Kept("fails", "0.5", "one H200", found.claim.sha256, "0.5")}
-    monkeypatch.setattr("joma.report.kept.kept", lambda: kept)
+    kept = {found.id: stored("fails", found.claim)}
+    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: kept)
     assert said in study_section(lay_out(results, Anchors())[0], Anchors())
 
 
@@ -241,23 +250,23 @@ def test_where_the_scales_disagree_the_page_says_so_with_links(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = results[0].findings[4], results[0].findings[5]
-    kept = {one.id: Kept("holds", "0.5", "one H200", one.claim.sha256, "0.5") for one in (first, second)}
-    monkeypatch.setattr("joma.report.kept.kept", lambda: kept)
+    kept = {one.id: stored("holds", one.claim) for one in (first, second)}
+    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: kept)
     sections = lay_out(results, Anchors())
-    html = strip(sections, "quick")
+    html = verdict_table(sections, "quick")
     assert "At paper scale 2 of 2 claims come out differently. This run leaves 1 of these undecided." in html
     assert "The paper scale is the stronger evidence." in html
     assert '<a href="#study-near-fig5">near/fig5</a> here ' in html
     assert '<td data-label="Paper scale"><span class="marks"><span class="v-holds" title="holds">' in html
-    kept[second.id] = dataclasses.replace(kept[second.id], verdict=second.verdict)
-    kept[first.id] = dataclasses.replace(kept[first.id], verdict=first.verdict)
-    assert "All 2 claims that are kept at paper scale came out the same there." in strip(
+    kept[second.id]["verdict"] = second.verdict
+    kept[first.id]["verdict"] = first.verdict
+    assert "All 2 claims that are kept at paper scale came out the same there." in verdict_table(
         lay_out(results, Anchors()), "quick"
     )
-    kept[first.id] = dataclasses.replace(kept[first.id], claim_sha256="of another sentence")
-    assert "The one claim that is kept" in strip(lay_out(results, Anchors()), "quick")
+    kept[first.id]["claim_sha256"] = "of another sentence"
+    assert "The one claim that is kept" in verdict_table(lay_out(results, Anchors()), "quick")
     kept.clear()
-    assert "aper scale" not in strip(lay_out(results, Anchors()), "quick")
+    assert "aper scale" not in verdict_table(lay_out(results, Anchors()), "quick")
 
 
 def test_a_claim_that_only_one_scale_judged_is_no_disagreement() -> None:
@@ -280,12 +289,13 @@ def test_a_claim_that_only_one_scale_judged_is_no_disagreement() -> None:
 def test_numbers_are_rounded_to_what_their_interval_tells(
     effect: float, interval: tuple[float, float], control: float, unit: str, said: tuple[str, str]
 ) -> None:
-    found = Measured(effect, interval, control, unit, 3)
-    assert (found.effect_words, found.control_words) == said
+    found = Effect(effect, interval, control, (control, control), 3, 0.05, unit=unit)
+    assert (effect_texts(found)["effect"], effect_texts(found)["control"]) == said
 
 
 def test_an_effect_the_other_way_round() -> None:
-    assert Measured(-0.2026, (-0.296, -0.1092), -0.05, "nats", 6).opposite_words == "0.20 nats [0.11, 0.30]"
+    found = Effect(-0.2026, (-0.296, -0.1092), -0.05, (-0.05, -0.05), 6, 0.05, unit="nats")
+    assert effect_texts(found)["opposite"] == "0.20 nats [0.11, 0.30]"
 
 
 def test_a_page_of_one_study_opens_with_it(results: list[Result], tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import pytest
 import joma
 from joma.claims.contract import VERDICTS
 from joma.claims.execute import Result
+from joma.claims.ledger import findings_json
 from joma.claims.verdicts import not_run
-from joma.report import findings_json, write_report
+from joma.report import write_report
 from joma.report.markup import Anchors, duration, embed_svg, natural_width
 
 MADE = datetime(2025, 3, 4, 5, 6, tzinfo=UTC)

@@ -257,8 +257,8 @@ def test_the_first_figure_is_on_the_screen_of_its_heading(page: Any) -> None:
     assert figure["y"] + figure["height"] < top + 800
 
 
-def test_rows_of_the_strip_fold_on_a_phone(page: Any) -> None:
-    row = page.locator(".strip tbody tr").first
+def test_rows_of_the_verdict_table_fold_on_a_phone(page: Any) -> None:
+    row = page.locator(".verdict-table tbody tr").first
     assert row.evaluate("row => getComputedStyle(row).display") == "table-row"
     page.set_viewport_size({"width": 390, "height": 844})
     assert row.evaluate("row => getComputedStyle(row).display") == "grid"

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from joma.claims.execute import execute
-from joma.report.kept import kept
-from joma.report.panel import Line, Panel, kept_panels, line_of
-from joma.report.panel_readings import READERS, panel_of
-from joma.report.panel_svg import panel_html
-from joma.report.questions import QUESTIONS, SHOWN_FOR_THEOREMS
+from joma.report.claims.kept import kept
+from joma.report.claims.panel_readers import READERS, panel_of
+from joma.report.claims.panels import Line, Panel, kept_panels, line_of, panel_html
+from joma.report.claims.questions import QUESTIONS, SHOWN_FOR_THEOREMS
 from joma.runs import Run
 from joma.studies import load
 
@@ -40,19 +39,19 @@ def test_every_question_has_its_panel() -> None:
 def test_kept_curves_show_what_the_sentences_tell() -> None:
     """The numbers of kept.json, read off the ends and valleys of the curves."""
     fell = named("fig6/fig6-one-layer", "one layer").y
-    assert fell[-1] - min(fell) == pytest.approx(kept()["fig6/fig6-one-layer"].effect, abs=0.01)
+    assert fell[-1] - min(fell) == pytest.approx(kept()["fig6/fig6-one-layer"]["effect"], abs=0.01)
     assert fell[0] > fell[-1] > min(fell)
     own = kept()["rebound-cause/own-qk-higher-layers"]
     assert named("rebound-cause/own-qk-higher-layers", "own queries and keys").y[-1] == pytest.approx(
-        own.effect, abs=1e-3
+        own["effect"], abs=1e-3
     )
     below = named("rebound-cause/own-qk-higher-layers", "all weights below it").y[-1]
-    assert below == pytest.approx(own.control_effect, abs=1e-3)
+    assert below == pytest.approx(own["control_effect"], abs=1e-3)
     latents = kept()["table1/lowest-latents-align"]
     best = named("table1/lowest-latents-align", "best neuron of each latent").y
-    assert (best[-1], best[0]) == pytest.approx((latents.effect, latents.control_effect), abs=1e-3)
+    assert (best[-1], best[0]) == pytest.approx((latents["effect"], latents["control_effect"]), abs=1e-3)
     needs = kept()["nonlinearity/rebound-needs-nonlinearity"]
-    for label, told in (("ReLU", needs.effect), ("linear MLP", needs.control_effect)):
+    for label, told in (("ReLU", needs["effect"]), ("linear MLP", needs["control_effect"])):
         curve = named("nonlinearity/rebound-needs-nonlinearity", label).y
         assert curve[-1] - min(curve) == pytest.approx(told, abs=0.05)
     skills = {line.label: np.mean(line.y) for line in kept_panels()["forecast/theorem-1-foretells"].lines}

@@ -137,8 +137,7 @@ def test_the_page_of_a_scan(told: Path, tmp_path: Path) -> None:
 def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
     scanned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joma.report.scans.find_spec", lambda name: None)
-    monkeypatch.setattr("joma.report.scan_page.find_spec", lambda name: None)
+    monkeypatch.setattr("joma.report.figures.find_spec", lambda name: None)
     shown = read_scan(scanned)
     assert shown.pictures == {}
     html = write_scan_page(shown, tmp_path / "page.html").read_text(encoding="utf-8")
@@ -191,7 +190,7 @@ def test_two_lengths_of_windows_in_one_scan_give_no_level(scanned: Path) -> None
 def test_uniform_attention_has_the_entropy_that_is_drawn() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     from joma.probes import attention_entropy
-    from joma.report.scan_words import uniform_entropy
+    from joma.report.scans.curves import uniform_entropy
     from joma.scan import Scan
 
     config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16)

@@ -135,7 +135,7 @@ def test_npz_refuses_names_that_collide(tmp_path: Path, names: tuple[str, ...]) 
     with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:
         for name in names:
             run.append(name, 0, 1)
-        with pytest.raises(RunError, match="needs a name that npz uses for something else"):
+        with pytest.raises(RunError, match="needs a name that npz uses otherwise"):
             export(run, "npz")
 
 

@@ -74,7 +74,7 @@ def without_config(path: Path) -> None:
         (Path.touch, r"is empty or cut off \(0 bytes\), not a run; delete it and run again"),
         (lambda path: path.write_text("hello " * 500), "is not a joma run"),
         (foreign, "is an SQLite file, but not a joma run"),
-        (newer, r"was written by a newer joma \(format 9; this one reads up to 1\); upgrade joma"),
+        (newer, r"was written by a newer joma \(format 9; this reads up to 1\); upgrade it"),
         (without_tables, "is damaged: it has the mark of a joma run, but no such table"),
         (without_config, "is damaged: its config cannot be read"),
         (lambda path: path.write_bytes(finished(path)[:50]), r"is empty or cut off \(50 bytes\), not a run"),
@@ -153,7 +153,7 @@ def test_an_array_too_large_for_a_row_is_refused(path: Path) -> None:
     with Run.create(path, study="demo", config={}) as run:
         assert run._connection is not None
         run._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
-        with pytest.raises(RunError, match=r"'x' has 8,000 bytes, at most 4,000 fit; record it in parts"):
+        with pytest.raises(RunError, match=r"'x' has 8,000 bytes, 4,000 fit; record it in parts"):
             run.append("x", 0, np.zeros(1000))
 
 

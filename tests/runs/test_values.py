@@ -114,7 +114,7 @@ class Color(Enum):
     [
         ({"lr": float("nan")}, r"config\['lr'\] must be finite, got nan; write None"),
         ({"lr": [1.0, float("inf")]}, r"config\['lr'\]\[1\] must be finite"),
-        ({"x": np.zeros(2)}, r"config\['x'\] must be made of .* got ndarray"),
+        ({"x": np.zeros(2)}, r"config\['x'\] must be of .* got ndarray"),
         ({"x": np.int64(2)}, r"got int64"),
         ({"x": Color.RED}, "got Color"),
         ({"x": {1, 2}}, "got set"),

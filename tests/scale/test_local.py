@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE, until
 
-from joma.scale.local import Done, Lost, Said, Task, side_by_side
+from joma.scale.local import Done, Going, Lost, Task, side_by_side
 
 HERE = "scale_tasks"
 
@@ -20,7 +20,7 @@ def _workers_find_the_tasks(monkeypatch):
 
 
 def ended(events):
-    return {event.task.name: event for event in events if not isinstance(event, Said)}
+    return {event.task.name: event for event in events if not isinstance(event, Going)}
 
 
 def tasks(*names, **arguments):
@@ -30,7 +30,7 @@ def tasks(*names, **arguments):
 def test_every_task_is_done_and_says_how_far_it_is():
     events = list(side_by_side(f"{HERE}:double", [Task(str(n), {"n": n}) for n in range(5)], jobs=2))
     assert {name: event.value for name, event in ended(events).items()} == {str(n): 2 * n for n in range(5)}
-    assert any(isinstance(event, Said) and event.doing == "doubling" for event in events)
+    assert any(isinstance(event, Going) and event.doing == "doubling" for event in events)
     assert all(event.memory > 1e6 for event in ended(events).values())
 
 
@@ -101,17 +101,17 @@ def test_no_process_outlives_its_parent_and_each_may_write_what_it_has(number, t
     assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
 
 
-def test_tasks_of_one_kin_go_to_one_process_where_there_is_a_choice(tmp_path):
-    """Both processes are busy all the time, as a task waits for its like in the other; each meets one kin."""
+def test_tasks_that_load_the_same_go_to_one_process_where_there_is_a_choice(tmp_path):
+    """Both processes are busy all the time, as a task waits for its like in the other; each loads one library."""
     places = {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
     works = [
-        Task(f"{kin}{n}", {"mine": f"{places[kin]}{n}", "others": f"{places[other]}{n}"}, kin)
+        Task(f"{load}{n}", {"mine": f"{places[load]}{n}", "others": f"{places[other]}{n}"}, load)
         for n in range(3)
-        for kin, other in ("ab", "ba")
+        for load, other in ("ab", "ba")
     ]
     found = ended(side_by_side(f"{HERE}:meet", works, jobs=2))
-    by_kin = {kin: {found[f"{kin}{n}"].value for n in range(3)} for kin in "ab"}
-    assert by_kin["a"].isdisjoint(by_kin["b"])
-    assert len(by_kin["a"]) == len(by_kin["b"]) == 1
+    by_load = {load: {found[f"{load}{n}"].value for n in range(3)} for load in "ab"}
+    assert by_load["a"].isdisjoint(by_load["b"])
+    assert len(by_load["a"]) == len(by_load["b"]) == 1
     alone = ended(side_by_side(f"{HERE}:whoami", [Task(str(n), {}, "a") for n in range(4)], jobs=2))
     assert len({event.value for event in alone.values()}) == 2

@@ -185,7 +185,7 @@ def test_the_vector_of_a_padding_token_counts_where_the_text_holds_it(tmp_path):
 
 
 def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_path, monkeypatch, capsys):
-    from joma.scan.measures import MEASURES
+    from joma.measure.registry import MEASURES
 
     pairs = sys.modules["joma.scan.sweep.pairs"]
     before = pairs._Walk._measured

@@ -10,9 +10,9 @@ import torch
 from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 
 from joma.cli.main import main
+from joma.measure.registry import MEASURES
 from joma.probes import attention_entropy, attention_sparsity
 from joma.runs import Run
-from joma.scan.measures import MEASURES
 from joma.scan.sweep.record import stored_scan
 
 CURVES = list(MEASURES["sparsity"].curves)

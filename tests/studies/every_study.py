@@ -53,12 +53,13 @@ def draws_labelled_figures(study, run, folder):
 def says_what_is_seen(drawing):
     """The caption tells the finding, the alternative text what is seen, with numbers; neither repeats the other."""
     assert drawing.caption
-    assert len(drawing.alt) > 40, drawing.name
-    assert any(character.isdigit() for character in drawing.alt), drawing.alt
-    assert drawing.alt != drawing.caption
-    assert drawing.alt not in drawing.caption
-    assert drawing.caption not in drawing.alt
-    assert not {"nan", "None", "no number"} & set(drawing.alt.replace(",", " ").split()), drawing.alt
+    seen = drawing.alt or drawing.description
+    assert len(seen) > 40, drawing.name
+    assert any(character.isdigit() for character in seen), seen
+    assert seen != drawing.caption
+    assert seen not in drawing.caption
+    assert drawing.caption not in seen
+    assert not {"nan", "None", "no number"} & set(seen.replace(",", " ").split()), seen
 
 
 def findings_survive_json(study, run):

@@ -220,7 +220,7 @@ def test_a_distribution_that_was_normalised_in_half_precision_is_one(half):
         (lambda: hierarchy.expansion(-0.1, 3, 1), r"eps must lie in \[0, 1\]"),
         (lambda: hierarchy.enumerate_tree(5, 2, 0.5, [1.0], [0.5]), "at most 2.22 are enumerated"),
         (lambda: hierarchy.enumerate_tree(3, (2, 2), 0.5, [1.0], [0.5]), "one for each of the 3 levels"),
-        (lambda: hierarchy.enumerate_tree(2, 2, [0.5, 0.5], [1.0], [0.5]), "one for each edge"),
+        (lambda: hierarchy.enumerate_tree(2, 2, [0.5, 0.5], [1.0], [0.5]), "one per edge"),
         (lambda: hierarchy.enumerate_tree(2, 2, 0.5, [0.5, 0.5], [0.5]), "p_zero must have shape"),
         (lambda: hierarchy.enumerate_tree(2, 0, 0.5, [1.0], [0.5]), "branching must be a whole number"),
     ],

@@ -1,11 +1,13 @@
 """Theorem 1 along flows and along SGD, and what softmax conserves instead."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.studies.invariant._blocks import SMOOTH, draw_block, draw_start, side_by_side
+from joma.studies.invariant._blocks import SMOOTH, draw_block, side_by_side
 from joma.theory.attention import Attention, value_and_derivative
 from joma.theory.flow import Block, State, constant_gradient
 from joma.theory.invariant import first_integral, first_integral_over_queries, sgd_drift, softmax_estimate
@@ -21,18 +23,10 @@ def draw(seed, *shape):
 
 def flowing(seed, kind, *, nodes=4, temperature=1.0, queries=1, **options):
     """A block and its start, with a member for each smooth activation and each kind of gradient."""
-    generator = torch.Generator().manual_seed(seed)
-    block = draw_block(
-        tokens=4,
-        nodes=nodes,
-        samples=10,
-        queries=queries,
-        generator=generator,
-        attention=Attention(SIGMAS.get(kind, kind), temperature=temperature, norm=0.25),
-        activation=side_by_side(list(SMOOTH.values()), -4),
-        **options,
-    )
-    w, z = draw_start(block, nodes, generator, len(SMOOTH))
+    sizes = SimpleNamespace(tokens=4, nodes=nodes, samples=10, seed=seed)
+    attention = Attention(SIGMAS.get(kind, kind), temperature=temperature, norm=0.25)
+    activation = side_by_side(list(SMOOTH.values()), -4)
+    block, (w, z) = draw_block(sizes, attention, len(SMOOTH), queries=queries, activation=activation, **options)
     return block, State(w, temperature * z)
 
 
@@ -244,7 +238,7 @@ def test_drift_of_many_logits_beside_one_path_of_weights(kind):
         (lambda: first_integral(Z, V, kind="softmax"), "softmax conserves nothing, see softmax_estimate"),
         (lambda: first_integral(Z, V, kind="linear", temperature=2.0), "temperature belongs to 'exp'"),
         (lambda: first_integral(Z + 1, V, kind=torch.cosh), "sigma/sigma' cannot be integrated from 0 to z = 1"),
-        (lambda: first_integral(Z + 2, V, kind=torch.sin), "does sigma' vanish on the way"),
+        (lambda: first_integral(Z + 2, V, kind=torch.sin), "does sigma' vanish there"),
         (lambda: first_integral(Z + 1, V, kind=torch.ones_like), "cannot be integrated"),
         (lambda: first_integral_over_queries([0.0], [[1.0]]), r"z must have shape \(..., queries, tokens\)"),
         (lambda: first_integral_over_queries(Z, V[0], probability=[0.5, 0.5]), r"probability must have shape \(3,\)"),

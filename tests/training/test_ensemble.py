@@ -195,7 +195,7 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
     [
         (lambda: ensemble(members=0), "at least one member, got 0"),
         (lambda: ensemble(steps=0), "steps must be at least 1"),
-        (lambda: ensemble(measure_at=(13,)), "between 0 and 12"),
+        (lambda: ensemble(measure_at=(13,)), "from 0 to 12"),
         (lambda: ensemble(together=0), "together must be at least 1"),
         (lambda: ensemble(precision="bf8"), "precision must be one of"),
         (lambda: ensemble(precision="half"), "precision 'half' is a choice for a GPU"),
@@ -268,7 +268,7 @@ def test_an_engine_compiles_the_parts_of_its_step() -> None:
     for compiler, graphs in ((None, 0), ("aot_eager", 4)):  # keys, embedding, block, cross-entropy
         engine = Engine(ensemble(), range(5))
         engine.compiler = compiler
-        engine.become(range(5), None)
+        engine.load_members(range(5), None)
         with room_to_compile(), products("float32"):
             counters.clear()
             list(engine.advance(0, 3))
@@ -281,7 +281,7 @@ def test_an_engine_compiles_the_parts_of_its_step() -> None:
 def test_an_engine_dies_with_its_last_name() -> None:
     """It holds most of a GPU's memory: that must not wait until Python looks for cycles, nor happen at any time."""
     engine = Engine(ensemble(), range(5))
-    engine.become(range(5), None)
+    engine.load_members(range(5), None)
     list(engine.advance(0, 2))
     ends = [weakref.ref(engine), weakref.ref(engine.networks)]
     gc.disable()

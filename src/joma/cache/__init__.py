@@ -1,8 +1,10 @@
 """What a smaller cache costs: eviction policies for the keys and values that a Transformer keeps while it reads."""
 
+from joma.cache._losses import losses
+from joma.cache.costs import Cost, Costs
 from joma.cache.errors import CacheError
-from joma.cache.evaluation import losses
+from joma.cache.evaluation import evaluate
 from joma.cache.rules import POLICIES, Rule, rule
 from joma.cache.stream import evicting
 
-__all__ = ["POLICIES", "CacheError", "Rule", "evicting", "losses", "rule"]
+__all__ = ["POLICIES", "CacheError", "Cost", "Costs", "Rule", "evaluate", "evicting", "losses", "rule"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from joma import __version__
+from joma.cache._losses import losses
 from joma.cache.errors import CacheError
-from joma.cache.evaluation import losses
 from joma.cache.models import must_be_tokens
 from joma.cache.rules import Rule, rule
 from joma.host.errors import BadInput
@@ -74,12 +75,26 @@ class Cost:
         """Its upper end."""
         return self.added + self.half_width
 
+    @property
+    def cell(self) -> str:
+        """What stands in a table: `added` and, where there is one, its interval."""
+        return f"{self.added:+.3f}" + ("" if np.isnan(self.half_width) else f" ± {self.half_width:.3f}")
+
 
 @dataclass(frozen=True)
 class Costs:
-    """All that was measured of one model. full: its loss with the whole cache, over second halves; of: by policy.
+    """All that was measured of one model.
 
-    warnings: why the numbers may not describe the trained model. notes: what is worth knowing.
+    - seq_len: tokens per sequence
+    - sequences: how many
+    - full: the loss with the full cache, over second halves
+    - full_of_all: over all tokens
+    - of: the costs of each policy, by its name
+    - warnings: why the numbers may not describe the trained model
+    - notes: what is worth knowing
+    - left_out: policies that the model cannot have, each with the reason
+    - run: the file that keeps the losses, where one was asked for
+    - name: of the model
 
     >>> settled = rule("window", 8, 64)
     >>> costs = Costs(64, 2, 3.0, 3.1, {"window": [Cost(settled, 0.125, 3.2, 0.2, 0.1, 3.2)]})
@@ -88,13 +103,16 @@ class Costs:
     window  +0.200 ± 0.100
     """
 
-    length: int
+    seq_len: int
     sequences: int
     full: float
     full_of_all: float
     of: Mapping[str, Sequence[Cost]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    run: Path | None = None
+    name: str = ""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -102,10 +120,13 @@ class Costs:
     def table(self) -> str:
         """What is added to the loss, with its interval: one line per policy and one column per share kept."""
         keeps = sorted({cost.keep for several in self.of.values() for cost in several})
-        head = ["policy", *(f"{100 * keep:.3g} %" for keep in keeps)]
-        rows = [[name, *(_cell(several, keep) for keep in keeps)] for name, several in self.of.items()]
-        widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-        return "\n".join(_line(row, widths) for row in [head, *rows])
+        rows = [["policy", *(f"{100 * keep:.3g} %" for keep in keeps)]]
+        for name, several in self.of.items():
+            cells = {cost.keep: cost.cell for cost in several}
+            rows.append([name, *(cells.get(keep, "") for keep in keeps)])
+        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+        padded = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+        return "\n".join("  ".join(row).rstrip() for row in padded)
 
     @property
     def no_interval(self) -> str | None:
@@ -121,7 +142,7 @@ class Costs:
             "joma": __version__,
             "unit": "nats per token",
             "counted": "second half of every sequence",
-            "length": self.length,
+            "length": self.seq_len,
             "sequences": self.sequences,
             "interval": {"level": LEVEL, "n": self.sequences, "of": paired, "why_none": self.no_interval},
             "warnings": list(self.warnings),
@@ -135,75 +156,85 @@ def measure(
     model: nn.Module,
     tokens: Tensor,
     policies: Sequence[str],
-    keeps: Sequence[float],
-    run: Run,
+    budgets: Sequence[float],
+    run: Run | None = None,
     *,
     sinks: int | None = None,
     recent: float = 0.5,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Costs:
-    """The cost of every policy at every budget; tokens (sequences, length), the rest as in `joma.cache.losses`.
+    """The cost of every policy at every budget, of a model that is loaded and a text that is token ids.
 
-    What the run already holds is not measured again, so one that was stopped goes on, and one may ask for more later:
-    of the same model, and with the same text and options. The first half of a sequence is the prompt of `snapkv`. All
-    policies are compared on the second half.
+    All policies are compared on the second half of every sequence. The first half is the prompt of `snapkv`.
+    Sequences may be longer than those of training, where the model can read them: then `warnings` say so, and the run
+    keeps them. Where the config allows the length, only the numbers can show that training did not have it: a plain
+    window then beats the full cache, and that is a warning too.
 
-    Sequences may be longer than those of training, where the model can read them. Then the answer says so in
-    `warnings`, and the run keeps it. Where the config allows the length, only the numbers can show that training did
-    not have it: a plain window then beats the whole cache, and that is a warning too.
+    - model: a causal language model of transformers, with its head
+    - tokens: (sequences, seq_len)
+    - policies: names among `joma.cache.POLICIES`
+    - budgets: shares of a sequence, or numbers of keys where they are integers
+    - run: where losses are kept, each as soon as it is known. What it holds is not measured again, so one that was
+      stopped goes on, and one may ask for more later: of the same model, and with the same text and options
+    - sinks, recent, seed: as in `joma.cache.losses`
+    - progress: hears how far it is
     """
     tokens = must_be_tokens(model, tokens)
-    length = tokens.shape[1]
-    if length < SHORTEST:
-        raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {length}")
-    _must_be_the_same(run, tokens, sinks, recent, seed)
+    seq_len = tokens.shape[1]
+    if seq_len < SHORTEST:
+        raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {seq_len}")
+    if run is not None:
+        _check_same_question(run, tokens, sinks, recent, seed)
     options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
-    wanted = [(name, rule(name, keep, length, **options)) for name in policies if name != FULL for keep in keeps]
-    wanted = [(FULL, rule(FULL, 1.0, length)), *dict.fromkeys(wanted)]
-    found: dict[tuple[str, int], np.ndarray] = {}
-    for at, (name, settled) in enumerate(wanted):
-        words = f"{name}, {settled.budget} of {length} keys"
+    asked = [rule(name, each, seq_len, **options) for name in policies if name != FULL for each in budgets]
+    asked = [rule(FULL, 1.0, seq_len), *dict.fromkeys(asked)]
+    found: list[np.ndarray] = []
+    for at, settled in enumerate(asked):
+        words = f"{settled.policy}, {settled.budget} of {seq_len} keys"
 
-        def told(share: float, _: str, at: int = at, words: str = words) -> None:
-            progress((at + share) / len(wanted), words)
+        def part_done(share: float, _: str, at: int = at, words: str = words) -> None:
+            progress((at + share) / len(asked), words)
 
-        def halves(
-            name: str = name, keep: int = settled.budget, told: Progress = told, words: str = words
-        ) -> np.ndarray:
-            found = losses(model, tokens, name, keep, progress=told, **options).double()
-            if not found.isfinite().all():
+        def mean_losses(settled: Rule = settled, part: Progress = part_done, words: str = words) -> np.ndarray:
+            each = losses(model, tokens, settled.policy, settled.budget, progress=part, **options).double()
+            if not each.isfinite().all():
                 raise CacheError(f"the model's loss on the text is NaN or infinite ({words}): it cannot be compared")
-            return np.stack([found.mean(1).numpy(), found[:, length // 2 :].mean(1).numpy()], 1)
+            return np.stack([each.mean(1).numpy(), each[:, seq_len // 2 :].mean(1).numpy()], 1)
 
-        found[name, settled.budget] = run.keep(f"{name}/{settled.budget}", halves, dims=("sequence", "part"))
-    base = found[FULL, length]
+        name = f"{settled.policy}/{settled.budget}"
+        found.append(mean_losses() if run is None else run.keep(name, mean_losses, dims=("sequence", "part")))
     by_policy: dict[str, list[Cost]] = {}
-    for name, settled in wanted[1:]:
-        by_policy.setdefault(name, []).append(_cost(settled, found[name, settled.budget], base, length))
-    whole = base.mean(0)
-    warnings = _remembered(run, WARNING, beyond_training(model.config, length), _beaten(by_policy, length, len(tokens)))
-    notes = _remembered(run, NOTE, unknown_training(model.config, length))
-    return Costs(length, len(tokens), float(whole[1]), float(whole[0]), by_policy, warnings, notes)
+    for settled, each in zip(asked[1:], found[1:], strict=True):
+        paired = compare(each[:, 1], found[0][:, 1], level=LEVEL)
+        of_all, late = map(float, each.mean(0))
+        cost = Cost(settled, settled.budget / seq_len, late, paired.difference, paired.half_width, of_all)
+        by_policy.setdefault(settled.policy, []).append(cost)
+    of_all, late = map(float, found[0].mean(0))
+    warned = (beyond_training(model.config, seq_len), _beaten(by_policy, seq_len, len(tokens)))
+    warnings = _keep_sentences(run, WARNING, *warned)
+    notes = _keep_sentences(run, NOTE, unknown_training(model.config, seq_len))
+    return Costs(seq_len, len(tokens), late, of_all, by_policy, warnings, notes)
 
 
-def said_in(run: Run, kind: str = WARNING) -> tuple[str, ...]:
+def kept_sentences(run: Run, kind: str = WARNING) -> tuple[str, ...]:
     """The warnings that a run keeps, or its notes (`NOTE`); none in a run of before they were kept."""
     names = [name for name in run.names() if name.startswith(f"{kind}/")]
     return tuple(run.value(name).astype(np.uint8).tobytes().decode() for name in names)
 
 
-def _remembered(run: Run, kind: str, *sentences: str | None) -> tuple[str, ...]:
+def _keep_sentences(run: Run | None, kind: str, *sentences: str | None) -> tuple[str, ...]:
     """The sentences that there are, each kept in the run as a series of its own, in bytes."""
     found = tuple(one for one in sentences if one)
     for one in found:
-        told = np.frombuffer(one.encode(), dtype=np.uint8)
-        run.keep(f"{kind}/{zlib.crc32(told.tobytes()):08x}", told.copy)
+        coded = np.frombuffer(one.encode(), dtype=np.uint8)
+        if run is not None:
+            run.keep(f"{kind}/{zlib.crc32(coded.tobytes()):08x}", coded.copy)
     return found
 
 
-def _beaten(by_policy: Mapping[str, Sequence[Cost]], length: int, sequences: int) -> str | None:
-    """A warning where a plain window has a lower loss than the whole cache.
+def _beaten(by_policy: Mapping[str, Sequence[Cost]], seq_len: int, sequences: int) -> str | None:
+    """A warning where a plain window has a lower loss than the full cache.
 
     It sees less of the text, on the same tokens. What it does not see are far keys: where those harm, the model has not
     learned to attend so far. top-k keeps some of them, so it does no better.
@@ -214,31 +245,13 @@ def _beaten(by_policy: Mapping[str, Sequence[Cost]], length: int, sequences: int
     return (
         f"a window of {best.rule.budget} keys has a loss {-best.added:.3f} nats lower than the whole cache (95 % "
         f"interval {-best.high:.3f} to {-best.low:.3f}, n = {sequences}): far keys harm this model, as they do beyond "
-        f"the length of training, so try sequences of fewer than {length} tokens"
+        f"the length of training, so try sequences of fewer than {seq_len} tokens"
     )
 
 
-def _must_be_the_same(run: Run, tokens: Tensor, sinks: int | None, recent: float, seed: int) -> None:
+def _check_same_question(run: Run, tokens: Tensor, sinks: int | None, recent: float, seed: int) -> None:
     """Numbers are kept by policy and budget: those of another text or of other options would be taken for these."""
     text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
     asked = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
     if not np.array_equal(run.keep("asked", lambda: asked), asked):
         raise BadInput(f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run")
-
-
-def _cost(settled: Rule, found: np.ndarray, base: np.ndarray, length: int) -> Cost:
-    one = compare(found[:, 1], base[:, 1], level=LEVEL)
-    means = found.mean(0)
-    return Cost(settled, settled.budget / length, float(means[1]), one.difference, one.half_width, float(means[0]))
-
-
-def _cell(several: Sequence[Cost], keep: float) -> str:
-    cost = next((one for one in several if one.keep == keep), None)
-    if cost is None:
-        return ""
-    return f"{cost.added:+.3f}" + ("" if np.isnan(cost.half_width) else f" ± {cost.half_width:.3f}")
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = zip(row, widths, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]).rstrip()

@@ -35,7 +35,7 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
         axis.fill_between(kept, low, high, color=LOOKS[name]["color"], alpha=0.12, lw=0)
     axis.axhline(0, color=INK, lw=0.8, ls=":")
     shares = sorted({cost.keep for several in costs.of.values() for cost in several})
-    share_axis(axis, shares, f"share of {costs.length} keys that each head keeps")
+    share_axis(axis, shares, f"share of {costs.seq_len} keys that each head keeps")
     axis.set_ylabel("added loss (nats per token)")
     axis.set_title(title)
     label_lines(axis)
@@ -43,6 +43,11 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
 
 
 def write_png(costs: Costs, path: Path, *, title: str = "") -> None:
-    """Draw into a file, whole or not at all."""
+    """Draw into a file, which is there in full or not at all.
+
+    - costs: what `joma.cache.evaluate` gives
+    - path: of the PNG
+    - title: above the axes
+    """
     with house_style(), atomically(path) as unfinished:
         draw(costs, title=title).savefig(unfinished, format="png", dpi=160, facecolor="white", transparent=False)

@@ -1,166 +1,218 @@
-"""The loss of a model whose cache is cut, on whole sequences at once: eviction becomes one mask per key-value head."""
+"""`evaluate`: one call from a model and a text to what every eviction policy costs. `joma cache` prints its answer."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.cache._attending import attend, attending
-from joma.cache._positions import turns
+from joma.cache._attention import rotations
+from joma.cache.costs import SHORTEST, Costs, measure
 from joma.cache.errors import CacheError
-from joma.cache.models import must_be_cached, must_be_tokens, without_attention
-from joma.cache.policies import Call
-from joma.cache.rules import Rule, rule
-from joma.host.memory import free_memory
+from joma.cache.models import cannot_be_cut, default_seq_len, must_be_cached
+from joma.cache.rules import POLICIES, rule
+from joma.host.devices import lacking
+from joma.host.errors import BadInput, asked_for
+from joma.host.files import refuse_files, usable_folder
 from joma.host.progress import Progress, silent
+from joma.host.words import counted
+from joma.probes.lengths import beyond_training, must_take, unknown_training
+from joma.runs import Run
 
-NUMBERS = 1 << 28
-"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32.
+if TYPE_CHECKING:
+    from joma.scan.sources.series import Place
 
-Where one sequence alone has more weights, its queries come in blocks. Its logits over the vocabulary are the model's to
-make, all at once: where they cannot fit, the sequence is refused.
-"""
+BUDGETS = (0.05, 0.1, 0.2, 0.5)
+N_TOKENS = 16_384
+VERSION = 1
+"""Raised when what is measured changes: runs of before are not added to."""
 
 
-def losses(
-    model: nn.Module,
-    tokens: Any,
-    policy: str = "full",
-    keep: float = 1.0,
+def evaluate(
+    model: nn.Module | str | Path,
+    text: Any,
     *,
+    policies: Sequence[str] = POLICIES[1:],
+    budgets: Sequence[float] = BUDGETS,
+    seq_len: int | None = None,
+    tokens: int = N_TOKENS,
     sinks: int | None = None,
     recent: float = 0.5,
-    prompt: float = 0.5,
     seed: int = 0,
+    tokenizer: str | Path | None = None,
+    step: str | None = None,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    fresh: bool = False,
     progress: Progress = silent,
-) -> Tensor:
-    """Loss in nats per token of a causal language model that keeps only part of its cache: (sequences, length - 1).
+    notify: Callable[[str], object] = lambda sentence: None,
+) -> Costs:
+    """What every policy costs at every budget: the added loss in nats per token, with paired 95 % intervals.
 
-    model: one of transformers, with its head. tokens: (sequences, length), or (length,) of one. Entry t of the answer
-    is the loss of token t + 1, read by a query that sees at most `budget` keys in each key-value head, its own
-    included: ceil(keep * length) where keep is a share, or `keep` itself where it is a whole number (so 1.0 keeps all,
-    and 1 a single key). Queries before that number see everything.
+    The answer prints as a table (`costs.table()`), is drawn by `joma.cache.drawing.draw(costs)`, and has the numbers of
+    the figure in `costs.of`: share kept, added loss and half-width of its interval, by policy.
 
-    policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`. sinks: the first tokens that are never evicted,
-    by `sinks` and `random` (4 unless given) and by `h2o`, `h2o-oracle` and `snapkv` (none unless given). recent: the
-    share of the budget that goes to the last tokens in `h2o`, `h2o-oracle`, `snapkv` and `random`; in `sinks` and
-    `window` all that is left does. prompt: the share of the length, or the number of tokens, that `snapkv` reads at
-    full attention before it chooses: only losses from entry `prompt` on feel its choice. seed: of `random`.
-    progress: hears after each layer how far it is.
-
-    What is computed is what the model would say with such a cache, token by token (`joma.cache.evicting` does that),
-    and where nothing is evicted it is what the model says, bit for bit. A sequence may be longer than those of training
-    where positions have no end; `joma.probes.lengths.beyond_training` says whether it is. A very long one is read in
-    blocks of queries, so memory grows with its length and not with the square of it. Runs in evaluation mode without
-    gradients; the answer is on the CPU, in float32 at least.
+    - model: a causal language model of transformers; or a folder with one; or one on the Hugging Face hub (owner/name)
+    - text: a file of text; or token ids, as a .npy file, a tensor or a list, of one text or (sequences, seq_len)
+    - policies: names among `joma.cache.POLICIES`; full attention is measured anyway
+    - budgets: shares of a sequence, as 0.1, or numbers of keys where they are integers
+    - seq_len: tokens per sequence; None: 512, or fewer where the model was trained on fewer
+    - tokens: how many tokens of the text are read
+    - sinks: first tokens that are never evicted; None: 4 in `sinks` and `random`, else none
+    - recent: the share of the budget that goes to the last tokens
+    - seed: of the policy `random`
+    - tokenizer: a folder with one, for a file of text; None: that of the model's folder or its parent
+    - step: which checkpoint, where the folder has several
+    - device: where a model of a folder or hub runs; one that is loaded stays where it is
+    - out: a folder to keep every loss in as soon as it is known, so that a later call goes on or adds to it; needs a
+      model of a folder or hub. None: nothing is kept
+    - fresh: measure again what `out` already has
+    - progress: hears how far it is
+    - notify: hears sentences as they become known: what is read, warnings, notes, policies that are left out
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
-    >>> losses(GPT2LMHeadModel(shape), torch.arange(16).view(2, 8) % 9, "window", 0.5).shape
-    torch.Size([2, 7])
+    >>> ids = torch.arange(64) % 9
+    >>> costs = evaluate(GPT2LMHeadModel(shape), ids, policies=["window", "h2o"], budgets=[0.5, 2])
+    >>> costs.sequences, costs.seq_len, {name: [cost.rule.budget for cost in found] for name, found in costs.of.items()}
+    (8, 8, {'window': [4, 2], 'h2o': [4, 2]})
     """
-    must_be_cached(model)
-    ids = must_be_tokens(model, tokens)
-    settled = rule(policy, keep, ids.shape[1], sinks=sinks, recent=recent, prompt=prompt, seed=seed)
-    if settled.budget >= ids.shape[1]:
-        settled = replace(settled, policy="full")
-    ids = ids.to(next(model.parameters()).device)
-    _must_fit(model, ids.shape[1])
-    training = model.training
-    try:
-        model.eval()
-        with torch.inference_mode():
-            some = _rows(model, ids.shape[1])
-            job = _Whole(model, settled, -(-len(ids) // some), progress)
-            return torch.cat([_losses(model, part, job, row * some) for row, part in enumerate(ids.split(some))])
-    finally:
-        model.train(training)
+    options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
+    for one in policies:
+        rule(one, 1.0, 2, **options)
+    if not {*policies} - {"full"}:
+        names = ", ".join(POLICIES[1:])
+        raise BadInput(f"policies must name at least one of {names}: full is measured anyway", argument="policies")
+    place, config = _open(model, step, out, device)
+    ids = _token_ids(place, config, text, tokenizer, seq_len, tokens)
+    for one in policies:
+        for each in budgets:
+            rule(one, each, ids.shape[1], **options)
+    name = type(model).__name__ if place is None else place.name
+    notify(f"{name}: {counted(len(ids), 'sequence')} of {ids.shape[1]} tokens")
+    network = model if isinstance(model, nn.Module) else _load(place, device)
+    left_out = _left_out(network, policies, notify)
+    known = beyond_training(config, ids.shape[1])
+    for kind, sentence in (("warning", known), ("note", unknown_training(config, ids.shape[1]))):
+        if sentence:
+            notify(f"{kind}: {sentence}")
+    asked = {"model": str(model), "step": step, "device": device, "ids": ids, "options": options}
+    path, run = (None, None) if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
+    with nullcontext() if run is None else run:
+        possible = [one for one in policies if one not in left_out]
+        costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
+    for warning in costs.warnings:
+        if warning != known:
+            notify(f"warning: {warning}")
+    return replace(costs, left_out=left_out, run=path, name=name)
 
 
-class _Whole:
-    """Attends over whole sequences; nothing is held afterwards."""
+def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> tuple[Place | None, Any]:
+    """The checkpoint, None for a model that is loaded; and the config."""
+    if isinstance(model, nn.Module):
+        must_be_cached(model)
+        if out is not None:
+            raise BadInput("out keeps losses by the files of a model: give its folder, or leave out away")
+        return None, model.config
+    if out is not None:
+        refuse_files(Path(out))
+    with asked_for():
+        missing = lacking(device)
+    if missing:
+        raise BadInput(str(missing))
+    from joma.scan import open_series
+    from joma.scan.model.running import config_of
 
-    def __init__(self, model: Any, settled: Rule, batches: int, progress: Progress) -> None:
-        self.rule, self.row, self.done = settled, 0, 0
-        self.turns = turns(model) if settled.policy == "sinks" else {}
-        self.layers: dict[nn.Module, int] = {}
-        self.calls, self.progress = batches * max(1, getattr(model.config, "num_hidden_layers", 1)), progress
-
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        layer = self.layers.setdefault(module, len(self.layers))
-        block = max(1, NUMBERS // (len(query) * query.shape[1] * key.shape[2]))
-        if block >= query.shape[2] or self.rule.policy == "full":
-            scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
-            call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-            output = attend(module, call, value, self.turns.get(module))[0]
-        else:
-            output = self._in_blocks(module, query, key, value, scale, layer, block)
-        self.done += 1
-        self.progress(min(1.0, self.done / self.calls), self.rule.policy)
-        return output
-
-    def _in_blocks(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, layer: int, block: int
-    ) -> Tensor:
-        """The same, `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made."""
-        from joma.cache._layers import HeldLayer
-
-        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
-        oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
-        outputs = []
-        for at in range(0, query.shape[2], block):
-            some = slice(at, at + block)
-            keys, values = held.update(key[:, :, some], value[:, :, some])
-            call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row)
-            call = call if oracle is None else replace(call, weights=oracle[..., some])
-            output, choice = attend(module, call, values, self.turns.get(module))
-            held.settle(choice)
-            outputs.append(output)
-        return torch.cat(outputs, 1)
+    series = open_series(model, downloads=Path(tempfile.gettempdir() if out is None else out)).select(step)
+    if len(series.places) > 1:
+        steps = ", ".join([*map(str, series.steps[:4]), *["..."] * (len(series.steps) > 4)])
+        raise BadInput(f"{model} has {len(series.places)} checkpoints ({steps}); name one", argument="step")
+    (place,) = series.places
+    config = config_of(place)
+    if why := cannot_be_cut(config):
+        raise BadInput(f"{place.name}: {why}")
+    return place, config
 
 
-def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
-    """The attention that every key gets from all queries, (batch, key-value heads, keys)."""
-    rule_of_none = rule("full", 1.0, key.shape[2])
-    found = key.new_zeros(key.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
-    for at in range(0, query.shape[2], block):
-        end = min(at + block, query.shape[2])
-        call = Call(rule_of_none, query[:, :, at:end], key[:, :, :end], scale, found[..., :0])
-        found[..., :end] += call.logits.softmax(-1).sum((2, 3))
-    return found
+def _token_ids(place: Place | None, config: Any, text: Any, tokenizer: Any, seq_len: int | None, most: int) -> Tensor:
+    """(sequences, seq_len)."""
+    from joma.scan.model.text import tokens_of
 
-
-def _losses(model: nn.Module, ids: Tensor, job: _Whole, row: int) -> Tensor:
-    job.row = row
-    with attending(model, job):
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    if not job.layers:
-        raise CacheError(without_attention(type(model).__name__))
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(wide.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1).cpu()
-
-
-def _must_fit(model: nn.Module, length: int) -> None:
-    """Refuse one sequence whose logits over the vocabulary need more memory than is free."""
-    words = getattr(model.config, "vocab_size", None) or 1
-    if length * words <= NUMBERS:
-        return
-    first = next(model.parameters())
-    needed = length * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
-    free = free_memory(first.device)
-    if free is not None and needed > free:
-        raise CacheError(
-            f"one sequence of {length:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
-            f"{free / 1e9:.1f} GB are free: read shorter sequences"
+    asked = None if seq_len is None else must_take(config, seq_len, least=SHORTEST)
+    if isinstance(text, (str, Path)):
+        if place is None and tokenizer is None and Path(text).suffix != ".npy":
+            raise BadInput("a loaded model brings no tokenizer: name one, or give the text's token ids")
+        folder = None if tokenizer is None else Path(tokenizer)
+        ids = tokens_of(place, config, Path(text), folder, seq_len=asked)  # type: ignore[arg-type]
+    else:
+        ids = torch.as_tensor(text)
+        asked = ids.shape[-1] if asked is None and ids.ndim == 2 else asked
+        ids = ids.flatten()
+    length = min(default_seq_len(config), len(ids)) if asked is None else asked
+    if most < length:
+        raise BadInput(
+            f"tokens {most} is too short: one sequence has {length} tokens, and there are {min(most, len(ids))}",
+            argument="tokens",
         )
+    if len(ids) < length:
+        raise BadInput(f"text {text} is too short: one sequence has {length} tokens, and there are {len(ids)}")
+    count = min(len(ids), most) // length
+    return ids[: count * length].view(count, length)
 
 
-def _rows(model: nn.Module, length: int) -> int:
-    """Sequences at a time."""
-    config: Any = model.config
-    heads = getattr(config, "num_attention_heads", 1)
-    return max(1, NUMBERS // (length * max(heads * length, getattr(config, "vocab_size", 1))))
+def _load(place: Any, device: str) -> nn.Module:
+    from joma.scan.model.loading import loaded_model
+    from joma.scan.model.running import must_be_finite
+
+    with place.folder() as folder:
+        model: nn.Module = loaded_model(folder, torch.device(device), with_head=True)
+    must_be_finite(model)
+    return model.to(device)
+
+
+def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str], object]) -> dict[str, str]:
+    """Which policies the model cannot have, with the reason; and a note where positions stay what they are."""
+    if "sinks" not in policies:
+        return {}
+    try:
+        if not any(rotations(model).values()):
+            notify("note: sinks: this model has no rotary positions, so each key keeps its position in the text")
+    except CacheError as error:
+        if "counted inside" not in str(error):
+            raise
+        notify(f"left out: sinks: {error}")
+        return {"sinks": str(error)}
+    return {}
+
+
+def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> tuple[Path, Run]:
+    """One run for each model, text and setting: more policies and more budgets are added to it."""
+    config = {
+        "model": asked["model"],
+        "step": asked["step"],
+        "files": place.identity(),
+        "tokens": hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest(),
+        "sequences": list(asked["ids"].shape),
+        **asked["options"],
+        "device": asked["device"].partition(":")[0],
+    }
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(asked["model"]).resolve().name)[:60]
+    path = out / "runs" / f"cache-{name}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:10]}.sqlite"
+    usable_folder(path.parent)
+    if fresh:
+        Run.delete(path)
+    if not path.exists():
+        return path, Run.create(path, study="cache", config=config, version=VERSION)
+    run = Run.open(path, write=True)
+    if run.version != VERSION:
+        run.close()
+        raise BadInput(f"{path} was measured by another version of joma; measure it afresh", argument="fresh")
+    return path, run

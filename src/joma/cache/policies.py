@@ -1,8 +1,8 @@
 """Which keys a query sees under each policy, per layer and key-value head.
 
-Every policy is one function of a `Call`: some queries in a row, the keys that are held and the queries' own keys after
-them, in the order of the text. It says which keys each query sees and which are held afterwards. A sequence read at
-once is one call with nothing held; read token by token, it is as many calls, and gives the same.
+Every policy is one function of a `Call`: some queries in a row, the keys that were kept and the queries' own keys after
+them, in the order of the text. It says which keys each query sees and which are kept afterwards. A sequence read at
+once is one call with nothing kept; read token by token, it is as many calls, and gives the same.
 
 A key that was evicted never comes back. Scores are attention weights, summed over the query heads that share a
 key-value head. A query sees its own key always, and never one that comes after it.
@@ -18,22 +18,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.cache._draws import priorities
 from joma.cache.rules import Rule
 from joma.host.words import brief
 
 POOL = 5
 """Neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text."""
+_STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # splitmix64's, as signed
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a policy is asked: `query` (batch, heads, queries, width) and `key` (batch, key-value heads, keys, width).
+    """What a policy is asked: some queries in a row.
 
-    scores (batch, key-value heads, held): what the policy remembers of the keys held. seen: tokens read before.
-    layer, row: of the model and of the first sequence in all that are evaluated; they vary the draws of `random`.
-    weights (batch, key-value heads, queries): what `h2o-oracle` knows of the keys that just came, where a sequence is
-    read in blocks and the queries to come are not here; None where they are.
+    - rule: the policy and its numbers
+    - query: (batch, heads, q_len, width)
+    - key: (batch, key-value heads, k_len, width), those that were kept and after them the queries' own
+    - scale: of the logits
+    - scores: (batch, key-value heads, n_kept), what the policy remembers of the keys that were kept
+    - seen: tokens read before
+    - layer: of the model; it varies the draws of `random`, as does the row
+    - row: the first sequence among all that are evaluated
+    - weights: (batch, key-value heads, q_len), what `h2o-oracle` knows of the keys that just came, where a sequence is
+      read in blocks and the queries to come are not here; None where they are
     """
 
     rule: Rule
@@ -50,35 +56,35 @@ class Call:
         return brief(self)
 
     @property
-    def queries(self) -> int:
+    def q_len(self) -> int:
         return self.query.shape[2]
 
     @property
-    def keys(self) -> int:
+    def k_len(self) -> int:
         return self.key.shape[2]
 
     @property
-    def held(self) -> int:
-        return self.keys - self.queries
+    def n_kept(self) -> int:
+        return self.k_len - self.q_len
 
     @cached_property
     def place(self) -> Tensor:
-        """(keys,) in the order of the text."""
-        return torch.arange(self.keys, device=self.key.device)
+        """(k_len,) in the order of the text."""
+        return torch.arange(self.k_len, device=self.key.device)
 
     @cached_property
     def own(self) -> Tensor:
-        """(queries, 1): the place of each query's own key."""
-        return self.place[self.held :, None]
+        """(q_len, 1): the place of each query's own key."""
+        return self.place[self.n_kept :, None]
 
     @cached_property
     def causal(self) -> Tensor:
-        """(queries, keys)."""
+        """(q_len, k_len): which keys are not after the query."""
         return self.place <= self.own
 
     @cached_property
     def logits(self) -> Tensor:
-        """(batch, key-value heads, query heads of each, queries, keys), in float32 at least, -inf after the query."""
+        """(batch, key-value heads, query heads of each, q_len, k_len), in float32 at least, -inf after the query."""
         wide = torch.promote_types(self.query.dtype, torch.float32)
         query = self.query.to(wide).unflatten(1, (self.key.shape[1], -1))
         found: Tensor = query @ self.key.to(wide)[:, :, None].mT * self.scale
@@ -86,17 +92,19 @@ class Call:
 
     def remembered(self, new: Tensor | float = 0.0) -> Tensor:
         """Scores of all keys, `new` for those that just came."""
-        scores = self.scores.new_empty(*self.key.shape[:2], self.keys)
-        scores[..., : self.held] = self.scores
-        scores[..., self.held :] = new
+        scores = self.scores.new_empty(*self.key.shape[:2], self.k_len)
+        scores[..., : self.n_kept] = self.scores
+        scores[..., self.n_kept :] = new
         return scores
 
 
 @dataclass(frozen=True)
 class Choice:
-    """seen: (batch, key-value heads, queries, keys) or what broadcasts to it; None where every key before is seen.
+    """What a policy answers.
 
-    kept: (batch, key-value heads, keys), the keys held afterwards; None for all. scores: of all keys.
+    - seen: (batch, key-value heads, q_len, k_len) or what broadcasts to it; None where every key before is seen
+    - kept: (batch, key-value heads, k_len), the keys kept afterwards; None for all
+    - scores: (batch, key-value heads, k_len), what to remember of them
     """
 
     seen: Tensor | None = None
@@ -125,7 +133,7 @@ def sinks(call: Call) -> Choice:
 
 def random(call: Call) -> Choice:
     """Keys drawn at random, besides the protected ones: at any time each set of that size is equally likely."""
-    scores = call.remembered(priorities(call))
+    scores = call.remembered(uniform_draws(call))
     return _fits(call, scores) or _by_rank(call, scores)
 
 
@@ -141,24 +149,24 @@ def h2o(call: Call) -> Choice:
     Each query first evicts the key with the lowest score that is not protected, then attends to what is left, and all
     that is left gains by its weights: scores are never frozen, and never see what comes later.
     """
-    rule, held = call.rule, call.held
+    rule, n_kept = call.rule, call.n_kept
     scores = call.remembered()
-    free = min(max(rule.budget - call.seen, 0), call.queries)  # queries that need not evict
+    free = min(max(rule.budget - call.seen, 0), call.q_len)  # queries that need not evict
     if free:
-        scores[..., : held + free] += call.logits[..., :free, : held + free].softmax(-1).sum((2, 3))
-    gone = torch.full_like(scores, call.queries, dtype=torch.int32)  # the query from which on a key is gone
+        scores[..., : n_kept + free] += call.logits[..., :free, : n_kept + free].softmax(-1).sum((2, 3))
+    gone = torch.full_like(scores, call.q_len, dtype=torch.int32)  # the query from which on a key is gone
     bias = torch.zeros_like(scores)
-    for query in range(free, call.queries):
-        own = held + query
+    for query in range(free, call.q_len):
+        own = n_kept + query
         left = (scores - bias)[..., rule.sinks : own - rule.recent + 1]
         out = left.argmin(-1, keepdim=True) + rule.sinks
         bias.scatter_(-1, out, -torch.inf)
         gone.scatter_(-1, out, query)
         row = call.logits[..., query, : own + 1] + bias[:, :, None, : own + 1]
         scores[..., : own + 1] += row.softmax(-1).sum(2)
-    if free == call.queries:
+    if free == call.q_len:
         return Choice(scores=scores)
-    order = call.own - held  # (queries, 1)
+    order = call.own - n_kept  # (q_len, 1)
     return _as_seen(call.causal & (order < gone[:, :, None]), scores)
 
 
@@ -169,19 +177,21 @@ def snapkv(call: Call) -> Choice:
     """
     rule, end = call.rule, call.rule.prompt
     scores = call.remembered()
-    first, last = max(end - rule.recent - call.seen, 0), min(end - call.seen, call.queries)
+    first, last = max(end - rule.recent - call.seen, 0), min(end - call.seen, call.q_len)
     if first < last:
         scores += call.logits[..., first:last, :].softmax(-1).sum((2, 3))
-    if call.seen + call.queries < end:
+    if call.seen + call.q_len < end:
         return Choice(scores=scores)
     before = end - rule.recent  # keys of the prompt to choose from
     count = min(rule.budget - rule.recent, before)
-    if call.seen < end and before:
-        scores = _chosen(scores, before, count, rule.sinks)
+    if call.seen < end and before:  # inf marks the keys that stay for good
+        smooth = F.avg_pool1d(scores[..., :before], POOL, stride=1, padding=POOL // 2)
+        smooth[..., : rule.sinks] = torch.inf
+        scores = torch.zeros_like(scores).scatter_(-1, smooth.topk(count).indices, torch.inf)
     stays, recent = scores.isinf(), rule.budget - count
-    later = call.seen + call.own - call.held >= end
+    later = call.seen + call.own - call.n_kept >= end
     seen = call.causal & (~later | stays[:, :, None] | (call.place > call.own - recent))
-    return Choice(seen, stays | (call.place >= call.keys - recent), scores)
+    return Choice(seen, stays | (call.place >= call.k_len - recent), scores)
 
 
 def top_k(call: Call) -> Choice:
@@ -190,10 +200,10 @@ def top_k(call: Call) -> Choice:
     It is usually the best for its number of keys, but no bound: the largest weights need not lie on the keys that
     matter most to the output.
     """
-    if call.seen + call.queries <= call.rule.budget:
+    if call.seen + call.q_len <= call.rule.budget:
         return Choice()
     weights = call.logits.softmax(-1).sum(2) if call.logits.shape[2] > 1 else call.logits[:, :, 0]
-    best = weights.topk(min(call.rule.budget, call.keys), sorted=False).indices
+    best = weights.topk(min(call.rule.budget, call.k_len), sorted=False).indices
     return Choice(call.causal & torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, best, True))
 
 
@@ -211,7 +221,7 @@ FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
 
 def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
     """The choice where nothing need go yet."""
-    return Choice(scores=scores) if call.seen + call.queries <= call.rule.budget else None
+    return Choice(scores=scores) if call.seen + call.q_len <= call.rule.budget else None
 
 
 def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
@@ -221,8 +231,8 @@ def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
 
 def _by_rank(call: Call, scores: Tensor) -> Choice:
     """Sinks, recent keys and, of those between, the ones with the highest scores so far."""
-    ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1)  # whole numbers: no two are equal
-    ranks[..., : call.rule.sinks] = call.keys
+    ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1)  # no two are equal, as scores may be
+    ranks[..., : call.rule.sinks] = call.k_len
     better = (ranks[..., :, None] > ranks[..., None, :]).cumsum(-2, dtype=torch.int32)
     oldest = call.own[:, 0] - call.rule.recent  # the youngest key that is not recent, for each query
     before = better.index_select(-2, oldest.clamp(min=0))
@@ -230,8 +240,22 @@ def _by_rank(call: Call, scores: Tensor) -> Choice:
     return _as_seen(call.causal & stays, scores)
 
 
-def _chosen(scores: Tensor, before: int, count: int, sinks: int) -> Tensor:
-    """inf for the `count` of the first `before` keys that stay, 0 for all else."""
-    smooth = F.avg_pool1d(scores[..., :before], POOL, stride=1, padding=POOL // 2)
-    smooth[..., :sinks] = torch.inf
-    return torch.zeros_like(scores).scatter_(-1, smooth.topk(count).indices, torch.inf)
+def uniform_draws(call: Call) -> Tensor:
+    """(batch, key-value heads, q_len) from 0 to 1, for the keys that just came.
+
+    The draws depend only on what they are drawn for, not on the device nor on how a text is cut: torch's generators
+    would. splitmix64 hashes seed, layer, row, head and position, one after the other.
+    """
+    rows, heads = call.key.shape[:2]
+    at = call.key.device
+    number = torch.tensor(call.rule.seed, device=at)
+    row = torch.arange(call.row, call.row + rows, device=at)[:, None, None]
+    head = torch.arange(heads, device=at)[:, None]
+    position = torch.arange(call.seen, call.seen + call.q_len, device=at)
+    for part in (torch.tensor(call.layer, device=at), row, head, position):
+        number = number + part + _STEP
+        # torch has no unsigned integers, and its shift keeps the sign: the masks clear what came in from the left.
+        number = (number ^ (number >> 30 & (1 << 34) - 1)) * _FIRST
+        number = (number ^ (number >> 27 & (1 << 37) - 1)) * _SECOND
+        number = number ^ (number >> 31 & (1 << 33) - 1)
+    return (number >> 11 & (1 << 53) - 1).to(torch.float64).mul(2.0**-53).to(call.scores.dtype)

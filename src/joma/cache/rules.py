@@ -12,7 +12,7 @@ from joma.host.words import brief, counted
 POLICIES = ("full", "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k")
 """The names that `losses` and `joma cache` take; `joma.cache.policies` says what each does."""
 SINKS = {"sinks": 4, "random": 4}
-"""Sinks that a policy protects unless told: the others are as published, and protect none."""
+"""Sinks that a policy protects unless given: the others are as published, and protect none."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rule:
     - policy: one of `POLICIES`
     - budget: keys that a query may see in each key-value head, its own included
     - sinks: the first tokens, never evicted
-    - recent: the last tokens, the query's own included, never evicted; the whole budget in `window`, `top-k` and `full`
+    - recent: the last tokens, the query's own included, never evicted; the full budget in `window`, `top-k` and `full`
     - prompt: tokens that `snapkv` reads at full attention before it chooses
     - seed: of the policy `random`
 
@@ -44,29 +44,42 @@ class Rule:
 def rule(
     policy: str,
     keep: float,
-    length: int,
+    seq_len: int,
     *,
     sinks: int | None = None,
     recent: float = 0.5,
     prompt: float = 0.5,
     seed: int = 0,
 ) -> Rule:
-    """The rule for sequences of `length` tokens; arguments as in `joma.cache.losses`.
+    """The rule for sequences of `seq_len` tokens.
 
     Protected keys come out of the budget: first the recent ones, at least the query's own, then as many sinks as fit.
+
+    - policy: one of `POLICIES`
+    - keep: a share of the sequence, or a number of keys where it is an integer
+    - seq_len: tokens per sequence
+    - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, else none
+    - recent: the share of the budget that goes to the last tokens
+    - prompt: what `snapkv` reads before it chooses, as a share or a number of tokens
+    - seed: of `random`
     """
     if policy not in POLICIES:
         raise BadInput(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    if sinks is not None and not (is_whole(sinks) and sinks >= 0):
+    if sinks is not None and not (is_integer(sinks) and sinks >= 0):
         raise BadInput(f"sinks must be a whole number, at least 0, got {sinks}")
-    if not (is_whole(seed) and 0 <= seed < 2**63):
+    if not (is_integer(seed) and 0 <= seed < 2**63):
         raise BadInput(f"seed must be a whole number from 0 to 2**63 - 1, got {seed}")
     if not is_number(recent) or not 0 <= recent <= 1:
         raise BadInput(f"recent is a share of the budget, from 0 to 1, got {recent}")
-    budget = budget_of(keep, length)
+    budget = budget_of(keep, seq_len)
+    if not is_number(prompt) or not prompt > 0:
+        raise BadInput(f"prompt must be a share of the length or a number of tokens above 0, got {prompt}")
     first = SINKS.get(policy, 0) if sinks is None else sinks
     last = max(1, min(budget, round(recent * budget)))
-    read = _prompt(prompt, length)
+    read = int(prompt) if is_integer(prompt) else max(1, round(prompt * seq_len)) if prompt < 1 else seq_len
+    if read >= seq_len and seq_len > 1:
+        raise BadInput(f"prompt must leave tokens after it: {counted(read, 'token')} of {seq_len}")
+    read = min(read, seq_len)
     if policy in ("full", "window", "top-k"):  # these protect nothing: all that they keep are chosen alike
         last = budget
     elif policy == "sinks":
@@ -76,26 +89,26 @@ def rule(
     return Rule(policy, budget, min(first, budget - last), last, read, seed)
 
 
-def budget_of(keep: float, length: int) -> int:
-    """Keys per key-value head: a whole number as it is, a share of the length rounded up.
+def budget_of(keep: float, seq_len: int) -> int:
+    """Keys per key-value head: an integer as it is, a share of the sequence rounded up.
 
     >>> budget_of(0.1, 512), budget_of(64, 512), budget_of(1.0, 512), budget_of(1, 512)
     (52, 64, 512, 1)
     """
-    if not is_number(keep) or not (is_whole(keep) or math.isfinite(keep)):
+    if not is_number(keep) or not (is_integer(keep) or math.isfinite(keep)):
         raise BadInput(f"keep must be a share of the length or a number of keys, got {keep}")
-    if not is_whole(length) or length < 1:
-        raise BadInput(f"length must be a number of tokens, at least 1, got {length}")
-    if is_whole(keep):
-        if not 1 <= keep <= length:
-            raise BadInput(f"keep must be from 1 to {length} keys, the length of a sequence, got {keep}")
+    if not is_integer(seq_len) or seq_len < 1:
+        raise BadInput(f"seq_len must be a number of tokens, at least 1, got {seq_len}")
+    if is_integer(keep):
+        if not 1 <= keep <= seq_len:
+            raise BadInput(f"keep must be from 1 to {seq_len} keys, the length of a sequence, got {keep}")
         return int(keep)
     if not 0 < keep <= 1:
         raise BadInput(f"keep is a share above 0 and at most 1, or a whole number of keys, got {keep}")
-    return math.ceil(keep * length - 1e-9)  # 0.1 * 30 is a little more than 3
+    return math.ceil(keep * seq_len - 1e-9)  # 0.1 * 30 is a little more than 3
 
 
-def is_whole(number: object) -> bool:
+def is_integer(number: object) -> bool:
     """Whether a number counts something: an integer of Python or numpy."""
     return isinstance(number, Integral) and not isinstance(number, bool)
 
@@ -103,12 +116,3 @@ def is_whole(number: object) -> bool:
 def is_number(number: object) -> bool:
     """Whether it is one real number of Python or numpy; True and False are none."""
     return isinstance(number, Real) and not isinstance(number, bool)
-
-
-def _prompt(prompt: float, length: int) -> int:
-    if not is_number(prompt) or not prompt > 0:
-        raise BadInput(f"prompt must be a share of the length or a number of tokens above 0, got {prompt}")
-    read = int(prompt) if is_whole(prompt) else max(1, round(prompt * length)) if prompt < 1 else length
-    if read >= length and length > 1:
-        raise BadInput(f"prompt must leave tokens after it: {counted(read, 'token')} of {length}")
-    return min(read, length)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attending import attend, attending
-from joma.cache._positions import turns
+from joma.cache._attention import attend, attending, rotations
 from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached
-from joma.cache.rules import is_whole, rule
+from joma.cache.rules import is_integer, rule
 from joma.host.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,13 +33,18 @@ def evicting(
 ) -> Iterator[EvictingCache]:
     """A cache for `model` that keeps `keep` keys in each key-value head, to be given as past_key_values in the block.
 
-    Arguments are those of `joma.cache.losses`, in numbers of tokens, since nobody knows how long the text will get.
-    prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`.
+    - model: a causal language model of transformers
+    - policy: one of `joma.cache.POLICIES`, but not `h2o-oracle`, which would need the future
+    - keep: a number of keys, since nobody knows how long the text will get
+    - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, none in the others
+    - recent: the share of the budget that goes to the last tokens
+    - prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`
+    - seed: of `random`
 
     Tokens may come one by one or many at a time: each is read with the cache as it stands when its turn comes, and the
     answer is the same. Between calls a layer holds `keep` keys per head, during a call those and the ones that come;
-    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. `h2o-oracle` would need the
-    future and is refused. Sequences of a batch must have one length, without padding.
+    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. Sequences of a batch must have one
+    length, without padding.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> shape = GPT2Config(vocab_size=9, n_positions=64, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -54,9 +58,9 @@ def evicting(
     must_be_cached(model)
     if policy == "h2o-oracle":
         raise CacheError("h2o-oracle knows the attention of queries yet to come: only joma.cache.losses can have it")
-    if not is_whole(keep) or keep < 1:
+    if not is_integer(keep) or keep < 1:
         raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
-    if prompt is not None and not is_whole(prompt):
+    if prompt is not None and not is_integer(prompt):
         raise BadInput(f"prompt must be a number of tokens, since the text's length is not known, got {prompt}")
     length = sys.maxsize
     asked = length - 1 if prompt is None else prompt
@@ -64,7 +68,7 @@ def evicting(
     from joma.cache._layers import EvictingCache
 
     cache = EvictingCache(settled, prompt)
-    job = _Streaming(cache, turns(model) if policy == "sinks" else {})
+    job = _Streaming(cache, rotations(model) if policy == "sinks" else {})
     try:
         with attending(model, job), _caching(model):
             yield cache
@@ -89,8 +93,8 @@ def _caching(model: Any) -> Iterator[None]:
 class _Streaming:
     """Attends with what the cache holds, and has it drop what the policy lets go."""
 
-    def __init__(self, cache: EvictingCache, turned: dict[nn.Module, Any]) -> None:
-        self.cache, self.turned = cache, turned
+    def __init__(self, cache: EvictingCache, rotated: dict[nn.Module, Any]) -> None:
+        self.cache, self.rotations = cache, rotated
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         index: Any = getattr(module, "layer_idx", None)
@@ -98,6 +102,6 @@ class _Streaming:
             raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
         layer = self.cache.layers[index]
         with torch.no_grad():
-            output, choice = attend(module, layer.call(query, key, scale, index), value, self.turned.get(module))
+            output, choice = attend(module, layer.call(query, key, scale, index), value, self.rotations.get(module))
             layer.settle(choice)
         return output

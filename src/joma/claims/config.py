@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol, get_type_hints
+from typing import Annotated, Any, Protocol, get_type_hints
 
 from joma.host.devices import must_be_a_device
 
@@ -98,9 +98,9 @@ class Several:
         fits = len(value) == self.count if self.exactly else len(value) >= self.count
         order = all(a < b for a, b in pairwise(value)) if self.rising else len(set(value)) == len(value)
         kind = "that rise" if self.rising else "that differ"
-        count = f"{'' if self.exactly else 'at least '}{self.count}"
+        count = "" if self.count == 1 else f"{'' if self.exactly else 'at least '}{self.count} "
         reason = f"{', ' * bool(self.why)}{self.why}"
-        return None if fits and order else f"must be {count} values {kind}{reason}, got {value}"
+        return None if fits and order else f"must be {count}values {kind}{reason}, got {value}"
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,12 @@ def check_config(config: Any) -> None:
 
 @cache
 def _bounds(kind: type) -> dict[str, tuple[Bound, ...]]:
-    """By field, what its annotation says of it; None is left to those who allow for it."""
+    """By field, what its annotation says of it."""
     try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a class made inside a function, whose names are not found again
+        hints = get_type_hints(kind, localns={"Annotated": Annotated}, include_extras=True)
+    except NameError as error:  # a class made inside a function, whose names are not found again
+        if any("Annotated" in str(each) for each in kind.__annotations__.values()):
+            raise TypeError(f"the bounds of {kind.__name__} cannot be read: {error}") from None
         return {}
     return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 

@@ -16,6 +16,7 @@ from joma.claims.claim import Claim
 from joma.claims.config import StudyConfig, check_config
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
+from joma.figures.describe import describe
 from joma.host.progress import Progress, silent
 from joma.runs import Run
 
@@ -82,7 +83,12 @@ class Drawing:
     """What it shows and how to read it: the finding first."""
     figure: Figure
     alt: str = ""
-    """What is seen, for those who cannot see it: which line goes where, with numbers read from the record."""
+    """What is seen, only for figures that are made of text: of all others it is read from the figure."""
+
+    @property
+    def description(self) -> str:
+        """What is seen, for those who cannot see it: which line goes where, with numbers."""
+        return self.alt or describe(self.figure)
 
 
 def each_claim(*judges: Callable[[Run], Finding]) -> Callable[[Run], list[Finding]]:
@@ -117,6 +123,8 @@ class Study:
     """One paragraph for the report: what is computed and how the verdict comes about."""
     check: Callable[[Any, Run], None] = lambda config, run: None
     """Raises a ValueError where a finished run of this config read what has changed since, a text say."""
+    file: str = ""
+    """Where it stands, if it is not joma's own: commands name this file."""
     judge: Callable[[Run], list[Finding]] = lambda run: []
 
     def __post_init__(self) -> None:

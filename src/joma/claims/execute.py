@@ -85,8 +85,11 @@ def execute(
 ) -> Result:
     """Run `study` with `config`, keeping its record under `folder`, and judge and draw what was recorded.
 
-    A finished record of the same config and version is not run again, an unfinished one is taken up where it
-    stopped; `fresh` throws either away first.
+    - study, config: what to run; `study.quick` and `study.paper` are its two sizes
+    - folder: a finished record of the same config and version there is not run again, an unfinished one goes on
+    - fresh: throw such a record away first
+    - progress: hears how far it is, as a share and in words
+    - pictures: whether to draw
 
     >>> import tempfile
     >>> from joma.studies import load
@@ -193,7 +196,8 @@ def draw(study: Study, run: Run) -> list[Picture]:
     if find_spec("matplotlib") is None:
         return []
     with house_style():
-        return [Picture(d.name, d.caption, to_svg(d.figure, title=d.alt or d.caption), d.alt) for d in study.draw(run)]
+        drawn = [(drawing, drawing.description) for drawing in study.draw(run)]
+        return [Picture(one.name, one.caption, to_svg(one.figure, title=seen), seen) for one, seen in drawn]
 
 
 def plain_config(config: Any) -> dict[str, Any]:
@@ -225,13 +229,13 @@ def command_line(study: Study, config: dict[str, Any]) -> str:
     >>> command_line(load("thm2"), plain_config(load("thm2").paper))
     'joma verify thm2 --scale paper'
     """
-    quick = plain_config(study.quick)
-    whole = quick | config  # an older record lacks the options that came later, which then had their default
+    quick, called = plain_config(study.quick), shlex.quote(study.file) if study.file else study.name
+    complete = quick | config  # an older record lacks the options that came later, which then had their default
     for scale in ("quick", "paper"):
-        if whole == plain_config(study.preset(scale)):
-            return f"joma verify {study.name}" + ("" if scale == "quick" else f" --scale {scale}")
+        if complete == plain_config(study.preset(scale)):
+            return f"joma verify {called}" + ("" if scale == "quick" else f" --scale {scale}")
     options = [_option(key, value) for key, value in config.items() if value != quick.get(key)]
-    return " ".join(["joma run", study.name, *options])
+    return " ".join(["joma run", called, *options])
 
 
 def _option(key: str, value: Any) -> str:

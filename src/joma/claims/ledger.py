@@ -1,6 +1,6 @@
 """The ledger: the findings of all studies as one JSON document, and the graph of what rests on what.
 
-    {"schema": "joma-findings", "version": 2, "joma": "0.1.0", "studies": [{"name", "title", "seconds", "findings"}]}
+    {"schema": "joma-findings", "version": 2, "joma": "0.2.0", "studies": [{"name", "title", "seconds", "findings"}]}
 
 A kept record has the same schema and `findings`, and no `studies`: it is of one study.
 docs/reference/file-formats.md says what every key means. The version is raised when a key changes its meaning.

@@ -32,8 +32,11 @@ def by_residual(
 ) -> Finding:
     """Exact statements: how far is the printed form from the truth, how far the corrected one?
 
-    control: the same distance where the statement must not be true, by name. One that is within the tolerance too
-    shows that the measure sees nothing, and the claim is not above its control.
+    - claim, expected: what is judged, and what would be seen if it were true
+    - printed, corrected: how far each form is off; tolerance: what counts as not at all; what: names that distance
+    - control: the same distance where the statement must not be true, by name. One that is within the tolerance too
+      shows that the measure sees nothing, and the claim is not above its control
+    - details: further numbers for the reader
 
     >>> claim = Claim("growth", "JoMA Thm 2", "erf(v/2) grows linearly.", corrected="erf(v/√2) grows linearly.")
     >>> by_residual(claim, printed=0.36, corrected=4e-14, tolerance=1e-9, expected="a straight line").verdict
@@ -59,8 +62,10 @@ def by_tests(
 ) -> Finding:
     """Mathematical statements that are no residual: does every number of a form keep its bound?
 
-    direction: what must be true for "only qualitative", where the printed form is missed. controls: what must be true
-    for the tests to mean anything, of either form.
+    - claim, expected, details: as for `by_residual`
+    - printed, corrected: the tests of each form
+    - direction: what must be true for "only qualitative", where the printed form is missed
+    - controls: what must be true for the tests to mean anything, of either form
 
     >>> from joma.claims.evidence import at_least
     >>> claim = Claim("order", "JoMA Thm 4", "Salient components converge first.")
@@ -87,11 +92,12 @@ def by_effect(
 ) -> Finding:
     """Empirical statements: is a number over seeds above its control, by what matters?
 
-    found: one comparison, or one for every case (a layer, a depth, a rate) that the claim needs. What matters, the unit
-    and the ceiling are the claim's. over: what was drawn several times, where that is not seeds. size: what makes size
-    or form the source's; without it the claim is only qualitative. controls: what else must be true, of a twin say;
-    without it the claim is not above its control.
-    corrected, corrected_size: the same for the corrected form.
+    - claim, expected, details: as for `by_residual`; what matters, the unit and the ceiling are the claim's
+    - found: one comparison, or one for every case (a layer, a depth, a rate) that the claim needs
+    - what: names the number; over: what was drawn several times, where that is not seeds
+    - size: what makes size or form the source's; without it the claim is only qualitative
+    - corrected, corrected_size: the same for the corrected form
+    - controls: what else must be true, of a twin say; without it the claim is not above its control
 
     >>> from joma.measure.intervals import compare
     >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
@@ -106,7 +112,10 @@ def by_effect(
 
 
 def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
-    """Nothing was measured, or nothing learned. command: what would measure it.
+    """Nothing was measured, or nothing learned.
+
+    - claim, expected: as for `by_residual`
+    - reason: why nothing can be said; command: what would measure it
 
     >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
     >>> not_run(claim, "a run", "torch sees no GPU", "joma verify thm2 --scale paper").verdict

@@ -47,24 +47,22 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
     return OK
 
 
-def _exported(run: Path, to: str, out: Path | None) -> Path:
-    if to in TABLES and _is_scan(run):
-        return _tidy(run, to, out)
+def _exported(path: Path, to: str, out: Path | None) -> Path:
+    from joma.runs import Run
+
+    if to in TABLES:
+        with Run.open(path) as run:
+            is_scan = run.study == "scan"
+        if is_scan:
+            return _tidy(path, to, out)
     if to != CRATE:
         from joma.runs import export
 
-        return export(run, to, out)
+        return export(path, to, out)
     from joma.report.crate import write_crate
     from joma.studies.stored import result_of
 
-    return write_crate(result_of(run), out)
-
-
-def _is_scan(path: Path) -> bool:
-    from joma.runs import Run
-
-    with Run.open(path) as run:
-        return run.study == "scan"
+    return write_crate(result_of(path), out)
 
 
 def _tidy(path: Path, to: str, out: Path | None) -> Path:

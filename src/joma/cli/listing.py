@@ -27,9 +27,7 @@ def add_parser(commands: Any) -> None:
 def _list(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
-    wanted = list(map(studies.spelt, options.study)) or studies.names()
-    for name in wanted:
-        studies.room(name)  # refuses what there is not
+    wanted = list(map(studies.chosen, options.study)) or studies.names()
     if options.json:
         print(as_json({"studies": [_as_json(studies.load(name)) for name in wanted]}), end="")
     elif options.verbose:

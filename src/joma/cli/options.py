@@ -33,7 +33,9 @@ class Chosen:
 
 def parse(study: Study, arguments: list[str]) -> Chosen:
     """Read options for `study`. A misspelt or mistyped one ends the program with a sentence and the nearest name."""
-    preset = study.preset(_scale(study, arguments))
+    first = Parser(prog=f"joma run {study.name}", add_help=False)  # the preset is what the options differ from
+    first.add_argument("--scale", **_SCALE)
+    preset = study.preset(first.parse_known_args(arguments)[0].scale)
     parser = Parser(prog=f"joma run {study.name}", description=study.title)
     parser.add_argument("--scale", **_SCALE)
     add_output(parser)
@@ -76,14 +78,6 @@ _SCALE: dict[str, Any] = {
 }
 
 
-def _scale(study: Study, arguments: list[str]) -> str:
-    """The preset must be known before the options, because it is what they differ from."""
-    first = Parser(prog=f"joma run {study.name}", add_help=False)
-    first.add_argument("--scale", **_SCALE)
-    scale: str = first.parse_known_args(arguments)[0].scale
-    return scale
-
-
 def _add(group: Any, name: str, kind: Any, default: Any, described: str) -> None:
     option = "--" + name.replace("_", "-")
     shown = " ".join(map(str, _flat(default))) if isinstance(default, tuple) else default
@@ -93,16 +87,10 @@ def _add(group: Any, name: str, kind: Any, default: Any, described: str) -> None
     elif get_origin(kind) is Literal:
         group.add_argument(option, dest=name, choices=get_args(kind), default=default, help=words)
     else:
-        one = _innermost(kind)
-        typed: dict[str, Any] = {"type": one, "metavar": one.__name__.upper(), "nargs": _how_many(kind)}
+        one, inner = _innermost(kind), get_args(kind)
+        many = None if get_origin(kind) is not tuple else "+" if Ellipsis in inner else len(inner)
+        typed: dict[str, Any] = {"type": one, "metavar": one.__name__.upper(), "nargs": many}
         group.add_argument(option, dest=name, default=default, help=words, **typed)
-
-
-def _how_many(kind: Any) -> int | str | None:
-    if get_origin(kind) is not tuple:
-        return None
-    inner = get_args(kind)
-    return "+" if Ellipsis in inner else len(inner)
 
 
 def _innermost(kind: Any) -> type:

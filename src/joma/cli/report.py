@@ -80,8 +80,8 @@ def _of_files(files: Sequence[Path], out: Path | None) -> int:
         shown = read_scan(files[0])
         if shown.error:
             raise RunError(shown.error)
-        beside = files[0].parent.parent if files[0].parent.name == "runs" else files[0].parent
-        say(f"page: {write_scan_page(shown, (out or beside) / f'{files[0].stem}.html')}")
+        folder = files[0].parent.parent if files[0].parent.name == "runs" else files[0].parent
+        say(f"page: {write_scan_page(shown, (out or folder) / f'{files[0].stem}.html')}")
         return OK
     found = [(study, partial(result_of, path)) for path, study in kinds.items() if study != "scan"]
     return _written(found, scans, out or files[0].parent, _command(files, out))
@@ -100,7 +100,7 @@ def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path
     results: list[Result] = []
     with Screen([name for name, _ in found]) as screen:
         for name, judged in found:
-            screen.said(name, 0.0, "judging and drawing")
+            screen.progress(name, 0.0, "judging and drawing")
             results.append(judged())
             screen.finished(results[-1])
     if results:

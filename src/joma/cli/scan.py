@@ -160,7 +160,7 @@ def _check(options: argparse.Namespace) -> None:
     for option in ("json", "csv", "parquet"):
         given = getattr(options, option)
         if given not in (None, "-"):
-            usable_file(Path(given), f"--{option}")
+            usable_file(Path(given), option)
     if options.parquet:
         from joma.scan.result.tidy import must_be_writable
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import DEFAULT_OUT
 from joma.cli.wrapping import columns, hanging
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
@@ -19,9 +20,8 @@ from joma.host.words import did_you_mean
 if TYPE_CHECKING:
     from joma.claims.claim import Claim
     from joma.claims.finding import Finding
-    from joma.report.kept import Kept
+    from joma.report.claims.kept import KeptFinding
 
-_OUT = Path("joma-out")
 _COPIED = ("repeat", "record")
 """Lines with a command or a path stay whole, so that they can be copied."""
 _EPILOG = """\
@@ -41,9 +41,8 @@ def add_parser(commands: Any) -> None:
         "id", metavar="ID", help="STUDY/CLAIM as in `joma list -v`, or a STUDY to list all of its claims with verdicts"
     )
     place = show.add_mutually_exclusive_group()
-    place.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"folder that `joma verify` wrote, or kept records (default: {_OUT})"
-    )
+    where = f"folder that `joma verify` wrote, or kept records (default: {DEFAULT_OUT})"
+    place.add_argument("--out", type=Path, metavar="DIR", help=where)
     place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
     show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(call=_show)
@@ -59,33 +58,35 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
     if claim and wanted not in claims:
         hint = did_you_mean(wanted, claims, f"`joma show {study.name}` lists its claims")
         raise BadInput(f"{study.name} has no claim called {claim!r}; {hint}")
-    found = _kept(claims) if options.scale else _stored(study.name, options.out or _OUT)
+    found = _kept(claims) if options.scale else _stored(study.name, options.out or DEFAULT_OUT)
     if claim and wanted not in found:
         raise BadInput(_missing(wanted, claims, options))
     shown = {id: found.get(id) for id in ([wanted] if claim else claims)}
     if options.json:
-        given = [_as_json(id, claims[id], one) for id, one in shown.items() if one is not None]
+        given = [one.as_json() for one in shown.values() if one is not None]
         say(as_json(given[0] if claim else {"findings": given}), keep="\n", end="")
     elif claim:
-        say(text(wanted, claims[wanted], found[wanted], columns()), keep="\n", end="")
+        say(text(found[wanted], columns()), keep="\n", end="")
     else:
         for id, one in shown.items():
-            say(_line(id, one), keep="\n")
+            say(id if one is None else _head(one), keep="\n")
+            if one is not None and one.brief:
+                say(hanging(" " * 4, clean(one.brief), columns()), keep="\n")
         if not found:
             say(f"joma: {_missing(study.name, claims, options)}", sys.stderr)
     return OK
 
 
-def _stored(study: str, place: Path) -> Mapping[str, Finding]:
+def _stored(study: str, place: Path) -> Mapping[str, Finding | KeptFinding]:
     """What a folder of the user's says on a study, by id."""
     from joma.claims.ledger import findings_of
 
     return {finding.id: finding for finding in findings_of(study, place)}
 
 
-def _kept(claims: Mapping[str, Claim]) -> Mapping[str, Kept]:
+def _kept(claims: Mapping[str, Claim]) -> Mapping[str, Finding | KeptFinding]:
     """What comes with joma on these claims, as they read today."""
-    from joma.report.kept import kept_of
+    from joma.report.claims.kept import kept_of
 
     return {id: one for id, claim in claims.items() if (one := kept_of(id, claim)) is not None}
 
@@ -99,49 +100,17 @@ def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespa
     out = f" --out {shlex.quote(str(options.out))}" if options.out else ""
     kept = _kept({wanted: claims[wanted]} if of_claim else claims)
     there = f"; `joma show {wanted} --scale paper` needs no run" if kept else ""
-    return f"{options.out or _OUT} has {what}; `joma verify {study}{out}` makes {'it' if of_claim else 'them'}{there}"
+    made = f"`joma verify {study}{out}` makes {'it' if of_claim else 'them'}"
+    return f"{options.out or DEFAULT_OUT} has {what}; {made}{there}"
 
 
-def _line(id: str, found: Finding | Kept | None) -> str:
-    """A claim of a study that is listed; its verdict and numbers where there are some."""
-    if found is None:
-        return id
-    return "\n".join([_head(id, found), *([hanging(" " * 4, clean(found.brief), columns())] if found.brief else [])])
-
-
-def _head(id: str, found: Finding | Kept) -> str:
-    from joma.report.kept import Kept
-
-    return clean(f"{id}: {found.verdict}") + (" at paper scale" if isinstance(found, Kept) else "")
-
-
-def _as_json(id: str, claim: Claim, found: Finding | Kept) -> dict[str, Any]:
-    """All of a finding; of what is kept all but its cases and its evidence, under the same keys."""
+def _head(found: Finding | KeptFinding) -> str:
     from joma.claims.finding import Finding
 
-    if isinstance(found, Finding):
-        return found.as_json()
-    names = ("source", "says", "corrected", "empirical", "uses")
-    numbers = ("expected", "verdict", "measured", "control", "effect", "interval", "control_effect", "unit", "seeds")
-    return {
-        "id": id,
-        "claim": claim.name,
-        **{name: getattr(claim, name) for name in names},
-        **{name: _plain(getattr(found, name)) for name in (*numbers, "tolerance", "command")},
-        "provenance": {"claim_sha256": found.claim_sha256, **found.provenance.as_json()},
-    }
+    return clean(f"{found.id}: {found.verdict}") + ("" if isinstance(found, Finding) else " at paper scale")
 
 
-def _plain(value: Any) -> Any:
-    """As findings.json has it: a number that is not finite is a word."""
-    from joma.claims.evidence import plain
-
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return plain(value) if isinstance(value, float) else value
-
-
-def text(id: str, claim: Claim, found: Finding | Kept, width: int | None = None) -> str:
+def text(found: Finding | KeptFinding, width: int | None = None) -> str:
     """A finding for people: verdict first, then the numbers, then where they come from.
 
     width: of the terminal; None for lines as long as they are.
@@ -149,30 +118,24 @@ def text(id: str, claim: Claim, found: Finding | Kept, width: int | None = None)
     from joma.claims.text_source import other_text
     from joma.claims.words import show as number
 
-    origin = found.provenance
-    lines = [
-        ("claim", f"{claim.says} ({claim.source})"),
-        ("corrected", claim.corrected),
-        ("expected", found.expected),
-        ("measured", _value(found.measured)),
-        ("control", found.control),
-        ("matters", None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}"),
-        ("tolerance", None if found.tolerance is None else _value(found.tolerance)),
-        ("text", other_text(origin.text_sha256) or None),
-        ("rests on", ", ".join(claim.uses) or None),
-        ("repeat", found.command or None),
-        ("record", ", ".join(part for part in (origin.record, origin.machine, origin.created) if part) or None),
-        ("commit", origin.commit or None),
+    claim, origin = found.claim, found.provenance
+    lines = {
+        "claim": f"{claim.says} ({claim.source})",
+        "corrected": claim.corrected,
+        "expected": found.expected,
+        "measured": found.measured if isinstance(found.measured, str) else number(found.measured),
+        "control": found.control,
+        "matters": None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}",
+        "tolerance": None if found.tolerance is None else number(found.tolerance),
+        "text": other_text(origin.text_sha256) or None,
+        "rests on": ", ".join(claim.uses) or None,
+        "repeat": found.command or None,
+        "record": ", ".join(filter(None, (origin.record, origin.machine, origin.created))) or None,
+        "commit": origin.commit or None,
+    }
+    printed = [
+        hanging(f"{name:<10} ", clean(line), None if name in _COPIED else width)
+        for name, line in lines.items()
+        if line is not None
     ]
-    told = [
-        hanging(f"{name:<10} ", clean(said), None if name in _COPIED else width)
-        for name, said in lines
-        if said is not None
-    ]
-    return "\n".join([_head(id, found), *told, ""])
-
-
-def _value(value: float | str) -> str:
-    from joma.claims.words import show
-
-    return value if isinstance(value, str) else show(value)
+    return "\n".join([_head(found), *printed, ""])

@@ -23,7 +23,7 @@ from joma.claims.execute import Result
 from joma.cli.wrapping import columns
 from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
-from joma.report.kept import kept_of
+from joma.report.claims.kept import kept_of
 from joma.report.markup import duration
 from joma.studies import names
 
@@ -85,11 +85,13 @@ class Screen:
     ) -> None:
         self._progress.stop()
 
-    def said(self, name: str, share: float, doing: str) -> None:
+    def progress(self, name: str, share: float, doing: str) -> None:
         """A study has come so far, and does this now."""
         if not self._watched:
             lines = self._lines.setdefault(name, ProgressLines(name, self._log, every=0.0))
-            if monotonic() - self._spoke >= self._patience():
+            # Seconds of silence before a line: more, the longer it takes, so that a log stays short.
+            patience = min(max(_PLAIN_EVERY, (monotonic() - self._began) / 10), max(_PLAIN_EVERY, _PLAIN_MOST))
+            if monotonic() - self._spoke >= patience:
                 lines(share, doing)
             return
         if name not in self._bars:
@@ -105,12 +107,9 @@ class Screen:
         time = "" if result.error else "cached" if result.cached else f"{result.seconds:.1f} s"
         digits = len(str(self._total))
         head = f"{self._done:>{digits}}/{self._total}  {name:<{self._width}}  {time:>8}  "
-        self._hanging(head, _outcome(result), indent=len(head))
+        broken = Text(f"broke: {clean(result.error)}", style="bold red") if result.error else None
+        self._hanging(head, broken or _counts(result.findings), indent=len(head))
         self._spoke = monotonic()
-
-    def _patience(self) -> float:
-        """Seconds of silence before a line of progress: more, the longer it takes, so that a log stays short."""
-        return min(max(_PLAIN_EVERY, (monotonic() - self._began) / 10), max(_PLAIN_EVERY, _PLAIN_MOST))
 
     def attention(self, results: Sequence[Result], shown: Sequence[Verdict], *, room: float = _ROOM) -> list[Finding]:
         """The findings of these verdicts, with the numbers that decide; returns those that are not listed.
@@ -144,9 +143,9 @@ class Screen:
                 self._line(Text(f"{result.study.name}: {result.study.title}", style="bold"))
             for finding in found:
                 self._line(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
-                says = f"{finding.claim.says} ({finding.claim.source})"
-                for said in (says, finding.brief, _paper(finding)):
-                    self._hanging(" " * 6, Text(clean(said)), indent=6)
+                claim = f"{finding.claim.says} ({finding.claim.source})"
+                for line in (claim, finding.brief, _paper(finding)):
+                    self._hanging(" " * 6, Text(clean(line)), indent=6)
 
     def summary(self, results: Sequence[Result], report: Path | None, *, more: Sequence[str] = ()) -> None:
         """The last lines: how many claims came out how, and where to look; without a report, that there is none.
@@ -183,16 +182,18 @@ class Screen:
         wide = self._columns is None or self._columns >= _WIDE
         width = max(len(finding.id) for finding in findings) + 4 if wide else 6
         blocks: list[_Block] = []
-        for reason, several in _by_reason(findings):
+        groups: dict[str, list[Finding]] = {}  # what was not run for the same reason stands together, above it
+        for finding in findings:
+            groups.setdefault(str(finding.measured) if finding.verdict == "not run" else "", []).append(finding)
+        for reason, several in groups.items():
             heads = [f"  {finding.id}".ljust(width) for finding in several]
             if reason:
                 lines = [Text(head.rstrip()) for head in heads] + self._wrapped(" " * 6, Text(clean(reason)), 6)
                 blocks.append((several, lines))
-            else:
-                blocks += [
-                    ([finding], self._wrapped(head, Text(clean(_numbers(finding))), width))
-                    for head, finding in zip(heads, several, strict=True)
-                ]
+                continue
+            for head, finding in zip(heads, several, strict=True):
+                numbers = ". ".join(filter(None, (finding.brief, _paper(finding))))
+                blocks.append(([finding], self._wrapped(head, Text(clean(numbers)), width)))
         return blocks
 
     def _hanging(self, head: str, body: Text, *, indent: int) -> None:
@@ -263,10 +264,6 @@ def _heading(found: Sequence[Finding], unlisted: Sequence[Finding]) -> Text:
     return line
 
 
-def _outcome(result: Result) -> Text:
-    return Text(f"broke: {clean(result.error)}", style="bold red") if result.error else _counts(result.findings)
-
-
 def _counts(findings: Sequence[Finding]) -> Text:
     return Text(", ").join(Text(words, style=_COLOUR[verdict]) for verdict, words in tally(findings))
 
@@ -285,18 +282,5 @@ def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
 
 def _paper(finding: Finding) -> str:
     """What a kept run at paper scale said of the same claim, where it said something else."""
-    beside = kept_of(finding.id, finding.claim)
-    return f"At paper scale: {beside.verdict}" if beside and beside.verdict != finding.verdict else ""
-
-
-def _numbers(finding: Finding) -> str:
-    return ". ".join(filter(None, (finding.brief, _paper(finding))))
-
-
-def _by_reason(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Findings that were not run for the same reason stand together, above it."""
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        reason = str(finding.measured) if finding.verdict == "not run" else ""
-        groups.setdefault(reason, []).append(finding)
-    return list(groups.items())
+    kept = kept_of(finding.id, finding.claim)
+    return f"At paper scale: {kept.verdict}" if kept and kept.verdict != finding.verdict else ""

@@ -41,7 +41,12 @@ def add_parser(commands: Any) -> None:
         description="Judge the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
-    verify.add_argument("study", nargs="*", metavar="STUDY", help="names from `joma list` (default: all studies)")
+    verify.add_argument(
+        "study",
+        nargs="*",
+        metavar="STUDY",
+        help="names from `joma list`, or Python files that hold a study (default: all studies)",
+    )
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(
@@ -89,11 +94,10 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
     jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
+        from joma.claims.ledger import verdicts_named
 
-        names = list(dict.fromkeys(map(studies.spelt, options.study)) or studies.names())
-        for name in names:
-            studies.room(name)  # refuses what there is not
-        verdicts = None if options.claims is None else _verdicts(options.claims)
+        names = list(dict.fromkeys(map(studies.chosen, options.study)) or studies.names())
+        verdicts = None if options.claims is None else verdicts_named(options.claims)
         wish = _Wish(
             options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
         )
@@ -102,12 +106,6 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
             return _carry_out(names, wish, _side_by_side(names, wish))
         study = studies.load(names[0])
         return _carry_out(names, wish, partial(_alone, study, study.preset(options.scale), wish))
-
-
-def _verdicts(names: str) -> tuple[Verdict, ...]:
-    from joma.claims.ledger import verdicts_named
-
-    return verdicts_named(names)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -123,7 +121,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     from joma import studies
     from joma.cli.options import parse
 
-    study = studies.load(options.study)
+    study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
     wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
@@ -136,63 +134,60 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))
 
 
-Said = Callable[[str, float, str], None]
+Listener = Callable[[str, float, str], None]
 """Hears how far the study of a name is, and what it does now."""
 
 
-def _carry_out(names: list[str], wish: _Wish, make: Callable[[Said], Iterator[Result]]) -> int:
+def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterator[Result]]) -> int:
     """Execute the studies, write the files, and only then print what came out."""
     from joma.cli.terminal import Screen, pointing_to_finished
 
     results: list[Result] = []
     screen = Screen(names, to_stderr=wish.json == "-")
     with pointing_to_finished(results, len(names), wish.out), screen:
-        for result in make(screen.said):
+        for result in make(screen.progress):
             results.append(result)
             screen.finished(result)
     results.sort(key=lambda result: names.index(result.study.name))
-    _tell(results, wish, screen)
+    _write_and_print(results, wish, screen)
     if any(result.error for result in results):
         return BROKEN
     judged = any(finding.verdict != "not run" for result in results for finding in result.findings)
     return OK if judged else NOTHING_JUDGED
 
 
-def _alone(study: Study, config: Any, wish: _Wish, said: Said) -> Iterator[Result]:
+def _alone(study: Study, config: Any, wish: _Wish, listener: Listener) -> Iterator[Result]:
     """One study, in this process."""
     from joma.claims.execute import attempt
 
-    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(said, study.name), alone=True)
+    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=True)
 
 
-def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Said], Iterator[Result]]:
+def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Listener], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import Task, side_by_side
-    from joma.studies import apart
+    from joma.scale.local import side_by_side
+    from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [
-        Task(name, apart.order(name, wish.scale, wish.out, fresh=wish.fresh), apart.kin(name))
-        for name in reversed(names)
-    ]
+    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(apart.FUNCTION, tasks, **how), wish)
+    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
 
 
-def _results(events: Iterator[Event], wish: _Wish, said: Said) -> Iterator[Result]:
-    from joma.scale import local
-    from joma.studies import apart
+def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterator[Result]:
+    from joma.scale.local import Going, Lost
+    from joma.studies.task import lost, result_of
 
     for event in events:
-        if isinstance(event, local.Said):
-            said(event.task.name, event.share, event.doing)
-        elif isinstance(event, local.Lost):
-            yield apart.lost(event.task.name, wish.scale, event.reason)
+        if isinstance(event, Going):
+            listener(event.task.name, event.share, event.doing)
+        elif isinstance(event, Lost):
+            yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield apart.result_of(event.task.name, event.value)
+            yield result_of(event.task.name, event.value)
 
 
-def _tell(results: list[Result], wish: _Wish, screen: Screen) -> None:
+def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None:
     """The files first: nothing that goes wrong on the screen may cost them."""
     from joma.claims.ledger import findings_json
     from joma.report import scan_runs, write_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,16 +112,12 @@ def _encoded(files: list[Source], wiki: dict[str, list[str]], vocabulary: int, p
     if not all(python.values()):
         raise CorpusError(f"{len(files)} Python files are too few to hold one in {_HELD_OUT} out")
     progress(0.0, f"learning {vocabulary:,} byte pairs")
-    pairs = _learned([*wiki["train"], *_some_of(python[False])], vocabulary)
+    # every so many files, so that they add up to what the pairs are learned from
+    step = max(1, sum(map(len, python[False])) // _LEARNED_FROM)
+    pairs = _learned([*wiki["train"], *python[False][::step]], vocabulary)
     progress(0.0, "encoding the text")
     train = torch.cat([_ids(pairs, wiki["train"]), _ids(pairs, python[False])])
     return {"train": train, "wiki": _ids(pairs, wiki["valid"]), "python": _ids(pairs, python[True])}
-
-
-def _some_of(texts: list[str]) -> Iterator[str]:
-    """Every so many files, so that they add up to what the pairs are learned from."""
-    step = max(1, sum(map(len, texts)) // _LEARNED_FROM)
-    yield from texts[::step]
 
 
 def _learned(texts: list[str], vocabulary: int) -> Any:
@@ -154,11 +150,11 @@ def _lines(texts: list[str]) -> list[str]:
     """Each text with its end, long ones cut at line ends so that many cores have work."""
     pieces = []
     for text in texts:
-        whole = text + END
-        while len(whole) > 2 * _LONGEST // 10:
-            cut = whole.find("\n", _LONGEST // 10) + 1 or len(whole)
-            pieces.append(whole[:cut])
-            whole = whole[cut:]
-        if whole:
-            pieces.append(whole)
+        left = text + END
+        while len(left) > 2 * _LONGEST // 10:
+            cut = left.find("\n", _LONGEST // 10) + 1 or len(left)
+            pieces.append(left[:cut])
+            left = left[cut:]
+        if left:
+            pieces.append(left)
     return pieces

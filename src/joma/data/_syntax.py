@@ -99,7 +99,11 @@ def labelled(source: bytes) -> Labelled:
 def _lex(source: bytes) -> tuple[list[str], bytearray, list[int]]:
     """Words, their classes, and where each begins: line and byte in one number, as the tree counts them."""
     words, classes, places = [], bytearray(), []
-    wide = _wide_lines(source)
+    wide: dict[int, str] = {}  # lines where a character is not a byte, by their number
+    if not source.isascii():
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        lines = source.decode(encoding).split("\n")
+        wide = {number: line for number, line in enumerate(lines, 1) if not line.isascii()}
     for kind, text, (line, column) in _joined(tokenize.tokenize(io.BytesIO(source).readline)):
         found = _CLASS_OF.get(kind)
         if found is None:
@@ -131,15 +135,6 @@ def _joined(tokens: Iterator[tokenize.TokenInfo]) -> Iterator[tuple[int, str, tu
             yield token.type, token.string, token.start
 
 
-def _wide_lines(source: bytes) -> dict[int, str]:
-    """The lines where a character is not a byte, by their number."""
-    if source.isascii():
-        return {}
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    lines = source.decode(encoding).split("\n")
-    return {number: line for number, line in enumerate(lines, 1) if not line.isascii()}
-
-
 def _place(line: int, column: int) -> int:
     return line << 32 | column
 
@@ -158,9 +153,7 @@ class _Painter:
     """Lays the nodes of a tree over the tokens."""
 
     def __init__(self, words: list[str], classes: bytearray, places: list[int]) -> None:
-        self.words = words
-        self.classes = classes
-        self.places = places
+        self.words, self.classes, self.places = words, classes, places
         self.labels = {level: bytearray(len(words)) for level in (*LEVELS, "depth")}
         # A statement is known to end only after what is inside it was walked, yet is painted before it.
         self.layers: list[_Layer] = []
@@ -208,7 +201,8 @@ class _Painter:
         start = self.start(node)
         layers = [_Layer("statement", STATEMENTS.index(name), start)]
         if name in ("FunctionDef", "ClassDef"):
-            definition = _inside(definition, name)
+            inside = {"module": "function", "class": "method"}.get(definition, "nested function")
+            definition = "class" if name == "ClassDef" else inside
             layers.append(_Layer("definition", DEFINITIONS.index(definition), start))
         self.layers += layers
         self.expressions(node)
@@ -262,10 +256,3 @@ class _Painter:
                     stack.extend(value)
                 elif value is not None:
                     stack.append(value)
-
-
-def _inside(definition: str, name: str) -> str:
-    """What a definition is, by the definition it stands in."""
-    if name == "ClassDef":
-        return "class"
-    return {"module": "function", "class": "method"}.get(definition, "nested function")

@@ -1,7 +1,7 @@
 """WikiText from the Hugging Face hub: the parquet files of Salesforce/wikitext, at one commit, with their hashes.
 
 A file is downloaded beside its place, goes on where it stopped after a kill or a broken connection, and is moved to its
-place only with the hash that the hub lists. So what stands under its own name is whole. Everything goes through
+place only with the hash that the hub lists. So what stands under its own name is complete. Everything goes through
 huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -50,8 +50,9 @@ def download_wikitext(
     if name not in _FOLDERS:
         raise CorpusError(f"name must be 'wikitext-2' or 'wikitext-103', got {name!r}")
     target = cache_folder() / name if folder is None else Path(folder)
-    if _complete(target):
-        return target
+    with suppress(CorpusError):  # something is missing
+        if all(split_files(target, split) for split in ("train", "valid", "test")):
+            return target
     need_pyarrow(f"reading {name} from the hub")
     try:
         import_module("huggingface_hub")
@@ -61,22 +62,15 @@ def download_wikitext(
         files = _listing(_FOLDERS[name])
         target.mkdir(parents=True, exist_ok=True)
         total, done = sum(file.size for file in files), 0
+
+        def report(name: str, before: int, got: int) -> None:
+            progress((before + got) / total, f"downloading {name}")
+
         for file in files:
             if not (target / file.name).is_file():
-                _fetch(file, target, partial(_told, progress, file.name, done, total))
+                _fetch(file, target, partial(report, file.name, done))
             done += file.size
     return target
-
-
-def _told(progress: Progress, name: str, before: int, total: int, got: int) -> None:
-    progress((before + got) / total, f"downloading {name}")
-
-
-def _complete(folder: Path) -> bool:
-    try:
-        return all(split_files(folder, split) for split in ("train", "valid", "test"))
-    except CorpusError:
-        return False
 
 
 def _listing(folder: str) -> list[_Listed]:
@@ -113,9 +107,7 @@ def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
         os.fsync(stream.fileno())
         if file_hash(part) != file.sha256:
             part.unlink()
-            raise CorpusError(
-                f"{file.name} was downloaded, but does not have the hash that the hub lists; it was deleted"
-            )
+            raise CorpusError(f"{file.name} was downloaded without the hash that the hub lists; it was deleted")
         os.replace(part, folder / file.name)
 
 
@@ -147,7 +139,7 @@ def _read_on(file: _Listed, stream: IO[bytes], report: Callable[[int], None]) ->
     with hub_client.byte_range(url, client.build_hf_headers(library_name="joma"), have) as response:
         client.hf_raise_for_status(response)
         if response.status_code != 206:
-            _empty(stream)  # the whole file comes
+            _empty(stream)  # all of the file comes
         elif not response.headers.get("content-range", "").startswith(f"bytes {have}-"):
             raise CorpusError(f"{file.name}: the hub sent another part than asked for")
         for chunk in response.iter_bytes():

@@ -18,6 +18,8 @@ _BLOCK = 4_000_000  # bytes or so: enough to be fast, little beside the tokens
 _ROWS = 1_000  # of a parquet file at a time: each may be long
 _SPACED = tuple("'.,()!?")
 _SHARD = re.compile(r"(train|validation|test)-(\d{5})-of-(\d{5})\.parquet")
+_SPACE = re.compile(rb"(?i)(?<!<br)[ \n]")  # white space that is not that of a "<br />"
+_UP_TO_SPACE = re.compile(rb"(?is).*(?<!<br)[ \n]")
 _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -46,15 +48,11 @@ def split_files(folder: Path, split: str) -> list[Path]:
     hub = _HUB_SPLIT[split]
     shards = [match for path in sorted(folder.iterdir()) if (match := _SHARD.fullmatch(path.name)) and match[1] == hub]
     if not shards:
-        raise CorpusError(
-            f"{folder} has no {split} split: neither {split}.txt nor {hub}-00000-of-00001.parquet is there"
-        )
+        raise CorpusError(f"{folder} has no {split} split: no {split}.txt and no {hub}-00000-of-00001.parquet")
     counts = {int(match[3]) for match in shards}
     there = {int(match[2]) for match in shards}
     if len(counts) > 1:
-        raise CorpusError(
-            f"{folder} holds {hub} shards of different downloads (of {' and of '.join(map(str, counts))})"
-        )
+        raise CorpusError(f"{folder} holds {hub} shards of two downloads (of {' and of '.join(map(str, counts))})")
     if missing := sorted(set(range(*counts)) - there):
         name = f"{hub}-{missing[0]:05}-of-{counts.pop():05}.parquet"
         raise CorpusError(f"{folder} has no {name}: a part of the {split} split is missing")
@@ -94,31 +92,13 @@ def _between_words(chunks: Iterable[tuple[bytes, float]], path: Path) -> Iterato
     held, share = bytearray(), 0.0
     for chunk, share in chunks:
         held += chunk
-        while len(held) > _BLOCK and (end := _last_space(held, _BLOCK) + 1 or _first_space(held, _BLOCK) + 1):
-            yield bytes(held[:end]), share
-            del held[:end]
+        while len(held) > _BLOCK and (cut := _UP_TO_SPACE.match(held, 0, _BLOCK) or _SPACE.search(held, _BLOCK)):
+            yield bytes(held[: cut.end()]), share
+            del held[: cut.end()]
         if len(held) > limits.WORD_BYTES:
             raise CorpusError(f"{path} is no text: it holds a word of more than {limits.WORD_BYTES:,} bytes")
     if held:
         yield bytes(held), share
-
-
-def _last_space(held: bytearray, stop: int) -> int:
-    """The last white space before `stop` that is not that of a "<br />"; -1 if there is none."""
-    while (end := max(held.rfind(b" ", 0, stop), held.rfind(b"\n", 0, stop))) >= 0 and _in_a_tag(held, end):
-        stop = end
-    return end
-
-
-def _first_space(held: bytearray, start: int) -> int:
-    found = re.compile(rb"[ \n]").search(held, start)
-    while found and _in_a_tag(held, found.start()):
-        found = re.compile(rb"[ \n]").search(held, found.end())
-    return found.start() if found else -1
-
-
-def _in_a_tag(held: bytearray, space: int) -> bool:
-    return held[max(space - 3, 0) : space].lower() == b"<br"
 
 
 def _plain(path: Path) -> Iterator[tuple[bytes, float]]:
@@ -156,11 +136,8 @@ def _parquet(path: Path) -> Iterator[tuple[bytes, float]]:
                 found = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
                 yield b"".join(row + b"\n" for row in found if row), min(done / rows, 1.0)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:  # names may be no UTF-8, too
-        raise CorpusError(f"{path} is no parquet file that can be read: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:150]
+        why = (str(error).splitlines() or [type(error).__name__])[0][:150]
+        raise CorpusError(f"{path} is no parquet file that can be read: {why}") from None
 
 
 class Numbering(dict[str, int]):

@@ -53,7 +53,9 @@ class Ahead:
 
     def __call__(self, step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
         """The batch of a step for these members, (members, ...) each."""
-        of = (self._stream(), *members)
+        # Memory belongs to the stream it was drawn on: another one draws its own.
+        on_gpu = self.device.type == "cuda"
+        of = (torch.cuda.current_stream(self.device).cuda_stream if on_gpu else 0, *members)
         if of != self._of or step not in self._held:
             goes_on = of == self._of and step == self._held.stop
             self._draw(range(step, self._end(step) if goes_on else step + 1), members)
@@ -74,10 +76,6 @@ class Ahead:
         one = sum(part.nbytes for part in self._parts) // len(self._held)
         end = step + max(1, min(LONGEST, self.most_bytes // max(1, one)))
         return min(end, self.steps) if step < self.steps else step + 1
-
-    def _stream(self) -> int:
-        """Memory belongs to the stream it was drawn on: another one draws its own."""
-        return torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
 
 
 def sent(values: Tensor | Sequence[int], device: torch.device | str) -> Tensor:

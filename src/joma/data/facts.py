@@ -21,8 +21,33 @@ Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Explicit facts: pairs (A, B) of token tuples."""
 
 
+class _Facts:
+    """What both kinds of data share."""
+
+    words: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids of words and of the two relations."""
+        return self.words + RELATIONS
+
+    @property
+    def relations(self) -> tuple[int, int]:
+        """The ids of the relations: of facts `->` and `<-`, of chains `->` (one step) and `~>` (first to last)."""
+        return self.words, self.words + 1
+
+    @property
+    def test(self) -> Statements:
+        """What is tested and never trained."""
+        raise NotImplementedError
+
+    def shuffled(self, seed: int = 0) -> Statements:
+        """The test prompts, each with the answer to another one: as a control, these must not be likely."""
+        return mismatched(self.test, seed)
+
+
 @dataclass(frozen=True, eq=False)
-class Reversals:
+class Reversals(_Facts):
     """Facts `A -> B` and their reverses `B <- A`. Made by `reversals` or `reversals_of`.
 
     - first, second: (pairs, entity) int64: A and B of every pair
@@ -59,16 +84,6 @@ class Reversals:
     def entity(self) -> int:
         """Tokens per entity."""
         return self.first.shape[1]
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids of words and of the two relations."""
-        return self.words + RELATIONS
-
-    @property
-    def relations(self) -> tuple[int, int]:
-        """The ids of `->` and `<-`."""
-        return self.words, self.words + 1
 
     @property
     def uniform(self) -> Chance:
@@ -124,10 +139,6 @@ class Reversals:
         both = self.both.clone()
         both[alone[: round(as_share(share, "share") * len(alone))]] = True
         return replace(self, both=both)
-
-    def shuffled(self, seed: int = 0) -> Statements:
-        """The test prompts, each with the answer to another one: as a control, these must not be likely."""
-        return mismatched(self.test, seed)
 
     def _facts(self, which: Tensor, forward: bool) -> Statements:
         first, second = (self.first, self.second) if forward else (self.second, self.first)
@@ -196,19 +207,21 @@ def reversals_of(
             f"pairs must be facts of two different entities unless identity=True, got {tuple(pairs[where])} at {where}"
         )
     facts = couples[~equal]
-    _check_different(torch.cat([facts.flatten(0, 1), couples[equal][:, 0], fresh.flatten(0, 1)]))
+    entities = torch.cat([facts.flatten(0, 1), couples[equal][:, 0], fresh.flatten(0, 1)])
+    found, counts = entities.unique(dim=0, return_counts=True)
+    if len(found) < len(entities):
+        twice = tuple(found[counts > 1][0].tolist())
+        raise ValueError(f"pairs must be disjoint, every entity in one pair only, got {twice} in two places")
     largest = int(torch.cat([couples, fresh]).max()) + 1
     words = entity_words(vocabulary, largest)
     if words < largest:
-        raise ValueError(
-            f"vocabulary must be at least {largest + RELATIONS}, all tokens and two relations, got {vocabulary}"
-        )
+        raise ValueError(f"vocabulary must be at least {largest + RELATIONS}, tokens and relations, got {vocabulary}")
     made = _assigned(facts, fresh, words, both, identity, seeded(seed))
     return replace(made, others=couples[equal][:, 0])
 
 
 @dataclass(frozen=True, eq=False)
-class Chains:
+class Chains(_Facts):
     """Chains of entities A, B, C (or longer): steps `A -> B`, `B -> C`, and compositions `A ~> C` of first and last.
 
     All steps train. Compositions train for the chains that are not held out. Made by `chains`.
@@ -246,16 +259,6 @@ class Chains:
     def length(self) -> int:
         """Entities per chain."""
         return self.entities.shape[1]
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids of words and of the two relations."""
-        return self.words + RELATIONS
-
-    @property
-    def relations(self) -> tuple[int, int]:
-        """The ids of `->` (one step) and `~>` (first to last)."""
-        return self.words, self.words + 1
 
     @property
     def uniform(self) -> Chance:
@@ -304,10 +307,6 @@ class Chains:
             parts += [entity, column(self.relations[0], entity)]
         return Statements(torch.cat(parts[:-1], 1), (self.length - 1) * (self.entity + 1) - 1)
 
-    def shuffled(self, seed: int = 0) -> Statements:
-        """The test prompts, each with the answer to another one: as a control, these must not be likely."""
-        return mismatched(self.test, seed)
-
     def _steps(self, chains: Tensor) -> tuple[Statements, ...]:
         return tuple(
             facts_of(chains[:, place], self.relations[0], chains[:, place + 1]) for place in range(self.length - 1)
@@ -318,13 +317,7 @@ class Chains:
 
 
 def chains(
-    count: int,
-    *,
-    held_out: float = 0.3,
-    entity: int = 1,
-    length: int = 3,
-    vocabulary: int | None = None,
-    seed: int = 0,
+    count: int, *, held_out: float = 0.3, entity: int = 1, length: int = 3, vocabulary: int | None = None, seed: int = 0
 ) -> Chains:
     """Random chains of `length` different entities; no entity is in two chains.
 
@@ -358,13 +351,6 @@ def _assigned(
     alone = (~both_ways).nonzero().flatten()
     forward[alone[_some(count - twice, (count - twice) // 2, generator)]] = True
     return Reversals(facts[:, 0], facts[:, 1], both_ways, forward, fresh, facts[:0, 0], words, bool(identity))
-
-
-def _check_different(entities: Tensor) -> None:
-    found, counts = entities.unique(dim=0, return_counts=True)
-    if len(found) < len(entities):
-        twice = tuple(found[counts > 1][0].tolist())
-        raise ValueError(f"pairs must be disjoint, every entity in one pair only, got {twice} in two places")
 
 
 def _some(count: int, chosen: int, generator: torch.Generator) -> Tensor:

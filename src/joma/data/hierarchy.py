@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.data.ahead import sent
-from joma.data.samples import Generators, Sample, beside, each, rows, sample_shape, uniform, write_sequences
+from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, with_ones_between, write_sequences
 from joma.host.arguments import Number, at_least_dims, integer, within
 from joma.host.words import counted
 
@@ -153,10 +153,10 @@ class HBLT:
         levels = [uniform((*sizes, self._one.shape[-1]), generator, device) < rows(self._one, labels)]
         flips = self._flip.split([len(parent) for parent in self._parents[1:]], -1)
         for parent, flip in zip(self._parents[1:], flips, strict=True):
-            turned = uniform((*sizes, len(parent)), generator, device) < beside(flip, len(sizes) + 1, keep=1)
+            turned = uniform((*sizes, len(parent)), generator, device) < with_ones_between(flip, len(sizes) + 1, keep=1)
             levels.append(levels[-1].index_select(-1, parent) ^ turned)
         *latents, leaves = levels
-        on = leaves.gather(-1, beside(self._leaf, leaves.ndim, keep=1).expand_as(leaves))
+        on = leaves.gather(-1, with_ones_between(self._leaf, leaves.ndim, keep=1).expand_as(leaves))
         return Sample(write_sequences(on, length=self.length, pad=self.pad), labels, tuple(reversed(latents)), on)
 
     def ancestor_heights(self) -> Tensor:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from joma.data.samples import Generators, uniform
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Hypercube:
     """The cube {-1, 1}^inputs, of which the first `informative` coordinates matter.
@@ -31,12 +32,7 @@ class Hypercube:
 
     def __post_init__(self) -> None:
         if not 1 <= self.informative < self.inputs:
-            raise ValueError(
-                f"informative must lie between 1 and {self.inputs - 1}, fewer than inputs, got {self.informative}"
-            )
-
-    def __repr__(self) -> str:
-        return brief(self)
+            raise ValueError(f"informative must lie between 1 and {self.inputs - 1}, got {self.informative}")
 
     def points(self, shape: tuple[int, ...], generator: Generators, *, device: torch.device | str = "cpu") -> Tensor:
         """Uniform points, (*shape, inputs) of -1 and 1 in float32. A list of generators has one per first entry.

@@ -20,7 +20,7 @@ from torch import Tensor
 from joma.data.ahead import sent
 from joma.data.samples import Generators, Sample, each, rows, sample_shape, uniform, write_sequences
 from joma.host.arguments import integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
 class Published(NamedTuple):
@@ -34,6 +34,7 @@ class Published(NamedTuple):
     spread: float
 
 
+@brief_repr
 class Table1Column(NamedTuple):
     """One column of the paper's Table 1.
 
@@ -49,9 +50,6 @@ class Table1Column(NamedTuple):
     """(N0, N1)"""
     ncorr: tuple[Published, Published]
     """Normalised correlation at s = 0 and s = 1, as published."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def _column(classes: int, children: int, n0: int, n1: int, *published: float) -> Table1Column:
@@ -76,6 +74,7 @@ TABLE1 = (
 """The 12 configurations of the paper's Table 1 with what it reports, mean and spread over 5 seeds."""
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class LatentSets:
     """What each class looks like. Leading dimensions are the members of an ensemble, each with sets of its own.
@@ -100,9 +99,6 @@ class LatentSets:
 
     level_names = ("s = 0", "s = 1")
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     @classmethod
     def draw(
         cls,
@@ -126,8 +122,13 @@ class LatentSets:
         )
         integer(children, "children", 1)
         levels = list(pairwise(sizes))
-        for (below, count), words in zip(levels, _WORDS, strict=True):
-            _check_enough(count, children, below, *words)
+        made_of = (("latents", "tokens"), ("latents", "lowest latents"), ("classes", "latents"))
+        for (below, count), (name, parts) in zip(levels, made_of, strict=True):
+            if children > below:
+                raise ValueError(f"children must be at most {below}, all the {parts} there are, got {children}")
+            if count > (most := comb(below, children)):
+                wanted = f"at most {most}, the distinct sets of {children} out of {below} {parts}"
+                raise ValueError(f"{name} must be {wanted}, got {count}")
         lowest, upper, top = (
             each(generator, partial(_distinct_sets, count, children, below)) for below, count in levels
         )
@@ -192,20 +193,6 @@ class LatentSets:
         on0, on1 = map(change, self.latents)
         lowest, upper, top = map(change, self.sets)
         return LatentSets(change(self.tokens), (on0, on1), change(self.on), (lowest, upper, top))
-
-
-_WORDS = (("latents", "tokens"), ("latents", "lowest latents"), ("classes", "latents"))
-"""Of each level, the argument that counts its sets and what the sets are made of."""
-
-
-def _check_enough(count: int, children: int, below: int, name: str, made_of: str) -> None:
-    if children > below:
-        raise ValueError(f"children must be at most {below}, all the {made_of} there are, got {children}")
-    most = comb(below, children)
-    if count > most:
-        raise ValueError(
-            f"{name} must be at most {most}, the distinct sets of {children} out of {below} {made_of}, got {count}"
-        )
 
 
 def _distinct_sets(count: int, children: int, below: int, generator: torch.Generator) -> Tensor:

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from joma.data._cache import key_of, packed, remembered, unpacked
-from joma.data._syntax import CLASSES, LEVELS, Labelled, NotParsed, labelled
+from joma.data._syntax import CLASSES, LEVELS, NotParsed, labelled
 from joma.data.errors import CorpusError
 from joma.host.progress import Progress, silent
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 PACKAGE = "sympy"
 _LEFT_OUT = ("__pycache__", "test", "tests", "test-examples", "benchmarks", "_antlr")
@@ -115,6 +115,7 @@ def source_text(characters: int | None = None) -> str:
     return "".join(parts)[:characters]
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class PythonTokens:
     """Python source as tokens, each labelled with the syntax it stands in.
@@ -147,9 +148,6 @@ class PythonTokens:
     skipped: int
     sha256: str
     source: str
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def python_tokens(
@@ -213,7 +211,7 @@ def _digest(sources: dict[str, bytes]) -> str:
 def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress) -> dict[str, Tensor]:
     """Everything but the cut to a vocabulary, as tensors for the cache."""
     table: dict[str, int] = {word: number for number, word in enumerate(CLASSES)}
-    classes = list(range(len(CLASSES)))
+    classes = list(range(len(CLASSES)))  # of every word in the table
     words: list[np.ndarray] = []
     labels: dict[str, bytearray] = {level: bytearray() for level in (*LEVELS, "depth")}
     files: list[str] = []
@@ -225,7 +223,11 @@ def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress)
         except NotParsed:
             skipped += 1
             continue
-        words.append(_numbered(file, table, classes))
+        for word, found in zip(file.words, file.classes, strict=True):
+            if word not in table:
+                table[word] = len(table)
+                classes.append(found)
+        words.append(np.fromiter(map(table.__getitem__, file.words), np.int32, len(file.words)))
         for level, painted in file.labels.items():
             labels[level] += painted
         files.append(name)
@@ -243,15 +245,6 @@ def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress)
         "starts": torch.tensor(starts),
         "skipped": torch.tensor(skipped),
     }
-
-
-def _numbered(file: Labelled, table: dict[str, int], classes: list[int]) -> np.ndarray:
-    """The words of a file as numbers; new ones are added to the table, and their class to `classes`."""
-    for word, found in zip(file.words, file.classes, strict=True):
-        if word not in table:
-            table[word] = len(table)
-            classes.append(found)
-    return np.fromiter(map(table.__getitem__, file.words), np.int32, len(file.words))
 
 
 def _cut(ids: np.ndarray, words: tuple[str, ...], classes: np.ndarray, size: int) -> tuple[tuple[str, ...], np.ndarray]:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_tensor, integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 Generators = torch.Generator | Sequence[torch.Generator]
 """One stream of random numbers, or one for each member of an ensemble."""
 
 
+@brief_repr
 class Sample(NamedTuple):
     """Sequences, their classes, and all that is hidden behind them.
 
@@ -33,9 +34,6 @@ class Sample(NamedTuple):
     """(*shape, latents of a level) bool, one tensor per level, the lowest first."""
     on: Tensor
     """(*shape, tokens) bool: which tokens appear."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:
@@ -121,10 +119,10 @@ def rows(table: Tensor, index: Tensor) -> Tensor:
     """table[..., index, :] member by member: table (*members, rows, width), index and result (*members, *more, ...)."""
     members = table.shape[:-2]
     start = torch.arange(members.numel(), device=table.device) * table.shape[-2]
-    return table.flatten(0, -2)[index + beside(start.reshape(members), index.ndim)]
+    return table.flatten(0, -2)[index + with_ones_between(start.reshape(members), index.ndim)]
 
 
-def beside(values: Tensor, dims: int, keep: int = 0) -> Tensor:
+def with_ones_between(values: Tensor, dims: int, keep: int = 0) -> Tensor:
     """`values` with ones put between its members and its last `keep` axes, until it has `dims` dimensions."""
     members = values.ndim - keep
     return values.reshape((*values.shape[:members], *[1] * (dims - values.ndim), *values.shape[members:]))

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, real
-from joma.host.words import brief
+from joma.host.arguments import Number, integer, not_negative
+from joma.host.words import brief_repr
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class Statements:
     """Statements of one length, and how much of each is the answer.
@@ -37,9 +38,6 @@ class Statements:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __add__(self, more: Statements) -> Statements:
         """These statements and then the others, of the same length."""
@@ -79,6 +77,7 @@ class Statements:
         return torch.searchsorted(ends, drawn, right=True)
 
 
+@brief_repr
 class Chance(NamedTuple):
     """How often a guess that knows nothing is right.
 
@@ -91,9 +90,6 @@ class Chance(NamedTuple):
     """1 / number of entities: a guess among the entities of the facts."""
     vocabulary: float
     """1 / number of tokens, per token of the answer: what an untrained, uniform network says."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -125,11 +121,9 @@ def mismatched(statements: Statements, seed: int) -> Statements:
 
 def _frequencies(value: Number, count: int) -> Tensor:
     """(count,) probabilities, float64."""
-    frequencies = real(value, "frequencies").double()
+    frequencies = not_negative(value, "frequencies").double()
     if frequencies.shape != (count,):
         raise ValueError(f"frequencies must have shape ({count},), one per statement, got {tuple(frequencies.shape)}")
-    if (frequencies < 0).any():
-        raise ValueError(f"frequencies must not be negative, got {frequencies.min().item():g}")
     if abs(float(frequencies.sum()) - 1) > 1e-6:
         raise ValueError(f"frequencies must sum to one, got {frequencies.sum().item():g}")
     return frequencies

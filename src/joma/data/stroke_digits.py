@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import integer
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 CLASSES = 10
 CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 2.0), (1.0, 2.0))
@@ -21,6 +21,7 @@ DIGITS = ("012345", "12", "01346", "01236", "1256", "02356", "023456", "012", "0
 CHUNK = 2048  # images drawn at once: distances of all pixels to all strokes take memory
 
 
+@brief_repr
 class Images(NamedTuple):
     """Images and their digits.
 
@@ -32,9 +33,6 @@ class Images(NamedTuple):
     """(images, side, side) float32: 0 is the ground, about 1 a stroke."""
     labels: Tensor
     """(images,) int64: the digit."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def stroke_digits(
@@ -66,15 +64,11 @@ def _drawn(count: int, side: int, noise: float, vary: float, generator: torch.Ge
     luck = torch.rand(count, 6, generator=generator, device=device)
     thickness, contrast = 0.16 + 0.16 * luck[:, 4], 0.6 + 0.6 * luck[:, 5]
     distance = _distances(_corners(luck, vary, generator), side)
-    distance = distance.masked_fill(~_strokes_on(device)[labels][:, None], torch.inf)
+    drawn = torch.tensor([[str(stroke) in digit for stroke in range(len(STROKES))] for digit in DIGITS], device=device)
+    distance = distance.masked_fill(~drawn[labels][:, None], torch.inf)
     ink = torch.sigmoid((thickness[:, None] - distance.amin(-1)) / 0.06) * contrast[:, None]
     speckle = torch.randn(count, side * side, generator=generator, device=device)
     return Images((ink + noise * speckle).view(count, side, side), labels)
-
-
-def _strokes_on(device: torch.device) -> Tensor:
-    """(digits, strokes) bool."""
-    return torch.tensor([[str(stroke) in digit for stroke in range(len(STROKES))] for digit in DIGITS], device=device)
 
 
 def _corners(luck: Tensor, vary: float, generator: torch.Generator) -> Tensor:
@@ -95,5 +89,5 @@ def _distances(corners: Tensor, side: int) -> Tensor:
     start, end = corners[:, None, ends[:, 0]], corners[:, None, ends[:, 1]]  # (images, 1, strokes, 2)
     along = end - start
     share = ((pixels - start) * along).sum(-1) / along.square().sum(-1).clamp(min=1e-6)
-    apart: Tensor = pixels - start - share.clamp(0, 1)[..., None] * along
-    return apart.square().sum(-1).sqrt()
+    offset: Tensor = pixels - start - share.clamp(0, 1)[..., None] * along
+    return offset.square().sum(-1).sqrt()

@@ -17,21 +17,12 @@ from torch import Tensor
 
 from joma.data._cache import cache_folder, key_of, packed, remembered, unpacked
 from joma.data._wikitext_hub import download_wikitext
-from joma.data._words import (
-    UNKNOWN,
-    Numbering,
-    basic_english,
-    blocks,
-    by_frequency,
-    file_hash,
-    numbered,
-    split_files,
-)
+from joma.data._words import UNKNOWN, Numbering, basic_english, blocks, by_frequency, file_hash, numbered, split_files
 from joma.data.errors import CorpusError
 from joma.data.python_source import PACKAGE, python_tokens
 from joma.host.arguments import Number, as_tensor
 from joma.host.progress import Progress, silent
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 __all__ = [
     "Corpus",
@@ -53,6 +44,7 @@ _SHOWN = 40  # characters of a word that an error shows
 _HELD_OUT = 0.05  # of a text that comes without splits: so much to validate, as much to test
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Text as numbers. tokens: "train", "valid" and "test", each (N,) int32, indices into the vocabulary.
@@ -71,9 +63,6 @@ class Corpus:
     tokens: dict[str, Tensor]
     sha256: str
     source: str = ""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:
@@ -250,9 +239,7 @@ def windows(text: Number, length: int = 35) -> tuple[Tensor, Tensor]:
         raise CorpusError(f"length must be at least 1, got {length}")
     count = (text.shape[1] - 1) // length
     if count < 1:
-        raise CorpusError(
-            f"sequences of {length} tokens need {length + 1} tokens per stream, there are {text.shape[1]}"
-        )
+        raise CorpusError(f"sequences of {length} tokens need {length + 1} per stream, there are {text.shape[1]}")
     inputs, targets = (text[:, at : at + count * length].unflatten(1, (count, length)).transpose(0, 1) for at in (0, 1))
     return inputs, targets
 

@@ -13,8 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, IdentityTransform
 
-from joma.figures.labels import GAP, LEADER, SPACE, spread
 from joma.figures.style import INK
+
+LEADER, GAP = 14.0, 3.0  # points: from the axes to the text, and between the leader and the text
+SPACE = 2.0  # points between neighbouring labels
 
 
 class EndLabels(Artist):
@@ -97,3 +99,38 @@ def _right_end(line: Line2D, right: float) -> float | None:
         return None
     inside = points[points[:, 0] <= right + 1]
     return float(inside[inside[:, 0].argmax(), 1] if len(inside) else points[points[:, 0].argmin(), 1])
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Centres near `wanted` of boxes of these sizes that do not overlap and, if they can, stay from `low` to `high`.
+
+    >>> spread([1.0, 1.0], [2.0, 2.0], 0.0, 10.0)
+    [1.0, 3.0]
+    >>> spread([5.0, 5.0, 9.9], [2.0, 2.0, 2.0], 0.0, 10.0)
+    [4.0, 6.0, 9.0]
+    """
+    order = np.argsort(np.asarray(wanted), kind="stable")
+    groups: list[tuple[float, float, list[int]]] = []  # bottom, top and the boxes inside, from below
+    for index in order:
+        half = sizes[index] / 2
+        centre = min(max(wanted[index], low + half), high - half) if high - low > 2 * half else wanted[index]
+        groups.append((centre - half, centre + half, [int(index)]))
+        while len(groups) > 1 and groups[-1][0] < groups[-2][1]:
+            groups[-2:] = [_merged(groups[-2][2] + groups[-1][2], wanted, sizes, low, high)]
+    centres = [0.0] * len(sizes)
+    for bottom, _, members in groups:
+        for index in members:
+            centres[index] = bottom + sizes[index] / 2
+            bottom += sizes[index]
+    return centres
+
+
+def _merged(
+    members: list[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float
+) -> tuple[float, float, list[int]]:
+    """Boxes in a stack whose middle lies where they want to be on average."""
+    total = sum(sizes[i] for i in members)
+    before = np.cumsum([0.0] + [sizes[i] for i in members[:-1]])
+    bottom = float(np.mean([wanted[i] - sizes[i] / 2 - b for i, b in zip(members, before, strict=True)]))
+    bottom = max(min(bottom, high - total), low)
+    return bottom, bottom + total, members

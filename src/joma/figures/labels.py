@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from joma.figures.style import INK
 
@@ -14,9 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
-
-LEADER, GAP = 14.0, 3.0  # points: from the axes to the text, and between the leader and the text
-SPACE = 2.0  # points between neighbouring labels
 
 
 def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist | None:
@@ -36,14 +30,14 @@ def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist 
     >>> [text.get_text() for text in labels.texts]
     ['trained', 'untrained']
     """
+    from joma.figures._end_labels import SPACE, EndLabels
+
     lines = _labelled(axis)
     if not lines and not note:
         return None
     rows = sum(label.count("\n") + 1 for label in [*(str(line.get_label()) for line in lines), *[note] * bool(note)])
     if rows * (fontsize * 1.25 + SPACE) > _height(axis):
         return _legend_beside(axis, lines, note)
-    from joma.figures._end_labels import EndLabels
-
     return EndLabels(axis, lines, fontsize=fontsize, note=note)
 
 
@@ -65,41 +59,6 @@ def end_label(axis: Axes, text: str, **style: Any) -> None:
     ['untrained']
     """
     axis.plot([], [], label=text, **{"color": INK, "lw": 1.2, **style})
-
-
-def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Centres near `wanted` of boxes of these sizes that do not overlap and, if they can, stay from `low` to `high`.
-
-    >>> spread([1.0, 1.0], [2.0, 2.0], 0.0, 10.0)
-    [1.0, 3.0]
-    >>> spread([5.0, 5.0, 9.9], [2.0, 2.0, 2.0], 0.0, 10.0)
-    [4.0, 6.0, 9.0]
-    """
-    order = np.argsort(np.asarray(wanted), kind="stable")
-    groups: list[tuple[float, float, list[int]]] = []  # bottom, top and the boxes inside, from below
-    for index in order:
-        half = sizes[index] / 2
-        centre = min(max(wanted[index], low + half), high - half) if high - low > 2 * half else wanted[index]
-        groups.append((centre - half, centre + half, [int(index)]))
-        while len(groups) > 1 and groups[-1][0] < groups[-2][1]:
-            groups[-2:] = [_merged(groups[-2][2] + groups[-1][2], wanted, sizes, low, high)]
-    centres = [0.0] * len(sizes)
-    for bottom, _, members in groups:
-        for index in members:
-            centres[index] = bottom + sizes[index] / 2
-            bottom += sizes[index]
-    return centres
-
-
-def _merged(
-    members: list[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float
-) -> tuple[float, float, list[int]]:
-    """Boxes in a stack whose middle lies where they want to be on average."""
-    total = sum(sizes[i] for i in members)
-    before = np.cumsum([0.0] + [sizes[i] for i in members[:-1]])
-    bottom = float(np.mean([wanted[i] - sizes[i] / 2 - b for i, b in zip(members, before, strict=True)]))
-    bottom = max(min(bottom, high - total), low)
-    return bottom, bottom + total, members
 
 
 def _labelled(axis: Axes) -> list[Line2D]:

@@ -1,1 +1,1 @@
-"""What the machine gives: devices, files that are whole or not there, progress, interrupts, exit status, the hub."""
+"""What the machine gives: devices, files written atomically, seeds, progress, interrupts, exit status, the hub."""

@@ -87,6 +87,14 @@ def positive(value: Number, name: str) -> Tensor:
     return tensor
 
 
+def not_negative(value: Number, name: str) -> Tensor:
+    """`real` and not below zero: frequencies, counts, radii."""
+    tensor = real(value, name)
+    if (tensor < 0).any():
+        raise ValueError(f"{name} must not be negative, got {tensor.min().item():g}")
+    return tensor
+
+
 def within(value: Number, name: str, low: float, high: float) -> Tensor:
     """`real` and inside [low, high]: correlations, probabilities."""
     tensor = real(value, name)
@@ -101,9 +109,7 @@ def times(t: Number, name: str = "t") -> Tensor:
     tensor = real(t, name)
     if tensor.ndim > 1:
         raise ValueError(f"{name} must be a number or have shape (steps,), got {tuple(tensor.shape)}")
-    if (tensor < 0).any():
-        raise ValueError(f"{name} must not be negative, got {tensor.min().item():g}")
-    return tensor.reshape(-1)
+    return not_negative(tensor, name).reshape(-1)
 
 
 def integer(value: int, name: str, low: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,9 @@ def child_command(module: str, *arguments: str) -> list[str]:
     >>> child_command("joma.scale.worker", "a:b")[-2:]
     ['joma.scale.worker', 'a:b']
     """
-    return [sys.executable, *_flags(), "-c", _START, str(Path(joma.__file__).parents[1]), module, *arguments]
+    flags = ["-P"] + ["-E"] * bool(sys.flags.ignore_environment) + ["-s"] * bool(sys.flags.no_user_site)
+    flags = ["-I"] if sys.flags.isolated else flags
+    return [sys.executable, *flags, "-c", _START, str(Path(joma.__file__).parents[1]), module, *arguments]
 
 
 def child_environment() -> dict[str, str]:
@@ -54,19 +56,25 @@ def safe_children() -> Iterator[None]:
     ...     os.environ["PYTHONSAFEPATH"]
     '1'
     """
-    before = os.environ.get(_SAFE)
-    os.environ[_SAFE] = "1"
+    with environment_with({_SAFE: "1"}):
+        yield
+
+
+@contextmanager
+def environment_with(values: Mapping[str, str]) -> Iterator[None]:
+    """Within, these variables have these values.
+
+    >>> with environment_with({"JOMA_DOOR": "open"}):
+    ...     os.environ["JOMA_DOOR"]
+    'open'
+    >>> "JOMA_DOOR" in os.environ
+    False
+    """
+    before = {name: os.environ[name] for name in values if name in os.environ}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_SAFE, None)
-        else:
-            os.environ[_SAFE] = before
-
-
-def _flags() -> list[str]:
-    """What keeps a process from its surroundings: -P, and what this one was started with."""
-    if sys.flags.isolated:
-        return ["-I"]
-    return ["-P"] + ["-E"] * bool(sys.flags.ignore_environment) + ["-s"] * bool(sys.flags.no_user_site)
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)

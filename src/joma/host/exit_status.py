@@ -17,8 +17,6 @@ OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 """The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
 TRACEBACK = "JOMA_TRACEBACK"
 """Set in the environment, it shows where an error comes from."""
-
-
 _NO_MEMORY = ("failed to map segment", "can't allocate memory")
 """What a library says that could not be loaded, or could not make something, for lack of memory."""
 
@@ -47,8 +45,12 @@ def _answer(call: Callable[[], int]) -> int:
         say(f"joma: {error}", sys.stderr)
         return BROKEN if _of_the_disk(error) else BAD_INPUT
     except Exception as error:  # no input should get here: say plainly whose fault it is
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        sentence = f"a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where"
+        if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+            sentence = "there is not enough memory; what was recorded is safe"
         if not _trace_if_wanted():
-            say(f"joma: {_whose_fault(error)}", sys.stderr)
+            say(f"joma: {sentence}", sys.stderr)
         return BROKEN
 
 
@@ -67,13 +69,6 @@ def _goes_on(error: BaseException | None) -> str:
     if isinstance(error, JomaError):  # no checkpoint could be written; it says where
         return str(error)
     return f"on the way out {type(error).__name__}: {error}; the same command goes on from the last checkpoint"
-
-
-def _whose_fault(error: Exception) -> str:
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
-        return "there is not enough memory; what was recorded is safe"
-    return f"a fault of joma, not of your input: {said}; {TRACEBACK}=1 shows where"
 
 
 def _of_the_disk(error: BaseException) -> bool:

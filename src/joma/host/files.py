@@ -38,7 +38,8 @@ def atomically(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
         yield unfinished
-        _to_disk(unfinished)
+        with unfinished.open("rb+") as stream:
+            os.fsync(stream.fileno())  # else, after a power cut, the new name could have an empty file
         os.replace(unfinished, path)
     finally:
         with suppress(OSError):  # not there: it was never made, or it has become `path`
@@ -63,37 +64,33 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True
+        pass
     return True
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until the disk has it: else, after a power cut, the new name could have an empty file."""
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())
-
-
 def usable_folder(out: Path) -> None:
-    """Refuse what cannot be --out before any work is done, and make it where it is not there."""
+    """Refuse what cannot be a folder for output before any work is done, and make it where it is not there."""
     refuse_files(out)
     out.mkdir(parents=True, exist_ok=True)
 
 
 def refuse_files(out: Path) -> None:
-    """Refuse what cannot be --out, and make nothing yet."""
+    """Refuse what cannot be a folder for output, and make nothing yet."""
     if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a folder, but {out} is a file")
+        raise BadInput(f"out must be a folder, but {out} is a file", argument="out")
     deep, most = len(os.fsencode(os.path.realpath(out))), limits.RUN_PATH_BYTES - _NAME_OF_A_RUN
     if deep > most:
-        raise BadInput(f"--out has a path of {deep:,} bytes, and runs below it need one of at most {most}: {out}")
+        sentence = f"out has a path of {deep:,} bytes, and runs below it need one of at most {most}: {out}"
+        raise BadInput(sentence, argument="out")
 
 
-def usable_file(path: Path, option: str = "--json") -> None:
+def usable_file(path: Path, argument: str = "json") -> None:
     """Refuse what cannot be written as a file: said now, not after minutes of work."""
     if path.exists() and not path.is_file():
-        raise BadInput(f"{option} must be a file, but {path} is {'a folder' if path.is_dir() else 'something else'}")
+        kind = "a folder" if path.is_dir() else "something else"
+        raise BadInput(f"{argument} must be a file, but {path} is {kind}", argument=argument)
     if not path.parent.is_dir():
-        raise BadInput(f"{option} {path}: there is no folder {path.parent}")
+        raise BadInput(f"{argument} is {path}, and there is no folder {path.parent}", argument=argument)
     trial = path.with_name(f".{path.name}.{os.getpid()}.trial")
     with _writing(path):
         try:

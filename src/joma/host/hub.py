@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from joma.host import limits
+from joma.host.errors import JomaError
 
 TRIES = 5  # in a row without a single byte
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
@@ -43,7 +44,7 @@ def byte_range(url: str, headers: Mapping[str, str], start: int, stop: int | Non
     return response
 
 
-class StrangeAnswer(ValueError):
+class StrangeAnswer(JomaError, ValueError):
     """The hub answered what no hub answers."""
 
 
@@ -60,7 +61,7 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         seen.add(url)
         with client().http_stream_backoff("GET", url, headers=headers, timeout=30, base_wait_time=PAUSE) as response:
             client().hf_raise_for_status(response)
-            content, links = _whole_page(response), response.links
+            content, links = _page(response), response.links
         try:
             yield json.loads(content)
         except (ValueError, RecursionError):
@@ -70,7 +71,7 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
             raise StrangeAnswer(f"the hub leads from {place[1]} to {urlsplit(url)[1][:80]!a}, which is not followed")
 
 
-def _whole_page(response: Any) -> bytes:
+def _page(response: Any) -> bytes:
     content, until = bytearray(), time.monotonic() + limits.LISTING_SECONDS
     for chunk in response.iter_bytes():
         content += chunk

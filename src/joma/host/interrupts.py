@@ -13,8 +13,6 @@ from typing import Any
 
 ECHO = 1.0
 """Seconds in which a second SIGTERM is the first once more: `timeout` sends one to the command, one to its group."""
-
-
 PATIENCE = 25.0
 """Seconds that a signal waits at most, less than the 30 after which schedulers kill. A turn may never end: who ends a
 whole group of processes ends the compiler's too, and torch waits for it without limit."""

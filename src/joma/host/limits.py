@@ -82,12 +82,9 @@ def depth_of(value: Any, most: int) -> int:
     """
     depth, level = 0, [value]
     while depth <= most:
-        inside = [list(each.values()) if isinstance(each, dict) else each for each in level if _holds(each)]
+        held = (each for each in level if isinstance(each, dict | list | tuple))
+        inside = [list(each.values()) if isinstance(each, dict) else each for each in held]
         if not inside:
             break
         depth, level = depth + 1, [one for each in inside for one in each]
     return depth
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple)

@@ -20,25 +20,14 @@ def float32_products(precision: Literal["highest", "high"]) -> Iterator[None]:
     >>> torch.get_float32_matmul_precision()
     'highest'
     """
-    with _older_setting(precision) if _older_is_known() else _newer_setting(precision):
-        yield
-
-
-def _older_is_known() -> bool:
     import torch
 
     try:
-        torch.get_float32_matmul_precision()
+        before = torch.get_float32_matmul_precision()
     except RuntimeError:
-        return False
-    return True
-
-
-@contextmanager
-def _older_setting(precision: str) -> Iterator[None]:
-    import torch
-
-    before = torch.get_float32_matmul_precision()
+        with _newer_setting(precision):
+            yield
+        return
     torch.set_float32_matmul_precision(precision)
     try:
         yield

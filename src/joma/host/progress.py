@@ -16,8 +16,8 @@ def silent(share: float, doing: str) -> None:
 class ProgressLines:
     """What a study calls with its share and its words: at most one line in so many seconds, the first after as many.
 
-    >>> told = ProgressLines("fig6", print, every=0.0)
-    >>> told(0.25, "L1: step 100 of 400")
+    >>> progress = ProgressLines("fig6", print, every=0.0)
+    >>> progress(0.25, "L1: step 100 of 400")
     fig6  25%     0 s  L1: step 100 of 400
     """
 

@@ -1,4 +1,4 @@
-"""Tensor files that notice damage: safetensors with a checksum of all they hold, written whole or not at all.
+"""Tensor files that notice damage: safetensors with a checksum of all they hold, written atomically.
 
 Safetensors itself checks its header and its sizes. A bit that turns over in the numbers it would hand on as they are.
 """
@@ -6,10 +6,12 @@ Safetensors itself checks its header and its sizes. A bit that turns over in the
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from joma.host.errors import JomaError
 from joma.host.files import atomically
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _SEAL = "crc32"
 
 
-class DamagedError(ValueError):
+class DamagedError(JomaError, ValueError):
     """A file does not hold what was written to it."""
 
 
@@ -41,14 +43,9 @@ def save_sealed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, s
 
 def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What `save_sealed` wrote. A `DamagedError` if it is anything else; a missing file is a FileNotFoundError."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            about = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{path} is damaged: {error}") from error
+    with _opened(path) as file:
+        about = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     seal = about.pop(_SEAL, "")
     if seal != str(_checksum(tensors, about)):
         raise DamagedError(f"{path} is damaged: its bytes are not those that were written")
@@ -57,11 +54,17 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def about_sealed(path: Path) -> dict[str, str]:
     """The strings of such a file alone, without its checksum being compared: for the question whose it is."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            return dict(file.metadata() or {})
+            yield file
     except (SafetensorError, UnicodeDecodeError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
 

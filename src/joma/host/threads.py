@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from joma.host.children import environment_with
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -39,23 +41,13 @@ def limited(threads: int) -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    before = {name: os.environ.get(name) for name in _VARIABLES}
     torch = sys.modules.get("torch")
     used = torch.get_num_threads() if torch else None
-    os.environ.update(environment(threads))
-    if torch:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        _restore(before)
+    with environment_with(environment(threads)):
         if torch:
-            torch.set_num_threads(used)
-
-
-def _restore(before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(used)

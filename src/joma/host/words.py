@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 LONGEST = 120
 """Characters of a repr."""
 FEW = 4
@@ -48,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def brief(thing: Any) -> str:
-    """A dataclass or a named tuple in one short line, for its `__repr__`.
+    """A dataclass or a named tuple in one short line, for its `__repr__`: see `brief_repr`.
 
     Arrays and tensors of more than a few numbers are shown by type and shape, long values by their size. Fields that
     have their default are left out. What does not fit into 120 characters is cut.
@@ -62,10 +63,36 @@ def brief(thing: Any) -> str:
     >>> Found([0.5] * 100, 20), Found([1, 2])
     (Found(ranks=100 entries, steps=20), Found(ranks=[1, 2]))
     """
-    names, defaults = _fields(thing)
-    shown = [f"{name}={short(getattr(thing, name))}" for name in names if not _is(getattr(thing, name), defaults, name)]
+    if is_dataclass(thing):
+        names = [field.name for field in fields(thing) if field.repr]
+        defaults = {field.name: field.default for field in fields(thing)}
+    else:
+        names, defaults = thing._fields, thing._field_defaults
+
+    def default(name: str) -> bool:
+        value, usual = getattr(thing, name), defaults.get(name, MISSING)
+        if hasattr(value, "shape"):  # arrays are never compared
+            return False
+        return value is usual or bool(type(value) is type(usual) and value == usual)
+
+    shown = [f"{name}={short(getattr(thing, name))}" for name in names if not default(name)]
     line = f"{type(thing).__name__}({', '.join(shown)})"
     return line if len(line) <= LONGEST else line[: LONGEST - 4] + "...)"
+
+
+def brief_repr(cls: type[T]) -> type[T]:
+    """A class whose objects show themselves as `brief` does.
+
+    >>> from dataclasses import dataclass
+    >>> @brief_repr
+    ... @dataclass(frozen=True)
+    ... class Found:
+    ...     ranks: list
+    >>> Found([0.5] * 100)
+    Found(ranks=100 entries)
+    """
+    cls.__repr__ = brief  # type: ignore[method-assign]
+    return cls
 
 
 def short(value: Any, longest: int = 40) -> str:
@@ -111,19 +138,3 @@ def _array(value: Any) -> str:
         if found is not None:
             return short(found)
     return f"{str(value.dtype).removeprefix('torch.')}{list(shape)}"
-
-
-def _fields(thing: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names, and the defaults of those that have one."""
-    if is_dataclass(thing):
-        found = [field for field in fields(thing) if field.repr]
-        return tuple(field.name for field in found), {f.name: f.default for f in found if f.default is not MISSING}
-    return thing._fields, thing._field_defaults
-
-
-def _is(value: Any, defaults: dict[str, Any], name: str) -> bool:
-    """Whether a field has its default; arrays are never compared."""
-    if name not in defaults or hasattr(value, "shape"):
-        return False
-    default = defaults[name]
-    return value is default or bool(type(value) is type(default) and value == default)

@@ -24,18 +24,15 @@ def read_states(states: Iterable[Mapping[str, Any]]) -> Iterator[State]:
         raise ValueError(f"states must be a sequence of dicts of parameters, one per checkpoint, got {shown(states)}")
     first, count = None, 0
     for count, state in enumerate(states, start=1):
-        read = _read(state, f"states[{count - 1}]")
+        name = f"states[{count - 1}]"
+        if not isinstance(state, Mapping) or not state:
+            raise ValueError(f"{name} must be a dict of parameters by name, got {shown(state)}")
+        read = {key: _parameter(value, f"{name}[{key!r}]") for key, value in state.items()}
         first = read if first is None else first
-        _must_be_alike(read, first, f"states[{count - 1}]")
+        _must_be_alike(read, first, name)
         yield read
     if count < 2:
         raise ValueError(f"states must hold at least two states, got {count}")
-
-
-def _read(state: object, name: str) -> State:
-    if not isinstance(state, Mapping) or not state:
-        raise ValueError(f"{name} must be a dict of parameters by name, got {shown(state)}")
-    return {key: _parameter(value, f"{name}[{key!r}]") for key, value in state.items()}
 
 
 def _parameter(value: Any, name: str) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 ORDERS = (2, 4, 8)
-"""Nodes on the whole interval, one rule after the other."""
+"""Nodes on all of the interval, one rule after the other."""
 HALF = 4
 """Nodes on each half of what is halved."""
 ROUNDING = 16
@@ -53,7 +53,7 @@ class Piece:
         return self.parts.sum(0) - (self.after - self.before)
 
 
-class Whole(NamedTuple):
+class Integral(NamedTuple):
     """An interval, done; all but the last two as in `joma.measure.allocation.Allocation`."""
 
     parts: Tensor
@@ -86,13 +86,15 @@ def integrate(slopes: Slopes, start: float, end: float, count: int) -> Tensor:
     return total
 
 
-def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Rule) -> Whole:
+def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Rule) -> Integral:
     """Nodes added until the interval closes or they run out."""
-    piece, nodes = _first(slopes, before, after), ORDERS[0]
+    parts, nodes = integrate(slopes, 0.0, 1.0, ORDERS[0]), ORDERS[0]
+    piece = Piece(0.0, 1.0, before, after, parts, torch.full_like(parts, torch.inf))
     for count in ORDERS[1:]:
         if _is_closed([piece], rule) or nodes + count > rule.most:
             break
-        piece, nodes = _again(piece, slopes, count), nodes + count
+        parts, nodes = integrate(slopes, 0.0, 1.0, count), nodes + count
+        piece = replace(piece, parts=parts, moved=(parts - piece.parts).abs())
     pieces, first_gap = [piece], piece.miss.abs()
     while not _is_closed(pieces, rule) and nodes + 2 * HALF <= rule.most:
         limits = _limits(pieces, rule)
@@ -100,7 +102,7 @@ def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Ru
         pieces[worst : worst + 1] = _halves(pieces[worst], slopes, value)
         nodes += 2 * HALF
     limits = _limits(pieces, rule)
-    return Whole(
+    return Integral(
         parts=_sum(pieces, "parts"),
         gap=_sum(pieces, "miss").abs(),
         allowed=limits[0],
@@ -110,16 +112,6 @@ def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Ru
         first_gap=first_gap,
         pieces=len(pieces),
     )
-
-
-def _first(slopes: Slopes, before: Tensor, after: Tensor) -> Piece:
-    parts = integrate(slopes, 0.0, 1.0, ORDERS[0])
-    return Piece(0.0, 1.0, before, after, parts, torch.full_like(parts, torch.inf))
-
-
-def _again(piece: Piece, slopes: Slopes, count: int) -> Piece:
-    parts = integrate(slopes, piece.start, piece.end, count)
-    return replace(piece, parts=parts, moved=(parts - piece.parts).abs())
 
 
 def _halves(piece: Piece, slopes: Slopes, value: Value) -> list[Piece]:

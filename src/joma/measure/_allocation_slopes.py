@@ -16,7 +16,6 @@ from torch import Tensor
 
 from joma.host.arguments import shown
 from joma.measure._allocation_groups import Share, State
-from joma.measure._allocation_sums import GroupSums
 
 Function = Callable[[State], Tensor]
 Way = Literal["backward", "forward"]
@@ -25,6 +24,52 @@ FORWARD, TANGENT, BACKWARD = 1, 2, 3
 """Costs in forward passes, as measured: a product has two tangents, and sends back two gradients from what was kept."""
 SAME = 1e-2
 """How far the modes may differ, relative to the largest group: a lost tangent differs by 1, rounding by far less."""
+FEW, LARGE = 3, 1 << 20
+"""So few groups in a parameter of so many numbers are summed one by one: a matrix would be larger than the parameter,
+and those of a model of 1B parameters that holds queries, keys and values in one take 1.6 GB."""
+
+
+class GroupSums:
+    """Which groups each parameter belongs to, as a matrix to multiply with.
+
+    One product per parameter, not one per group: a decoder of ten layers has forty groups in a dozen tensors. Sums
+    taken group by group would be most of the time.
+    """
+
+    def __init__(self, shares: dict[str, Share]) -> None:
+        self.owners: dict[str, list[int]] = {}
+        self.masks: dict[str, list[Tensor | None]] = {}
+        for group, share in enumerate(shares.values()):
+            for key, mask in share.items():
+                self.owners.setdefault(key, []).append(group)
+                self.masks.setdefault(key, []).append(mask)
+        self.matrices: dict[str, Tensor] = {}
+
+    def add(self, total: Tensor, key: str, products: Tensor) -> None:
+        """Add to total (groups, members) the products of one parameter, summed over the entries of each group."""
+        owners = self.owners.get(key, [])
+        if not owners:
+            return
+        members = total.shape[1]
+        rows = products.reshape(members, -1)  # (members, entries)
+        if (len(owners) <= FEW and products.numel() > LARGE) or self.masks[key] == [None]:
+            for group, mask in zip(owners, self.masks[key], strict=True):
+                mine = products if mask is None else products * mask.to(products.device)
+                total[group] += mine.reshape(members, -1).sum(1).to(total)
+            return
+        matrix = self._matrix(key, members, products)
+        sums = rows @ matrix if matrix.ndim == 2 else torch.einsum("me,emg->mg", rows, matrix)
+        total[owners] += sums.mT.to(total)
+
+    def _matrix(self, key: str, members: int, like: Tensor) -> Tensor:
+        """(entries, groups) of 0 and 1; (entries, members, groups) where members differ in what a group holds."""
+        if key not in self.matrices:
+            every = torch.ones_like(like, dtype=torch.bool)
+            masks = torch.stack([every if mask is None else mask.to(like.device) for mask in self.masks[key]], dim=-1)
+            each = masks.reshape(members, -1, masks.shape[-1]).movedim(0, 1)
+            alike = bool((each == each[:, :1]).all())
+            self.matrices[key] = (each[:, 0] if alike else each).to(like.dtype).contiguous()
+        return self.matrices[key]
 
 
 class Line:

@@ -94,10 +94,10 @@ def mask(problem: Problem, s: Tensor, batch: slice, heads: slice, rows: slice, f
         s.add_(bias[batch, heads, :, rows, first:last].to(s), alpha=LOG2E).clamp_(min=_MASKED)
     low = min(max(problem.ends[1][rows]), last)
     high = max(min(problem.ends[2][rows]), low)
-    whole = slice(None) if problem.interval[0].shape[0] == 1 else batch
+    samples = slice(None) if problem.interval[0].shape[0] == 1 else batch
     for left, right in ((first, low), (high, last)):
         if left < right:
-            hidden = problem.hidden(rows.start, rows.stop, left, right)[whole, :, None]
+            hidden = problem.hidden(rows.start, rows.stop, left, right)[samples, :, None]
             s[..., left - first : right - first].masked_fill_(hidden, _MASKED)
     if problem.key_padding is not None:
         s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last].to(s.device), _MASKED)

@@ -9,12 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.measure._attention_documents import documents
+
+
+class Masks(TypedDict, total=False):
+    """What decides a key's logit besides q, k and causal, as in `attention_stats`."""
+
+    scale: float | None
+    window: int | None
+    bias: Number | None
+    softcap: float | None
+    key_padding: Number | None
+    cu_seqlens: Number | None
 
 
 @dataclass(frozen=True)
@@ -59,9 +70,7 @@ class Problem:
         batch, heads, queries, width = q.shape
         keys = k.shape[2]
         if causal and queries > keys:
-            raise ValueError(
-                f"causal attention aligns the last query with the last key: {queries} queries, {keys} keys"
-            )
+            raise ValueError(f"causal attention aligns the last query and the last key: {queries} queries, {keys} keys")
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
         if softcap is not None and not softcap > 0:
@@ -78,7 +87,7 @@ class Problem:
             except RuntimeError:
                 shape = (batch, heads, queries, keys)
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
-        document = None if cu_seqlens is None else documents(cu_seqlens, batch, queries, keys, q.device)
+        document = None if cu_seqlens is None else _documents(cu_seqlens, batch, queries, keys, q.device)
         factor = 1 / sqrt(width) if scale is None else float(scale)
         return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, document)
 
@@ -207,3 +216,28 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
         raise ValueError(f"heads must be a multiple of kv_heads, got {q.shape[1]} and {k.shape[1]}")
     if v is not None and (v.ndim != 4 or v.shape[:3] != k.shape[:3]):
         raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")
+
+
+def _documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys).
+
+    cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
+    (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
+    """
+    ends = as_tensor(cu_seqlens, "cu_seqlens").to(device)
+    if queries != keys:
+        raise ValueError(f"cu_seqlens needs as many queries as keys, got {queries} queries and {keys} keys")
+    if ends.is_floating_point() or ends.ndim not in (1, 2) or ends.shape[-1] < 2:
+        wanted = "whole numbers, (documents + 1,) or (batch, documents + 1)"
+        raise ValueError(f"cu_seqlens must be {wanted}, got {ends.dtype} {tuple(ends.shape)}")
+    ends = ends.long() if ends.ndim == 2 else ends.long()[None]
+    if ends.shape[0] not in (1, batch):
+        raise ValueError(f"cu_seqlens has {ends.shape[0]} rows and q has {batch}")
+    wrong = (ends[:, 0] != 0) | (ends[:, -1] != keys) | (ends.diff(dim=1) < 0).any(1)
+    if wrong.any():
+        row = ends[wrong][0]
+        few = ", ".join([str(number) for number in row[:6].tolist()] + ["..."] * (len(row) > 6))
+        raise ValueError(f"cu_seqlens must rise from 0 to the number of keys, {keys}, got {few}")
+    token = torch.arange(keys, device=device).expand(len(ends), keys).contiguous()
+    after = torch.searchsorted(ends, token, right=True)
+    return ends.gather(1, after - 1), ends.gather(1, after)

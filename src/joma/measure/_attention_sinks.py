@@ -39,7 +39,11 @@ class Sink:
         if value is not None and key is None:
             raise ValueError("sink_value belongs to a sink_key, and none is given")
         if sinks is not None:
-            return cls(_logits_per_head(problem, as_numbers(sinks, "sinks")), None, counted)
+            heads, logits = problem.q.shape[1], as_numbers(sinks, "sinks")
+            if logits.shape not in ((), (heads,)):
+                wanted = f"one number or have shape ({heads},), one per head"
+                raise ValueError(f"sinks must be {wanted}, got {tuple(logits.shape)}")
+            return cls(logits.to(problem.q.device).expand(heads)[None, :, None], None, counted)
         if key is None:
             return None
         width = None if problem.v is None else problem.v.shape[3]
@@ -66,13 +70,6 @@ class Sink:
         if self.value is not None:
             mixed = mixed + (1 - share)[..., None] * self.value.to(share)[:, None]
         return mixed.to(output.dtype)
-
-
-def _logits_per_head(problem: Problem, sinks: Tensor) -> Tensor:
-    heads = problem.q.shape[1]
-    if sinks.shape not in ((), (heads,)):
-        raise ValueError(f"sinks must be one number or have shape ({heads},), one per head, got {tuple(sinks.shape)}")
-    return sinks.to(problem.q.device).expand(heads)[None, :, None]
 
 
 def _per_head(problem: Problem, given: Number, name: str, width: int | None) -> Tensor:

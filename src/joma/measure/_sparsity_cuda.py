@@ -89,8 +89,8 @@ class Passes:
         everything = seen <= kept
         few = torch.where(everything, 0.0, torch.as_tensor(kept, device=seen.device).to(seen))
         found, _ = top(self.problem, self.ends, self.search(few, seen), TOLERANCE, self.blocks)
-        whole = torch.where(seen > 0, 1.0, 0.0)
-        return self._beside_sink(torch.where(everything, whole, found))
+        mass = torch.where(everything, torch.where(seen > 0, 1.0, 0.0), found)
+        return mass if self.grown is None else mass / self.grown
 
     def search(self, kept: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
         """What a search for so many of the largest keys begins with."""
@@ -118,9 +118,6 @@ class Passes:
         places = self.ends if ends is None else ends
         sums = (self.m, total)
         return above(self.problem, places, sums, threshold2, relative=relative, sinks=first, at_a_time=self.blocks)
-
-    def _beside_sink(self, mass: Tensor) -> Tensor:
-        return mass if self.grown is None else mass / self.grown
 
     def _seen_by(self, queries: slice) -> Tensor:
         """How many of these queries see each key, (batch or 1, keys)."""

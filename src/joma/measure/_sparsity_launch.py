@@ -81,11 +81,7 @@ def above(
 
 
 def top(
-    problem: Problem,
-    ends: Ends,
-    rows: tuple[Tensor, ...],
-    tolerance: float,
-    at_a_time: Blocks | None = None,
+    problem: Problem, ends: Ends, rows: tuple[Tensor, ...], tolerance: float, at_a_time: Blocks | None = None
 ) -> tuple[Tensor, Tensor]:
     """Mass on the largest keys, and how far it may be off. `rows`: m, l, guess, its spread, how many, and seen."""
     found, gap = torch.empty(2, *rows[0].shape, dtype=torch.float32, device=rows[0].device).unbind(0)

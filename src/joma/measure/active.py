@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor, at_least_dims, integer, number
-from joma.host.words import brief
+from joma.host.words import brief, brief_repr
 
 
 def neuron_contributions(hidden: Number, output: Number) -> Tensor:
@@ -59,9 +59,8 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
         raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
     _must_broadcast(mixed.shape[:-3], output.shape[:-2], "mixed and output")
     slices = output.unflatten(-2, (mixed.shape[-3], -1))
-    squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(
-        -1
-    )  # |v O|^2 = v O O^T v^T: no tensor of tokens x width
+    # |v O|^2 = v O O^T v^T: no tensor of tokens x width
+    squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(-1)
     return squares.clamp_(min=0.0).sqrt_().mT
 
 
@@ -133,6 +132,7 @@ def typical(contributions: Number) -> Tensor:
     return _shares(_contributions(contributions)).mean(-2, keepdim=True)
 
 
+@brief_repr
 class Predictor(NamedTuple):
     """A linear map from what is known earlier to each unit's share of the output.
 
@@ -154,9 +154,6 @@ class Predictor(NamedTuple):
         if known.shape[-1] != self.weight.shape[-2]:
             raise ValueError(f"features must be {self.weight.shape[-2]} per token, got {known.shape[-1]}")
         return known.to(self.weight) @ self.weight + self.bias
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def fit_predictor(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 TOGETHER = 1 << 24
 """Entries of activity that are held in float64 at once."""
@@ -32,6 +32,7 @@ LEAST_RIDGE = 1e-10
 """Below this, rounding regularises more than the ridge."""
 
 
+@brief_repr
 class Alignment(NamedTuple):
     """How well single neurons stand for latents. Leading dimensions are those of activity and latents together.
 
@@ -52,10 +53,8 @@ class Alignment(NamedTuple):
     silent: Tensor
     """(...) how many of the others were scored 0, for their neuron does not vary (any more), or no neuron does."""
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class Probe(NamedTuple):
     """How well all neurons together tell the latents. Leading dimensions as in `Alignment`.
 
@@ -76,9 +75,6 @@ class Probe(NamedTuple):
     """(...) how many latents were left out because they do not vary."""
     silent: Tensor
     """(...) how many of the others were scored 0, for the prediction does not vary."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool = False) -> Alignment:
@@ -365,18 +361,18 @@ def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
                 f"got {tuple(tensor.shape)}"
             )
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     for prefix in ("", "fresh_") if len(tensors) == 4 else ("",):
         if shapes[f"{prefix}activity"][-2] != shapes[f"{prefix}latents"][-2]:
-            raise ValueError(f"{prefix}activity and {prefix}latents must have the same samples, got {told}")
+            raise ValueError(f"{prefix}activity and {prefix}latents must have the same samples, got {listed}")
     if len(tensors) == 4:
         for name in ("activity", "latents"):
             if shapes[name][-1] != shapes[f"fresh_{name}"][-1]:
-                raise ValueError(f"{name} and fresh_{name} must have the same columns, got {told}")
+                raise ValueError(f"{name} and fresh_{name} must have the same columns, got {listed}")
     try:
         return tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
     except RuntimeError:
-        raise ValueError(f"leading dimensions do not fit together: {told}") from None
+        raise ValueError(f"leading dimensions do not fit together: {listed}") from None
 
 
 def _checked_ridges(ridge: float | Sequence[float], samples: int) -> list[float]:

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import integer, must_be_callable, number, shown
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure._allocation_groups import Share, State, read_groups, read_states
-from joma.measure._allocation_path import ORDERS, Rule, Whole, follow
+from joma.measure._allocation_path import ORDERS, Integral, Rule, follow
 from joma.measure._allocation_slopes import Line, Way, cheaper, choose
 from joma.measure._gram import full_precision
 
@@ -31,6 +31,7 @@ NODES = 128
 """Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80."""
 
 
+@brief_repr
 class Allocation(NamedTuple):
     """Which group made each measure move, in float64 on the CPU. `*measures` is the shape that the function returns.
 
@@ -63,9 +64,6 @@ class Allocation(NamedTuple):
     """By which mode of autograd: "backward", one pass per measure, or "forward", one per group."""
     reasons: tuple[str, ...]
     """One sentence per interval that is not closed; empty if all are."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def total(self) -> Tensor:
@@ -120,26 +118,22 @@ def allocate(
     >>> found.parts.sum(1).round(decimals=2)
     tensor([4.], dtype=torch.float64)
     """
-    _must_be_options(function, tolerance, absolute, most, way)
-    work = _Work(function, groups, members, way)
-    rule = Rule(tolerance, absolute, most, each, eps=0.0)
-    found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
-    return _gathered(found, work)
-
-
-def _must_be_options(function: object, tolerance: float, absolute: float, most: int, way: str) -> None:
     must_be_callable(function, "function")
     number(tolerance, "tolerance", above=0.0)
     number(absolute, "absolute", least=0.0)
     integer(most, "most", ORDERS[0])
     if way not in ("auto", "backward", "forward"):
         raise ValueError(f"way must be auto, backward or forward, got {shown(way)}")
+    work = _Work(function, groups, members, way)
+    rule = Rule(tolerance, absolute, most, each, eps=0.0)
+    found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
+    return _gathered(found, work)
 
 
 class _Interval(NamedTuple):
     before: Tensor
     after: Tensor
-    done: Whole
+    done: Integral
     reason: str
 
 
@@ -167,22 +161,19 @@ class _Work:
             raise ValueError(f"function must return the same shape for every state, got {tuple(before.shape)} and then "
                              f"{tuple(after.shape)}")  # fmt: skip
         self.last = after
-        rule = rule._replace(eps=_eps(after, line.start))
+        types = {after.dtype} | {one.dtype for one in line.start.values() if one.is_floating_point()}
+        rule = rule._replace(eps=max(torch.finfo(one).eps for one in types))  # of the coarser one
         return self._followed(line, before.cpu().double(), after.cpu().double(), rule)
 
     def _followed(self, line: Line, before: Tensor, after: Tensor, rule: Rule) -> _Interval:
         if line.moves:
             way = self.way = self.way or self._way(line, after)
             done = follow(partial(line.slopes, way=way), line.value, before, after, rule)
-        else:
-            done = self._at_rest(before, after)
+        else:  # nothing moves, so nothing should change
+            gap = (after - before).abs()
+            zero = torch.zeros(len(self.shares), *gap.shape, dtype=gap.dtype)
+            done = Integral(zero, gap, torch.zeros_like(gap), gap == 0, zero, 0, gap, 1)
         return _Interval(before, after, done, "" if bool(done.closed.all()) else _reason(line, before, done))
-
-    def _at_rest(self, before: Tensor, after: Tensor) -> Whole:
-        """Nothing moves, so nothing should change."""
-        gap = (after - before).abs()
-        zero = torch.zeros(len(self.shares), *gap.shape, dtype=gap.dtype)
-        return Whole(zero, gap, torch.zeros_like(gap), gap == 0, zero, 0, gap, 1)
 
     def _way(self, line: Line, measures: Tensor) -> Way:
         if self.asked != "auto":
@@ -191,13 +182,7 @@ class _Work:
         return choose(line, 0.5, cheaper(len(self.shares), count))
 
 
-def _eps(measures: Tensor, state: State) -> float:
-    """Of the coarser of the types of measures and parameters."""
-    types = {measures.dtype} | {parameter.dtype for parameter in state.values() if parameter.is_floating_point()}
-    return max(torch.finfo(one).eps for one in types)
-
-
-def _reason(line: Line, before: Tensor, done: Whole) -> str:
+def _reason(line: Line, before: Tensor, done: Integral) -> str:
     """Why an interval is not closed, for the measure that is worst."""
     worst = int(torch.where(done.closed, -torch.inf, done.gap - done.allowed).argmax())
     gap = float(done.gap.flatten()[worst])
@@ -206,7 +191,7 @@ def _reason(line: Line, before: Tensor, done: Whole) -> str:
     return f"{missed}; {_why(done, worst) if repeats else 'the function gives other numbers when it is called again'}"
 
 
-def _why(done: Whole, measure: int) -> str:
+def _why(done: Integral, measure: int) -> str:
     gap, first, most = (float(one.flatten()[measure]) for one in (done.gap, done.first_gap, done.allowed))
     parts, moved = (one.reshape(len(one), -1)[:, measure] for one in (done.parts, done.moved))
     if gap <= most:

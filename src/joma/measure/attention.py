@@ -14,21 +14,28 @@ the matrix (`attention_stats_reference`, for tests). Gradients flow through q, k
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
-from joma.measure._attention_chunks import Path, recomputed
-from joma.measure._attention_logits import of_logits
-from joma.measure._attention_problem import Problem
+from joma.measure._attention_problem import Masks, Problem
 from joma.measure._attention_sinks import Sink
 
+_ELEMENTS = 1 << 20  # logits at a time, where they exist already
+_RECOMPUTED = 1 << 22  # logits at a time in a backward pass: 16 MiB in float32
+_TENSORS = ("q", "k", "v", "bias")
 
+Path = Callable[[Problem], tuple[Tensor, ...]]
+
+
+@brief_repr
 class AttentionStats(NamedTuple):
     """One number per query, each (batch, heads, queries), float32 (float64 for float64 inputs).
 
@@ -50,9 +57,6 @@ class AttentionStats(NamedTuple):
     self_mass: Tensor
     effective_keys: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
-
 
 def attention_stats(
     q: Number,
@@ -71,21 +75,23 @@ def attention_stats(
 ) -> AttentionStats:
     """Entropy, log-sum-exp, largest logit and masses of every query's attention. Never a queries x keys tensor.
 
-    q (batch, heads, queries, width), k (batch, kv_heads, keys, width), heads a multiple of kv_heads. `causal` aligns
-    the last query with the last key, so that queries may be fewer than keys (decoding). `scale` is 1/sqrt(width).
-    `window=n` keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it).
-    `softcap=c` replaces logits by c tanh(s/c), before the bias. `bias` broadcasts to (batch, heads, queries, keys);
-    ALiBi is (1, heads, 1, keys). `key_padding` (batch, keys) is True for real keys.
+    - q: (batch, heads, queries, width)
+    - k: (batch, kv_heads, keys, width); heads are a multiple of kv_heads
+    - causal: the last query is aligned with the last key, so that queries may be fewer than keys (decoding)
+    - scale: of the logits; None: 1/sqrt(width)
+    - window: n keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it)
+    - bias: broadcasts to (batch, heads, queries, keys); ALiBi is (1, heads, 1, keys)
+    - softcap: c replaces logits by c tanh(s/c), before the bias
+    - sinks: one logit or one per head (heads,), which takes mass and has no value (gpt-oss; 0.0: "softmax plus one")
+    - sink_key: (kv_heads, width), a learned key that every query sees
+    - sink_in_entropy: adds the sink's own -p ln p to `entropy`, which is -sum p ln p over the real keys
+    - key_padding: (batch, keys), True for real keys
+    - cu_seqlens: each row holds several documents, none of which sees another: where they begin, and at the end the
+      number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone, and
+      sink_mass is the attention on the first key of the query's own document
 
-    `cu_seqlens` says that each row holds several documents, none of which sees another: where they begin, and at the
-    end the number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone;
-    sink_mass is the attention on the first key of the query's own document.
-
-    A learned sink joins the denominator of every query: `sinks`, one logit or one per head (heads,), which takes mass
-    and has no value (gpt-oss; sinks=0.0 is "softmax plus one"), or `sink_key` (kv_heads, width), a learned key that
-    every query sees. The masses on the real keys then sum to less than 1; the sink has e^(its logit - lse). `entropy`
-    is -sum p ln p over the real keys, and sink_in_entropy=True adds the sink's own -p ln p. max_logit is always that
-    of the real keys.
+    A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and the sink has
+    e^(its logit - lse). max_logit is always that of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)
@@ -159,7 +165,7 @@ def logit_stats(logits: Number, *, first: Number | None = None, own: Number | No
         if given.shape != (queries,) or given.is_floating_point():
             wanted = f"whole numbers of shape ({queries},), one per query"
             raise ValueError(f"{name} must be {wanted}, got {given.dtype} {tuple(given.shape)}")
-    return AttentionStats(*of_logits(s, start.long(), mine.long()))
+    return AttentionStats(*_of_logits(s, start.long(), mine.long()))
 
 
 def attention_stats_reference(
@@ -167,38 +173,61 @@ def attention_stats_reference(
     k: Number,
     *,
     causal: bool = True,
-    scale: float | None = None,
-    window: int | None = None,
-    bias: Number | None = None,
-    softcap: float | None = None,
     sinks: Number | None = None,
     sink_key: Number | None = None,
     sink_in_entropy: bool = False,
-    key_padding: Number | None = None,
-    cu_seqlens: Number | None = None,
+    **masks: Unpack[Masks],
 ) -> AttentionStats:
-    """The same in float64 with the whole matrix: slow, large, and what the other paths are measured against.
+    """The same in float64 with all of the matrix: slow, large, and what the other paths are measured against.
 
     >>> import torch
     >>> q = torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(0))
     >>> bool((attention_stats(q, q).entropy - attention_stats_reference(q, q).entropy).abs().max() < 1e-5)
     True
     """
-    doubled = None if bias is None else as_numbers(bias, "bias").double()
-    q, k = as_numbers(q, "q").double(), as_numbers(k, "k").double()
-    problem = Problem.of(
-        q, k, None, causal=causal, scale=scale, window=window, bias=doubled, softcap=softcap, key_padding=key_padding,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    if (bias := masks.get("bias")) is not None:
+        masks["bias"] = as_numbers(bias, "bias").double()
+    problem = Problem.of(as_numbers(q, "q").double(), as_numbers(k, "k").double(), None, causal=causal, **masks)
     sink = Sink.of(problem, sinks, sink_key, None, sink_in_entropy)
     found = problem.rows(0, problem.queries)
     return AttentionStats(*(found if sink is None else sink.applied(found)))
 
 
+def _of_logits(s: Tensor, first: Tensor, own: Tensor) -> tuple[Tensor, ...]:
+    """The six statistics of s (batch, heads, queries, keys); `first` and `own` (queries,) are columns, or none."""
+    queries, keys = s.shape[2:]
+    rows = s.reshape(-1, keys)
+    exact = torch.promote_types(s.dtype, torch.float32)
+    size = max(1, _ELEMENTS // keys)
+    at = torch.arange(len(rows), device=s.device) % queries
+    parts = [
+        _of_rows(rows[i : i + size].to(exact), s.dtype, first[at[i : i + size]], own[at[i : i + size]])
+        for i in range(0, len(rows), size)
+    ]
+    return tuple(torch.cat(part).view(s.shape[:3]) for part in zip(*parts, strict=True))
+
+
+def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple[Tensor, ...]:
+    top = s.amax(-1)
+    empty = top <= torch.finfo(dtype).min / 2  # the lowest numbers of a type stand for a mask
+    m = torch.where(empty, 0.0, top)
+    t = (s - m[:, None]).clamp_(min=torch.finfo(s.dtype).min / 2)  # 0 times -inf would be NaN
+    e = t.exp()
+    total = torch.where(empty, 1.0, e.sum(-1))
+    entropy = torch.where(empty, 0.0, (total.log() - t.mul_(e).sum(-1) / total).clamp_(min=0.0))
+    keys = e.shape[1]
+    inside = ((column, (column >= 0) & (column < keys)) for column in (first, own))
+    taken = (torch.where(there, e.gather(1, at.clamp(0, keys - 1)[:, None])[:, 0], 0.0) for at, there in inside)
+    masses = (torch.where(empty, 0.0, mass / total) for mass in taken)
+    low = torch.full_like(top, -torch.inf)
+    lse, top = torch.where(empty, low, m + total.log()), torch.where(empty, low, top)
+    return entropy, lse, top, *masses, torch.where(empty, 0.0, entropy.exp())
+
+
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
     forward = _path(problem)
     with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
-        found = recomputed(forward, problem) if problem.differentiable else forward(problem)
+        found = _recomputed(forward, problem) if problem.differentiable else forward(problem)
         return found if sink is None else sink.applied(found)
 
 
@@ -210,3 +239,39 @@ def _path(problem: Problem) -> Path:
         if covers(problem):
             return launch
     return _attention_blocks.forward
+
+
+def _recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
+    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
+    tensors = (getattr(problem, name) for name in _TENSORS)
+    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.problem = problem
+        plain: dict[str, Any] = {n: t if t is None else t.detach() for n, t in zip(_TENSORS, tensors, strict=True)}
+        return forward(replace(problem, **plain))
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        problem: Problem = ctx.problem
+        wanted = [n for n in _TENSORS if (t := getattr(problem, n)) is not None and t.requires_grad]
+        leaves: dict[str, Any] = {n: getattr(problem, n).detach().requires_grad_() for n in wanted}
+        total = {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+        tracked = replace(problem, **leaves)
+        size = max(1, _RECOMPUTED // (problem.q.shape[0] * problem.q.shape[1] * max(problem.keys, 1)))
+        with torch.enable_grad():
+            for start in range(0, problem.queries, size):
+                stop = min(start + size, problem.queries)
+                rows = tracked.rows(start, stop)
+                # Some numbers of some chunks are constants: the first key's mass where the window hides it.
+                pairs = [(r, g[:, :, start:stop]) for r, g in zip(rows, upstream, strict=True) if r.requires_grad]
+                outputs, weights = zip(*pairs, strict=True)
+                grads = torch.autograd.grad(outputs, list(leaves.values()), weights, allow_unused=True)
+                for name, grad in zip(wanted, grads, strict=True):
+                    if grad is not None:
+                        total[name] += grad
+        return None, None, *(total.get(name) for name in _TENSORS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, integer, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory.radial import Ball
 
 CHUNK = 1 << 22
@@ -20,6 +20,7 @@ CLOSE = 1e-8
 """Relative size of a last Newton step: what is left after it is of the order of its square."""
 
 
+@brief_repr
 class Coherence(NamedTuple):
     """|cos| between pairs of vectors: what was found, and what random vectors of that width would show.
 
@@ -44,9 +45,6 @@ class Coherence(NamedTuple):
     """(...) how many pairs were compared."""
     zeros: Tensor
     """(...) how many vectors were left out because they are zero and have no direction."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def coherence(
@@ -84,8 +82,8 @@ def coherence(
     dtype = torch.promote_types(vectors.dtype, torch.float32)
 
     def joined(index: int, *tail: int, dtype: torch.dtype = dtype) -> Tensor:
-        whole = torch.stack([row[index] for row in found]) if found else torch.zeros(0)
-        return whole.to(device=vectors.device, dtype=dtype).reshape((*lead, *tail))
+        stacked = torch.stack([row[index] for row in found]) if found else torch.zeros(0)
+        return stacked.to(device=vectors.device, dtype=dtype).reshape((*lead, *tail))
 
     return Coherence(
         joined(0),
@@ -227,7 +225,7 @@ def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
         raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
         raise ValueError(
-            f"vectors must have shape (..., tokens, width), two tokens or more, got {tuple(vectors.shape)}"
+            f"vectors must have shape (..., tokens, width), at least two tokens, got {tuple(vectors.shape)}"
         )
     if not all(piece.isfinite().all() for piece in vectors.reshape(-1, vectors.shape[-1]).split(1 << 14)):
         raise ValueError("vectors must be finite, got NaN or infinity")

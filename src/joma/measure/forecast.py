@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, must_be_callable, number
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
@@ -30,6 +30,7 @@ NEARLY = 1.01
 """So much beyond the last recorded point a target may lie and is read there: steps are rounded."""
 
 
+@brief_repr
 class Backtest(NamedTuple):
     """What was foretold from every point of a curve, and what came.
 
@@ -45,9 +46,6 @@ class Backtest(NamedTuple):
     """What was foretold, (..., origins)."""
     truth: Tensor
     """What came, (..., origins)."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def persistence(steps: Number, curve: Number, to: float) -> Tensor:
@@ -89,8 +87,8 @@ def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) 
 def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number, runs: Number) -> Tensor:
     """It changes as the mean of earlier runs did between its last step and `to`.
 
-    runs: (runs, ..., points), whole, recorded at runs_steps (points,). Between two of them it is read in the logarithm
-    of the step. Other shapes as in `persistence`.
+    runs: (runs, ..., points), recorded to their ends at runs_steps (points,). Between two of them it is read in the
+    logarithm of the step. Other shapes as in `persistence`.
 
     >>> earlier_runs([1, 2], [4.0, 3.5], to=4, runs_steps=[1, 2, 4], runs=[[4.0, 3.0, 2.0], [4.0, 2.0, 2.0]])
     tensor(3., dtype=torch.float64)
@@ -139,13 +137,17 @@ def backtest(
     at, values = _past(steps, curve)
     places = _origins(at, ahead, first)
     to = [min(ahead * float(at[i]), float(at[-1])) for i in places]
-    made = [_told(forecaster, at[: i + 1], values[..., : i + 1], step) for i, step in zip(places, to, strict=True)]
+    made = []
+    for i, step in zip(places, to, strict=True):
+        made.append(as_numbers(forecaster(at[: i + 1], values[..., : i + 1], step), "what forecaster gives").to(values))
+        if (got := tuple(made[-1].shape)) != (wanted := tuple(values.shape[:-1])):
+            raise ValueError(f"forecaster must give {wanted}, one number per curve, got {got}")
     truth = [value_at(at, values, step) for step in to]
     return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
 
 
 def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, first: float = 1.0) -> Backtest:
-    """`backtest` of `earlier_runs`: every run is foretold from the mean of all others, which are known whole.
+    """`backtest` of `earlier_runs`: every run is foretold from the mean of all others, which are known to their ends.
 
     curves: (runs, ..., points), at least two runs.
 
@@ -157,17 +159,16 @@ def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, 
     if values.ndim < 2 or len(values) < 2:
         raise ValueError(f"curves must have at least 2 runs, (runs, ..., points), got shape {tuple(values.shape)}")
 
-    def told_by_others(place: int) -> Backtest:
-        others = torch.cat(
-            [values[:place], values[place + 1 :]]
-        )  # not all less this one, which would be in the rounding
+    def from_others(place: int) -> Backtest:
+        # not all less this one, which would be in the rounding
+        others = torch.cat([values[:place], values[place + 1 :]])
 
         def forecaster(past_steps: Tensor, past: Tensor, to: float) -> Tensor:
             return earlier_runs(past_steps, past, to, runs_steps=at, runs=others)
 
         return backtest(at, values[place], forecaster, ahead=ahead, first=first)
 
-    each = [told_by_others(place) for place in range(len(values))]
+    each = [from_others(place) for place in range(len(values))]
     made, truth = (torch.stack([getattr(one, part) for one in each]) for part in ("made", "truth"))
     return Backtest(each[0].at, each[0].to, made, truth)
 
@@ -204,15 +205,6 @@ def _past(steps: Number, curve: Number, steps_name: str = "steps", curve_name: s
     if values.ndim < 1 or values.shape[-1] != len(at):
         raise ValueError(f"{curve_name} must have {len(at)} points last, one per step, got {tuple(values.shape)}")
     return at.to(values.device).double(), values.double()
-
-
-def _told(forecaster: Forecaster, at: Tensor, past: Tensor, to: float) -> Tensor:
-    made = as_numbers(forecaster(at, past, to), "what forecaster gives").to(past)
-    if made.shape != past.shape[:-1]:
-        raise ValueError(
-            f"forecaster must give {tuple(past.shape[:-1])}, one number per curve, got {tuple(made.shape)}"
-        )
-    return made
 
 
 def _later(to: float, at: Tensor) -> Tensor:

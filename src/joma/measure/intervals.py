@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
+@brief_repr
 class MeanInterval(NamedTuple):
     """A mean and its half_width: how far it may be from the truth.
 
@@ -32,9 +33,6 @@ class MeanInterval(NamedTuple):
     """The mean over `dim`."""
     half_width: Tensor
     """The truth lies within mean +- half_width with probability `level`, were the values Gaussian."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def low(self) -> Tensor:
@@ -106,6 +104,7 @@ def _within(angle: float, freedom: int) -> float:
     return 2 / pi * (angle + (sin(angle) * cos(angle) * series if freedom > 1 else 0.0))
 
 
+@brief_repr
 class Comparison(NamedTuple):
     """A mean over seeds, `value`, beside that of its control, whose own interval is control_low to control_high.
 
@@ -128,9 +127,6 @@ class Comparison(NamedTuple):
     level: float = 0.95
     """With which probability the interval holds the truth, were the numbers Gaussian."""
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     @property
     def difference(self) -> float:
         """value - control."""
@@ -143,11 +139,14 @@ class Comparison(NamedTuple):
 
 
 def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float = 0.95) -> Comparison:
-    """`values` over seeds beside `control`: both means, and the t interval of their difference.
+    """`values` over seeds, compared with `control`: both means, and the t interval of their difference.
 
-    control: as many numbers as values, of the same seeds (paired, which is narrower); numbers of other seeds
-    (`paired=False`: Welch's interval); or one number that is known. Seeds with a number that is not finite are left
-    out. With fewer than two left, the interval is NaN: nothing is known of chance.
+    - values: one number per seed; seeds with a number that is not finite are left out
+    - control: as many numbers, of the same seeds or of others; or one number that is known
+    - paired: whether the control has the same seeds, which is narrower; if not, the interval is Welch's
+    - level: of the interval
+
+    With fewer than two seeds left, the interval is NaN: nothing is known of chance.
 
     >>> gain = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
     >>> round(gain.difference, 4), round(gain.half_width, 4), gain.seeds
@@ -168,10 +167,10 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     else:
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         half = _welch(first, second, level)
-    value, beside = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
+    value, other = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
     around = 0.0 if known else _half_width(second, level)
-    ends = (value - half, value + half, beside - around, beside + around)
-    return Comparison(value, beside, *ends, min(len(first), len(second)), level)
+    ends = (value - half, value + half, other - around, other + around)
+    return Comparison(value, other, *ends, min(len(first), len(second)), level)
 
 
 def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: float = 0.95) -> int | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, real
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure._gram import checked, gram, lower_gram, scaling
 
 LEAST = 20
@@ -29,6 +29,7 @@ _TOGETHER = 1 << 22  # numbers of a stack, or of a table of distances, that are 
 _CANDIDATES = 128
 
 
+@brief_repr
 class PowerLaw(NamedTuple):
     """A density proportional to x^-alpha from xmin on, fitted to the values there.
 
@@ -45,9 +46,6 @@ class PowerLaw(NamedTuple):
     """(...) Kolmogorov-Smirnov distance of the tail from the law, the smallest over all xmin."""
     tail: Tensor
     """(...) how many values are in the tail."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def standard_error(self) -> Tensor:
@@ -167,6 +165,5 @@ def _distances(logs: Tensor, above: Tensor, rest: Tensor) -> Tensor:
         these = slice(first, first + step)
         beyond = (logs[:, None, first:] - logs[:, these, None]) / above[:, these, None]
         share = rest[None, None, first:] / rest[None, these, None]  # of the tail, from x_j on
-        apart = beyond.neg_().exp_().sub_(share).abs_()
-        found.append(apart.triu_().amax(-1))
+        found.append(beyond.neg_().exp_().sub_(share).abs_().triu_().amax(-1))
     return torch.cat(found, dim=-1)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure.intervals import mean_interval
 
 FEWEST_POINTS = 12
 FEWEST_SEEDS = 3
 
 
+@brief_repr
 class Rebound(NamedTuple):
     """What a curve does between start and end; every field has the leading shape of the curves.
 
@@ -49,9 +50,6 @@ class Rebound(NamedTuple):
     """bool: drop > drop_margin."""
     rebounds: Tensor
     """bool: it drops, rebound > rebound_margin, and rebound > share * drop."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def rebound(
@@ -152,13 +150,7 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
 
 
 def _checked(
-    curve: Number,
-    steps: Number | None,
-    over_seeds: bool,
-    share: float,
-    sigmas: float,
-    confidence: float,
-    groups: int,
+    curve: Number, steps: Number | None, over_seeds: bool, share: float, sigmas: float, confidence: float, groups: int
 ) -> tuple[Tensor, Tensor]:
     curve = as_numbers(curve, "curve")
     meaning = "(..., seeds, points)" if over_seeds else "(..., points)"

@@ -29,9 +29,19 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, shown
-from joma.host.words import brief
-from joma.measure._sparsity_blocks import Attention, Block, Options, for_each, per_query
-from joma.measure._sparsity_checks import at_most, checked_keep, checked_queries, checked_threshold, part_of
+from joma.host.words import brief_repr
+from joma.measure._sparsity_blocks import (
+    Attention,
+    Block,
+    Options,
+    at_most,
+    checked_keep,
+    checked_queries,
+    checked_threshold,
+    for_each,
+    part_of,
+    per_query,
+)
 from joma.measure._sparsity_cuda import Passes, covers, seen_keys
 from joma.measure.attention import attention_stats
 
@@ -112,7 +122,7 @@ def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **option
     def mass(block: Block) -> Tensor:
         if isinstance(kept, int):
             e, total = block.weights()
-            return _largest(e, kept) / total[..., 0]
+            return e.topk(min(kept, e.shape[-1]), sorted=False).values.sum(-1) / total[..., 0]
         count = part_of(block.seen().sum(-1, dtype=torch.int32), kept)  # before the logits are overwritten
         e, total = block.weights()
         return _largest_each(e, count) / total[..., 0]
@@ -161,6 +171,7 @@ def effective_keys(q: Number, k: Number, *, causal: bool = True, **options: Unpa
     return attention_stats(q, k, causal=causal, **options).effective_keys
 
 
+@brief_repr
 class SparsityStats(NamedTuple):
     """One number per query, each (batch, heads, queries).
 
@@ -177,9 +188,6 @@ class SparsityStats(NamedTuple):
     keys_above: Tensor
     sink_mass: Tensor
     seen: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def sparsity_stats(
@@ -218,6 +226,7 @@ def sparsity_stats(
     )
 
 
+@brief_repr
 class HeavyHitters(NamedTuple):
     """Per head the keys that most attention goes to.
 
@@ -231,9 +240,6 @@ class HeavyHitters(NamedTuple):
     keys: Tensor
     score: Tensor
     seen: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def heavy_hitters(
@@ -282,6 +288,7 @@ def heavy_hitters(
     return HeavyHitters(keys.masked_fill(~inside, -1), best.masked_fill(~inside, 0.0), seen)
 
 
+@brief_repr
 class Stability(NamedTuple):
     """How much two sets of heavy hitters overlap, each (batch, heads).
 
@@ -295,9 +302,6 @@ class Stability(NamedTuple):
 
     overlap: Tensor
     chance: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def stability(sets_a: HeavyHitters, sets_b: HeavyHitters) -> Stability:
@@ -361,13 +365,8 @@ def _seen(attention: Attention) -> Tensor:
     return per_query(attention, lambda block: block.seen().sum(-1)).long()
 
 
-def _largest(e: Tensor, kept: int) -> Tensor:
-    """The sum of the `kept` largest entries of every row."""
-    return e.topk(min(kept, e.shape[-1]), sorted=False).values.sum(-1)
-
-
 def _largest_each(e: Tensor, count: Tensor) -> Tensor:
-    """The same with a number per row: as many as the neediest row wants, less the smallest of them."""
+    """The sum of the `count` largest entries of each row: as many as the neediest row wants, less the smallest."""
     most, least = int(count.max()), int(count.min())
     best = e.topk(most, sorted=False).values
     total = best.sum(-1)

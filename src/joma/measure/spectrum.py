@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
 
@@ -43,6 +43,7 @@ TOGETHER = 1 << 24
 """Matrices of a stack are done together up to this many entries, which also bounds the memory."""
 
 
+@brief_repr
 class Spectrum(NamedTuple):
     """Leading singular values and what they are worth.
 
@@ -69,9 +70,6 @@ class Spectrum(NamedTuple):
     """(...) steps of Lanczos, or squarings of the Gram matrix on accelerators; 0 where all eigenvalues were found."""
     vectors: Tensor
     """(..., smaller side, count) singular vectors of the smaller side (left ones if square): a warm `start`."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def spectral_norm(self) -> Tensor:
@@ -146,10 +144,12 @@ def spectrum(
 def stable_rank(w: Number, *, tolerance: float = 1e-3, generator: torch.Generator | None = None) -> Tensor:
     """|w|_F^2 / |w|_2^2 of every matrix: between 1 and the rank, and 0 for a zero matrix.
 
-    Unlike the rank it moves continuously with the weights. w: (..., rows, columns); returns (...), at least float32.
-    Within `tolerance` (relative) of the truth with probability 1 - 1e-6, exact up to a smaller side of 256; see
-    `spectrum`. Differentiable once: through |w|_F^2 / |u^T w|^2 with the leading singular vector u held fixed, which
-    has the right gradient because u maximises |u^T w|.
+    - w: (..., rows, columns); returns (...), at least float32
+    - tolerance: relative, kept with probability 1 - 1e-6; exact up to a smaller side of 256, see `spectrum`
+    - generator: of the random start; None: a fixed one
+
+    Unlike the rank it moves continuously with the weights. Differentiable once: through |w|_F^2 / |u^T w|^2 with the
+    leading singular vector u held fixed, which has the right gradient because u maximises |u^T w|.
 
     >>> stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
     tensor(1.5000)
@@ -243,13 +243,7 @@ def _by_factor(
 
 
 def _by_lanczos(
-    a: Tensor,
-    earlier: Tensor,
-    gaussians: int,
-    count: int,
-    tolerance: float,
-    failure: float,
-    generator: torch.Generator,
+    a: Tensor, earlier: Tensor, gaussians: int, count: int, tolerance: float, failure: float, generator: torch.Generator
 ) -> _Part | None:
     """Steps until every matrix is certified; None if the Krylov space would fill the whole one, or rounding forbids."""
     frobenius, scale = scaling(a)

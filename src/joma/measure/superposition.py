@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle
@@ -33,6 +33,7 @@ _SETS = 1000  # shuffled sets at most; at least a fifth of that
 _NUMBERS = 1 << 24  # entries of the tf-idf vectors at a time
 
 
+@brief_repr
 class Superposition(NamedTuple):
     """What `superposition` found; contexts are ordered by activation, strongest first.
 
@@ -57,9 +58,6 @@ class Superposition(NamedTuple):
     """(sets,) scores of sets of contexts from different neurons: the control."""
     shuffled_patterns: Tensor
     """(sets,) and their groups."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def peaks(activations: Number) -> tuple[Tensor, Tensor]:
@@ -149,7 +147,7 @@ def _check(
     for name, given in (("keys", keys), ("weights", weights)):
         if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
             raise ValueError(
-                f"{name} must be (texts, length, m) with tokens' texts and length, got {tuple(given.shape)}"
+                f"{name} must be (texts, length, m), the first two those of tokens, got {tuple(given.shape)}"
             )
 
 

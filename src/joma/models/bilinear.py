@@ -9,6 +9,7 @@ that SGD follows in expectation. Many of them are trained at once: every paramet
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -50,14 +51,17 @@ class Bilinear(nn.Module):
     ) -> None:
         """Sizes and kind of the model, one member per entry of `seeds`.
 
-        tokens: how many may stand in a sequence. outputs: how many may follow it. queries: how many may end it.
-        ratio: eta_Z / eta_Y, one number or one per member. norm: what c is divided by, as in
-        `joma.theory.scan_snap.attended`. spread: Y and Z start as Gaussian numbers of that size, drawn from the
-        member's seed; 0 starts at zero, as on the slides. dtype: of the parameters.
+        - tokens: how many may stand in a sequence
+        - outputs: how many may follow it
+        - seeds: one per member
+        - queries: how many may end a sequence
+        - ratio: eta_Z / eta_Y, one number or one per member
+        - norm: what c is divided by, as in `joma.theory.scan_snap.attended`
+        - spread: Y and Z start as Gaussian numbers of that size, drawn from the member's seed; 0 starts at zero
+        - dtype: of the parameters
         """
         super().__init__()
-        sizes = {"tokens": tokens, "outputs": outputs, "queries": queries}
-        for name, size in sizes.items():
+        for name, size in (("tokens", tokens), ("outputs", outputs), ("queries", queries)):
             integer(size, name, 1)
         seeds = [int(seed) for seed in seeds]
         if not seeds:
@@ -65,10 +69,19 @@ class Bilinear(nn.Module):
         must_be_a_norm(norm)
         number(spread, "spread", least=0)
         self.tokens, self.outputs, self.queries, self.norm, self.members = tokens, outputs, queries, norm, len(seeds)
-        root = _ratios(ratio, len(seeds)).sqrt().to(dtype)
-        y, z = (torch.stack(part) for part in zip(*(_start(sizes, spread, seed) for seed in seeds), strict=True))
-        self.y = nn.Parameter(y.to(dtype))
-        self.scaled_z = nn.Parameter(torch.where(root > 0, z.to(dtype) / root, 0.0))
+        ratios = as_numbers(ratio, "ratio").double()
+        if ratios.ndim > 1 or ratios.numel() not in (1, len(seeds)):
+            raise ValueError(f"ratio must be one number or one per member, {len(seeds)}, got {tuple(ratios.shape)}")
+        if not ((ratios >= 0) & ratios.isfinite()).all():
+            raise ValueError(f"ratio must be finite and not negative, got {ratios.min().item():g}")
+        root = ratios.expand(len(seeds))[:, None, None].sqrt().to(dtype)
+        y, z = [], []
+        for seed in seeds:
+            draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            y.append(spread * draw(tokens, outputs))
+            z.append(spread * draw(queries, tokens))
+        self.y = nn.Parameter(torch.stack(y).to(dtype))
+        self.scaled_z = nn.Parameter(torch.where(root > 0, torch.stack(z).to(dtype) / root, 0.0))
         self.register_buffer("root", root)
         self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
 
@@ -94,7 +107,8 @@ class Bilinear(nn.Module):
         x = self._frequencies(as_tensor(sequences, "sequences"))
         x = x.expand(self.members, *x.shape[-2:])
         asked = torch.zeros((), dtype=torch.long, device=x.device) if query is None else as_tensor(query, "query")
-        self._check_query(asked)
+        if asked.device.type == "cpu" and not ((asked >= 0) & (asked < self.queries)).all():
+            raise ValueError(f"query must lie between 0 and {self.queries - 1}, got {asked.min()} to {asked.max()}")
         rows = asked.expand(x.shape[:2])[..., None].expand(x.shape)
         return attended_unchecked(x, self.z.gather(1, rows), self.norm)
 
@@ -117,10 +131,6 @@ class Bilinear(nn.Module):
             )
         counts = self.y.new_zeros(*sequences.shape[:-1], self.tokens)
         return counts.scatter_add_(-1, sequences, torch.ones_like(sequences, dtype=counts.dtype)) / sequences.shape[-1]
-
-    def _check_query(self, query: Tensor) -> None:
-        if query.device.type == "cpu" and not ((query >= 0) & (query < self.queries)).all():
-            raise ValueError(f"query must lie between 0 and {self.queries - 1}, got {query.min()} to {query.max()}")
 
 
 def bilinear_loss(model: Bilinear, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
@@ -177,20 +187,3 @@ def step_by_step(
         z[member, row] += slow * pulled_back(f, torch.bmm(y, error[..., None])[..., 0], model.norm)
         y.baddbmm_(f[..., None], (fast[:, None] * error)[:, None])
     model.scaled_z.copy_(torch.where(model.root > 0, z / model.root, 0.0))
-
-
-def _ratios(ratio: Number, members: int) -> Tensor:
-    """(members, 1, 1)."""
-    value = as_numbers(ratio, "ratio").double()
-    if value.ndim > 1 or value.numel() not in (1, members):
-        raise ValueError(f"ratio must be one number or one per member, {members}, got {tuple(value.shape)}")
-    if not ((value >= 0) & value.isfinite()).all():
-        raise ValueError(f"ratio must be finite and not negative, got {value.min().item():g}")
-    return value.expand(members)[:, None, None]
-
-
-def _start(sizes: dict[str, int], spread: float, seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randn(sizes["tokens"], sizes["outputs"], generator=generator, dtype=torch.float64)
-    z = torch.randn(sizes["queries"], sizes["tokens"], generator=generator, dtype=torch.float64)
-    return spread * y, spread * z

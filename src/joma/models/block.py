@@ -38,9 +38,13 @@ class JomaBlock(nn.Module):
     ) -> None:
         """Embeddings, sizes and kind of the block; w and z begin at zero.
 
-        tokens: U_C (width, tokens) and queries: u_m (width, queries), the fixed embeddings as columns. nodes: K, hidden
-        nodes. attention: how logits become weights. activation: phi, a pointwise function. residual: whether the
-        query's embedding is added. members: leading dimensions of w and z, () for one block.
+        - tokens: U_C (width, tokens), fixed embeddings as columns
+        - queries: u_m (width, queries), as well
+        - nodes: K, hidden nodes
+        - attention: how logits become weights
+        - activation: phi, a pointwise function
+        - residual: whether the query's embedding is added
+        - members: leading dimensions of w and z, () for one block
         """
         super().__init__()
         tokens, queries = floating(tokens, "tokens"), floating(queries, "queries")

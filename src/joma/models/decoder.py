@@ -206,24 +206,20 @@ class Decoder(nn.Module):
         config = self.config
         tokens = as_tensor(tokens, "tokens")
         self._check(tokens)
-        x = _embed(tokens, self.embedding, self._positions(), config, noise)
+        places = {"none": None, "learned": getattr(self, "position", None), "sinusoidal": self.sinusoids}
+        x = _embed(tokens, self.embedding, places[config.positions], config, noise)
         shape = x.shape
         x = x.flatten(1, 2)  # (members, positions, width)
         # taken apart once: taken out layer by layer, each would send back a gradient as large as all of them
         blocks = {name: getattr(self, name).unbind(1) for name in block_parameters(config)}
-        places = 4 if config.mlp else 2  # of dropout, in a block; the embedding has one more
+        drops = 4 if config.mlp else 2  # places of dropout in a block; the embedding has one more
         for layer in range(config.layers):
             see = None if look is None else partial(look, layer)
             w = {name: layers[layer] for name, layers in blocks.items()}
-            x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + places * layer), see)
+            x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + drops * layer), see)
         if config.norm.startswith("pre"):
             x = _last_norm(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
         return x.view(shape)
-
-    def _positions(self) -> Tensor | None:
-        if self.config.positions == "learned":
-            return self.position
-        return self.sinusoids if self.config.positions == "sinusoidal" else None
 
     def _check(self, tokens: Tensor) -> None:
         config = self.config
@@ -282,7 +278,10 @@ def _block(
     x = after(x + y if config.residual else y)
     if config.mlp:
         before, after = _norms(config.norm, w, "mlp")
-        y = _mlp(before(x), w, config, shape, drop, see)
+        hidden = _ACTIVATIONS[config.activation](linear(before(x), w["up"], w["up_bias"]))
+        if see is not None:
+            see("hidden", hidden.view(*shape[:-1], -1))
+        y = drop(linear(drop(hidden), w["down"], w["down_bias"]))
         x = after(x + y if config.residual else y)
     if see is not None:
         see("stream", x.view(shape))
@@ -308,13 +307,6 @@ def _attend(
     if config.projection:
         y = linear(y, w["projection"], w["projection_bias"])
     return drop(y)
-
-
-def _mlp(x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See) -> Tensor:
-    hidden = _ACTIVATIONS[config.activation](linear(x, w["up"], w["up_bias"]))
-    if see is not None:
-        see("hidden", hidden.view(*shape[:-1], -1))
-    return drop(linear(drop(hidden), w["down"], w["down_bias"]))
 
 
 def _norms(norm: Norm, w: dict[str, Tensor], branch: str) -> tuple[Callable[[Tensor], Tensor], ...]:
@@ -345,22 +337,18 @@ def block_parameters(config: DecoderConfig) -> tuple[str, ...]:
     >>> block_parameters(DecoderConfig(vocabulary=9, norm="none", mlp=0, activation="identity", projection=False))
     ('qkv', 'qkv_bias')
     """
-    parts = {
-        "qkv": True,
-        "qkv_bias": True,
-        "sink": config.attention == "learned-sink",
-        "projection": config.projection,
-        "projection_bias": config.projection,
-        "up": config.mlp > 0,
-        "up_bias": config.mlp > 0,
-        "down": config.mlp > 0,
-        "down_bias": config.mlp > 0,
-        "attention_scale": config.norm != "none",
-        "attention_shift": config.norm.endswith("layer"),
-        "mlp_scale": config.norm != "none" and config.mlp > 0,
-        "mlp_shift": config.norm.endswith("layer") and config.mlp > 0,
-    }
-    return tuple(name for name, there in parts.items() if there)
+    mlp, scaled, shifted = config.mlp > 0, config.norm != "none", config.norm.endswith("layer")
+    parts = [
+        (True, ("qkv", "qkv_bias")),
+        (config.attention == "learned-sink", ("sink",)),
+        (config.projection, ("projection", "projection_bias")),
+        (mlp, ("up", "up_bias", "down", "down_bias")),
+        (scaled, ("attention_scale",)),
+        (shifted, ("attention_shift",)),
+        (scaled and mlp, ("mlp_scale",)),
+        (shifted and mlp, ("mlp_shift",)),
+    ]
+    return tuple(name for there, names in parts if there for name in names)
 
 
 def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tensor]:

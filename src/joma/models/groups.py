@@ -32,41 +32,34 @@ def parameter_groups(config: DecoderConfig, *, by_layer: bool = False) -> dict[s
     >>> parameter_groups(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), by_layer=True)["layer 2 QK"]
     [('qkv', (slice(None, None, None), 1, Ellipsis, slice(0, 16, None))), ('qkv_bias', (slice(None, None, None), 1, Ellipsis, slice(0, 16, None)))]
     """  # noqa: E501 - the example's output is one line
-    learned = [*(["embedding"] if config.embeddings == "learned" else []), *_positions(config)]
-    groups: dict[str, list[Part]] = {"embeddings": list(learned)}
+    learned = {"embedding": config.embeddings == "learned", "position": config.positions == "learned"}
+    last = {"last_scale": config.norm.startswith("pre"), "last_shift": config.norm == "pre-layer"}
+    last_norm: list[Part] = [name for name, there in last.items() if there]
+    groups: dict[str, list[Part]] = {"embeddings": [name for name, there in learned.items() if there]}
     if by_layer:
         for layer in range(config.layers):
             groups |= {f"layer {layer + 1} {name}": parts for name, parts in _block(config, layer).items()}
-        groups["last norm"] = _last_norm(config)
+        groups["last norm"] = last_norm
     else:
         groups |= _block(config, _ALL)
-        groups["norms"] = [*groups["norms"], *_last_norm(config)]
+        groups["norms"] = [*groups["norms"], *last_norm]
     groups["output"] = [*([] if config.tied else ["out"]), "out_bias"]
     return {name: parts for name, parts in groups.items() if parts}
-
-
-def _positions(config: DecoderConfig) -> list[str]:
-    return ["position"] if config.positions == "learned" else []
-
-
-def _last_norm(config: DecoderConfig) -> list[Part]:
-    kinds = {"last_scale": "pre", "last_shift": "pre-layer"}
-    return [name for name, kind in kinds.items() if config.norm.startswith(kind)]
 
 
 def _block(config: DecoderConfig, layer: int | slice) -> dict[str, list[Part]]:
     """Of one layer, or of all. Weights of all layers are one tensor, (members, layers, ...)."""
     there, width = block_parameters(config), config.width
 
-    def whole(*starts: str) -> list[Part]:
+    def named(*starts: str) -> list[Part]:
         return [(name, (_ALL, layer)) for name in there if name.startswith(starts)]
 
     def columns(of: slice) -> list[Part]:
         return [(name, (_ALL, layer, ..., of)) for name in ("qkv", "qkv_bias")]
 
     return {
-        "QK": [*columns(slice(0, 2 * width)), *whole("sink")],
-        "value and output": [*columns(slice(2 * width, 3 * width)), *whole("projection")],
-        "MLP": whole("up", "down"),
-        "norms": whole("attention_s", "mlp_s"),
+        "QK": [*columns(slice(0, 2 * width)), *named("sink")],
+        "value and output": [*columns(slice(2 * width, 3 * width)), *named("projection")],
+        "MLP": named("up", "down"),
+        "norms": named("attention_s", "mlp_s"),
     }

@@ -81,7 +81,10 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.eps)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.register_buffer("turns", _turns(config), persistent=False)
+        half = config.width // config.heads // 2
+        speeds = config.theta ** -(torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2)
+        self.register_buffer("turns", torch.stack((angles.cos(), angles.sin())).float(), persistent=False)
         self.initialise(seed)
 
     @torch.no_grad()
@@ -129,16 +132,14 @@ class _Block(nn.Module):
         self.down = nn.Linear(mlp, width, bias=False)
 
     def forward(self, stream: Tensor, turns: Tensor) -> Tensor:
-        stream = stream + self._attention(self.before_attention(stream), turns)
-        x = self.before_mlp(stream)
-        return stream + self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
-
-    def _attention(self, x: Tensor, turns: Tensor) -> Tensor:
+        x = self.before_attention(stream)
         query, key, value = (
             part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )  # (batch, heads, length, head width)
         mixed = F.scaled_dot_product_attention(_turned(query, turns), _turned(key, turns), value, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        stream = stream + self.out(mixed.transpose(1, 2).flatten(-2))
+        x = self.before_mlp(stream)
+        return stream + self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
 
 
 def _turned(x: Tensor, turns: Tensor) -> Tensor:
@@ -147,10 +148,3 @@ def _turned(x: Tensor, turns: Tensor) -> Tensor:
     cosines, sines = turns.to(x.dtype)
     turned: Tensor = x * cosines + torch.cat((-second, first), dim=-1) * sines
     return turned
-
-
-def _turns(config: LlamaConfig) -> Tensor:
-    half = config.width // config.heads // 2
-    speeds = config.theta ** -(torch.arange(half, dtype=torch.float64) / half)
-    angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2)
-    return torch.stack((angles.cos(), angles.sin())).float()

@@ -2,7 +2,6 @@
 
 from joma.optim.galore import GaLore
 from joma.optim.memory import Memory, memory
-from joma.optim.projector import Projector, find_projector
-from joma.optim.ranks import Energy
+from joma.optim.projector import Energy, Projector, find_projector
 
 __all__ = ["Energy", "GaLore", "Memory", "Projector", "find_projector", "memory"]

@@ -1,4 +1,4 @@
-"""The state of GaLore as plain tensors and numbers, and back.
+"""The state of GaLore as plain tensors and numbers, and back; what does not fit or was cut short is refused.
 
 The form is torch's: `state` by the number of the parameter, `param_groups` with the options. A projected matrix has
 `basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state, whose keys begin with `inner.`.
@@ -6,113 +6,228 @@ The form is torch's: `state` by the number of the parameter, `param_groups` with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from joma.optim._fitting import INNER, VERSION, numbered, plain, refuse
+from joma.host.words import counted
+from joma.optim._arguments import check_group
+from joma.optim._inner import REQUIRED_STATE
+from joma.optim._matrix import Matrix
+from joma.optim.projector import Energy, Rank
 
-if TYPE_CHECKING:
-    from joma.optim._matrix import Matrix
-    from joma.optim.galore import GaLore
-
-NOT_OPTIONS = ("params", "param_names", "rank", "galore_version", "galore_inner", "galore_skipped")
+INNER = "inner."
+VERSION = 1
+OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")
+"""What every group of a saved state has."""
+OF_MATRIX = ("basis", "energies", "count", "refreshed")
+"""What a saved matrix has beside the state of the inner optimizer."""
+NOT_OPTIONS = (*OF_GROUP, "param_names")
 """Entries of a saved group that are not options to take over."""
 
 
-def saved(optimizer: GaLore) -> dict[str, Any]:
-    """The whole state; tensors are those of the optimizer, not copies, as torch does it."""
-    for before in optimizer._optimizer_state_dict_pre_hooks.values():
-        before(optimizer)
-    numbers = {id(each): number for number, each in enumerate(_parameters(optimizer))}
-    inner = type(optimizer.inner).__name__
-    result: dict[str, Any] = {
-        "state": _states(optimizer, numbers),
-        "param_groups": [_packed(group, numbers, inner, optimizer._skipped) for group in optimizer.param_groups],
-    }
-    for after in optimizer._optimizer_state_dict_post_hooks.values():
-        result = after(optimizer, result) or result
-    return result
+class Parts(NamedTuple):
+    """What a state is saved from and loaded into: the parts of a GaLore."""
+
+    groups: list[dict[str, Any]]
+    matrices: list[Matrix]
+    inner: torch.optim.Optimizer
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters that the user gave, in their order."""
+        compact = {id(matrix.compact) for matrix in self.matrices}
+        return [each for group in self.groups for each in group["params"] if id(each) not in compact]
+
+    @property
+    def numbers(self) -> dict[int, int]:
+        """The number of each parameter, by its id."""
+        return {id(each): number for number, each in enumerate(self.parameters)}
 
 
-def _parameters(optimizer: GaLore) -> list[Tensor]:
-    """The parameters that the user gave, in their order."""
-    compact = {id(matrix.compact) for matrix in optimizer.matrices}
-    return [each for group in optimizer.param_groups for each in group["params"] if id(each) not in compact]
-
-
-def _packed(group: dict[str, Any], numbers: dict[int, int], inner: str, skipped: int) -> dict[str, Any]:
-    """What is to be said once stands in every group: tools that pass a state on keep groups and states alone."""
-    packed = {key: value for key, value in group.items() if key != "params"}
-    packed |= {"rank": plain(group["rank"]), "galore_version": VERSION}
-    packed |= {"galore_inner": inner, "galore_skipped": skipped}
-    return {**packed, "params": [numbers[id(each)] for each in group["params"] if id(each) in numbers]}
-
-
-def _states(optimizer: GaLore, numbers: dict[int, int]) -> dict[int, dict[str, Any]]:
-    matrices = {id(matrix.parameter): matrix for matrix in optimizer.matrices}
-    found = {}
-    for each in _parameters(optimizer):
+def pack_state(parts: Parts, skipped: int) -> dict[str, Any]:
+    """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
+    matrices, states = {id(matrix.parameter): matrix for matrix in parts.matrices}, {}
+    for number, each in enumerate(parts.parameters):
         matrix = matrices.get(id(each))
-        theirs = optimizer.inner.state.get(each if matrix is None else matrix.compact, {})
-        state = ({} if matrix is None else _own(matrix)) | {INNER + key: value for key, value in theirs.items()}
+        of_inner = parts.inner.state.get(each if matrix is None else matrix.compact, {})
+        state = {INNER + key: value for key, value in of_inner.items()}
+        if matrix is not None and matrix.basis is not None and matrix.energies is not None:
+            state = {key: getattr(matrix, key) for key in OF_MATRIX} | state
         if state:
-            found[numbers[id(each)]] = state
-    return found
-
-
-def _own(matrix: Matrix) -> dict[str, Any]:
-    if matrix.basis is None or matrix.energies is None:
-        return {}
-    return {
-        "basis": matrix.basis,
-        "energies": matrix.energies,
-        "count": matrix.count,
-        "refreshed": matrix.refreshed,
+            states[number] = state
+    # What is true of the optimizer stands in every group: tools that pass a state on keep groups and states alone.
+    common = {
+        "galore_version": VERSION,
+        "galore_inner": type(parts.inner).__name__,
+        "galore_skipped": skipped,
     }
+    numbers, packed = parts.numbers, []
+    for group in parts.groups:
+        options = {key: value for key, value in group.items() if key != "params"}
+        listed = [numbers[id(each)] for each in group["params"] if id(each) in numbers]
+        packed.append({**options, "rank": _plain_rank(group["rank"]), **common, "params": listed})
+    return {"state": states, "param_groups": packed}
 
 
-def load(optimizer: GaLore, state_dict: dict[str, Any]) -> None:
-    """Check that the state fits, then take it over whole."""
-    for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
-        state_dict = before(optimizer, state_dict) or state_dict
-    state_dict, parameters = numbered(state_dict), _parameters(optimizer)
-    refuse(optimizer, parameters, state_dict)
-    states = {number: dict(state) for number, state in state_dict["state"].items()}
-    for ours, theirs in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+def _plain_rank(rank: Rank) -> Any:
+    return dataclasses.asdict(rank) if isinstance(rank, Energy) else rank
+
+
+def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
+    """A saved state, by the number of each parameter; refused if it is not for this optimizer."""
+    state_dict = _by_number(state_dict)
+    _check_fit(parts, state_dict)
+    return {**state_dict, "state": {number: dict(state) for number, state in state_dict["state"].items()}}
+
+
+def restore_matrices(parts: Parts, state_dict: dict[str, Any]) -> None:
+    """Take over the options of the groups and the subspaces of the matrices."""
+    for ours, theirs in zip(parts.groups, state_dict["param_groups"], strict=True):
         ours.update({key: value for key, value in theirs.items() if key not in NOT_OPTIONS})
-    numbers = {id(each): number for number, each in enumerate(parameters)}
-    for matrix in optimizer.matrices:
-        _restore(matrix, states.get(numbers[id(matrix.parameter)], {}))
-        optimizer._show(matrix)
-    optimizer._skipped = int(state_dict["param_groups"][0]["galore_skipped"])
-    optimizer._lead()
-    _load_inner(optimizer, states, numbers)
-    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
-        after(optimizer)
+    numbers = parts.numbers
+    for matrix in parts.matrices:
+        state, device = state_dict["state"].get(numbers[id(matrix.parameter)], {}), matrix.parameter.device
+        basis, energies = state.get("basis"), state.get("energies")
+        matrix.basis = None if basis is None else basis.to(device, matrix.dtype).clone()
+        matrix.energies = None if energies is None else energies.to(device, matrix.dtype).clone()
+        matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
+        matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
+        matrix.free()
 
 
-def _restore(matrix: Matrix, state: dict[str, Any]) -> None:
-    device = matrix.parameter.device
-    basis, energies = state.get("basis"), state.get("energies")
-    matrix.basis = None if basis is None else basis.to(device, matrix.dtype).clone()
-    matrix.energies = None if energies is None else energies.to(device, matrix.dtype).clone()
-    matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
-    matrix.rank = matrix.most if basis is None else basis.shape[1]
-    matrix.rest()
-
-
-def _load_inner(optimizer: GaLore, states: dict[int, dict[str, Any]], numbers: dict[int, int]) -> None:
+def restore_inner(parts: Parts, state_dict: dict[str, Any]) -> None:
     """Through the inner optimizer's own loading, which knows what its state needs."""
-    outer = {id(matrix.compact): numbers[id(matrix.parameter)] for matrix in optimizer.matrices}
-    packed = optimizer.inner.state_dict()
-    order = [each for group in optimizer.inner.param_groups for each in group["params"]]
+    numbers = parts.numbers
+    numbers |= {id(matrix.compact): numbers[id(matrix.parameter)] for matrix in parts.matrices}
+    packed = parts.inner.state_dict()
     packed["state"] = {}
-    for place, each in enumerate(order):
-        number = outer.get(id(each), numbers.get(id(each)))
-        theirs = states.get(number, {}) if number is not None else {}
-        mine = {key[len(INNER) :]: value for key, value in theirs.items() if key.startswith(INNER)}
-        if mine:
-            packed["state"][place] = mine
-    optimizer.inner.load_state_dict(packed)
-    optimizer._relink()
+    for place, each in enumerate(each for group in parts.inner.param_groups for each in group["params"]):
+        state = state_dict["state"].get(numbers.get(id(each)), {})
+        of_inner = {key[len(INNER) :]: value for key, value in state.items() if key.startswith(INNER)}
+        if of_inner:
+            packed["state"][place] = of_inner
+    parts.inner.load_state_dict(packed)
+
+
+def _by_number(state_dict: Any) -> dict[str, Any]:
+    """States by the place of their parameter, which some tools replace by its name, or by its number as text."""
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+        given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(f"the state must be a dictionary with 'state' and 'param_groups', got {given}")
+    groups = state_dict["param_groups"]
+    for number, group in enumerate(groups):
+        if "galore_inner" not in group:
+            raise ValueError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
+        if missing := [key for key in OF_GROUP if key not in group]:
+            raise ValueError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
+        if group["galore_version"] != VERSION:
+            raise ValueError(f"the state has version {group['galore_version']}, this GaLore reads version {VERSION}")
+    listed = [each for group in groups for each in group["params"]]
+    places = {str(each): place for place, each in enumerate(listed)}
+    if unknown := [each for each in state_dict["state"] if str(each) not in places]:
+        raise ValueError(f"the state has an entry for parameter {unknown[0]!r}, but no group of it has that parameter")
+    return {**state_dict, "state": {places[str(each)]: state for each, state in state_dict["state"].items()}}
+
+
+def _check_fit(parts: Parts, state_dict: dict[str, Any]) -> None:
+    groups, numbers, parameters = state_dict["param_groups"], parts.numbers, parts.parameters
+    sizes = [len(group["params"]) for group in groups]
+    mine = [sum(id(each) in numbers for each in group["params"]) for group in parts.groups]
+    if sizes != mine:
+        raise ValueError(f"the state has groups of {sizes} parameters, this optimizer has groups of {mine}")
+    inner = type(parts.inner).__name__
+    for ours, theirs in zip(parts.groups, groups, strict=True):
+        saved = theirs["galore_inner"]
+        if saved != inner:
+            raise ValueError(f"the state was saved with inner {saved}, this optimizer has inner {inner}")
+        if theirs["rank"] != _plain_rank(ours["rank"]):
+            raise ValueError(f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}")
+        check_group({**ours, **theirs, "rank": ours["rank"]})
+    _check_order(parts.groups, groups)
+    projected = {numbers[id(matrix.parameter)]: matrix for matrix in parts.matrices}
+    names = [name for group in parts.groups for name in group["param_names"]]
+    for number, state in state_dict["state"].items():
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
+        _check_inner(parts.inner, names[number], state)
+        if (matrix := projected.get(number)) is not None:
+            _check_matrix(matrix, state, flexible=isinstance(parts.groups[matrix.group]["rank"], Energy))
+            continue
+        if any(key in state for key in OF_MATRIX):
+            raise ValueError(
+                f"the state of {names[number]} is that of a projected matrix, here the parameter is not projected"
+            )
+        _check_moments(names[number], state, tuple(parameters[number].shape))
+
+
+def _check_order(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """The same names in another order; other names may be those of the same model inside a wrapper."""
+    mine = [name for group in ours for name in group["param_names"]]
+    saved = [name for group in theirs for name in group.get("param_names", ())]
+    if sorted(saved) != sorted(mine) or saved == mine:
+        return
+    place = next(place for place, pair in enumerate(zip(saved, mine, strict=True)) if pair[0] != pair[1])
+    raise ValueError(
+        f"the state has its parameters in another order: parameter {place} is {saved[place]} there and {mine[place]} "
+        "here"
+    )
+
+
+def _check_inner(inner: torch.optim.Optimizer, name: str, state: Mapping[str, Any]) -> None:
+    """A matrix may have no inner state at all: its first subspace was found, and the step was skipped."""
+    if not any(key.startswith(INNER) for key in state):
+        return
+    kind = type(inner)
+    needed = REQUIRED_STATE.get(kind.__name__, ()) if kind.__module__.startswith("torch.optim") else ()
+    if missing := [INNER + key for key in needed if INNER + key not in state]:
+        raise ValueError(f"the saved state of {name} has no {missing[0]!r}: the state is not whole")
+
+
+def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -> None:
+    """A flexible rank is one by energy. Adagrad has a state before the first subspace is found."""
+    missing = [key for key in OF_MATRIX if key not in state]
+    if len(missing) == len(OF_MATRIX):
+        if any(_is_moment(value) and tuple(value.shape) == tuple(matrix.parameter.shape) for value in state.values()):
+            raise ValueError(f"the state of {matrix.name} is not that of a projected matrix, here the parameter is one")
+        return
+    if missing:
+        raise ValueError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")
+    _check_subspace(matrix, state["basis"], state["energies"], flexible=flexible)
+    for key in ("count", "refreshed"):
+        if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
+            raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
+    rank = state["basis"].shape[1]
+    _check_moments(matrix.name, state, (rank, matrix.longer) if matrix.side == "left" else (matrix.longer, rank))
+
+
+def _check_subspace(matrix: Matrix, basis: Any, energies: Any, *, flexible: bool) -> None:
+    for key, value in (("basis", basis), ("energies", energies)):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"the saved {key} of {matrix.name} must be a tensor, got {type(value).__name__}")
+    of = f"the saved subspace of {matrix.name} has"
+    if basis.ndim != 2 or basis.shape[0] != matrix.shorter:
+        raise ValueError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
+    if not flexible and basis.shape[1] != matrix.rank:
+        raise ValueError(f"{of} rank {basis.shape[1]}, this optimizer has rank {matrix.rank}")
+    if tuple(energies.shape) != (basis.shape[1],):
+        raise ValueError(
+            f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
+            f"{counted(basis.shape[1], 'direction')}"
+        )
+
+
+def _is_moment(value: Any) -> bool:
+    return type(value) is Tensor and value.is_floating_point() and value.ndim > 1
+
+
+def _check_moments(name: str, state: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+    """Sides of 1 are Adafactor's; vectors may be what an 8-bit optimizer keeps beside its states."""
+    for key, value in state.items():
+        if not (key.startswith(INNER) and _is_moment(value)):
+            continue
+        if value.ndim != len(shape) or any(one not in (1, side) for one, side in zip(value.shape, shape, strict=True)):
+            raise ValueError(f"the saved {key} of {name} has shape {tuple(value.shape)}, expected {shape}")

@@ -8,6 +8,7 @@ unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,25 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from joma.host.words import counted
-from joma.optim import _per_layer, _saving, _update
-from joma.optim._checks import (
-    Decay,
-    NonFinite,
-    check_group,
-    check_options,
-    check_others,
-    not_finite,
-    nothing_projected,
-    steps_without_closure,
-)
-from joma.optim._guard import Guard
-from joma.optim._matrix import Matrix, together
-from joma.optim._moving import OnMove, move, narrow
-from joma.optim._places import first_word, local, matrix_of, on_all
-from joma.optim._refresh import seeing, subspaces
-from joma.optim._taking import OWN, Params, embedding_names, groups_of, is_projected, named_so, unnamed, warn_of_unnamed
-from joma.optim.projector import TOLERANCE, Kind
-from joma.optim.ranks import Energy, Rank
+from joma.optim import _arguments, _matrix, _saving
+from joma.optim._arguments import Decay, NonFinite, Params
+from joma.optim._inner import Guard, OnMove, check_no_closure, move_state, narrow_state
+from joma.optim._matrix import Matrix, local
+from joma.optim.projector import TOLERANCE, Energy, Kind, Rank
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Parts of names, between dots and underscores, of what is not projected."""
@@ -95,8 +82,8 @@ class GaLore(torch.optim.Optimizer):
         - inner_options: handed to the inner optimizer
         """
         self._made = False
-        check_options(projector, on_move, decay, nonfinite, clip, smallest)
-        check_others(inner, skip, tolerance, seed)
+        choices = {"projector": projector, "on_move": on_move, "decay": decay, "nonfinite": nonfinite}
+        _arguments.check_options(choices, clip, smallest, inner, skip, tolerance, seed)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
         self.per_layer, self.clip, self.tolerance, self.seed = per_layer, clip, tolerance, seed
         self.skip, self.smallest = tuple(skip), smallest
@@ -106,51 +93,53 @@ class GaLore(torch.optim.Optimizer):
         self.matrices: list[Matrix] = []
         self._unprojected: list[tuple[str, Tensor]] = []
         self._followers: list[tuple[dict[str, Any], dict[str, Any], bool]] = []
-        self._embeddings = embedding_names(params)
+        self._embeddings = _arguments.embedding_names(params)
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
-        groups = groups_of(params)
-        bare = unnamed(groups)
-        inside = [one for number, group in enumerate(groups) for one in self._take(group, number)]
+        groups = _arguments.read_groups(params)
+        unnamed = _arguments.default_names(groups)
+        inner_groups = [one for number, group in enumerate(groups) for one in self._make_matrices(group, number)]
         if not self.matrices:
-            raise ValueError(nothing_projected(groups))
+            raise ValueError(_arguments.nothing_projected(groups))
         if self.skip:
-            warn_of_unnamed(bare, self.matrices)
-        self.inner = inner(inside, **inner_options)
-        steps_without_closure(self.inner)
+            _arguments.warn_of_unnamed(unnamed, self.matrices)
+        self.inner = inner(inner_groups, **inner_options)
+        check_no_closure(self.inner)
         self._guard = Guard(self.inner)
         super().__init__(groups, {**self._own, **self.inner.defaults})
         self._link(self.inner.param_groups)
         self._made = True
 
-    def _take(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    def _make_matrices(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
         """Make the matrices of a group, and the inner optimizer's groups: of the compact parameters, of what passes."""
         explicit = "rank" in group
         for key, value in self._own.items():
             group.setdefault(key, value)
-        check_group(group)
-        options = {key: value for key, value in group.items() if key not in (*OWN, "params", "param_names")}
+        _arguments.check_group(group)
+        options = {
+            key: value for key, value in group.items() if key not in (*_arguments.OWN_OPTIONS, "params", "param_names")
+        }
         compact: list[Tensor] = []
         passing: list[Tensor] = []
         for name, each in zip(group["param_names"], group["params"], strict=True):
-            if not self._is_projected(name, each, group["rank"], explicit=explicit):
+            skipped = name in self.skip or _arguments.name_has(name, self.skip) or name in self._embeddings
+            if skipped or not _arguments.is_projected(
+                name, each, group["rank"], explicit=explicit, smallest=self.smallest
+            ):
                 passing.append(each)
                 self._unprojected.append((name, each))
                 continue
-            matrix = matrix_of(name, each, number, len(self.matrices), group["rank"])
-            self.matrices.append(matrix)
-            compact.append(matrix.compact)
+            kind = Matrix
+            if _matrix.is_sharded(each):  # only then: the import loads torch.distributed.tensor
+                from joma.optim._sharded import ShardedMatrix as kind
+            self.matrices.append(kind(name, each, number, len(self.matrices), group["rank"]))
+            compact.append(self.matrices[-1].compact)
         kinds = (("compact", compact), ("passing", passing))
         return [{**options, "params": each, "galore": (number, kind)} for kind, each in kinds if each]
 
-    def _is_projected(self, name: str, each: Tensor, rank: Rank, *, explicit: bool) -> bool:
-        if name in self.skip or named_so(name, self.skip) or name in self._embeddings:
-            return False
-        return is_projected(name, each, rank, explicit=explicit, smallest=self.smallest)
-
-    def _link(self, inside: list[dict[str, Any]]) -> None:
+    def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Remember which group of the inner optimizer follows which of ours; start the hooks of new matrices."""
         self._batches = None
-        for one in inside:
+        for one in inner_groups:
             number, kind = one.pop("galore")
             for key, value in one.items():
                 self.param_groups[number].setdefault(key, value)
@@ -158,32 +147,31 @@ class GaLore(torch.optim.Optimizer):
             self._followers.append((self.param_groups[number], one, kind == "compact"))
         if self.per_layer:
             for matrix in (each for each in self.matrices if each.hook is None):
-                _per_layer.attach(self, matrix)
-
-    def _relink(self) -> None:
-        """After the inner optimizer has loaded a state: its groups are new dictionaries, in the old order."""
-        self._batches = None
-        pairs = zip(self._followers, self.inner.param_groups, strict=True)
-        self._followers = [(ours, theirs, compact) for (ours, _, compact), theirs in pairs]
+                matrix.project_in_backward(weakref.WeakMethod(self._take_gradient))
+                # torch.amp.GradScaler looks here: it unscales compact gradients and sees an overflow in them.
+                self.param_groups[matrix.group]["params"].append(matrix.compact)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group later on, with parameters or named parameters; its matrices start with their own subspaces."""
+        """Add a group later on; its matrices start with their own subspaces.
+
+        - param_group: `params` (parameters, named parameters or a module) and options, as a group of the constructor
+        """
         if not self._made:
             super().add_param_group(param_group)
             return
-        (group,) = groups_of([param_group], len(self.param_groups))
+        (group,) = _arguments.read_groups([param_group], len(self.param_groups))
         known = {id(each) for one in self.param_groups for each in one["params"]}
         if any(id(each) in known for each in group["params"]):
             raise ValueError("params holds a parameter that another group has already")
         grown: tuple[list[Any], ...] = (self.inner.param_groups, self.param_groups, self.matrices, self._unprojected)
-        before, bare = [len(each) for each in grown], unnamed([group], len(self.param_groups))
+        before, unnamed = [len(each) for each in grown], _arguments.default_names([group], len(self.param_groups))
         try:
-            for one in self._take(group, len(self.param_groups)):
+            for one in self._make_matrices(group, len(self.param_groups)):
                 self.inner.add_param_group(one)
             if self.skip:
-                warn_of_unnamed(bare, self.matrices)
+                _arguments.warn_of_unnamed(unnamed, self.matrices)
             super().add_param_group(group)
-        except Exception:
+        except Exception:  # leave the optimizer as it was
             for each, length in zip(grown, before, strict=True):
                 del each[length:]
             raise
@@ -191,15 +179,19 @@ class GaLore(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient. A closure is evaluated once, before the update."""
+        """One update of every parameter that has a gradient; returns what the closure gives.
+
+        - closure: computes the loss and its gradients; it is evaluated once, before the update
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self.per_layer:
-            _per_layer.refuse_taken(self.matrices)
+            for matrix in self.matrices:
+                matrix.check_hook()
         self._look_back()
-        ready = [matrix for matrix in self.matrices if self._has_gradient(matrix)]
+        ready = [m for m in self.matrices if (m.compact if self.per_layer else m.parameter).grad is not None]
         try:
             with torch.autocast(self.matrices[0].parameter.device.type, enabled=False):
                 if (self.per_layer or self._project(ready)) and self._advance(ready):
@@ -210,104 +202,117 @@ class GaLore(torch.optim.Optimizer):
         finally:
             self._guard.release()
             for matrix in ready:
-                matrix.rest()
+                matrix.free()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, those already projected too."""
+        """Forget all gradients, those already projected too.
+
+        - set_to_none: free the gradients instead of filling them with zeros
+        """
         super().zero_grad(set_to_none)
         for matrix in self.matrices:
             matrix.compact.grad = None
 
-    def _has_gradient(self, matrix: Matrix) -> bool:
-        return (matrix.compact if self.per_layer else matrix.parameter).grad is not None
-
-    def _passing(self) -> list[tuple[str, Tensor]]:
-        """Names and gradients of parameters that are not projected and have a gradient; of sparse ones the values."""
-        with_gradient = [(name, each) for name, each in self._unprojected if each.grad is not None]
-        return [(name, _update.entries(each)) for name, each in with_gradient]
+    def _passing_gradients(self) -> list[tuple[str, Tensor]]:
+        """Names and gradients of parameters that are not projected; of sparse gradients the values, each place once."""
+        found = []
+        for name, each in self._unprojected:
+            if each.grad is not None and each.grad.layout == torch.sparse_coo:
+                each.grad = each.grad.coalesce()
+                found.append((name, each.grad.values()))
+            elif each.grad is not None:
+                found.append((name, each.grad))
+        return found
 
     def _project(self, ready: list[Matrix]) -> bool:
         """Project the gradients; False if one of those that a subspace is to be found from is not finite."""
-        _update.refuse_sparse(ready)
-        due = [matrix for matrix in ready if matrix.due(self._option(matrix, "refresh"))]
+        for matrix in ready:
+            matrix.check_dense()
+        due = [matrix for matrix in ready if matrix.is_due(self._option(matrix, "refresh"))]
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._is_fine(*self._flags(full)):
+        if not self._all_finite(*self._finite_flags(full)):
             return False
-        for batch in together(due, _update.TOGETHER):
-            self._find(batch, _update.whole_gradients(batch))
+        for batch in _matrix.in_batches(due):
+            self._refresh(batch, _matrix.full_gradients(batch))
         for batch in self._batched(ready):
-            _update.project(batch, _update.gradients(batch))
+            _matrix.add_compact_gradients(batch, [m.parameter.grad for m in batch if m.parameter.grad is not None])
         return True
 
     def _take_gradient(self, matrix: Matrix) -> None:
-        """Of one matrix during backward; a subspace is never found from a gradient that is not finite."""
-        _update.refuse_sparse([matrix])
-        whole = _update.whole_gradients([matrix])
-        if matrix.due(self._option(matrix, "refresh")) and bool(whole.isfinite().all()):
-            self._find([matrix], whole)
+        """Of one matrix during backward, with per_layer.
+
+        Projecting is linear: the compact gradients of microbatches add up to the projected sum, and nothing is updated
+        before step(). A subspace that is due is found from the first microbatch, never from a gradient that is not
+        finite.
+        """
+        matrix.check_dense()
+        gradient = _matrix.full_gradients([matrix])
+        if matrix.is_due(self._option(matrix, "refresh")) and bool(gradient.isfinite().all()):
+            self._refresh([matrix], gradient)
         if matrix.basis is None:
             matrix.compact.grad = torch.full_like(matrix.compact, torch.nan)  # for step() to find
         else:
-            _update.project([matrix], whole.unbind())
+            _matrix.add_compact_gradients([matrix], gradient.unbind())
 
-    def _find(self, batch: list[Matrix], whole: Tensor) -> None:
+    def _refresh(self, batch: list[Matrix], gradients: Tensor) -> None:
         """Find the subspaces of alike matrices together, and move the inner state into them."""
-        seen, gradients = seeing(batch, whole)
-        found = subspaces(seen, gradients, self.projector, seed=self.seed, tolerance=self.tolerance)
-        for matrix, one in zip(seen, found, strict=True):
-            blind, before, matrix.basis = matrix.blind, matrix.basis, self._agreed(matrix, one.basis)
-            matrix.energies, matrix.refreshed = self._agreed(matrix, one.energies), matrix.count
+        for matrix, found in _matrix.find_subspaces(
+            batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance
+        ):
+            first = matrix.energies is None or not bool(matrix.energies.any())  # no gradient so far, or zeros
+            before, matrix.basis = matrix.basis, self._agreed(matrix, found.basis)
+            matrix.energies, matrix.refreshed = self._agreed(matrix, found.energies), matrix.count
             if before is not None:
-                move(self.inner, matrix, before, self.on_move)
-            if blind:
-                self._settle_rank(matrix)
-        for matrix in batch:
-            self._show(matrix)
+                move_state(self.inner, matrix, before, self.on_move)
+            rank = self._option(matrix, "rank")
+            if first and isinstance(rank, Energy):  # the first subspace settles the rank
+                largest, matrix.rank = matrix.rank, rank.choose(matrix.energies)
+                matrix.basis = matrix.basis[:, : matrix.rank].clone()
+                matrix.energies = matrix.energies[: matrix.rank].clone()
+                narrow_state(self.inner, matrix, largest)
+                self._batches = None
+                matrix.free()
+        self._fill_state(batch)
 
-    def _show(self, matrix: Matrix) -> None:
-        """Let those who look at `state` see whether there is one."""
-        if matrix.basis is None:
-            self.state.pop(matrix.parameter, None)
-        else:
-            self.state[matrix.parameter] = {"basis": matrix.basis}
-
-    def _settle_rank(self, matrix: Matrix) -> None:
-        """With the first subspace: the rank by energy, if that was asked for."""
-        rank = self._option(matrix, "rank")
-        if not isinstance(rank, Energy) or matrix.basis is None or matrix.energies is None:
-            return
-        before, matrix.rank = matrix.rank, rank.choose(matrix.energies)
-        matrix.basis, matrix.energies = matrix.basis[:, : matrix.rank].clone(), matrix.energies[: matrix.rank].clone()
-        narrow(self.inner.state, matrix, before)
-        self._batches = None
-        matrix.rest()
+    def _fill_state(self, matrices: list[Matrix]) -> None:
+        """state[p] says to those who look there whether a parameter has a state."""
+        for matrix in matrices:
+            if matrix.basis is None:
+                self.state.pop(matrix.parameter, None)
+            else:
+                self.state[matrix.parameter] = {"basis": matrix.basis}
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
-        return matrix.agree(found) if self.group is None else first_word(found, self.group)
+        return matrix.agree(found) if self.group is None else _matrix.broadcast_from_first(found, self.group)
 
-    def _flags(self, gradients: list[tuple[str, Tensor]]) -> tuple[list[str], Tensor]:
+    def _finite_flags(self, gradients: list[tuple[str, Tensor]]) -> tuple[list[str], Tensor]:
         """Names, and for each whether it is finite."""
         if not gradients:
             return [], torch.ones(0, dtype=torch.bool)
-        tensors = [gradient for _, gradient in gradients]
-        return [name for name, _ in gradients], on_all(_update.are_finite(tensors), tensors)
+        return [name for name, _ in gradients], _matrix.are_finite([gradient for _, gradient in gradients])
 
-    def _is_fine(self, names: list[str], fine: Tensor) -> bool:
+    def _all_finite(self, names: list[str], finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
-        if bool(fine.all()):
+        if bool(finite.all()):
             return True
-        if self.nonfinite == "raise":
-            raise ValueError(not_finite(names[fine.tolist().index(False)]))
+        self._refuse(names[finite.tolist().index(False)])
         return False
+
+    def _refuse(self, name: str) -> None:
+        """Raise because of a gradient that is not finite, unless such steps are skipped."""
+        if self.nonfinite == "raise":
+            raise ValueError(
+                f"the gradient of {name} is not finite: nothing was updated; nonfinite='skip' skips and counts such "
+                "steps"
+            )
 
     def _look_back(self) -> None:
         """At the step before, if it was left to the device whether it happens."""
-        name = self._guard.look()
-        if name is not None and self.nonfinite == "raise":
-            raise ValueError(not_finite(name))
-        self._skipped += name is not None
+        if (name := self._guard.look_back()) is not None:
+            self._refuse(name)
+            self._skipped += 1
 
     @property
     def skipped(self) -> int:
@@ -320,58 +325,68 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance(self, ready: list[Matrix]) -> bool:
         """One step of the inner optimizer, and its way back into the matrices; False if it is to be skipped."""
-        seen = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None] + self._passing()
-        names, fine = self._flags(seen)
-        self._lead()
+        compact = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None]
+        names, finite = self._finite_flags(compact + self._passing_gradients())
+        self._hand_over_options()
         batches = self._batched(ready)
-        unfolded = [_update.unfold(batch) for batch in batches]
+        allocated = [_matrix.allocate(batch) for batch in batches]
         acts: Tensor | float = 1.0
         if names and self._guard.serves(ready):
-            acts = self._guard.hold(names, fine, ready)
-        elif not self._is_fine(names, fine):
+            acts = self._guard.hold(names, finite, ready)
+        elif not self._all_finite(names, finite):
             return False
         if self.clip is not None:
             self._clip(ready, self.clip)
         for batch in batches:
             self._decay(batch, acts)
         self.inner.step()
-        for batch, moved in zip(batches, unfolded, strict=True):
-            _update.fold(batch, moved, self._option(batch[0], "scale"))
+        for batch, moved in zip(batches, allocated, strict=True):
+            _matrix.apply_updates(batch, moved, self._option(batch[0], "scale"))
         return True
 
     def _batched(self, ready: list[Matrix]) -> list[list[Matrix]]:
         """Alike matrices together; of all matrices, which is the usual case, this is worked out once."""
         if len(ready) < len(self.matrices):
-            return together(ready, _update.TOGETHER)
+            return _matrix.in_batches(ready)
         if self._batches is None:
-            self._batches = together(ready, _update.TOGETHER)
+            self._batches = _matrix.in_batches(ready)
         return self._batches
 
-    def _lead(self) -> None:
+    def _hand_over_options(self) -> None:
         """Hand options that a scheduler may have changed to the inner optimizer; decay of matrices stays here."""
         for ours, theirs, compact in self._followers:
             for key in theirs:
-                if key not in ("params", "param_names"):
-                    _update.set_option(theirs, key, ours[key])
+                if key in ("params", "param_names"):
+                    continue
+                if isinstance(theirs[key], Tensor) and theirs[key] is not ours[key]:
+                    theirs[key].fill_(ours[key])  # a rate that torchao keeps in a tensor stays in that tensor
+                else:
+                    theirs[key] = ours[key]
             if compact and "weight_decay" in theirs:
                 theirs["weight_decay"] = 0.0
 
     def _decay(self, batch: list[Matrix], acts: Tensor | float) -> None:
+        """Decoupled: W -= lr * strength * W. Coupled: strength * W is added to the gradient, inside the subspace."""
         group = self.param_groups[batch[0].group]
         strength = group.get("weight_decay", 0)
         if not strength:
             return
         if self.decay == "decoupled":
-            _update.shrink([matrix.parameter.data for matrix in batch], group["lr"] * strength * acts)
-        else:
-            _update.add_decay(batch, -strength if group.get("maximize") else strength)
+            weights = [local(matrix.parameter.data) for matrix in batch]
+            torch._foreach_mul_(weights, 1 - group["lr"] * strength * acts)
+            return
+        factor = -strength if group.get("maximize") else strength
+        projected = _matrix.project_all(batch, [matrix.parameter.detach() for matrix in batch])
+        for matrix, part in zip(batch, projected, strict=True):
+            if matrix.compact.grad is not None:
+                matrix.compact.grad.add_(part * factor)
 
     def _clip(self, ready: list[Matrix], most: float) -> None:
         found = [matrix.compact.grad for matrix in ready if matrix.compact.grad is not None]
-        found += [gradient for _, gradient in self._passing()]
-        if found:
+        found += [gradient for _, gradient in self._passing_gradients()]
+        if found:  # 1e-6 as in torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(
-                [local(one) for one in found], (most / (_update.whole_norm(found) + 1e-6)).clamp(max=1.0)
+                [local(one) for one in found], (most / (_matrix.total_norm(found) + 1e-6)).clamp(max=1.0)
             )
 
     def captured(self) -> dict[str, float]:
@@ -381,12 +396,34 @@ class GaLore(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers: torch.load(weights_only=True) reads them back."""
         self._look_back()
-        return _saving.saved(self)
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        result = _saving.pack_state(_saving.Parts(self.param_groups, self.matrices, self.inner), self._skipped)
+        for after in self._optimizer_state_dict_post_hooks.values():
+            result = after(self, result) or result
+        return result
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state, bit for bit; tensors come to the device of their parameter."""
-        self._guard.look()
-        _saving.load(self, state_dict)
+        """Go on from a saved state, bit for bit; tensors come to the device of their parameter.
+
+        - state_dict: what state_dict() gave; one that does not fit is refused and nothing is changed
+        """
+        self._guard.look_back()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        parts = _saving.Parts(self.param_groups, self.matrices, self.inner)
+        state_dict = _saving.read_state(parts, state_dict)
+        _saving.restore_matrices(parts, state_dict)
+        self._fill_state(self.matrices)
+        self._skipped = int(state_dict["param_groups"][0]["galore_skipped"])
+        self._hand_over_options()
+        _saving.restore_inner(parts, state_dict)
+        # Loading gave the inner optimizer new group dictionaries, in the old order.
+        self._batches = None
+        pairs = zip(self._followers, self.inner.param_groups, strict=True)
+        self._followers = [(ours, theirs, compact) for (ours, _, compact), theirs in pairs]
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")

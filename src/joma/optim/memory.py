@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from joma.host.words import counted
+from joma.optim._inner import state_entries
 from joma.optim._matrix import Matrix
-from joma.optim._state_sizes import state_entries
 from joma.optim.galore import GaLore
 
 PARTS = ("weights", "gradients", "states", "projections")
@@ -89,7 +89,12 @@ class Memory:
         head = ["group", "tensors", "by", *PARTS, "total"]
         lines = [head, *(line for row in (*self.rows, self.total) for line in _lines(row))]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
-        return "\n".join(_joined(line, widths) for line in lines)
+        left = (0, 2)  # words; numbers stand on the right
+        padded = [
+            [text.ljust(width) if place in left else text.rjust(width) for place, (text, width) in enumerate(cells)]
+            for cells in (zip(line, widths, strict=True) for line in lines)
+        ]
+        return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
@@ -106,101 +111,78 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     total                     1  measured  256 KiB        0 B     0 B          0 B  256 KiB
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
     """
-    rows = list(_galore_rows(optimizer) if isinstance(optimizer, GaLore) else _plain_rows(optimizer))
+    galore = optimizer if isinstance(optimizer, GaLore) else None
+    inner = optimizer if galore is None else galore.inner
+    matrices = {id(matrix.parameter): matrix for matrix in (galore.matrices if galore else ())}
+    compact = {id(matrix.compact) for matrix in matrices.values()}
+    rows = []
+    for number, group in enumerate(optimizer.param_groups):
+        given = [each for each in group["params"] if id(each) not in compact]
+        projected = [matrices[id(each)] for each in given if id(each) in matrices]
+        passing = [each for each in given if id(each) not in matrices]
+        if galore is not None and projected:
+            rows.append(_projected_row(f"group {number}, projected", projected, galore, group))
+        if galore is None or passing:
+            name = f"group {number}" if galore is None else f"group {number}, passing"
+            rows.append(_row(name, passing, passing, inner, group))
     known = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    others = [each for each in model.parameters() if id(each) not in known]
-    if others:
-        rows.append(_row("not in the optimizer", others, (), Bytes(_full(others), 0, 0, 0)))
+    if others := [each for each in model.parameters() if id(each) not in known]:
+        measured = Bytes(_held(others), _held(each.grad for each in others if each.grad is not None))
+        entries = sum(each.numel() for each in others)
+        rows.append(Row("not in the optimizer", len(others), entries, measured, Bytes(_full(others))))
     return Memory(tuple(rows))
 
 
-def _plain_rows(optimizer: torch.optim.Optimizer) -> Iterator[Row]:
-    for number, group in enumerate(optimizer.param_groups):
-        yield _passing_row(f"group {number}", group["params"], optimizer, group)
-
-
-def _galore_rows(optimizer: GaLore) -> Iterator[Row]:
-    projected = {id(matrix.parameter): matrix for matrix in optimizer.matrices}
-    compact = {id(matrix.compact) for matrix in optimizer.matrices}
-    for number, group in enumerate(optimizer.param_groups):
-        matrices = [projected[id(each)] for each in group["params"] if id(each) in projected]
-        passing = [each for each in group["params"] if id(each) not in projected and id(each) not in compact]
-        if matrices:
-            yield _projected_row(f"group {number}, projected", matrices, optimizer, group)
-        if passing:
-            yield _passing_row(f"group {number}, passing", passing, optimizer.inner, group)
-
-
-def _passing_row(name: str, parameters: list[Tensor], optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Row:
-    entries = [state_entries(optimizer, group, tuple(each.shape)) for each in parameters]
-    formula = None
-    if all(each is not None for each in entries):
-        states = sum((e or 0) * p.element_size() for e, p in zip(entries, parameters, strict=True))
-        formula = Bytes(_full(parameters), _full(parameters), states, 0)
-    return _row(name, parameters, (optimizer.state.get(each, {}) for each in parameters), formula)
-
-
-def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: dict[str, Any]) -> Row:
-    parameters = [matrix.parameter for matrix in matrices]
-    states = (optimizer.inner.state.get(matrix.compact, {}) for matrix in matrices)
-    row = _row(name, parameters, states, _projected_formula(matrices, optimizer, group))
-    bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
-    compact = [matrix.compact.grad for matrix in matrices if matrix.compact.grad is not None]
-    more = Bytes(0, _held(compact), 0, _held(bases))
-    return Row(row.name, row.tensors, row.entries, row.measured + more, row.formula)
-
-
-def _projected_formula(matrices: list[Matrix], optimizer: GaLore, group: dict[str, Any]) -> Bytes | None:
-    """m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
-    parameters = [matrix.parameter for matrix in matrices]
-    sizes = [matrix.zero.element_size() for matrix in matrices]
-    entries = [state_entries(optimizer.inner, group, matrix.shape) for matrix in matrices]
-    if any(each is None for each in entries):
-        return None
-    compact = sum(matrix.rank * matrix.longer * size for matrix, size in zip(matrices, sizes, strict=True))
-    states = sum((e or 0) * size for e, size in zip(entries, sizes, strict=True))
-    projections = sum(matrix.shorter * matrix.rank * size for matrix, size in zip(matrices, sizes, strict=True))
-    gradients = compact if optimizer.per_layer else _full(parameters)
-    return Bytes(_full(parameters), gradients, states, projections)
-
-
-def _row(name: str, parameters: list[Any], states: Iterable[dict[str, Any]], formula: Bytes | None) -> Row:
+def _row(name: str, parameters: list[Any], trained: list[Any], inner: torch.optim.Optimizer, group: Any) -> Row:
+    """Of parameters that the inner optimizer trains as the tensors `trained`."""
+    entries = [state_entries(inner, group, tuple(each.shape)) for each in trained]
+    states = sum((e or 0) * each.element_size() for e, each in zip(entries, trained, strict=True))
+    formula = None if None in entries else Bytes(_full(parameters), _full(parameters), states)
     gradients = [each.grad for each in parameters if each.grad is not None]
-    tensors = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-    measured = Bytes(_held(parameters), _held(gradients), _held(tensors), 0)
+    tensors = [value for each in trained for value in inner.state.get(each, {}).values() if isinstance(value, Tensor)]
+    measured = Bytes(_held(parameters), _held(gradients), _held(tensors))
     return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
+
+
+def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
+    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
+    compact = [matrix.compact for matrix in matrices]
+    row = _row(name, [matrix.parameter for matrix in matrices], compact, optimizer.inner, group)
+    bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
+    gradients = [each.grad for each in compact if each.grad is not None]
+    measured = row.measured + Bytes(0, _held(gradients), 0, _held(bases))
+    if row.formula is None:
+        return replace(row, measured=measured)
+    projections = sum(matrix.shorter * matrix.rank * matrix.zero.element_size() for matrix in matrices)
+    formula = replace(row.formula, projections=projections)
+    return replace(
+        row, measured=measured, formula=replace(formula, gradients=_full(compact)) if optimizer.per_layer else formula
+    )
 
 
 def _full(parameters: Iterable[Tensor]) -> int:
     return sum(each.numel() * each.element_size() for each in parameters)
 
 
-def _held(tensors: Iterable[Tensor]) -> int:
+def _held(tensors: Iterable[Any]) -> int:
     """Bytes that tensors hold on this machine; views of one number hold one number."""
-    return sum(_bytes(each) for each in tensors)
-
-
-def _bytes(tensor: Tensor) -> int:
-    if hasattr(tensor, "to_local"):
-        return _bytes(tensor.to_local())
-    if type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
-        return sum(_bytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+    total = 0
+    for each in tensors:
+        here = each.to_local() if hasattr(each, "to_local") else each
+        if type(here) not in (Tensor, nn.Parameter) and hasattr(here, "__tensor_flatten__"):  # quantised: its parts
+            total += _held(getattr(here, name) for name in here.__tensor_flatten__()[0])
+        else:
+            total += min(here.numel() * here.element_size(), here.untyped_storage().nbytes())
+    return total
 
 
 def _lines(row: Row) -> Iterator[list[str]]:
-    yield [row.name, str(row.tensors), "measured", *_cells(row.measured)]
-    yield ["", "", "formula", *(_cells(row.formula) if row.formula else ["not known", *[""] * 4])]
-
-
-def _cells(values: Bytes) -> list[str]:
-    return [_readable(getattr(values, part)) for part in (*PARTS, "total")]
-
-
-def _joined(line: list[str], widths: list[int]) -> str:
-    cells = zip(line, widths, strict=True)
-    placed = [text.ljust(width) if place in (0, 2) else text.rjust(width) for place, (text, width) in enumerate(cells)]
-    return "  ".join(placed).rstrip()
+    for first, by, found in (
+        ([row.name, str(row.tensors)], "measured", row.measured),
+        (["", ""], "formula", row.formula),
+    ):
+        cells = [_readable(getattr(found, part)) for part in (*PARTS, "total")] if found else ["not known", *[""] * 4]
+        yield [*first, by, *cells]
 
 
 def _readable(count: int) -> str:

@@ -11,14 +11,14 @@ float64, and after that through the eigenvectors of the Gram matrix.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.optim._orthonormal import accurate, orthonormal
-from joma.optim._subspace import gram_product, search
+from joma.optim._subspace_iteration import gram_product, orthonormalize, search, to_float64
 
 Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
@@ -28,6 +28,59 @@ SMALLEST = 1e-12
 """Gradients with a largest entry below this, or above its inverse, are scaled first."""
 TOLERANCE = 5e-3
 """Share of the captured energy that the last round of products may have gained."""
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The smallest rank whose subspace holds a share of the gradient's squared norm.
+
+    Each matrix gets its rank when its first gradient comes, and keeps it: the memory is then known, and the state of
+    the inner optimizer keeps its shape.
+
+    - share: of the squared norm, above 0 and at most 1
+    - most: the largest rank
+    - least: the smallest rank
+
+    >>> Energy(0.9, most=3).choose(torch.tensor([0.6, 0.35, 0.05]))
+    2
+    """
+
+    share: float
+    most: int
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"least and most must be ranks with 1 <= least <= most, got {self.least} and {self.most}")
+
+    def choose(self, energies: Tensor) -> int:
+        """The rank.
+
+        - energies: shares of the energy along the leading directions, largest first
+        """
+        short = int((energies.double().cumsum(0) < self.share - 1e-6).sum())
+        return min(max(self.least, min(short + 1, self.most)), len(energies))
+
+
+Rank = int | Energy
+
+
+def check_rank(rank: object, *, within: int | None = None, name: str = "") -> None:
+    """Refuse what is no rank, and a rank above `within`, the shorter side of the matrix `name`."""
+    if isinstance(rank, Energy):
+        if within is not None and rank.least > within:
+            raise ValueError(f"least must be at most the shorter side of {name}, which is {within}, got {rank}")
+    elif isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f"rank must be a whole number of at least 1, or an Energy, got {rank!r}")
+    elif within is not None and rank > within:
+        raise ValueError(f"rank must be at most the shorter side of {name}, which is {within}, got {rank}")
+
+
+def largest_rank(rank: Rank) -> int:
+    """The rank, or the most it can become."""
+    return rank.most if isinstance(rank, Energy) else rank
 
 
 class Projector(NamedTuple):
@@ -44,7 +97,7 @@ class Projector(NamedTuple):
     energies: Tensor
     """(..., rank) share of the gradient's squared norm along each direction."""
     exact: bool
-    """True if an SVD of the whole gradient was needed or asked for."""
+    """True if a full SVD of the gradient was needed or asked for."""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -92,9 +145,14 @@ def find_projector(
     gradient = _in_range(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
     wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
     if kind == "random":
-        return _random(wide, rank, seed)
+        basis = orthonormalize(_draw(wide.shape[-2], rank, wide, seed)).expand(*wide.shape[:-1], rank).contiguous()
+        energies = torch.linalg.vector_norm(basis.mT @ wide, dim=-1).square()
+        return Projector(basis, _shares(wide, energies), exact=False)
     found = None if kind == "exact" or rank + SPARE >= shorter else _randomized(wide, rank, start, seed, tolerance)
-    return found or _exact(gradient, wide, rank)
+    if found is not None:
+        return found
+    vectors, values = _singular(gradient)
+    return Projector(vectors[..., :rank].contiguous(), _shares(wide, values[..., :rank].square()), exact=True)
 
 
 def _in_range(gradient: Tensor) -> Tensor:
@@ -113,20 +171,9 @@ def _draw(rows: int, columns: int, like: Tensor, seed: int) -> Tensor:
 
 
 def _shares(wide: Tensor, energies: Tensor) -> Tensor:
-    """Energies as shares of the whole; of a gradient that is zero, zeros."""
-    whole: Tensor = torch.linalg.vector_norm(wide, dim=-1).square().sum(-1)  # in two steps: more accurate on a CPU
-    return (energies / whole.clamp_min(torch.finfo(whole.dtype).tiny)[..., None]).clamp(0, 1)
-
-
-def _random(wide: Tensor, rank: int, seed: int) -> Projector:
-    basis = orthonormal(_draw(wide.shape[-2], rank, wide, seed)).expand(*wide.shape[:-1], rank).contiguous()
-    energies = torch.linalg.vector_norm(basis.mT @ wide, dim=-1).square()
-    return Projector(basis, _shares(wide, energies), exact=False)
-
-
-def _exact(gradient: Tensor, wide: Tensor, rank: int) -> Projector:
-    vectors, values = _singular(gradient)
-    return Projector(vectors[..., :rank].contiguous(), _shares(wide, values[..., :rank].square()), exact=True)
+    """Energies as shares of the squared norm; of a gradient that is zero, zeros."""
+    squared: Tensor = torch.linalg.vector_norm(wide, dim=-1).square().sum(-1)  # in two steps: more accurate on a CPU
+    return (energies / squared.clamp_min(torch.finfo(squared.dtype).tiny)[..., None]).clamp(0, 1)
 
 
 def _singular(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +185,7 @@ def _singular(gradient: Tensor) -> tuple[Tensor, Tensor]:
         except RuntimeError:  # LinAlgError is one
             continue
         vectors = right.mT if side == "right" else left
-        if bool(vectors.isfinite().all()):
+        if bool(vectors.isfinite().all()):  # some drivers return NaN where they should fail
             return vectors.to(gradient.dtype), values.to(gradient.dtype)
     wide = gradient.double().mT if side == "right" else gradient.double()
     energies, vectors = torch.linalg.eigh(wide @ wide.mT)
@@ -146,35 +193,27 @@ def _singular(gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolerance: float) -> Projector | None:
-    basis = orthonormal(_begin(wide, rank, start, seed), rounds=1)
+    """By subspace iteration; None where it does not settle. The block begins with the start, if there is one."""
+    rows, size = wide.shape[-2], rank + SPARE
+    block = _draw(rows, size, wide, seed).expand(*wide.shape[:-2], rows, size)
+    if start is not None:
+        known = min(start.shape[-1], rank)
+        first = start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known)
+        block = torch.cat([first, block[..., known:]], dim=-1)
+    basis = orthonormalize(block, rounds=1)
     stack = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
-    settled = search(
-        gram_product(stack, basis.shape[-1]), basis.reshape(len(stack), *basis.shape[-2:]), rank, tolerance
-    )
+    settled = search(gram_product(stack, size), basis.reshape(len(stack), rows, size), rank, tolerance)
     if settled is None:
         return None
-    found = settled.reshape(*wide.shape[:-2], *settled.shape[-2:])
-    inner = accurate(found.mT @ wide)
-    energies, turn = torch.linalg.eigh((inner @ inner.mT).to(wide.dtype))
-    directions = (accurate(found) @ accurate(turn.flip(-1)[..., :rank])).to(wide.dtype)
+    found = settled.reshape(*wide.shape[:-2], rows, size)
+    # Rayleigh-Ritz: rotate the block to singular vectors. In float64, because squaring loses half of the digits.
+    inner = to_float64(found.mT @ wide)
+    energies, rotation = torch.linalg.eigh((inner @ inner.mT).to(wide.dtype))
+    directions = (to_float64(found) @ to_float64(rotation.flip(-1)[..., :rank])).to(wide.dtype)
     if start is not None:
-        directions = _same_signs(directions, start)
+        # A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited.
+        known = min(start.shape[-1], rank)
+        overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
+        signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
+        directions = torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1)
     return Projector(directions.contiguous(), _shares(wide, energies.flip(-1)[..., :rank]), exact=False)
-
-
-def _same_signs(directions: Tensor, start: Tensor) -> Tensor:
-    """A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited."""
-    known = min(start.shape[-1], directions.shape[-1])
-    overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
-    signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
-    return torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1)
-
-
-def _begin(wide: Tensor, rank: int, start: Tensor | None, seed: int) -> Tensor:
-    """Random directions; the first of them are those of the start, where there is one."""
-    rows, block = wide.shape[-2], rank + SPARE
-    drawn = _draw(rows, block, wide, seed).expand(*wide.shape[:-2], rows, block)
-    if start is None:
-        return drawn
-    known = min(start.shape[-1], rank)
-    return torch.cat([start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known), drawn[..., known:]], dim=-1)

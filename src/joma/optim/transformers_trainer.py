@@ -1,7 +1,7 @@
 """GaLore inside transformers' Trainer.
 
-The Trainer hands groups of parameters without names to an optimizer class. Then embeddings and the head could not be
-told from other matrices. So GaLore is made from the model, in one of two ways:
+The Trainer hands groups of parameters without names to an optimizer class. Then nothing would tell embeddings and the
+head from other matrices. So GaLore is made from the model, in one of two ways:
 
     Trainer(model, arguments, ..., optimizers=(galore_for(model, arguments, rank=128), None))
     Trainer(model, arguments, ..., optimizer_cls_and_kwargs=(FromModel, {"rank": 128, "lr": 0.01}))
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from joma.optim._taking import embedding_names
+from joma.optim._arguments import embedding_names
 from joma.optim.galore import SKIP, GaLore
 
 Inner = Callable[..., torch.optim.Optimizer]
@@ -28,28 +28,30 @@ Inner = Callable[..., torch.optim.Optimizer]
 def galore_for(model: nn.Module, arguments: Any, inner: Inner = torch.optim.AdamW, **options: Any) -> GaLore:
     """GaLore for a model, with what transformers.TrainingArguments say: rate, weight decay, betas and epsilon.
 
+    - model: what is trained
     - arguments: its learning_rate, weight_decay, adam_beta1, adam_beta2 and adam_epsilon are used where the inner
       optimizer has such options
+    - inner: makes the inner optimizer
     - options: of GaLore and of the inner optimizer; they go before those of the arguments
 
     >>> from types import SimpleNamespace
-    >>> said = SimpleNamespace(learning_rate=0.01, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)
+    >>> args = SimpleNamespace(learning_rate=0.01, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)
     >>> model = nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 64), nn.LayerNorm(64))
-    >>> [group["weight_decay"] for group in galore_for(model, said, rank=4).param_groups]
+    >>> [group["weight_decay"] for group in galore_for(model, args, rank=4).param_groups]
     [0.1, 0.0]
     """
     if getattr(arguments, "fsdp", None):
         raise ValueError(
             "with FSDP the optimizer is made after wrapping: give optimizer_cls_and_kwargs=(FromModel, {...})"
         )
-    said = {
+    asked = {
         "lr": arguments.learning_rate,
         "weight_decay": arguments.weight_decay,
         "betas": (arguments.adam_beta1, arguments.adam_beta2),
         "eps": arguments.adam_epsilon,
     }
     known = inspect.signature(inner).parameters
-    return FromModel()(model, inner=inner, **{**{key: said[key] for key in said if key in known}, **options})
+    return FromModel()(model, inner=inner, **{**{key: asked[key] for key in asked if key in known}, **options})
 
 
 class FromModel:

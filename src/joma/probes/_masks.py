@@ -54,9 +54,11 @@ def structure(
     note = Seen(kv_length, {}, real)
     if aligned:
         documents = _documents(mask) if padding is None and q_length == last == kv_length else None
-        for options in _guesses(local_size):
-            keys = last if options["causal"] else kv_length
-            if (options["causal"] or keys == last) and _explains(options, mask, padding, keys, documents):
+        windows = [] if local_size is None else [(True, local_size), (False, local_size + 1)]
+        for causal, window in [*windows, (True, None), (False, None)]:
+            options: dict[str, Any] = {"causal": causal, "window": window}
+            keys = last if causal else kv_length
+            if (causal or keys == last) and _explains(options, mask, padding, keys, documents):
                 cut = None if padding is None else padding[:, :keys]
                 starts = None if documents is None else cu_seqlens(documents)
                 note = Seen(keys, {**options, "key_padding": cut, "cu_seqlens": starts}, real)
@@ -74,11 +76,9 @@ def seen_by(
         causal = causal and queries > 1  # one query, decoding, sees all keys
         seen = Seen(min(queries, keys) if causal else keys, {"causal": causal})
     else:
-        note: Seen | None = getattr(mask, _NOTE, None)
-        if note is None or "causal" not in note.options:
-            seen = from_mask(mask, keys, None if note is None else note.real)
-        else:
-            seen = note
+        seen = getattr(mask, _NOTE, Seen(keys))
+        if "causal" not in seen.options:  # a mask of unknown make: bool, True where a key is seen, or added to logits
+            seen = Seen(keys, {"causal": False, "bias": as_bias(mask[..., :keys])}, seen.real)
     if position_bias is not None:
         both = position_bias[..., : seen.keys]
         if seen.options.get("bias") is not None:
@@ -89,21 +89,11 @@ def seen_by(
     return seen
 
 
-def from_mask(mask: Tensor, keys: int, real: Tensor | None = None) -> Seen:
-    """A mask of unknown make: bool, True where a key is seen, or added to the logits."""
-    return Seen(keys, {"causal": False, "bias": as_bias(mask[..., :keys])}, real)
-
-
 def as_bias(mask: Tensor) -> Tensor:
     """0 and -inf for a bool mask; for an additive one, -inf in place of the lowest numbers of its dtype."""
     if mask.dtype == torch.bool:
         return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
     return mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
-
-
-def _guesses(local_size: int | None) -> list[dict[str, Any]]:
-    windows = [(True, local_size), (False, local_size + 1)] if local_size is not None else []
-    return [{"causal": c, "window": w} for c, w in [*windows, (True, None), (False, None)]]
 
 
 def _documents(mask: Tensor) -> Tensor | None:

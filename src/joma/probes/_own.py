@@ -60,7 +60,7 @@ _REFUSED = {
 @contextmanager
 def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
     """Record into `probe` what the attention modules of `model` compute inside the block."""
-    real: list[Tensor | None] = [None]
+    real: list[Tensor | None] = [None]  # (batch, tokens) of the forward pass under way, False where padded
     names = signature(model.forward)
 
     def before(module: nn.Module, inputs: Any, options: Any) -> None:
@@ -69,7 +69,13 @@ def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
         for name, why in _REFUSED.items():
             if call.get(name) is not None:
                 raise ProbeError(f"{probe.model_name} was given {name}, and {why}: it cannot be measured")
-        real[0] = _real_tokens(call)
+        mask, padded, ids = (call.get(name) for name in ("attention_mask", "input_mask", "input_ids"))
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            real[0] = mask.bool()
+        elif isinstance(padded, Tensor):
+            real[0] = ~padded.bool()
+        else:
+            real[0] = torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None
 
     with following(probe) as caller:
         hook = model.register_forward_pre_hook(before, with_kwargs=True)  # after `following` has taken the model in
@@ -78,16 +84,6 @@ def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
                 yield
         finally:
             hook.remove()
-
-
-def _real_tokens(call: dict[str, Any]) -> Tensor | None:
-    """(batch, tokens) of a forward pass, False where padded."""
-    mask, padded, ids = (call.get(name) for name in ("attention_mask", "input_mask", "input_ids"))
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        return mask.bool()
-    if isinstance(padded, Tensor):
-        return ~padded.bool()
-    return torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None
 
 
 class _Watching(Watching):
@@ -117,9 +113,13 @@ class _Watching(Watching):
             raise ProbeError(
                 f"{self.probe.model_name}: {name} applies softmax in an unknown way: it cannot be measured"
             )
-        logits, first, own = (
-            _of_longformer(module, scores) if "Longformer" in self.attending else _of_heads(module, scores)
-        )
+        logits, first, own = scores.detach(), None, None  # the columns of the first key and of the query's own
+        if "Longformer" in self.attending:  # (batch, queries, heads, 2 window + 1): column j is key i + j - window
+            window: Any = module.one_sided_attn_window_size
+            query = torch.arange(scores.shape[1], device=scores.device)
+            logits, first, own = logits.transpose(1, 2), window - query, torch.full_like(query, window)
+        elif scores.ndim == 3:  # batch and heads in one
+            logits = logits.unflatten(0, (-1, int(module.num_heads)))  # type: ignore[arg-type]
         with torch.no_grad():
             stats = logit_stats(logits, first=first, own=own)
             sparsity = None if self.probe.top is None else of_logits(logits, stats, self.probe.top, first)
@@ -128,21 +128,3 @@ class _Watching(Watching):
     def module(self) -> nn.Module:
         """The module that calls; a softmax that is a module of its own belongs to the one around it."""
         return self.caller[-2] if isinstance(self.caller[-1], nn.Softmax) and len(self.caller) > 1 else self.caller[-1]
-
-
-Columns = tuple[Tensor, Tensor | None, Tensor | None]
-"""Logits (batch, heads, queries, keys), and per query the columns of the first key and of its own; None: the usual."""
-
-
-def _of_heads(module: nn.Module, scores: Tensor) -> Columns:
-    """Scores (batch, heads, queries, keys), or with batch and heads in one."""
-    if scores.ndim == 3:
-        scores = scores.unflatten(0, (-1, int(module.num_heads)))  # type: ignore[arg-type]
-    return scores.detach(), None, None
-
-
-def _of_longformer(module: nn.Module, scores: Tensor) -> Columns:
-    """Scores (batch, queries, heads, 2 window + 1): column j of query i is key i + j - window."""
-    window: Any = module.one_sided_attn_window_size
-    query = torch.arange(scores.shape[1], device=scores.device)
-    return scores.detach().transpose(1, 2), window - query, torch.full_like(query, window)

@@ -124,7 +124,9 @@ def _dot_product(
     elif is_causal:  # aligned to the first key here, to the last in `attention_stats`
         options["causal"], k = True, k[:, :, :queries]
     elif attn_mask is not None:
-        mask = _mask_for(query, attn_mask)
+        # The mask broadcasts. Dimensions that are folded into the batch must be there in full; heads need not.
+        mask, folded = attn_mask[(None,) * (query.ndim - attn_mask.ndim)], query.ndim - 3
+        mask = _four(mask.expand(*query.shape[:folded], *mask.shape[folded:]))
         options["bias"] = as_bias(mask)
         if real is None and mask.dtype == torch.bool and mask.shape[1:3] == (1, 1) and queries == keys:
             real = mask[:, 0, 0]  # one row for all queries: padded keys, whose queries are padded too
@@ -136,15 +138,6 @@ def _measure(probe: Probe, name: str, q: Tensor, k: Tensor, real: Tensor | None,
         q, k = q.detach(), k.detach()
         stats = attention_stats(q, k, **options)
         probe.record(name, stats, real, None if probe.top is None else of_products(q, k, stats, probe.top, options))
-
-
-def _mask_for(query: Tensor, mask: Tensor) -> Tensor:
-    """`mask`, which broadcasts to (*leading, queries, keys), with the leading dimensions of `_four(query)`."""
-    while mask.ndim < query.ndim:
-        mask = mask[None]
-    # Dimensions that are folded into the batch must be there in full; heads may stay broadcast.
-    folded = query.ndim - 3
-    return _four(mask.expand(*query.shape[:folded], *mask.shape[folded:]))
 
 
 def _four(tensor: Tensor) -> Tensor:
@@ -166,10 +159,9 @@ def _multihead(probe: Probe, name: str, bound: Any) -> None:
     else:
         weights = call["in_proj_weight"].chunk(3)[:2]
     biases = (None, None) if call["in_proj_bias"] is None else call["in_proj_bias"].chunk(3)[:2]
-    q, k = (
-        _heads_first(F.linear(x, weight, bias), heads)
-        for x, weight, bias in zip((query, key), weights, biases, strict=True)
-    )
+    rows = [F.linear(*parts) for parts in zip((query, key), weights, biases, strict=True)]
+    rows = [x if x.ndim == 3 else x[:, None] for x in rows]  # (length, batch, width)
+    q, k = (x.reshape(*x.shape[:2], heads, -1).permute(1, 2, 0, 3) for x in rows)
     options: dict[str, Any] = {"causal": False, "bias": None, "sink_in_entropy": True}
     real = None
     if call["add_zero_attn"]:
@@ -187,9 +179,3 @@ def _multihead(probe: Probe, name: str, bound: Any) -> None:
         options["key_padding"] = shown
         real = shown if query is key else None
     _measure(probe, name, q, k, real, options)
-
-
-def _heads_first(x: Tensor, heads: int) -> Tensor:
-    """(length, batch, width) or (length, width) to (batch, heads, length, width / heads)."""
-    rows = x if x.ndim == 3 else x[:, None]
-    return rows.reshape(*rows.shape[:2], heads, -1).permute(1, 2, 0, 3)

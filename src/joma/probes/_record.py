@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from joma.host.errors import JomaError
 from joma.host.words import counted, short
 from joma.measure.attention import AttentionStats
 from joma.probes._sparsity import AttentionSparsity
@@ -28,7 +29,7 @@ def uncompiled() -> AbstractContextManager[None]:
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class ProbeError(ValueError):
+class ProbeError(JomaError, ValueError):
     """A model that cannot be measured as it stands; the sentence names it and says why."""
 
 

@@ -59,12 +59,9 @@ def of_logits(scores: Tensor, stats: AttentionStats, top: int, first: Tensor | N
 
     first: (queries,) the column of the first key, where that is not column 0.
     """
-    each = [_of_sample(scores[i : i + 1], _sample(stats, i), top, first) for i in range(len(scores))]
+    samples = [AttentionStats(*(one[i : i + 1] for one in stats)) for i in range(len(scores))]
+    each = [_of_sample(scores[i : i + 1], sample, top, first) for i, sample in enumerate(samples)]
     return AttentionSparsity(*(torch.cat(parts) for parts in zip(*each, strict=True)))
-
-
-def _sample(stats: AttentionStats, at: int) -> AttentionStats:
-    return AttentionStats(*(one[at : at + 1] for one in stats))
 
 
 def _of_sample(scores: Tensor, stats: AttentionStats, top: int, first: Tensor | None) -> AttentionSparsity:

@@ -42,7 +42,12 @@ def can_probe(config: Any, *, gradients: bool = False) -> str | None:
         return unseen(kind)
     if gradients and OWN in ways:
         return no_gradient(kind)
-    code = [_code(each) for each in classes]
+    code = []
+    for each in classes:
+        try:
+            code.append(getsource(sys.modules[each.__module__]))
+        except (KeyError, OSError, TypeError):  # a file that cannot be read is taken for one that attends
+            code.append("AutoModel")
     if not any(_ATTENTION.search(each) for each in code):
         return f"{kind} models have no attention: there is no entropy to measure"
     if any(_SELECTED.search(each) for each in code):
@@ -85,11 +90,3 @@ def _classes(config: Any) -> Iterator[Any]:
         inside = getattr(config, key, None)
         if inside is not None:
             yield from _classes(inside)
-
-
-def _code(model: Any) -> str:
-    """The file that a model class is written in; one that cannot be read is taken for one that attends."""
-    try:
-        return getsource(sys.modules[model.__module__])
-    except (KeyError, OSError, TypeError):
-        return "AutoModel"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -37,17 +36,19 @@ def attention_entropy(
 ) -> Tensor:
     """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
-    model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
-    heads). tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do.
+    Every text is cut into windows; what is left over at its end is not read. The mean runs over all queries, also the
+    first ones of a window, which can only see a few keys: compare values of the same context. Models that compute
+    attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation mode
+    without gradients; the mode comes back afterwards.
 
-    Every text is cut into windows of `context` tokens, and `batch` windows are read per forward pass; what is left over
-    at the end of a text is not read. Unless given, context is 512, or less where the texts are shorter or the model was
-    trained on fewer tokens. A longer one is read where positions have no end, and `joma.probes.lengths` says whether it
-    goes beyond training. The mean runs over all queries, also the first ones of a window, which can only see a few
-    keys: compare values of the same context. `device` moves the model there and leaves it there; by default it stays
-    where it is. single_pass: as in `collect`, and True unless given, since no logits are handed back. Models that
-    compute attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation
-    mode without gradients; the mode comes back afterwards.
+    - model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
+      heads)
+    - tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do
+    - context: tokens per window; None: 512, or less where the texts are shorter or the model was trained on fewer. A
+      longer one is read where positions have no end; `joma.probes.lengths` says whether it goes beyond training
+    - batch: windows per forward pass
+    - device: moves the model there and leaves it there; None: it stays where it is
+    - single_pass: as in `collect`; None is True, since no logits are handed back
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -132,8 +133,11 @@ def _batches(
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
-    some = min(batch, _most_windows(model, windows.shape[1]))
-    return model, windows.to(next(model.parameters()).device).split(some)
+    config: Any = getattr(model, "config", None)
+    if getattr(config, "model_type", None) in ATTENDING:  # its own attention forms the queries x keys matrix
+        heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
+        batch = min(batch, max(1, LOGITS // (heads * windows.shape[1] ** 2)))
+    return model, windows.to(next(model.parameters()).device).split(batch)
 
 
 def _must_have_one_way(single_pass: bool | None) -> None:
@@ -149,13 +153,6 @@ def _mean_of_members(
     with torch.inference_mode():
         found = [[each * (len(some) / total) for each in measure(some)] for some in batches]
     return tuple(torch.stack(parts).sum(0).cpu() for parts in zip(*found, strict=True))
-
-
-def _most_windows(model: nn.Module, length: int) -> int:
-    """How many windows may be read at a time by a model whose own attention forms the queries x keys matrix."""
-    config: Any = getattr(model, "config", None)
-    heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
-    return max(1, LOGITS // (heads * length**2)) if getattr(config, "model_type", None) in ATTENDING else sys.maxsize
 
 
 def _of_transformers(
@@ -183,7 +180,12 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
         wanted = "token ids, (length,) of one text or (texts, length)"
         raise ValueError(f"tokens must be {wanted}, got {ids.dtype} {tuple(ids.shape)}")
     length = ids.shape[-1]
-    usual, longest, vocabulary = _limits(model)
+    config: Any = getattr(model, "config", None)
+    if isinstance(model, Decoder):
+        usual, longest, vocabulary = min(SEQ_LEN, config.context), config.context, config.vocabulary
+    else:
+        usual, longest = default_seq_len(config), lengths_of(config).most
+        vocabulary = getattr(config, "vocab_size", None)
     width = min(length, usual) if context is None else context
     if width < 1 or batch < 1:
         raise ValueError(f"context and batch must be at least 1, got {context} and {batch}")
@@ -191,17 +193,8 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
         raise ValueError(f"the text has {counted(length, 'token')}, fewer than the context of {width}")
     if longest is not None and width > longest:
         raise ValueError(f"{type(model).__name__} reads at most {longest} tokens at a time, context is {width}")
-    if vocabulary is not None and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
+    known = isinstance(vocabulary, int) and vocabulary > 0
+    if known and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
         raise ValueError(f"token ids must be from 0 to {vocabulary - 1} for {type(model).__name__}")
     count = length // width
     return ids[..., : count * width].long().reshape(-1, width)
-
-
-def _limits(model: nn.Module) -> tuple[int, int | None, int | None]:
-    """Tokens per window unless given, the longest text and the size of the vocabulary, where the model says them."""
-    config: Any = getattr(model, "config", None)
-    if isinstance(model, Decoder):
-        return min(SEQ_LEN, config.context), config.context, config.vocabulary
-    words = getattr(config, "vocab_size", None)
-    vocabulary = words if isinstance(words, int) and words > 0 else None
-    return default_seq_len(config), lengths_of(config).most, vocabulary

@@ -45,24 +45,27 @@ def collect(
 ) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
+    - model: any of transformers' models; `can_probe` says beforehand whether it is one that can be probed
+    - keep: whether every call is kept; False keeps the running means alone, so that memory does not grow
+    - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding),
+      not out of a second one
+    - sparsity: also measures how sparse attention is (`AttentionSparsity`, with this number of `top_keys`): four more
+      passes over blocks of logits
+    - gradients: leaves the graph in `stats`, so that a mean entropy can be differentiated by the model's parameters;
+      models that compute attention by themselves have none
+
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
-    setting comes back afterwards. The statistics take a second pass, or, with single_pass=True, come out of the pass
-    that computes the output (faster; logits then agree within rounding). Soft-capped logits, learned sinks and
+    setting comes back afterwards. Soft-capped logits, learned sinks and
     documents given as cu_seq_lens_q, which sdpa cannot do, always take the single pass. Dropout in training mode acts
     on the output as usual, and not on the statistics; together with one of those three it is refused.
 
     Packed text (position_ids that restart, or cu_seq_lens_q) gives the statistics of every document alone. Entropy
     leaves learned sinks out, as transformers' own attention weights do.
 
-    sparsity=16 also measures how sparse attention is (`AttentionSparsity`, with 16 as the number of `top_keys`): four
-    more passes over blocks of logits. gradients=True leaves the graph in `stats`, so that a mean entropy can be
-    differentiated by the model's parameters; models that compute attention by themselves have none.
-
-    keep=False keeps the running means alone: memory does not grow with the number of calls. What torch.compile has
+    What torch.compile has
     compiled runs uncompiled inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM,
     Falcon, MPT, CodeGen, XLNet, DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one
-    layer at a time are reduced as they appear. What remains is refused by name with a `ProbeError`; `can_probe` says
-    beforehand.
+    layer at a time are reduced as they appear. What remains is refused by name with a `ProbeError`.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -178,7 +181,9 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What every attention layer calls in place of sdpa. query (batch, heads, queries, width)."""
-    probes = _probes_of(module)
+    probes = [probe for probe in _ACTIVE if module in probe.names]  # usually one
+    if not probes:
+        raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
     name, model = probes[0].names[module], probes[0].model_name
     for unknown in ("indices", "score_mod", "block_mask", "cache"):
         if kwargs.get(unknown) is not None:
@@ -202,7 +207,10 @@ def _attention(
         output, stats = attention_with_stats(query, k, value[:, :, : seen.keys], scale=scaling, **options)
         result = output.transpose(1, 2).contiguous()
     else:
-        result = _sdpa(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        result, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         if listening:
             with nullcontext() if tracked else torch.no_grad():
                 stats = attention_stats(query, k, scale=scaling, **options)
@@ -211,31 +219,3 @@ def _attention(
         sparsity = None if probe.top is None else of_products(query.detach(), k.detach(), stats, probe.top, options)
         probe.record(probe.names[module], stats, seen.real, sparsity)
     return result, None
-
-
-def _sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float,
-    scaling: float | None,
-    is_causal: bool | None,
-    others: dict[str, Any],
-) -> Tensor:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    output, _ = sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
-    )
-    result: Tensor = output
-    return result
-
-
-def _probes_of(module: nn.Module) -> list[_TransformersProbe]:
-    """The probes attached to a model that `module` is part of: usually one."""
-    found = [probe for probe in _ACTIVE if module in probe.names]
-    if not found:
-        raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
-    return found

@@ -35,8 +35,7 @@ def alive(run: Run, variant: str) -> np.ndarray:
 
 def best_loss(run: Run, variant: str) -> np.ndarray:
     """The lowest validation loss of each member, (rates, seeds); NaN for one that diverged."""
-    lowest = np.where(alive(run, variant)[..., None], curve(run, variant, "valid/loss"), np.nan).min(-1)
-    return np.asarray(lowest)
+    return np.asarray(np.where(alive(run, variant)[..., None], curve(run, variant, "valid/loss"), np.nan).min(-1))
 
 
 def learned_at(run: Run, variant: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from joma.runs import Run
 
 
 def diverged(run: Run, variants: Iterable[str]) -> dict[str, dict[str, float]]:
-    """How many members of each variant had a loss that was no longer finite, for a finding's `beside`; {} if none."""
+    """How many members of each variant had a loss that was no longer finite, for a finding's `details`; {} if none."""
     lost = {f"runs of {name}": float((~alive(run, name)).sum()) for name in variants}
     lost = {name: count for name, count in lost.items() if count}
     return {"diverged and left out": lost} if lost else {}

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from joma.report.compact import compact_svg
+from joma.claims.execute import Picture
+from joma.figures.style import house_style, to_svg
 from joma.report.markup import embed_svg, natural_width
+from joma.report.svg import compact_svg
 
 if TYPE_CHECKING:
-    from joma.claims.execute import Picture, Result
-
+    from matplotlib.figure import Figure
 
 _LETTERS = re.compile(r"font-size: ?([\d.]+)px")
 _CARD, _READABLE = 420.0, 12.0
 """Pixels: how wide a card shows a figure, and how high its letters must be."""
 _WIDE = 480.0
 """Points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own."""
+
+
+def draw_picture(name: str, caption: str, alt: str, draw: Callable[..., Figure], *given: Any, **named: Any) -> Picture:
+    """What `draw` gives for the rest, in the house's style."""
+    with house_style():
+        return Picture(name, caption, to_svg(draw(*given, **named), title=alt), alt)
 
 
 def figure(picture: Picture, anchor: str, ids: str = "") -> str:
@@ -30,14 +37,15 @@ def figure(picture: Picture, anchor: str, ids: str = "") -> str:
     width = natural_width(picture.svg)
     wide = ' class="wide"' if width.endswith("pt") and float(width.removesuffix("pt")) > _WIDE else ""
     return (
-        f'<figure id="{anchor}"{wide}>{_picture(picture, ids or anchor)}\n'
+        f'<figure id="{anchor}"{wide}>{picture_html(picture, ids or anchor)}\n'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 
 
-def small_figure(picture: Picture, anchor: str) -> str:
-    """The same picture without a caption."""
-    return _picture(picture, anchor)
+def picture_html(picture: Picture, ids: str) -> str:
+    """The picture alone."""
+    width = natural_width(picture.svg)
+    return f'<div class="picture" style="--drawn:{width}">{embed_svg(compact_svg(picture.svg), ids)}</div>'
 
 
 def is_readable(picture: Picture) -> bool:
@@ -47,22 +55,14 @@ def is_readable(picture: Picture) -> bool:
     return width.endswith("pt") and min(letters, default=_READABLE) * _CARD / float(width[:-2]) >= _READABLE
 
 
-def missing_figures(results: Sequence[Result]) -> str:
-    """Why a page of finished runs has no figures, and how to get them; empty if it has some.
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    return find_spec("matplotlib") is not None
 
-    >>> missing_figures([])
-    ''
-    """
-    drawn = any(result.pictures for result in results)
-    if drawn or not any(result.run for result in results) or find_spec("matplotlib"):
-        return ""
+
+def no_figures(consequence: str) -> str:
+    """Why a page has no figures, and how to get them. consequence: what giving the command again does not repeat."""
     return (
         '<p class="notice">This page has no figures, because matplotlib is not installed. '
-        'Install it with <code>pip install "joma[viz]"</code> and give the command again: '
-        "finished runs are only drawn, not run.</p>"
+        f'Install it with <code>pip install "joma[viz]"</code> and give the command again: {consequence}</p>'
     )
-
-
-def _picture(picture: Picture, ids: str) -> str:
-    width = natural_width(picture.svg)
-    return f'<div class="picture" style="--drawn:{width}">{embed_svg(compact_svg(picture.svg), ids)}</div>'

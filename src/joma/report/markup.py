@@ -1,24 +1,47 @@
-"""Small pieces of HTML: escaped text, numbers, durations, anchors, and SVG that shares a page with other SVG."""
+"""Small pieces of HTML that pages share: templates and their head, text, numbers, durations, anchors, inline SVG."""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
 from html import escape
-
-from joma.claims.words import show
+from importlib.resources import files
+from string import Template
 
 NOTHING = '<span class="none">–</span>'
 
 
-def value(given: float | str | None) -> str:
-    """What a finding gives, escaped: a number as a reader wants it, a dash where there is none.
+def filled(name: str, **parts: str) -> str:
+    """A template with its parts in place; what is text must be escaped already."""
+    return Template(_read(name)).substitute(parts)
 
-    >>> value(4e-14), value("a < b")
-    ('4.0e-14', 'a &lt; b')
+
+def head(title: str) -> str:
+    """Everything before the body. Only our own script may run: the policy names it by its hash."""
+    style, script = _read("style.css"), _read("script.js")
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return filled("head.html", title=escape(title), style=style, script=script, script_hash=digest)
+
+
+def _read(name: str) -> str:
+    return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")
+
+
+def rows(given: Mapping[str, str]) -> str:
+    """The rows of a description list, of names and contents that are HTML already.
+
+    >>> rows({"Id": "thm2/who-wins"})
+    '<div><dt>Id</dt><dd>thm2/who-wins</dd></div>'
     """
-    if given is None:
-        return NOTHING
-    return escape(given) if isinstance(given, str) else show(given)
+    return "".join(f"<div><dt>{name}</dt><dd>{content}</dd></div>" for name, content in given.items())
+
+
+def section(anchor: str, title: str, content: str) -> str:
+    """A part of the page with its heading; nothing where it would be empty."""
+    opening = f'<section id="{anchor}" aria-labelledby="{anchor}--title"><h2 id="{anchor}--title">{escape(title)}</h2>'
+    return f"{opening}\n{content}\n</section>" if content else ""
 
 
 def duration(seconds: float) -> str:

@@ -3,12 +3,11 @@
 The page asks for nothing from outside: style and script are inlined, figures are inline SVG, and its
 Content-Security-Policy forbids loading anything and running any script but its own. All text that comes from
 studies is escaped. Without JavaScript the page is complete; the script adds the search and the copy buttons, and lets
-studies sleep until they are opened (see `study_section`).
+studies sleep until they are opened (see `joma.report.claims.study`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
@@ -16,33 +15,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import joma
-from joma.claims.contract import SCALES, VERDICTS, Verdict
+from joma.claims.contract import SCALES
 from joma.host.files import write_text
-from joma.report import front
-from joma.report.cards import cards
-from joma.report.facts import facts
-from joma.report.figures import missing_figures
-from joma.report.layout import Section, entries, lay_out
-from joma.report.markup import Anchors, command
-from joma.report.scan_section import scan_sections
-from joma.report.scans import ShownScan, read_scan
-from joma.report.strip import strip
-from joma.report.study_section import study_section
-from joma.report.templates import filled, head
-from joma.report.verdict_words import WORDS, claims_counted, css, legend
+from joma.report.claims import front
+from joma.report.claims.cards import cards
+from joma.report.claims.layout import entries, lay_out
+from joma.report.claims.study import study_section
+from joma.report.claims.verdicts import chips, count_claims, legend, verdict_table
+from joma.report.figures import can_draw, no_figures
+from joma.report.markup import Anchors, command, filled, head, section
+from joma.report.scans.sections import scan_sections
+from joma.report.scans.shown import ShownScan, read_scan
+from joma.runs import Run, RunError
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
-_ANCHORS = {
+_PARTS = {
     "findings": "Findings",
     "studies": "Studies",
     "scans": "Scans",
     "claims": "Claims",
     "repeat": "Repeat and cite",
-    **dict.fromkeys(("top", "answers", "theme", "search", "shown", "clear"), ""),
 }
-"""Ids that the template has, and what the contents call them."""
+"""Parts of the page by their anchor, as the contents call them."""
+_IDS = ("top", "answers", "theme", "search", "shown", "clear")
+"""Further ids that the template has."""
+_SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 
 
 def write_report(
@@ -72,64 +71,56 @@ def write_report(
 
 
 def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], made: datetime, line: str | None) -> str:
-    anchors = Anchors(*_ANCHORS)
+    anchors = Anchors(*_PARTS, *_IDS)
     sections = lay_out(results, anchors)
-    whole, line = _whole(scale, line)
+    found, verdicts = cards(sections, anchors), [entry.finding.verdict for entry in entries(sections)]
+    search = filled("search.html", counted=count_claims(verdicts), chips=chips(verdicts))
+    drawn = can_draw() or any(result.pictures for result in results) or not any(result.run for result in results)
     parts = {
-        "findings": _part("findings", "What was measured", cards(sections, anchors), kind="cards"),
-        "studies": _part("studies", "All studies", strip(sections, scale)),
+        "findings": section("findings", "What was measured", found and f'<div class="cards">\n{found}\n</div>'),
+        "studies": section("studies", "All studies", verdict_table(sections, scale)),
         "scans": scan_sections(scans, anchors),
-        "claims": _claims(sections),
+        "claims": section("claims", "All claims, study by study", search if len(sections) > 1 else ""),
     }
     shown = [*(name for name, html in parts.items() if html), "repeat"]
+    again = "All studies at once, with a page like this one as the result:"
+    verify = f"joma verify --scale {scale}" if scale in SCALES else "joma verify"
     return filled(
         "page.html",
         **parts,
         head=head("joma: claims and verdicts"),
-        contents="\n".join(f'<li><a href="#{name}">{_ANCHORS[name]}</a></li>' for name in shown),
-        headline=front.title(sections),
+        contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
+        headline=" ".join(f"<span>{escape(line)}</span>" for line in front.headline(list(entries(sections)))),
         summary=front.summary(sections, scale),
-        troubles=front.troubles(sections) + missing_figures(results),
+        troubles=front.troubles(sections) + ("" if drawn else no_figures("finished runs are only drawn, not run.")),
         answers=front.answers(sections),
         legend=legend(),
-        sections="\n".join(study_section(section, anchors, folded=len(sections) > 1) for section in sections),
-        whole=whole,
-        command=command(line),
-        facts=facts(results, scale, made),
+        sections="\n".join(study_section(one, anchors, folded=len(sections) > 1) for one in sections),
+        again="This page shows stored runs, judged and drawn again by:" if line else again,
+        command=command(line or verify),
+        facts=_facts(results, scale, made),
         cite=f"joma {escape(joma.__version__)}, report of {made.day} {made:%B %Y}, scale: {escape(scale)}",
     )
 
 
-def _part(anchor: str, title: str, content: str, kind: str = "") -> str:
-    """A section of the page; nothing where it would be empty."""
-    inner = f'<div class="{kind}">\n{content}\n</div>' if kind else content
-    opening = f'<section id="{anchor}" aria-labelledby="{anchor}--title"><h2 id="{anchor}--title">{title}</h2>'
-    return f"{opening}\n{inner}\n</section>" if content else ""
-
-
-def _claims(sections: Sequence[Section]) -> str:
-    """The search, which the script brings to life. One study alone needs none."""
-    verdicts = [entry.finding.verdict for entry in entries(sections)]
-    counts = Counter(verdicts)
-    given = {
-        "counted": claims_counted(verdicts),
-        "chips": "\n".join(_chip(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]),
+def _facts(results: Sequence[Result], scale: str, made: datetime) -> str:
+    """When, with what and where the page was made: versions and machines are those that the runs noted down."""
+    versions, machines = [], []
+    for path in (result.run for result in results if result.run):
+        try:
+            with Run.open(path) as run:
+                noted, machine = run.versions, run.machine
+        except RunError:  # the record is gone: a page can be made without it
+            continue
+        versions.append(", ".join(f"{name} {number[:12]}" for name, number in noted.items() if number))
+        parts = [f"{what} cores" if name == "cores" else what for name, what in machine.items() if what is not None]
+        machines.append(", ".join(map(str, parts)))
+    facts = {
+        "Made": [f"{made.day} {made:%B %Y, %H:%M %Z}".strip()],
+        "joma": [joma.__version__],
+        "Scale": [_SCALE.get(scale, scale)],
+        "Machine": list(dict.fromkeys(machines)),
+        "Versions": list(dict.fromkeys(versions)),
     }
-    content = filled("search.html", **given) if len(sections) > 1 else ""
-    return _part("claims", "All claims, study by study", content)
-
-
-def _chip(verdict: Verdict, claims: int) -> str:
-    glyph = f'<span aria-hidden="true">{WORDS[verdict].glyph}</span>'
-    return (
-        f'<button type="button" class="chip {css(verdict)}" data-verdict="{verdict}" aria-pressed="false">'
-        f'{glyph} {verdict} <span class="count">{claims}</span></button>'
-    )
-
-
-def _whole(scale: str, line: str | None) -> tuple[str, str]:
-    """How to get the whole page, as a sentence and its command: the one that made it, else `joma verify`."""
-    if line:
-        return "This page shows stored runs, judged and drawn again by:", line
-    verify = f"joma verify --scale {scale}" if scale in SCALES else "joma verify"
-    return "All studies at once, with a page like this one as the result:", verify
+    shown = ((name, "".join(f"<dd>{escape(text)}</dd>" for text in texts)) for name, texts in facts.items() if texts)
+    return "\n".join(f"<div><dt>{name}</dt>{texts}</div>" for name, texts in shown)

@@ -55,9 +55,7 @@ def must_fit(dims: Named, shape: tuple[int, ...], series: str) -> None:
         raise RunError(f"{series!r} has {listed}, got an array of shape {shape}")
     for (name, labels), size in zip(dims.items(), shape, strict=True):
         if labels is not None and len(labels) != size:
-            raise RunError(
-                f"{series!r} has {counted(len(labels), 'label')} along {name}, got an array of shape {shape}"
-            )
+            raise RunError(f"{series!r} has {counted(len(labels), 'label')} along {name}, got an array {shape}")
 
 
 def coordinates(dims: Named, shape: tuple[int, ...]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ class RunError(JomaError):
 
 _SENTENCES = {
     sqlite3.SQLITE_NOTADB: "is not a joma run: it is no SQLite file, or its beginning is damaged",
-    sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy, or run it again with --fresh",
+    sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy, or run it anew (fresh)",
     sqlite3.SQLITE_FULL: (
         "could not grow, the disk is full; everything recorded so far is safe, and once there is room "
         "the same command goes on (in Python, Run.open(path, write=True) resumes it)"

@@ -63,21 +63,16 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
     if place == run.path:
         raise RunError(f"{place} is the run itself; export it to another file")
     try:
-        _check_replaceable(place)
+        if place.is_dir():
+            raise RunError(f"{place} is a folder; name a file in it")
+        if place.exists() and not place.is_file():  # /dev/null would become one, for every program on the machine
+            raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomically(place) as unfinished, unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
     return place
-
-
-def _check_replaceable(place: Path) -> None:
-    """Refuse what is not a plain file: /dev/null would become one, for every program on the machine."""
-    if place.is_dir():
-        raise RunError(f"{place} is a folder; name a file in it")
-    if place.exists() and not place.is_file():
-        raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
 
 
 def _meta(run: Run) -> str:
@@ -188,9 +183,7 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
             if key.startswith("/") or ".." in key.split("/"):
                 raise RunError(f"series {key!r} would leave the folder it is unpacked to; export to csv or parquet")
             if key in arrays or (key != name and key in names):
-                raise RunError(
-                    f"series {key!r} needs a name that npz uses for something else; export to csv or parquet"
-                )
+                raise RunError(f"series {key!r} needs a name that npz uses otherwise; export to csv or parquet")
             arrays[key] = lambda read=read, name=name: read(name)  # type: ignore[misc]
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, array in arrays.items():
@@ -198,8 +191,4 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
                 np.lib.format.write_array(member, array(), allow_pickle=False)
 
 
-_WRITERS: dict[str, Callable[[Run, BinaryIO], None]] = {
-    "parquet": _write_parquet,
-    "csv": _write_csv,
-    "npz": _write_npz,
-}
+_WRITERS: dict[str, Callable[[Run, BinaryIO], None]] = {"parquet": _write_parquet, "csv": _write_csv, "npz": _write_npz}

@@ -116,12 +116,12 @@ def _instead(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
     try:
-        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.name[0] != ".")
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.name[0] != ".")
     except OSError:
-        beside = []
-    if near := get_close_matches(path.name, beside, 1):
+        names = []
+    if near := get_close_matches(path.name, names, 1):
         return f"did you mean {near[0]}?"
-    runs = [name for name in beside if name.endswith(".sqlite")]
+    runs = [name for name in names if name.endswith(".sqlite")]
     listed = ", ".join(runs[:5]) + (", ..." if runs[5:] else "")
     return f"its folder has {listed}" if runs else "its folder has no run"
 
@@ -152,7 +152,8 @@ def _opened_to_write(path: Path, *, wal: bool) -> Connection:
             with suppress(sqlite3.OperationalError):  # impossible here: the rollback journal stays
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute("PRAGMA synchronous = NORMAL")
-        _must_accept_writing(connection)
+        connection.execute("BEGIN IMMEDIATE")  # says so here if it cannot be written
+        connection.execute("ROLLBACK")
     except BaseException:
         connection.close()
         raise
@@ -184,7 +185,7 @@ def open_to_read(path: Path) -> Connection:
         except BaseException:
             connection.close()
             raise
-        if _beside(path, "-journal"):
+        if _has_leftover(path, "-journal"):
             return _open_after_rolling_back(path)
         return _open_where_nothing_can_be_made(path)
 
@@ -243,31 +244,20 @@ def _must_be_a_run(connection: Connection, path: Path) -> None:
         raise RunError(f"{path} is an SQLite file, but not a joma run")
     schema = pragma("user_version")
     if schema > SCHEMA:
-        raise RunError(
-            f"{path} was written by a newer joma (format {schema}; this one reads up to {SCHEMA}); upgrade joma"
-        )
+        raise RunError(f"{path} was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it")
     # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
-    whole = path.stat().st_size % pragma("page_size") == 0 or _beside(path, "-wal") or _beside(path, "-journal")
-    if schema < 1 or not whole:
-        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it again with --fresh")
-    _must_have_our_tables(connection, path)
+    full_pages = path.stat().st_size % pragma("page_size") == 0
+    if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
+        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
+    # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
+        if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
+            raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
     connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
     connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
 
 
-def _must_have_our_tables(connection: Connection, path: Path) -> None:
-    """A view in place of a table runs a query of its maker's; a trigger does so when something is written."""
-    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
-        if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
-            raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
-
-
-def _must_accept_writing(connection: Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("ROLLBACK")
-
-
-def _beside(path: Path, ending: str) -> bool:
+def _has_leftover(path: Path, ending: str) -> bool:
     """Whether SQLite left something there that belongs to the file."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
@@ -291,13 +281,13 @@ def _open_after_rolling_back(path: Path) -> Connection:
 
 
 def _interrupted(path: Path, ending: str) -> RunError:
-    beside = path.name + ending
-    return RunError(f"{path} was interrupted and its folder is read-only; copy it with {beside} and open the copy")
+    both = f"copy it with {path.name + ending} and open the copy"
+    return RunError(f"{path} was interrupted and its folder is read-only; {both}")
 
 
 def _open_where_nothing_can_be_made(path: Path) -> Connection:
     """A file in WAL mode needs helper files; where none can be made, it is read as something that never changes."""
-    if _beside(path, "-wal"):
+    if _has_leftover(path, "-wal"):
         raise _interrupted(path, "-wal")
     connection = _connect(path, "mode=ro&immutable=1")
     try:

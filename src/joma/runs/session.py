@@ -1,25 +1,31 @@
-"""The open file of a run: one thread at a time, one transaction at a time, errors explained."""
+"""The open file of a run: one thread at a time, one transaction at a time, errors explained.
+
+What a file says of itself is believed only as far as it can be: damage makes anything of it, and so do people.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from joma.host import limits
 from joma.host.limits import depth_of
 from joma.runs import file
 from joma.runs.errors import RunError, sqlite_errors_explained
 from joma.runs.lock import WriterLock
-from joma.runs.values import checksum_of
+from joma.runs.values import Packed, checksum_of, unpack
 
 
 class Session:
-    """What `Run` reads and writes through."""
+    """What `Run` reads and writes through. Its answers are what they should be, or a `RunError`."""
 
     _process = -1
     """Who opened the file; nobody, until all that `close` needs is there."""
@@ -38,7 +44,10 @@ class Session:
             try:
                 self._stop_writing()
             finally:
-                self._disconnect()
+                with self._one_at_a_time:
+                    if self._connection is not None:
+                        self._connection.close()
+                        self._connection = None
 
     def _meta(self, key: str) -> Any:
         rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
@@ -48,6 +57,53 @@ class Session:
                 if depth_of(value, limits.JSON_DEPTH) <= limits.JSON_DEPTH:
                     return value
         raise RunError(f"{self.path} is damaged: its {key} cannot be read")
+
+    def _meta_of(self, key: str, *kinds: type) -> Any:
+        """What the run knows about itself; a file that was tampered with may hold anything there."""
+        value = self._meta(key)
+        if type(value) not in kinds:
+            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
+        return value
+
+    def _meta_or_none(self, key: str) -> Any:
+        return self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
+
+    @cached_property
+    def _sealed(self) -> dict[str, int]:
+        """How many steps each series of a finished run has; empty before, and in files of earlier versions."""
+        if self._lock is not None or not self._rows("SELECT 1 FROM meta WHERE key = 'sealed'"):
+            return {}
+        counts: dict[str, int] = self._meta_of("sealed", dict)
+        return counts
+
+    def _must_be_all(self, name: str, steps: int) -> None:
+        """Every row has its checksum, so a changed one is noticed; this notices one that is gone."""
+        if name in self._sealed and steps != self._sealed[name]:
+            raise RunError(f"{self.path} is damaged: series {name!r} has {steps} of {self._sealed[name]} steps")
+
+    def _checked_steps(self, steps: list[Any], name: str) -> list[int]:
+        """Steps, if they are numbers: damage makes anything of them."""
+        if not all(type(step) is int for step in steps):
+            raise RunError(f"{self.path} is damaged: the steps of {name!r} cannot be read")
+        return steps
+
+    def _readable(self, what: str, read: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return read(value)
+        except (AttributeError, TypeError, ValueError):
+            raise RunError(f"{self.path} is damaged: the {what} cannot be read") from None
+
+    def _unpacked(self, name: str, step: int, *packed: Any) -> np.ndarray:
+        with self._naming_the_file():
+            return unpack(Packed(*packed), name, step)
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        """An error inside names the file."""
+        try:
+            yield
+        except RunError as error:
+            raise RunError(f"{self.path}: {error}") from None
 
     @contextmanager
     def _usable(self) -> Iterator[file.Connection]:
@@ -89,12 +145,6 @@ class Session:
             finally:
                 self._lock.release()
                 self._lock = None
-
-    def _disconnect(self) -> None:
-        with self._one_at_a_time:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
 
 
 def meta_row(key: str, value: object) -> tuple[str, str, int]:

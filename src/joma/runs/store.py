@@ -16,12 +16,11 @@ import numpy as np
 
 from joma.host.words import counted, short
 from joma.runs import file
-from joma.runs.checked import Checked
 from joma.runs.dims import Dims, Named, must_fit, named, unnamed
 from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
-from joma.runs.session import meta_row
+from joma.runs.session import Session, meta_row
 from joma.runs.values import Packed, integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 Status = Literal["running", "finished", "failed"]
 
 
-class Run(Checked):
+class Run(Session):
     """The record of what happened. Made by `Run.create`, read and resumed by `Run.open`.
 
     When `append`, `record` or `keep` returns, killing the process loses nothing. One process writes; any number
@@ -57,13 +56,13 @@ class Run(Checked):
         self._series: dict[str, int] = {}  # ids of series this writer has used; they never change
         self._described: dict[str, Named | None] = {}  # what this writer knows of their dimensions
         try:
-            self.study: str = valid_name(self._told("study", str), "a study")
-            self.config: dict[str, Any] = self._told("config", dict)
-            self.version: int = self._told("version", int)
-            self.seed: int | None = self._told("seed", int, type(None))
-            self.versions: dict[str, str] = self._told("versions", dict)
-            self.machine: dict[str, Any] = self._told("machine", dict)
-            self.created: str = self._told("created", str)
+            self.study: str = valid_name(self._meta_of("study", str), "a study")
+            self.config: dict[str, Any] = self._meta_of("config", dict)
+            self.version: int = self._meta_of("version", int)
+            self.seed: int | None = self._meta_of("seed", int, type(None))
+            self.versions: dict[str, str] = self._meta_of("versions", dict)
+            self.machine: dict[str, Any] = self._meta_of("machine", dict)
+            self.created: str = self._meta_of("created", str)
         except BaseException:
             connection.close()
             raise
@@ -135,8 +134,8 @@ class Run(Checked):
         with _locked_for_writing(place) as lock:
             place.unlink(missing_ok=True)
             file.remove_leftovers(place)
-            _remove_beside(place, "checkpoint*")
-            _remove_beside(place, "kept")
+            _remove_next_to(place, "checkpoint*")
+            _remove_next_to(place, "kept")
             lock.release()
 
     @property
@@ -166,17 +165,17 @@ class Run(Checked):
         """
         index = valid_step(step)
         packed = {valid_name(name): pack(value, name, index) for name, value in values.items()}
-        told = {name: named(given, name) for name, given in (dims or {}).items()}
+        described = {name: named(given, name) for name, given in (dims or {}).items()}
         with self._transaction() as connection:
-            told = {name: self._describe(connection, name, given) for name, given in told.items()}
+            described = {name: self._describe(connection, name, given) for name, given in described.items()}
             new = {name: self._series_id(connection, name) for name in packed}
             for name, row in packed.items():
-                known = told[name] if name in told else self._dims_of(name)
+                known = described[name] if name in described else self._dims_of(name)
                 if known is not None:
                     must_fit(known, shape_of(row.shape), name)
                 self._insert(connection, name, new[name], index, row)
         self._series.update(new)
-        self._described.update(told)
+        self._described.update(described)
 
     def describe(self, name: str, dims: Dims) -> None:
         """Name the dimensions of a series, once: what it holds at each step must have them.
@@ -223,9 +222,12 @@ class Run(Checked):
         0     5      0     0    0.5
         1     5      0     1    1.5
         """
-        from joma.runs.frame import frame_of, frame_of_all
+        from joma.runs.frame import frame_of, joined
 
-        return frame_of_all(self) if name is None else frame_of(self, name)
+        if name is None:
+            return joined({each: self.frame(each) for each in self.names()})
+        dims, steps = self.dims(name), self.steps(name).tolist()
+        return frame_of(dims, steps, [self.at(name, step) for step in steps])
 
     def keep(self, name: str, compute: Callable[[], Any], *, dims: Dims | None = None) -> np.ndarray:
         """What was recorded as `name`; if nothing was, `compute` it, record it as step 0 and return it.
@@ -260,18 +262,18 @@ class Run(Checked):
         """The recorded steps of a series, ascending: (steps,) int64."""
         rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
-        return np.array(self._whole([step for (step,) in rows], name), dtype=np.int64)
+        return np.array(self._checked_steps([step for (step,) in rows], name), dtype=np.int64)
 
     def last_step(self, name: str) -> int | None:
         """The largest recorded step, or None if the series does not exist: where to resume."""
         ((step,),) = self._rows(f"SELECT max(step) {_OF_SERIES}", name)
-        return None if step is None else self._whole([step], name)[0]
+        return None if step is None else self._checked_steps([step], name)[0]
 
     def array(self, name: str) -> np.ndarray:
         """A series as one array (steps, ...), ordered by step. Mixed dtypes are promoted as numpy does."""
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
-        with self._told_apart():
+        with self._naming_the_file():
             array = unpack_all(rows, name)
         if array is not None:
             return array
@@ -300,9 +302,9 @@ class Run(Checked):
 
     def finish(self) -> None:
         """Mark the run as complete and leave a single file. It stays open to read; nothing can be added."""
-        _remove_beside(self.path, "kept")
+        _remove_next_to(self.path, "kept")
         counts = dict(self._rows("SELECT name, count(*) FROM entries JOIN series ON id = series GROUP BY series"))
-        self._set_status("finished", None, {"sealed": counts})
+        self._set_status("finished", None, sealed=counts)
         self._stop_writing()
 
     @property
@@ -316,7 +318,7 @@ class Run(Checked):
 
         trace: where in the code it happened, for whoever mends it.
         """
-        self._set_status("failed", reason, {} if trace is None else {"trace": trace})
+        self._set_status("failed", reason, **({} if trace is None else {"trace": trace}))
         self._stop_writing()
 
     def __enter__(self) -> Run:
@@ -358,11 +360,9 @@ class Run(Checked):
             raise RunError(f"{name!r} in {self.path} is described already, with the dimensions {list(known)}")
         return given
 
-    def _set_status(self, status: Status, reason: str | None, beside: Mapping[str, Any] | None = None) -> None:
+    def _set_status(self, status: Status, reason: str | None, **more: Any) -> None:
+        rows = [meta_row(key, value) for key, value in {"status": status, "reason": reason, **more}.items()]
         with self._transaction() as connection:
-            rows = [
-                meta_row(key, value) for key, value in {"status": status, "reason": reason, **(beside or {})}.items()
-            ]
             connection.executemany("REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def _series_id(self, connection: sqlite3.Connection, name: str) -> int:
@@ -374,9 +374,7 @@ class Run(Checked):
     def _insert(self, connection: sqlite3.Connection, name: str, series: int, step: int, row: Packed) -> None:
         limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
         if len(row.data) > limit:
-            raise RunError(
-                f"step {step} of {name!r} has {len(row.data):,} bytes, at most {limit:,} fit; record it in parts"
-            )
+            raise RunError(f"step {step} of {name!r} has {len(row.data):,} bytes, {limit:,} fit; record it in parts")
         try:
             connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (series, step, *row))
         except sqlite3.IntegrityError:
@@ -394,8 +392,8 @@ _PACKED = "dtype, shape, checksum, data"
 _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)"
 
 
-def _remove_beside(place: Path, kind: str) -> None:
-    """Remove what training keeps beside a run: checkpoints, and states that branches begin from."""
+def _remove_next_to(place: Path, kind: str) -> None:
+    """Remove what training keeps next to a run: checkpoints, and states that branches begin from."""
     for found in place.parent.glob(f"{escape(place.name)}-*.{kind}"):
         found.unlink(missing_ok=True)
 

@@ -139,7 +139,7 @@ def _plain(value: Any, place: str) -> Any:
                 raise RunError(f"{place} must have strings as keys, got {key!r}")
         return {str(key): _plain(item, f"{place}[{key!r}]") for key, item in value.items()}
     raise RunError(
-        f"{place} must be made of numbers, strings, booleans, None, lists and mappings, got {type(value).__name__}"
+        f"{place} must be of numbers, strings, booleans, None, lists and mappings, got {type(value).__name__}"
     )
 
 

@@ -1,7 +1,7 @@
 """Work side by side on this machine, in processes of one thread each.
 
 A process carries out one task after another. Where it dies, or says nothing for too long, its task is lost; a new
-process takes its place, and the other tasks go on. What a task gives does not depend on how many run beside it.
+process takes its place, and the other tasks go on. What a task gives does not depend on how many run at a time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Task:
 
     name: str
     arguments: Mapping[str, Any]
-    kin: str = ""
-    """Tasks of one kin load the same libraries: where there is a choice, they go to one process."""
+    shared_load: str = ""
+    """Libraries that take long to load. Where there is a choice, tasks that name the same go to one process."""
 
 
 @dataclass(frozen=True)
-class Said:
+class Going:
     """A task has come so far, and does this now."""
 
     task: Task
@@ -62,7 +62,8 @@ class Lost:
     reason: str
 
 
-Event = Said | Done | Lost
+Event = Going | Done | Lost
+"""What happens to a task: any number of times it is going on, then it is done or lost."""
 
 
 def side_by_side(
@@ -126,9 +127,9 @@ class _Works:
             _end(process)
 
     def chosen(self, process: _Process) -> Task:
-        """The first task whose kin no other process has begun with; else simply the first. It no longer waits."""
-        elsewhere = {kin for other in self.team if other is not process for kin in other.kins} - process.kins
-        free = (at for at, task in enumerate(self.waiting) if task.kin not in elsewhere)
+        """The first task whose libraries no other process has loaded; else the first. It no longer waits."""
+        elsewhere = {load for other in self.team if other is not process for load in other.loads} - process.loads
+        free = (at for at, task in enumerate(self.waiting) if task.shared_load not in elsewhere)
         return self.waiting.pop(next(free, 0))
 
 
@@ -142,7 +143,7 @@ class _Process:
     task: Task | None = None
     heard: float = 0.0
     reason: str = ""
-    kins: set[str] = field(default_factory=set)
+    loads: set[str] = field(default_factory=set)
     running: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ class _Process:
 
     def give(self, task: Task) -> None:
         self.task, self.heard = task, monotonic()
-        self.kins |= {task.kin} if task.kin else set()
+        self.loads |= {task.shared_load} if task.shared_load else set()
         assert self.running.stdin is not None
         with suppress(BrokenPipeError):  # it died: what it leaves behind says so
             print(json.dumps(dict(task.arguments)), file=self.running.stdin, flush=True)
@@ -172,7 +173,7 @@ class _Process:
         if task is None:
             return None
         if message is not None and "share" in message:
-            return Said(task, message["share"], message["doing"])
+            return Going(task, message["share"], message["doing"])
         self.task = None
         if message is None:
             return Lost(task, self.reason or _cause(self.running.wait()))

@@ -13,7 +13,6 @@ Six rooms, and imports go one way: a room knows those before it, never those beh
 """
 
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
-from joma.scan.measures import MEASURES
 from joma.scan.result.curves import Curve, Scan
 from joma.scan.result.thresholds import violations
 from joma.scan.scanning import scan
@@ -23,7 +22,6 @@ from joma.scan.sweep.plan import Plan, plan
 from joma.scan.sweep.sweeping import sweep
 
 __all__ = [
-    "MEASURES",
     "CheckpointError",
     "Curve",
     "Fault",

@@ -48,30 +48,28 @@ def scan(
 ) -> Scan:
     """Measure every checkpoint of a training run, as the command `joma scan` does.
 
-    Args:
-        source: a local file or folder (one checkpoint, or one per step), or a model on the Hugging Face hub.
-        steps: which steps, as numbers or as text ("0,1,1000:3000:1000"); None: all.
-        measures: names from `MEASURES`, also as one text with commas.
-        groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
-        patterns: further groups by name, each a regular expression that fits full tensor names.
-        root: which model, where a checkpoint holds several, such as "ema".
-        base: the folder of the model that adapters are merged with; "none": adapters are measured alone.
-        text: a file of text for measures that run the model, or its token ids as .npy.
-        tokenizer: a folder with one; None: that of the checkpoint, or of the folder that it lies in.
-        seq_len: tokens per window of the text. None: 512, or fewer where the text is shorter or the model was trained
-            on fewer. More than the positions of the model can take is refused; more than training had is warned of.
-        device: where it is measured: "cpu", "cuda" or "cuda:N".
-        jobs: checkpoints that are read at a time.
-        out: folder for the run that records all of it, and for downloads. A later call with the same folder measures
-            only what is missing. None: nothing is kept.
-        budget: gigabytes of disk for files of the hub that cannot be read in part.
-        fresh: measure again what is already recorded.
-        keep_suspicious: keep steps whose weights seem to be those of another step, and note them.
-        progress: called with a line for every step and for what is known before. A line in parentheses is a sign of
-            life from a step that takes long.
+    - source: a local file or folder (one checkpoint, or one per step), or a model on the Hugging Face hub.
+    - steps: which steps, as numbers or as text ("0,1,1000:3000:1000"); None: all.
+    - measures: names from `joma.measure.registry.MEASURES`, also as one text with commas.
+    - groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
+    - patterns: further groups by name, each a regular expression that fits full tensor names.
+    - root: which model, where a checkpoint holds several, such as "ema".
+    - base: the folder of the model that adapters are merged with; "none": adapters are measured alone.
+    - text: a file of text for measures that run the model, or its token ids as .npy.
+    - tokenizer: a folder with one; None: that of the checkpoint, or of the folder that it lies in.
+    - seq_len: tokens per window of the text. None: 512, or fewer where the text is shorter or the model was trained
+      on fewer. More than the positions of the model can take is refused; more than training had is warned of.
+    - device: where it is measured: "cpu", "cuda" or "cuda:N".
+    - jobs: checkpoints that are read at a time.
+    - out: folder for the run that records all of it, and for downloads. A later call with the same folder measures
+      only what is missing. None: nothing is kept.
+    - budget: gigabytes of disk for files of the hub that cannot be read in part.
+    - fresh: measure again what is already recorded.
+    - keep_suspicious: keep steps whose weights seem to be those of another step, and note them.
+    - progress: called with a line for every step and for what is known before. A line in parentheses is a sign of
+      life from a step that takes long.
 
-    Returns:
-        The curves over the usable steps, what was left out and why. `violations` asks it for thresholds.
+    Returns the curves over the usable steps, what was left out and why. `violations` asks it for thresholds.
 
     Raises `CheckpointError` where nothing can be measured, `NoneUsable` where no checkpoint can be opened, `BadInput`
     where an argument cannot be used.

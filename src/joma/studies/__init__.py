@@ -1,9 +1,10 @@
-"""Studies, in rooms by subject: one file per study, named as the study is.
+"""Studies, in rooms by subject: one file per study, named as the study is, or one folder where it is long.
 
-`names()` lists them, `load(name)` imports one, nothing loads before.
+`names()` lists them, `load(name)` imports one, nothing loads before. `joma.studies.foreign` finds those of others.
 
 To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
-nothing else has to know of it. A room's helpers begin with an underscore. No room imports another.
+nothing else has to know of it. Above about 300 lines it becomes a folder `your_study/` with `study`, `claims`, `run`,
+`record`, `judge` and `figures`. What studies of a room share begins with an underscore. No room imports another.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
 from joma.host.words import did_you_mean
+from joma.studies import foreign
 
 if TYPE_CHECKING:
     from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
 
-__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "load", "names", "room", "spelt", "title"]
+__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "chosen", "load", "names", "room", "spelt", "title"]
 
 
 def __getattr__(name: str) -> Any:
@@ -60,16 +62,16 @@ def names() -> tuple[str, ...]:
     >>> names()[:3]
     ('block', 'thm1', 'thm1-coherence')
     """
-    return tuple(_rooms())
+    return (*_rooms(), *_foreign())
 
 
 def room(name: str) -> str:
-    """The room that the study called `name` stands in.
+    """The room that the study called `name` stands in; empty for a study that is not joma's own.
 
     >>> room("thm2")
     'linear'
     """
-    known = _rooms()
+    known = {**_rooms(), **dict.fromkeys(_foreign(), "")}
     name = spelt(name)
     study, slash, _ = name.partition("/")
     if slash and study in known:
@@ -84,23 +86,49 @@ def room(name: str) -> str:
 
 
 def load(name: str) -> Study:
-    """The study called `name`.
+    """The study of a name.
+
+    - name: one of `names()`, in any spelling: neither case nor the choice of - or _ matters
 
     >>> load("thm2").title
     'Theorem 2: winner take all under a linear MLP'
     """
-    study: Study = import_module(f"joma.studies.{room(name)}.{_file(name)}").STUDY
+    where = room(name)
+    if not where:
+        return foreign.load_from(spelt(name), _foreign()[spelt(name)])
+    study: Study = import_module(f"joma.studies.{where}.{_file(name)}").STUDY
     return study
 
 
+def chosen(name: str) -> str:
+    """What a user typed, as the name of a study: one of `names()` in any spelling, or the path of a Python file.
+
+    >>> chosen("Thm1_SGD")
+    'thm1-sgd'
+    """
+    name = foreign.add_file(name) if name.endswith(".py") else spelt(name)
+    room(name)  # refuses what there is not
+    return name
+
+
+def _foreign() -> dict[str, Any]:
+    found = foreign.places()
+    if taken := sorted(set(found) & set(_rooms())):
+        raise BadInput(f"{found[taken[0]]} would be called {taken[0]!r}, and joma has a study of that name; rename it")
+    return found
+
+
 def title(name: str) -> str:
-    """The title of a study, read from its source: nothing is imported, so a list of all takes no time.
+    """The title of a study. Of joma's own it is read from the source, so that a list of all takes no time.
 
     >>> title("thm2")
     'Theorem 2: winner take all under a linear MLP'
     """
-    source = (Path(__path__[0]) / room(name) / f"{_file(name)}.py").read_text(encoding="utf-8")
-    return _title_in(source)
+    if not room(name):
+        return load(name).title
+    place = Path(__path__[0]) / room(name) / _file(name)
+    source = place / "study.py" if place.is_dir() else place.with_suffix(".py")
+    return _title_in(source.read_text(encoding="utf-8"))
 
 
 def _title_in(source: str) -> str:

@@ -68,6 +68,6 @@ def result_of(path: Path) -> Result:
 
 def _judged(study: Study, run: Run) -> Result:
     command, seconds = command_line(study, run.config), seconds_of(run)
-    told = replace(study, version=run.version)
+    recorded = replace(study, version=run.version)
     found, drawn = judge(study, run), draw(study, run)
-    return Result(told, run.config, seconds, found, drawn, command, run.path, cached=True)
+    return Result(recorded, run.config, seconds, found, drawn, command, run.path, cached=True)

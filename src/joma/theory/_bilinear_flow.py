@@ -18,10 +18,10 @@ from joma.host.arguments import (
     described,
     floating,
     integer,
-    real,
+    not_negative,
     shown,
 )
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._integrate import integrate_together
 
 Norm = Literal["unit", "softmax", "none"]
@@ -53,6 +53,7 @@ def pulled_back(f: Tensor, upstream: Tensor, norm: str) -> Tensor:
     return f * (upstream - (along if norm == "softmax" else f * along))
 
 
+@brief_repr
 class Weights(NamedTuple):
     """Both halves of the model, or their velocity: y (..., tokens, columns) and z (..., queries, tokens).
 
@@ -63,10 +64,8 @@ class Weights(NamedTuple):
     y: Tensor
     z: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class Path(NamedTuple):
     """A flow over time.
 
@@ -82,10 +81,8 @@ class Path(NamedTuple):
     z: Tensor
     growth: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 @dataclass(frozen=True)
 class ScanSnap:
     """The classes of sequences, and the expected-gradient flow of Y and Z on them.
@@ -111,9 +108,6 @@ class ScanSnap:
     norm: Norm = "unit"
     rate_y: Number = 1.0
     rate_z: Number = 1.0
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", _probabilities(self.p, "p", "class", 2, "(..., classes, tokens)"))
@@ -143,9 +137,7 @@ class ScanSnap:
 
     def _rate(self, name: str) -> Tensor:
         """(..., 1, 1)."""
-        value = real(getattr(self, name), name)
-        if (value < 0).any():
-            raise ValueError(f"{name} must not be negative, got {value.min().item():g}")
+        value = not_negative(getattr(self, name), name)
         return value.to(self.p)[..., None, None]
 
     def _queries(self) -> Tensor:
@@ -287,11 +279,9 @@ def must_be_a_norm(norm: object) -> None:
 
 def _probabilities(value: Number, name: str, each: str, dims: int, shape: str) -> Tensor:
     """Numbers whose rows sum to 1; a wrong one is told by the first class that is wrong."""
-    p = at_least_dims(real(value, name), name, dims, shape)
+    p = at_least_dims(not_negative(value, name), name, dims, shape)
     if 0 in p.shape:
         raise ValueError(f"{name} must hold at least one {each} and one token, got shape {tuple(p.shape)}")
-    if (p < 0).any():
-        raise ValueError(f"{name} must not be negative, got {p.min().item():g}")
     total = p.sum(-1)
     if (total == 0).any():
         raise ValueError(f"{name} must give every {each} at least one token, {each} {_first(total == 0)} has none")

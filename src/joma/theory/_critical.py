@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, alongside, positive, real, shown, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
 from joma.theory._radial_law import must_be_law
@@ -24,6 +24,7 @@ Side = Literal[1, -1]
 """sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?"""
 
 
+@brief_repr
 class CriticalRay(NamedTuple):
     """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus on the ray; NaN where none is.
 
@@ -36,9 +37,6 @@ class CriticalRay(NamedTuple):
     ratio: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @half_in_single
@@ -67,7 +65,9 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
 def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
     """`critical_rays`, for an m that its caller knows by another name."""
     must_be_law(law)
-    gap, towards = m.detach(), _side(side)
+    if not isinstance(side, int | float) or side not in (1, -1):
+        raise ValueError(f"side must be 1 or -1, got {shown(side)}")
+    gap = m.detach()
     bottom = _flattest(law)
     if bottom is None:
         nowhere = torch.full_like(gap, torch.nan)
@@ -82,7 +82,7 @@ def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
         falling = upper < lower
         low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
     near = (low + high) / 2
-    plus, minus = (near + gap, near) if towards > 0 else (near, near + gap)
+    plus, minus = (near + gap, near) if side > 0 else (near, near + gap)
     return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
 
 
@@ -101,6 +101,7 @@ def crossing_value(law: RadialLaw) -> Tensor:
     return law.density(zero) * law.theta2(zero)
 
 
+@brief_repr
 class CriticalPoint(NamedTuple):
     """A critical point: norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters.
 
@@ -116,9 +117,6 @@ class CriticalPoint(NamedTuple):
     xi: Tensor
     rho_plus: Tensor
     rho_minus: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @half_in_single
@@ -158,6 +156,7 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, de
     return CriticalPoint(length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho)
 
 
+@brief_repr
 class Linearisation(NamedTuple):
     """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...).
 
@@ -171,9 +170,6 @@ class Linearisation(NamedTuple):
     C: Tensor
     beta1: Tensor
     beta2: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -313,9 +309,3 @@ def _flattest(law: RadialLaw) -> float | None:
         middle = (low + high) / 2
         low, high = (middle, high) if falls(middle) else (low, middle)
     return float((low + high) / 2)
-
-
-def _side(side: Side) -> Side:
-    if not isinstance(side, int | float) or side not in (1, -1):
-        raise ValueError(f"side must be 1 or -1, got {shown(side)}")
-    return side

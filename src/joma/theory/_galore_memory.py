@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, positive, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 
+@brief_repr
 class Bytes(NamedTuple):
     """Memory of one weight matrix and its optimizer, in bytes, each (...).
 
@@ -30,9 +31,6 @@ class Bytes(NamedTuple):
     def total(self) -> Tensor:
         """All three."""
         return self.weights + self.states + self.projection
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

@@ -72,7 +72,7 @@ def spectrum_of(b: Tensor, c: Tensor) -> Spectrum:
     s = operator_of(b, c)
     if not s.isfinite().all():
         raise ValueError(
-            f"b and c must have finite products, got entries up to {b.abs().max():g} and {c.abs().max():g}"
+            f"b and c must have finite products, got numbers up to {b.abs().max():g} and {c.abs().max():g}"
         )
     values, vectors = torch.linalg.eigh(s)
     return Spectrum(values, vectors)

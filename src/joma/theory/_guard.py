@@ -32,8 +32,11 @@ def half_in_single(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
     def widened(*args: P.args, **options: P.kwargs) -> R:
         if len(args) > len(names) or not any(map(_is_half, (*args, *options.values()))):
             return call(*args, **options)
-        given = {**dict(zip(names, args, strict=False)), **options}
-        wide: Any = {name: value if name == keep else _wide(value) for name, value in given.items()}
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **options}
+        wide: Any = {
+            name: as_tensor(value, "").float() if _is_half(value) and name != keep else value
+            for name, value in given.items()
+        }
         positional = [wide.pop(name) for name in names[: len(args)]]
         answer: Any = call(*positional, **wide)
         own = _common_type(given)
@@ -67,10 +70,6 @@ def _is_half(value: object) -> bool:
     return isinstance(value, np.ndarray | np.float16) and value.dtype == np.float16
 
 
-def _wide(value: Any) -> Any:
-    return as_tensor(value, "").float() if _is_half(value) else value
-
-
 def _common_type(given: dict[str, object]) -> torch.dtype:
     arrays = [x for name, x in given.items() if name != "t" and isinstance(x, Tensor | np.ndarray)]
     tensors = [x for x in (as_tensor(x, "") for x in arrays) if x.is_floating_point()]
@@ -85,15 +84,8 @@ def _each(answer: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _no_nan(part: Tensor, given: dict[str, Any]) -> Tensor:
     if part.is_floating_point() and bool(part.isnan().any()):
-        sizes = [f"{name} up to {x.abs().max().item():g}" for name, x in _arrays(given).items() if x.numel()]
+        numbers = {n: x for n, x in given.items() if isinstance(x, Tensor | np.ndarray | float | int | list | tuple)}
+        arrays = {name: as_tensor(value, name).detach().double() for name, value in numbers.items()}
+        sizes = [f"{name} up to {x.abs().max().item():g}" for name, x in arrays.items() if x.numel()]
         raise ValueError(f"numbers on the way leave the range of {part.dtype}, take smaller ones: {', '.join(sizes)}")
     return part
-
-
-def _arrays(given: dict[str, Any]) -> dict[str, Tensor]:
-    """Those of the arguments that are numbers, as tensors."""
-    found = {}
-    for name, value in given.items():
-        if isinstance(value, Tensor | np.ndarray | float | int | list | tuple):
-            found[name] = as_tensor(value, name).detach().double()
-    return found

@@ -73,9 +73,7 @@ def _counted(field: Callable[[float, Tensor], Tensor], start: Tensor, most: int,
             )
         moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
         if not isinstance(moving, Tensor) or moving.shape != start.shape:
-            raise ValueError(
-                f"field must return a tensor of shape {tuple(start.shape)} like y0, got {described(moving)}"
-            )
+            raise ValueError(f"field must return the shape {tuple(start.shape)} of y0, got {described(moving)}")
         found: np.ndarray = moving.detach().double().reshape(-1).cpu().numpy()
         if calls == 1 and not np.isfinite(found).all():
             raise ValueError(f"field must be finite at y0, got {found[~np.isfinite(found)][0]}")

@@ -13,14 +13,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, integer, number, positive, real, together
-from joma.theory._critical import (
-    CriticalPoint,
-    Linearisation,
-    TwoClusters,
-    crossing_value,
-    rank_one,
-    rays,
-)
+from joma.theory._critical import CriticalPoint, Linearisation, TwoClusters, crossing_value, rank_one, rays
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import (
     RELU,

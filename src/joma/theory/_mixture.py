@@ -9,17 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    alongside,
-    at_least_dims,
-    must_be_callable,
-    positive,
-    real,
-    shown,
-    together,
-)
-from joma.host.words import brief
+from joma.host.arguments import Number, alongside, at_least_dims, must_be_callable, positive, real, shown, together
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 from joma.theory._radial_law import must_be_law
 from joma.theory.radial import RadialLaw
@@ -29,6 +20,7 @@ Slopes = tuple[float, float]
 RELU: Slopes = (0.0, 1.0)
 
 
+@brief_repr
 class Thetas(NamedTuple):
     """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance.
 
@@ -39,9 +31,6 @@ class Thetas(NamedTuple):
 
     first: Tensor
     second: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -115,6 +104,7 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
     return Thetas((w * (above + below)).sum(-1), (w * u * (above - below)).sum(-1))
 
 
+@brief_repr
 class HyperplaneMean(NamedTuple):
     """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d).
 
@@ -125,9 +115,6 @@ class HyperplaneMean(NamedTuple):
 
     mean: Tensor
     vector: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -159,6 +146,7 @@ def hyperplane_mean(
     return HyperplaneMean(values.first, values.first[..., None] * middle + values.second[..., None] * direction)
 
 
+@brief_repr
 class Velocity(NamedTuple):
     """v' (..., d) and xi' (...).
 
@@ -169,9 +157,6 @@ class Velocity(NamedTuple):
 
     v: Tensor
     xi: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -202,10 +187,7 @@ def velocity(
     first, second = thetas_at(node.rho, law, slopes)
     pull = ((node.weights * first)[..., None] * node.centres).sum(-2)
     push = (node.weights * second).sum(-1)[..., None] * node.direction
-    return Velocity(
-        pull + push - shrink[..., None] * node.v,
-        (node.weights * first).sum(-1) - shrink * node.xi,
-    )
+    return Velocity(pull + push - shrink[..., None] * node.v, (node.weights * first).sum(-1) - shrink * node.xi)
 
 
 @guarded

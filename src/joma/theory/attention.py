@@ -9,14 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, common_shape, floating, integer, must_be_callable, number, real, shown
-from joma.host.words import brief
+from joma.host.arguments import Number, common_shape, floating, integer, must_be_callable, not_negative, number, shown
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded, half_in_single
 
 Kind = Literal["linear", "exp", "softmax"]
 Sigma = Callable[[Tensor], Tensor]
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Attention:
     """How logits z and token frequencies x become attention b, by `kind`, with T the `temperature` and A the `norm`.
@@ -34,13 +35,10 @@ class Attention:
     temperature: float = 1.0
     norm: float = 1.0
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
             raise ValueError(
-                f"the kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
+                f"kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
             )
         for name in ("temperature", "norm"):
             number(getattr(self, name), name, above=0)
@@ -133,12 +131,13 @@ def value_and_derivative(function: Callable[[Tensor], Tensor], at: Number) -> tu
 def entropy(p: Number, *, dim: int = -1) -> Tensor:
     """-sum p ln p in nats, with 0 ln 0 = 0.
 
+    - p: probabilities, or weights that are not negative
+    - dim: over which to sum
+
     >>> entropy([0.5, 0.5, 0.0])
     tensor(0.6931, dtype=torch.float64)
     """
-    probability = real(p, "p")
-    if (probability < 0).any():
-        raise ValueError(f"p must not be negative, got {probability.min().item():g}")
+    probability = not_negative(p, "p")
     if not isinstance(dim, int) or not -max(probability.ndim, 1) <= dim < max(probability.ndim, 1):
         raise ValueError(f"dim must be a dimension of p, which has shape {tuple(probability.shape)}, got {shown(dim)}")
     terms: Tensor = torch.special.entr(probability)

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, alongside, at_least_dims, real, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 
+@brief_repr
 class Signals(NamedTuple):
     """The four signals of Theorem 1, each (..., samples).
 
@@ -44,10 +45,8 @@ class Signals(NamedTuple):
     delta: Tensor
     """sigma'_j g_j, what node j passes down."""
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class AngleCondition(NamedTuple):
     """What `angle_condition` finds; angles in radians.
 
@@ -65,10 +64,8 @@ class AngleCondition(NamedTuple):
     lower_bound: Tensor
     """(...): the least that the normalised conclusion can be at these angles."""
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 class Gated(NamedTuple):
     """The signals at a child node k: a latent zb, its activation f, the gradient g that arrives; each (..., samples).
 
@@ -79,9 +76,6 @@ class Gated(NamedTuple):
     zb: Tensor
     f: Tensor
     g: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -207,5 +201,5 @@ def _unit(signal: Tensor, name: str) -> Tensor:
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:
     """The angle between unit vectors in [0, pi], accurate near both ends, where arccos is not."""
-    apart, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
-    return 2 * torch.atan2(apart, along)
+    across, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
+    return 2 * torch.atan2(across, along)

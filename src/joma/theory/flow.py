@@ -31,7 +31,7 @@ from joma.host.arguments import (
     real,
     shown,
 )
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._integrate import Method, integrate, integrate_together
 from joma.theory.attention import Attention, value_and_derivative
 
@@ -92,6 +92,7 @@ def cross_entropy_gradient(label: Number) -> Backprop:
     return gradient
 
 
+@brief_repr
 class State(NamedTuple):
     """The two halves of the block, or of its velocity: w (..., width, nodes) and z (..., queries, tokens).
 
@@ -103,10 +104,8 @@ class State(NamedTuple):
     w: Tensor
     z: Tensor
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-
+@brief_repr
 @dataclass(frozen=True)
 class Block:
     """One Transformer block with its data: everything that eq. 1 and 2 need except the weights.
@@ -137,18 +136,13 @@ class Block:
     rate_z: float = 1.0
     per_query: bool = False
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __post_init__(self) -> None:
         for name, take in (("x", as_numbers), ("query", as_tensor), ("tokens", as_numbers), ("queries", as_numbers)):
             object.__setattr__(self, name, take(getattr(self, name), name))
         for name in ("backprop", "activation"):
             must_be_callable(getattr(self, name), name)
         if not isinstance(self.attention, Attention):
-            raise ValueError(
-                f"attention must be an Attention, for example Attention('exp'), got {shown(self.attention)}"
-            )
+            raise ValueError(f"attention must be an Attention, as Attention('exp'), got {shown(self.attention)}")
         for name in ("rate_w", "rate_z"):
             number(getattr(self, name), name, least=0)
         self._check_samples()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, common_shape, number, positive, real, times, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._galore_memory import Bytes, adam_bytes, galore_bytes, lora_bytes
 from joma.theory._galore_spectrum import Spectrum, joined, operator_of, spectrum_of
 from joma.theory._guard import guarded
@@ -44,6 +44,7 @@ __all__ = [
 HUGE = 1e300  # more than any norm
 
 
+@brief_repr
 class Parts(NamedTuple):
     """A gradient in two orthogonal parts, each (..., m, n).
 
@@ -55,9 +56,6 @@ class Parts(NamedTuple):
     """Along one eigenvalue."""
     rest: Tensor
     """Along all others."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -157,7 +155,9 @@ def stable_rank_bound(g: Number, b: Number, c: Number, t: Number, *, rate: float
     _not_zero(start, "g")
     lasts = found.lasting(start, eta)
     part, rest = (each.double() for each in _parts(start, found, lasts, torch.float64))
-    q = _power(found.slowest(~lasts & found.present(start), eta), found.slowest(lasts, eta), steps)
+    slow, kept = found.slowest(~lasts & found.present(start), eta), found.slowest(lasts, eta)
+    # (slow / kept)^steps, (..., steps); zero where nothing is left besides the kept part
+    q = torch.where(kept > 0, slow / kept, torch.where(slow > 0, 1.0, 0.0))[..., None] ** steps
     top, size, left = (each[..., None] for each in (_spectral(part), _frobenius(part), _frobenius(rest)))
     room = (top - q * left).clamp(min=0)
     bound = (size.square() + (q * left).square()) / room.square()
@@ -310,15 +310,11 @@ def _must_fit(g: Tensor, name: str, left: Tensor, right: Tensor) -> None:
         )
 
 
-def _layer(jacobian: Number, w: Number, f: Number, y: Number) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _layer(jacobian: Number, w: Number, f: Number, y: Number) -> tuple[Tensor, ...]:
     """The four of one type and with common leading dimensions."""
-    j, weight = (
-        at_least_dims(real(x, name), name, 2, form)
-        for x, name, form in ((jacobian, "jacobian", "(..., K, m)"), (w, "w", "(..., m, n)"))
-    )
-    inputs, target = (
-        at_least_dims(real(x, name), name, 1, form) for x, name, form in ((f, "f", "(..., n)"), (y, "y", "(..., K)"))
-    )
+    j = at_least_dims(real(jacobian, "jacobian"), "jacobian", 2, "(..., K, m)")
+    weight = at_least_dims(real(w, "w"), "w", 2, "(..., m, n)")
+    inputs, target = at_least_dims(real(f, "f"), "f", 1, "(..., n)"), at_least_dims(real(y, "y"), "y", 1, "(..., K)")
     if j.shape[-1] != weight.shape[-2] or weight.shape[-1] != inputs.shape[-1] or j.shape[-2] != target.shape[-1]:
         sizes = f"jacobian {_of(j)}, w {_of(weight)}, f {_of(inputs)} and y {_of(target)}"
         raise ValueError(f"sizes must be (K, m), (m, n), (n) and (K), got {sizes}")
@@ -327,19 +323,12 @@ def _layer(jacobian: Number, w: Number, f: Number, y: Number) -> tuple[Tensor, T
             f"jacobian, w, f and y must not be empty, got {_of(j)}, {_of(weight)}, {_of(inputs)}, {_of(target)}"
         )
     common_shape(jacobian=j.shape[:-2], w=weight.shape[:-2], f=inputs.shape[:-1], y=target.shape[:-1])
-    j, weight, inputs, target = joined(j, weight, inputs, target)
-    return j, weight, inputs, target
+    return joined(j, weight, inputs, target)
 
 
 def _parts(g: Tensor, found: Spectrum, chosen: Tensor, dtype: torch.dtype) -> Parts:
     part = found.project(g, chosen)
     return Parts(part.to(dtype), (g - part).to(dtype))
-
-
-def _power(rest: Tensor, kept: Tensor, steps: Tensor) -> Tensor:
-    """(rest / kept)^steps, (..., steps); zero where nothing is left beside the kept part."""
-    ratio = torch.where(kept > 0, rest / kept, torch.where(rest > 0, 1.0, 0.0))
-    return ratio[..., None] ** steps
 
 
 def _not_zero(g: Tensor, name: str) -> None:

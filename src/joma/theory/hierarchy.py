@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, alongside, as_tensor, at_least_dims, integer, real, shown, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 Count = int | Sequence[int] | np.ndarray | Tensor
@@ -110,7 +110,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
     r, r0, levels, height = together(rho=r, rho0=r0, depth=levels, ancestor=height)
     appears = 1 - r ** (levels - 1) * r0  # 2 P[y_m = 1]
     if (appears <= 0).any():
-        raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears, nothing can be given it")
+        raise ValueError("rho^(depth-1) rho0 must be below 1: at 1 the token never appears")
     return 1 - (1 - r ** (2 * height)) / (2 * appears)
 
 
@@ -131,20 +131,13 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
     prior, a, b = _by_class(p0, tau_a=within(tau_a, "tau_a", -1, 1), tau_b=within(tau_b, "tau_b", -1, 1))
     r = within(rho, "rho", -1, 1)
     r, levels, prior, a, b = alongside(
-        {"p0": 1, "tau_a": 1, "tau_b": 1},
-        rho=r,
-        depth=_counts(depth, "depth", 1).to(r),
-        p0=prior,
-        tau_a=a,
-        tau_b=b,
+        {"p0": 1, "tau_a": 1, "tau_b": 1}, rho=r, depth=_counts(depth, "depth", 1).to(r), p0=prior, tau_a=a, tau_b=b
     )
     path = (r ** (levels - 1))[..., None]
     l_appears, m_appears = 1 - path * a, 1 - path * b  # 2 P[. = 1 | y_0 = k]
     appears = (prior * m_appears).sum(-1)
     if (appears <= 0).any():
-        raise ValueError(
-            "rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears, nothing can be given it"
-        )
+        raise ValueError("rho^(depth-1) E[tau_b] must be below 1: at 1 the token never appears")
     return (prior * l_appears * m_appears).sum(-1) / (2 * appears)
 
 
@@ -184,6 +177,7 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
     return 1 - height / levels + order * small * first_order
 
 
+@brief_repr
 class Enumeration(NamedTuple):
     """The exact distribution of the tokens of a small tree, every latent summed over.
 
@@ -197,9 +191,6 @@ class Enumeration(NamedTuple):
     """(..., tokens, tokens): P[y_l = 1, y_m = 1]; on the diagonal P[y_l = 1]."""
     ancestor: Tensor
     """(tokens, tokens): the height of the lowest common ancestor; the depth of the tree where that is the root."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def conditional(self) -> Tensor:
@@ -236,7 +227,8 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     for parents in reversed(widths[:-1]):
         steps, last = steps[: -len(tables)], steps[-len(tables) :]
         seen = [step.mT @ table for step, table in zip(last, tables, strict=True)]
-        tables = [_product(group) for group in _groups(seen, parents)]
+        size = len(seen) // parents  # children of each parent, left to right
+        tables = [_product(seen[i * size : (i + 1) * size]) for i in range(parents)]
     given_class = torch.stack([zero, 1 - zero], dim=-1).unbind(-3)  # children x (..., classes, 2)
     patterns = _product([given @ table for given, table in zip(given_class, tables, strict=True)])
     joint = (prior[..., None, :] @ patterns)[..., 0, :].expand(*like.shape, -1)
@@ -313,16 +305,8 @@ def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
     given = given.to(like)[None] if given.ndim == 0 else given
     given = given.expand(*given.shape[:-1], count) if given.shape[-1] == 1 else given
     if given.shape[-1] != count:
-        raise ValueError(
-            f"rho must be a number, (..., 1) or (..., {count}), one for each edge, got {tuple(given.shape)}"
-        )
+        raise ValueError(f"rho must be a number, (..., 1) or (..., {count}), one per edge, got {tuple(given.shape)}")
     return given
-
-
-def _groups(nodes: list[Tensor], parents: int) -> list[list[Tensor]]:
-    """The children of each parent, left to right."""
-    size = len(nodes) // parents
-    return [nodes[i * size : (i + 1) * size] for i in range(parents)]
 
 
 def _product(tables: list[Tensor]) -> Tensor:

@@ -31,12 +31,7 @@ Estimate = Literal["published", "integrated", "self-consistent", "identity"]
 
 @guarded
 def first_integral(
-    z: Number,
-    v: Number,
-    *,
-    kind: str | Sigma = "exp",
-    kappa: Number = 1.0,
-    temperature: Number = 1.0,
+    z: Number, v: Number, *, kind: str | Sigma = "exp", kappa: Number = 1.0, temperature: Number = 1.0
 ) -> Tensor:
     """The constant c of Theorem 1 for one query. z: (..., tokens); v: (..., tokens, nodes). Returns (..., tokens).
 
@@ -89,12 +84,7 @@ def first_integral_over_queries(
 
 @guarded
 def sgd_drift(
-    z: Number,
-    v: Number,
-    *,
-    kind: Literal["exp", "linear"] = "exp",
-    kappa: Number = 1.0,
-    temperature: Number = 1.0,
+    z: Number, v: Number, *, kind: Literal["exp", "linear"] = "exp", kappa: Number = 1.0, temperature: Number = 1.0
 ) -> Tensor:
     """How far plain SGD takes `first_integral` from its start: exact, for any batches and any step size.
 
@@ -261,9 +251,7 @@ def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
     known = (fine - coarse).abs() <= torch.finfo(z.dtype).eps ** 0.5 * (1 + fine.abs())
     if not known.all():
         at = z[~known].flatten()[0].item()
-        raise ValueError(
-            f"kind: sigma/sigma' cannot be integrated from 0 to z = {at:g}; does sigma' vanish on the way?"
-        )
+        raise ValueError(f"kind: sigma/sigma' cannot be integrated from 0 to z = {at:g}; does sigma' vanish there?")
     return fine
 
 

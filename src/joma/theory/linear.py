@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, positive, real, times, together
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
 
@@ -30,7 +30,12 @@ def trajectory(
 
         v = sqrt(2/kappa) erfinv( erf(v0 sqrt(kappa/2)) + sqrt(2 kappa/pi) delta e^c t / norm ),  c = z0 - kappa v0^2/2
 
-    delta: (..., tokens) saliency; v0, z0, kappa, norm broadcast against it; t: (steps,).
+    - delta: (..., tokens) saliency
+    - t: (steps,)
+    - v0, z0: where v and z begin; they broadcast against delta, as kappa and norm do
+    - kappa: the rate of attention over that of the MLP
+    - norm: what attention is divided by
+
     Returns (..., steps, tokens), +-inf from a token's `blow_up_time` on, so that a plot simply stops there.
     Differentiable in every argument. Near the blow-up the distance to erf = 1 is carried itself, not subtracted
     from 1, so the growth stays accurate to the last representable time before it. Half precision is computed in
@@ -64,6 +69,8 @@ def blow_up_time(
     delta: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
 ) -> Tensor:
     """When each token's v reaches infinity: t* = (1 - sgn(delta) erf(v0 sqrt(kappa/2))) norm / (rate |delta| e^c).
+
+    - delta, v0, z0, kappa, norm: as in `trajectory`
 
     rate = sqrt(2 kappa/pi), c = z0 - kappa v0^2/2. The winner is the token with the smallest t*: the one with the
     largest |delta| only if all start alike. Shape (..., tokens); inf where delta = 0.
@@ -127,6 +134,7 @@ def row_trajectory(
     return torch.where(_still(length)[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s))
 
 
+@brief_repr
 class Motion(NamedTuple):
     """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes]).
 
@@ -136,9 +144,6 @@ class Motion(NamedTuple):
 
     v: Tensor
     z: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, integer, must_be_callable, number, real
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
     bell,
@@ -245,6 +245,7 @@ class ExponentialRadial(RadialLaw):
         return -torch.log(uniform((count, self.dimension), generator)).sum(-1) / self.rate
 
 
+@brief_repr
 @dataclass(frozen=True, eq=False)
 class RadialDensity(RadialLaw):
     """Any p_0(r) that you can write down; it is normalised numerically.
@@ -260,9 +261,6 @@ class RadialDensity(RadialLaw):
     dimension: int
     profile: Callable[[Tensor], Tensor]
     radius: float = inf
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __post_init__(self) -> None:
         integer(self.dimension, "dimension", 1)

@@ -19,10 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, at_least_dims, integer, positive, real, together
-from joma.host.words import brief
+from joma.host.arguments import Number, at_least_dims, integer, not_negative, positive, real, together
+from joma.host.words import brief_repr
 from joma.theory._guard import guarded
-from joma.theory._row_gap import solve
+
+_STEPS = 100
+"""More than ever needed: about ten are."""
 
 
 @guarded
@@ -95,7 +97,7 @@ def visits_for(probability: Number, *, tokens: Number, rate: Number) -> Tensor:
         probability=real(probability, "probability"), tokens=_tokens(tokens), rate=positive(rate, "rate")
     )
     dtype, (p, m, eta) = chance.dtype, (chance.double(), count.double(), speed.double())
-    if ((p * m < 1 - _rounding(dtype)) | (p >= 1)).any():
+    if ((p * m < 1 - 8 * torch.finfo(dtype).eps) | (p >= 1)).any():
         raise ValueError("probability must lie from 1/tokens to below 1, a row starts at 1/tokens and never ends at 1")
     gap = (torch.log(p / (1 - p)) + torch.log(m - 1)).clamp(min=0.0)
     return ((torch.expm1(gap) / m + gap * (1 - 1 / m)) / eta).to(dtype)
@@ -130,9 +132,7 @@ def train_bound(visits: Number, *, tokens: Number, rate: Number, power: Number =
     >>> train_bound([10, 100], tokens=100, rate=0.5), train_bound([10, 100], tokens=100, rate=0.5, power=0.72)
     (tensor([0.9010, 0.9901], dtype=torch.float64), tensor([0.4359, 0.8925], dtype=torch.float64))
     """
-    seen, count, speed, c = together(
-        visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"), power=positive(power, "power")
-    )
+    seen, count, speed, c = _row(visits, tokens, rate, power=positive(power, "power"))
     m = count.double()
     log_q = torch.log(m) + torch.log(speed.double()) + torch.log(seen.double())
     return -torch.expm1(torch.log(m - 1) - math.log(2) - c.double() * log_q).to(seen.dtype)
@@ -148,16 +148,15 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
     >>> bound_power([4.605, 100, 1e6], tokens=100, rate=1.0)
     tensor([0.7121, 0.9157, 0.9624], dtype=torch.float64)
     """
-    seen, count, speed = together(visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"))
+    seen, count, speed = _row(visits, tokens, rate)
     log_q = torch.log(count.double()) + torch.log(speed.double()) + torch.log(seen.double())
     if (log_q <= 0).any():
-        raise ValueError(
-            "visits must make q = tokens * rate * visits larger than 1, for less there is no largest power"
-        )
+        raise ValueError("visits must make q = tokens * rate * visits larger than 1: else there is no largest power")
     gap, others, _ = _gap_and_others(seen, count, speed)
     return ((torch.logaddexp(gap, others) - math.log(2)) / log_q).to(seen.dtype)
 
 
+@brief_repr
 class Losses(NamedTuple):
     """Mean -ln p over facts, read forwards and backwards, each (...).
 
@@ -170,9 +169,6 @@ class Losses(NamedTuple):
     """-ln p(B|A)"""
     reverse: Tensor
     """-ln p(A|B)"""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded
@@ -192,11 +188,11 @@ def bilinear_losses(theta: Number, embeddings: Number, facts: Number) -> Losses:
     """
     weights, table = _weights_and_embeddings(theta, embeddings)
     first, second = _fact_indices(facts, len(table)).unbind(-1)
-    forward, reverse = (
-        -torch.log_softmax(table[start] @ weights @ table.mT, -1).gather(-1, _places(end, weights)).mean((-2, -1))
-        for start, end in ((first, second), (second, first))
-    )
-    return Losses(forward, reverse)
+    losses = []
+    for start, end in ((first, second), (second, first)):
+        places = end.to(weights.device)[:, None].expand(*weights.shape[:-2], len(end), 1)
+        losses.append(-torch.log_softmax(table[start] @ weights @ table.mT, -1).gather(-1, places).mean((-2, -1)))
+    return Losses(*losses)
 
 
 @guarded
@@ -224,20 +220,18 @@ def _gap_and_others(
     visits: Number, tokens: Number, rate: Number, *, finite: bool = False
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """g and ln(M - 1) in float64, and the type of the arguments."""
-    seen, count, speed = together(visits=_visits(visits), tokens=_tokens(tokens), rate=positive(rate, "rate"))
+    seen, count, speed = _row(visits, tokens, rate)
     s, m, eta = seen.double(), count.double(), speed.double()
     zero = s == 0
-    gap = solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
+    gap = _solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
     # Without a visit only the derivative is left to give.
     first_order = s * eta / (1 - eta / (2 * m)) if finite else s * eta
     return torch.where(zero, first_order, gap), torch.log(m - 1), seen.dtype
 
 
-def _visits(visits: Number) -> Tensor:
-    tensor = real(visits, "visits")
-    if (tensor < 0).any():
-        raise ValueError(f"visits must not be negative, got {tensor.min().item():g}")
-    return tensor
+def _row(visits: Number, tokens: Number, rate: Number, **more: Tensor) -> tuple[Tensor, ...]:
+    visited = not_negative(visits, "visits")
+    return together(visits=visited, tokens=_tokens(tokens), rate=positive(rate, "rate"), **more)
 
 
 def _tokens(tokens: Number) -> Tensor:
@@ -247,10 +241,6 @@ def _tokens(tokens: Number) -> Tensor:
     return tensor
 
 
-def _rounding(dtype: torch.dtype) -> float:
-    return 8 * torch.finfo(dtype).eps
-
-
 def _weights_and_embeddings(theta: Number, embeddings: Number) -> tuple[Tensor, Tensor]:
     weights = at_least_dims(real(theta, "theta"), "theta", 2, "(..., width, width)")
     table = real(embeddings, "embeddings")
@@ -258,9 +248,7 @@ def _weights_and_embeddings(theta: Number, embeddings: Number) -> tuple[Tensor, 
         raise ValueError(f"embeddings must have shape (tokens, width), got {tuple(table.shape)}")
     width = table.shape[1]
     if weights.shape[-2:] != (width, width):
-        raise ValueError(
-            f"theta must have shape (..., {width}, {width}), as wide as embeddings, got {tuple(weights.shape)}"
-        )
+        raise ValueError(f"theta must have shape (..., {width}, {width}), as embeddings, got {tuple(weights.shape)}")
     dtype = torch.promote_types(weights.dtype, table.dtype)
     return weights.to(dtype), table.to(dtype=dtype, device=weights.device)
 
@@ -279,5 +267,67 @@ def _fact_indices(facts: Number, tokens: int) -> Tensor:
     return pairs.long()
 
 
-def _places(tokens: Tensor, weights: Tensor) -> Tensor:
-    return tokens.to(weights.device)[:, None].expand(*weights.shape[:-2], len(tokens), 1)
+class _Law(NamedTuple):
+    """The row law, (e^g - 1) + (M - 1) g = x, divided by e^k = 1 + x, and its root by Newton's method.
+
+    Divided, nothing overflows. The left side is increasing and convex in g. Both ln(1 + x) and x / M are upper bounds
+    of the root: e^g - 1 <= x, and M g <= e^g - 1 + (M - 1) g = x. From the smaller of them, the left side is at least
+    x, so Newton's steps go down monotonically to the root and never past it.
+
+    With finite steps, (M rate / 2) ln((e^g + M - 1) / M) is subtracted on the left. For rates up to 1 it stays
+    increasing and convex: its second derivative is e^g (1 - (M rate / 2) (M - 1) / (e^g + M - 1)^2) > 0. So one step of
+    Newton's leads to the right of the root, and the next ones go down monotonically.
+    """
+
+    k: Tensor
+    log_m: Tensor
+    others: Tensor
+    """ln(M - 1)"""
+    weight: Tensor
+    """(M - 1) / e^k"""
+    right: Tensor
+    """x / e^k"""
+    half: Tensor | None
+    """M rate / (2 e^k), or None for gradient flow."""
+
+    def newton(self, gap: Tensor) -> Tensor:
+        """By how much the gap is too large."""
+        off = self._grown(gap) + self.weight * gap - self.right
+        slope = torch.exp(gap - self.k) + self.weight
+        if self.half is not None:
+            off = off - self.half * (torch.logaddexp(gap, self.others) - self.log_m)
+            slope = slope - self.half * torch.sigmoid(gap - self.others)
+        return off / slope
+
+    def _grown(self, gap: Tensor) -> Tensor:
+        """(e^g - 1) / e^k, to the last digit where g is small."""
+        near = gap < 1
+        small = torch.expm1(torch.where(near, gap, 0.0)) * torch.exp(-self.k)
+        return torch.where(near, small, torch.exp(torch.where(near, 1.0, gap) - self.k) - torch.exp(-self.k))
+
+
+def _solve(log_m: Tensor, log_rate: Tensor, log_visits: Tensor, *, finite: bool = False) -> Tensor:
+    """g(M, x = M rate visits), from logarithms; float64, differentiable (twice) in all three."""
+    log_x = log_m + log_rate + log_visits
+    k = torch.logaddexp(log_x, torch.zeros_like(log_x))
+    others = log_m + torch.log1p(-torch.exp(-log_m))
+    flow = _Law(k, log_m, others, torch.exp(others - k), torch.exp(log_x - k), None)
+    with torch.no_grad():
+        gap = _settled(flow, torch.minimum(k, torch.exp((log_rate + log_visits).clamp(max=700.0))))
+    law = flow._replace(half=torch.exp(log_m + log_rate - k) / 2) if finite else flow
+    if finite:
+        with torch.no_grad():
+            gap = _settled(law, gap)
+    if torch.is_grad_enabled():
+        for _ in range(2):  # each step with the graph doubles the order of derivatives that are right
+            gap = gap - law.newton(gap)
+    return gap
+
+
+def _settled(law: _Law, gap: Tensor) -> Tensor:
+    for _ in range(_STEPS):
+        step = law.newton(gap)
+        gap = gap - step
+        if bool((step.abs() <= 1e-14 * gap).all()):
+            break
+    return gap

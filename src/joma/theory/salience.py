@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, at_least_dims, positive, real, times, together, within
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.theory._depth import LARGEST, excess, position, relative_depth
 
 REMAINDER_BOUND = 0.8643247772318799
@@ -109,6 +109,7 @@ def depth(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
     return (level - torch.log((1 - start / target).abs())).to(dtype)
 
 
+@brief_repr
 class ConvergenceRatio(NamedTuple):
     """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda).
 
@@ -119,9 +120,6 @@ class ConvergenceRatio(NamedTuple):
     ratio: Tensor
     leading: Tensor
     Lambda: Tensor
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio:
@@ -156,8 +154,11 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
 def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5) -> Tensor:
     """Entropy of the attention softmax(scale v^2) over the components, along eq. 6 (Figure 4, right).
 
-    With exp attention z = v^2/2 (Theorem 1), hence scale = 1/2; the caption of Figure 4 says softmax(v^2), the figure
-    itself was drawn with v^2/3. Shapes as in `trajectory`, less the components: (..., steps). In nats.
+    - mu, t, v0: as in `trajectory`
+    - scale: with exp attention z = v^2/2 (Theorem 1), hence 1/2; the caption of Figure 4 says softmax(v^2), the figure
+      itself was drawn with v^2/3
+
+    Shapes as in `trajectory`, less the components: (..., steps). In nats.
 
     >>> entropy_curve([3.0, 2.0, 1.0], [0.0, 0.7, 30.0])
     tensor([1.0986, 0.1729, 0.3487], dtype=torch.float64)

@@ -21,16 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    alongside,
-    at_least_dims,
-    positive,
-    real,
-    together,
-    within,
-)
-from joma.host.words import brief
+from joma.host.arguments import Number, alongside, at_least_dims, not_negative, positive, real, together, within
+from joma.host.words import brief_repr
 from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_unchecked, must_be_a_norm
 from joma.theory._guard import guarded
 
@@ -62,9 +54,7 @@ def attended(p: Number, z: Number = 0.0, *, norm: Norm = "unit") -> Tensor:
     (tensor([0.6000, 0.8000], dtype=torch.float64), tensor([0.2689, 0.7311], dtype=torch.float64))
     """
     must_be_a_norm(norm)
-    p, z = together(p=at_least_dims(real(p, "p"), "p", 1, "(..., tokens)"), z=real(z, "z"))
-    if (p < 0).any():
-        raise ValueError(f"p must not be negative, got {p.min().item():g}")
+    p, z = together(p=at_least_dims(not_negative(p, "p"), "p", 1, "(..., tokens)"), z=real(z, "z"))
     if not p.shape[-1] or not (p > 0).any(-1).all():
         raise ValueError(f"p must give every sequence at least one token, got one without, shape {tuple(p.shape)}")
     return attended_unchecked(p, z, norm)
@@ -124,6 +114,7 @@ def _summed(integrand: Tensor, over: Tensor) -> Tensor:
     return torch.nn.functional.pad(pieces.cumsum(-2), (0, 0, 1, 0))[..., : integrand.shape[-2], :]
 
 
+@brief_repr
 class GainBounds(NamedTuple):
     """What Theorem 3 bounds chi of the dominant token by.
 
@@ -135,9 +126,6 @@ class GainBounds(NamedTuple):
     """exp(2 f(0)^2 B)."""
     high: Tensor
     """exp(2 B)."""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 @guarded

@@ -3,6 +3,7 @@
 from joma.training.branch import branch
 from joma.training.checkpoints import forget_kept
 from joma.training.cross_entropy import cross_entropy
+from joma.training.descent import descend
 from joma.training.ensemble import Ensemble, Origin
 from joma.training.losses import answer_loss, class_loss, next_token_loss
 from joma.training.optimizers import Optimizer
@@ -19,6 +20,7 @@ __all__ = [
     "checkpoint_steps",
     "class_loss",
     "cross_entropy",
+    "descend",
     "forget_kept",
     "next_token_loss",
     "train",

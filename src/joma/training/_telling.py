@@ -29,12 +29,10 @@ class Teller:
     @property
     def share(self) -> float:
         """Of all the work."""
-        return sum(part * self._done(name) for name, part in self.part.items())
-
-    def _done(self, name: str) -> float:
-        """The share of its own way that an ensemble has gone."""
-        ensemble = self.ensembles[name]
-        return (self.step[name] - ensemble.first) / (ensemble.steps - ensemble.first)
+        return sum(
+            part * ((self.step[name] - self.ensembles[name].first) / _steps(self.ensembles[name]))
+            for name, part in self.part.items()
+        )
 
     def begin(self, name: str, step: float, *, anew: bool = False) -> None:
         """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""
@@ -62,23 +60,21 @@ class Teller:
         members = sum(self.ensembles[one].members for one in going)
         at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
         shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
-        self.progress(
-            share, f"{who}{counted(members, 'network')}, {at}{shown}{self._wait(now, share)}{self._anew(going)}"
-        )
-
-    def _anew(self, going: Sequence[str]) -> str:
-        """Said all along: who looks at a log, or now and then at a bar, misses what is said once."""
+        wait = ""
+        if self.began is not None and share > self.began[1]:
+            left = (now - self.began[0]) * (1 - share) / (share - self.began[1])
+            wait = f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+        # At every line: who looks at a log, or now and then at a bar, misses what is said once.
         names = [name for name in going if name in self.anew]
-        return f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
+        anew = f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
+        self.progress(share, f"{who}{counted(members, 'network')}, {at}{shown}{wait}{anew}")
 
-    def _wait(self, now: float, share: float) -> str:
-        if self.began is None or share <= self.began[1]:
-            return ""
-        left = (now - self.began[0]) * (1 - share) / (share - self.began[1])
-        return f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+
+def _steps(ensemble: Ensemble) -> int:
+    return ensemble.steps - ensemble.first
 
 
 def _work(ensemble: Ensemble) -> float:
     """What training takes, in some unit."""
     weights = sum(p.numel() for p in ensemble.networks([0]).parameters())
-    return float((ensemble.steps - ensemble.first) * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())
+    return float(_steps(ensemble) * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())

@@ -1,4 +1,4 @@
-"""What training writes beside the run: where it was when last written down, and states kept for branches."""
+"""What training writes next to the run: where it was when last written down, and states kept for branches."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ class Checkpoint:
     """Whether `load` found a file that is damaged."""
 
     def __init__(self, run: Run, name: str, together: int) -> None:
-        self.path = _beside(run, name, "checkpoint")
+        self.path = _path_next_to(run, name, "checkpoint")
         self.together = together
         self.identity = f"{run.created} {name} {together}"
         self.kept: Sequence[int] | None = None  # the step of every group in the file; None: no file of this run
 
     def save(self, at: Sequence[int], states: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Write it, whole or not at all. at: the step of every group."""
+        """Write it, atomically. at: the step of every group."""
         tensors = {f"{group}/{key}": value for group, state in states.items() for key, value in state.items()}
         try:
             save_sealed(self.path, tensors, {"identity": self.identity, "at": json.dumps(list(at))})
             self.kept = list(at)
         except Exception as error:
+            where = "from the start, as there is no earlier checkpoint"
+            if self.kept is not None:  # the mean over groups, as progress tells it
+                where = f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
             raise RunError(
                 f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, but the same "
-                f"command goes on {self._where()}"
+                f"command goes on {where}"
             ) from error
-
-    def _where(self) -> str:
-        """Where training goes on if nothing more is written; the mean over groups, as progress tells it."""
-        if self.kept is None:
-            return "from the start, as there is no earlier checkpoint"
-        return f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
 
     def load(self, groups: int, first: int = 0) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
         """The step and the state of every group; the beginning, step `first`, if there is no checkpoint of this run."""
@@ -69,10 +66,10 @@ class Checkpoint:
 
 
 class KeptState:
-    """The state of a whole ensemble after some step, for those that branch off there. It belongs to one run."""
+    """The state of an ensemble after some step, for those that branch off there. It belongs to one run."""
 
     def __init__(self, run: Run, name: str, step: int) -> None:
-        self.path = _beside(run, name, f"step{step}.kept")
+        self.path = _path_next_to(run, name, f"step{step}.kept")
         self.name, self.step, self.identity = name, step, f"{run.created} {name} {step}"
 
     @property
@@ -84,7 +81,7 @@ class KeptState:
             return False
 
     def save(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Write the states of all groups as one, whole or not at all: a branch may be split into other groups."""
+        """Write the states of all groups as one: a branch may be split into other groups."""
         tensors = {key: torch.cat([state[key] for state in states]) for key in states[0]}
         try:
             save_sealed(self.path, tensors, {"identity": self.identity})
@@ -100,18 +97,18 @@ class KeptState:
         try:
             tensors, about = load_sealed(self.path)
         except FileNotFoundError as error:
-            raise RunError(f"{what} is gone: there is no {self.path}; start again with --fresh") from error
+            raise RunError(f"{what} is gone: there is no {self.path}; start anew (fresh)") from error
         except ValueError as error:
-            raise RunError(f"{what} cannot be read: {error}; start again with --fresh") from error
+            raise RunError(f"{what} cannot be read: {error}; start anew (fresh)") from error
         if about.get("identity") != self.identity:
-            raise RunError(f"{what} is of another run: {self.path}; start again with --fresh")
+            raise RunError(f"{what} is of another run: {self.path}; start anew (fresh)")
         if (kept := len(tensors["diverged_at"])) != out_of:
             raise ValueError(f"{what} has {counted(kept, 'member')}, the branch has {out_of}: they must be the same")
         return {key: tensor[list(members)] for key, tensor in tensors.items()}
 
 
-def _beside(run: Run, name: str, what: str) -> Path:
-    """A file beside the run, for an ensemble of this name; no two names have one file."""
+def _path_next_to(run: Run, name: str, what: str) -> Path:
+    """A file next to the run, for an ensemble of this name; no two names have one file."""
     plain = name.replace("%", "%25").replace(".", "%2E").replace("/", ".")
     return run.path.with_name(f"{run.path.name}-{plain or 'ensemble'}.{what}")
 

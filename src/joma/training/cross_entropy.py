@@ -48,12 +48,10 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
     >>> cross_entropy(x, w, b, torch.zeros(2, 3, dtype=torch.long)).exp()
     tensor([5., 5.])
     """
-    loss: Tensor
     if _HALF["allowed"] and features.is_cuda and weight.shape[1] >= 1024:
-        if torch.is_grad_enabled() and weight.requires_grad:
-            loss = _with_gradients(features, weight, bias, targets)[0]
-            return loss
-        loss = _loss_alone(features, weight, bias, targets)
+        with_gradients = torch.is_grad_enabled() and weight.requires_grad
+        given = (features, weight, bias, targets)
+        loss: Tensor = _with_gradients(*given)[0] if with_gradients else _loss_alone(*given)
         return loss
     logits = torch.baddbmm(bias[:, None], features, weight.mT)
     right = logits.gather(-1, targets[..., None]).squeeze(-1)
@@ -113,7 +111,7 @@ def _in_pieces(
 
     members, positions, _ = features.shape
     vocabulary = weight.shape[1]
-    # Whole multiples throughout: products over rows that start anywhere take three times as long.
+    # Multiples throughout: products over rows that start anywhere take three times as long.
     rows, columns = _multiple(positions, 8), _multiple(vocabulary, 64)
     x = extended(features, None, rows)
     w = extended(weight, bias, columns)

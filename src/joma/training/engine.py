@@ -22,7 +22,7 @@ WARM_UP = 3
 
 
 class Engine:
-    """A group of members in training. `become` puts one in, `state` takes it out.
+    """A group of members in training. `load_members` puts one in, `state` takes it out.
 
     On a GPU all its work is on a stream of its own, so that several engines can work at once. Their graphs must not be
     captured on one stream: the workspaces of matrix products belong to it, and they would share them. An `urgent` one
@@ -64,41 +64,41 @@ class Engine:
     def _at_work(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
-    def become(
+    def load_members(
         self, members: Sequence[int], state: Mapping[str, Tensor] | None, origin: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Be these members, in that state; without one, at their beginning: in the state `origin`, if that is given."""
+        """Put these members in, in that state; without one, at their beginning: in the state `origin`, if given."""
         with self._at_work():
-            self._become(members, state)
-            if state is None:
-                self._begin(origin)
+            rates = self.ensemble.optimizer.rates(self.ensemble.members)
+            self.full_rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
+            self.rates.copy_(self.full_rates)
+            if state is not None:
+                for name, tensor in self._tensors().items():
+                    tensor.copy_(state[name])
+            else:
+                if not self.fresh:
+                    self._begin_anew(members)
+                if origin is not None:
+                    self._inherit(origin)
+                self._look_back()
             for place in self.still:
                 place.remember()
+            self.members, self.fresh = members, False
 
-    def _become(self, members: Sequence[int], state: Mapping[str, Tensor] | None) -> None:
-        rates = self.ensemble.optimizer.rates(self.ensemble.members)
-        self.full_rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
-        self.rates.copy_(self.full_rates)
-        if state is not None:
-            for name, tensor in self._tensors().items():
-                tensor.copy_(state[name])
-        elif not self.fresh:
-            self.networks.load_state_dict(self.ensemble.networks(members).state_dict())
-            for tensor in (*(m for moment in self.moments for m in moment), self.loss_sum, self.loss_count):
-                tensor.zero_()
-            self.diverged_at.fill_(-1)
-        self.members, self.fresh = members, False
-
-    def _begin(self, origin: Mapping[str, Tensor] | None) -> None:
-        """Take over weights, moments and who has diverged from the ensemble that this one branches off."""
-        if origin is not None:
-            self._inherit(origin)
-        self._look_back()
+    def _begin_anew(self, members: Sequence[int]) -> None:
+        self.networks.load_state_dict(self.ensemble.networks(members).state_dict())
+        for tensor in (*(m for moment in self.moments for m in moment), self.loss_sum, self.loss_count):
+            tensor.zero_()
+        self.diverged_at.fill_(-1)
 
     def _inherit(self, origin: Mapping[str, Tensor]) -> None:
-        mine = self._inherited()
-        orders = [{name.partition(".")[0] for name in some if name.startswith("moment")} for some in (mine, origin)]
+        """Take over weights, moments and who has diverged from the ensemble that this one branches off.
+
+        Buffers stay as its own networks have them.
+        """
         renew = self.ensemble.origin is not None and self.ensemble.origin.renew
+        mine = self._kept(moments=not renew)
+        orders = [{name.partition(".")[0] for name in some if name.startswith("moment")} for some in (mine, origin)]
         if not renew and orders[0] != orders[1]:
             raise ValueError("the branch begins with the state of another kind of optimizer: its origin must renew")
         for name, tensor in mine.items():
@@ -112,14 +112,12 @@ class Engine:
                 )
             tensor.copy_(origin[name])
 
-    def _inherited(self) -> dict[str, Tensor]:
-        """What a branch takes over from its origin. Buffers are as its own networks have them."""
-        renew = self.ensemble.origin is not None and self.ensemble.origin.renew
+    def _kept(self, *, moments: bool = True) -> dict[str, Tensor]:
         weights = {f"networks.{name}": tensor for name, tensor in self._weights().items()}
-        return weights | ({} if renew else self._moments()) | {"diverged_at": self.diverged_at}
+        return weights | (self._moments() if moments else {}) | {"diverged_at": self.diverged_at}
 
     def _look_back(self) -> None:
-        """What was, from now on, is what is now."""
+        """The weights as they are now are those that `between` compares with."""
         weights = self._weights()
         for name, kept in self.before.items():
             kept.copy_(weights[name])
@@ -129,10 +127,8 @@ class Engine:
 
     def to_keep(self) -> dict[str, Tensor]:
         """What branches begin from, in main memory."""
-        weights = {f"networks.{name}": tensor for name, tensor in self._weights().items()}
-        kept = weights | self._moments() | {"diverged_at": self.diverged_at}
         with self._at_work():
-            return {name: tensor.to("cpu", copy=True) for name, tensor in kept.items()}
+            return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept().items()}
 
     def state(self) -> dict[str, Tensor]:
         """All that changes, in main memory."""
@@ -173,7 +169,10 @@ class Engine:
             self._look_back()
         if optimizer.decay_every is not None and (begins or step % optimizer.decay_every == 0):
             self.rates.copy_(self.full_rates * optimizer.decay ** (step // optimizer.decay_every))
-        age = self._age(step)
+        renew_every, origin = optimizer.renew_every, self.ensemble.origin
+        age = step if renew_every is None else step % renew_every  # steps since the optimizer's state was new
+        if origin is not None and origin.renew:
+            age = min(age, step - origin.at)
         if age == 0:
             for moment in self.moments:
                 torch._foreach_zero_(moment)
@@ -184,12 +183,6 @@ class Engine:
             self._step(batch)
         else:
             self.captured(self._step, batch)
-
-    def _age(self, step: int) -> int:
-        """Steps since the optimizer's state was new."""
-        every, origin = self.ensemble.optimizer.renew_every, self.ensemble.origin
-        age = step if every is None else step % every
-        return min(age, step - origin.at) if origin is not None and origin.renew else age
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
         with compiled_parts(self.compiler):
@@ -261,8 +254,8 @@ def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], li
     for name, _ in parts:
         if name not in named:
             raise ValueError(f"frozen must name parameters of the networks, {', '.join(named)}, got {name!r}")
-    whole = {name for name, index in parts if index is None}
-    learns = [name for name in named if name not in whole]
+    frozen_names = {name for name, index in parts if index is None}
+    learns = [name for name in named if name not in frozen_names]
     if not learns:
         raise ValueError("frozen must leave something to learn: it names every parameter")
     still = [

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.training.optimizers import Optimizer
 
 Precision = Literal["float32", "tf32", "half-logits", "half"]
@@ -37,6 +37,7 @@ class Origin:
     renew: bool = False
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Ensemble:
     """What is trained: members, each with its data, its loss and its learning rate.
@@ -104,9 +105,6 @@ class Ensemble:
     precision: Precision = "float32"
     together: int | None = None
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __post_init__(self) -> None:
         if self.members < 1:
             raise ValueError(f"an ensemble needs at least one member, got {self.members}")
@@ -126,9 +124,7 @@ class Ensemble:
             raise ValueError(f"steps must be above {self.first}, where the branch begins, got {self.steps}")
         for name in ("measure_at", "keep_at"):
             if any(not self.first <= step <= self.steps for step in getattr(self, name)):
-                raise ValueError(
-                    f"{name} must lie between {self.first} and {self.steps}, got {list(getattr(self, name))}"
-                )
+                raise ValueError(f"{name} must lie from {self.first} to {self.steps}, got {list(getattr(self, name))}")
         self.optimizer.rates(self.members)
 
     @property

@@ -13,11 +13,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 Kind = Literal["sgd", "adam", "adamw"]
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Optimizer:
     """What updates the weights.
@@ -48,9 +49,6 @@ class Optimizer:
     decay: float = 1.0
     decay_every: int | None = None
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
@@ -61,16 +59,14 @@ class Optimizer:
                 raise ValueError(f"rate must be finite and not negative, got {rate}")
         if self.momentum and self.kind != "sgd":
             raise ValueError(f"momentum belongs to sgd; {self.kind} has betas")
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise ValueError(f"epsilon must be finite and not negative, got {self.epsilon}")
+        for name in ("epsilon", "weight_decay"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         if len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, got {self.betas}")
-        if not 0 <= self.momentum < 1 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(
-                f"momentum and betas must be at least 0 and less than 1, got {self.momentum}, {self.betas}"
-            )
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay}")
+        if not all(0 <= one < 1 for one in (self.momentum, *self.betas)):
+            got = f"{self.momentum}, {self.betas}"
+            raise ValueError(f"momentum and betas must be at least 0 and less than 1, got {got}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be positive, or None for none, got {self.clip}")
         if self.renew_every is not None and self.renew_every < 1:

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from joma.host.files import write_text
 from joma.host.progress import Progress, silent
-from joma.host.words import brief
+from joma.host.words import brief_repr
+from joma.training.descent import descend
 
 
+@brief_repr
 @dataclass(frozen=True)
 class SeriesConfig:
     """Shape of the model and of its training. The learning rate warms up and falls along a cosine, as Pythia's does.
@@ -50,13 +52,11 @@ class SeriesConfig:
     warmup: float = 0.01
     seed: int = 0
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "context", "batch", "steps"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        least = dict.fromkeys(("layers", "width", "heads", "context", "batch", "steps"), 1) | {"seed": 0}
+        for name, low in least.items():
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
         if self.width < 4 * self.heads:  # transformers would build it all the same, and nothing would have a position
@@ -70,8 +70,6 @@ class SeriesConfig:
             raise ValueError(f"rate must be finite and not negative, got {self.rate}")
         if not 0 <= self.warmup <= 1:
             raise ValueError(f"warmup is a share of the steps, from 0 to 1, got {self.warmup}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
 
 
 def checkpoint_steps(steps: int) -> list[int]:
@@ -99,7 +97,7 @@ def train_series(
 
     A tokenizer is made from the text and saved with every checkpoint. No position is seen more than once per epoch;
     batches run through the text in a fixed shuffled order. float32 weights; bf16 arithmetic on a GPU.
-    A folder that already holds the whole series of this config and text is left as it is.
+    A folder that already holds all of the series of this config and text is left as it is.
 
     >>> import tempfile
     >>> config = SeriesConfig(layers=1, width=16, heads=2, vocabulary=260, context=8, batch=2, steps=2)
@@ -111,25 +109,23 @@ def train_series(
     at = checkpoint_steps(config.steps) if save_at is None else save_at
     identity = {"config": asdict(config), "text": hash_of(text), "save_at": at}
     done = folder / "series.json"
-    if (losses := _losses_of(done, identity)) is not None:
-        return losses
+    try:  # a file that cannot be read is none
+        stored = json.loads(done.read_text(encoding="utf-8"))
+        if stored["identity"] == identity:
+            losses: list[float] = stored["losses"]
+            return losses
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
     folder.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
     progress(0.0, "making the tokenizer")
     tokenizer = _tokenizer(text, config.vocabulary)
-    tokens = _encode(tokenizer, text)
+    lines = text.splitlines(keepends=True)
+    # many pieces at a time: one string of megabytes would go through one core
+    pieces = ["".join(lines[i : i + 500]) for i in range(0, len(lines), 500)]
+    tokens = torch.tensor([token for piece in tokenizer(pieces)["input_ids"] for token in piece])
     losses = _train(folder, tokens, tokenizer, config, device, progress, set(at))
     write_text(done, json.dumps({"identity": identity, "losses": losses}))
-    return losses
-
-
-def _losses_of(done: Path, identity: dict[str, Any]) -> list[float] | None:
-    """The losses of a whole series of this config and text; None if there is none, or what says so cannot be read."""
-    try:
-        stored = json.loads(done.read_text(encoding="utf-8"))
-        losses: list[float] | None = stored["losses"] if stored["identity"] == identity else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
     return losses
 
 
@@ -145,47 +141,43 @@ def hash_of(text: str) -> str:
 
 
 def _train(
-    folder: Path,
-    tokens: Tensor,
-    tokenizer: Any,
-    config: SeriesConfig,
-    device: str,
-    progress: Progress,
-    at: set[int],
+    folder: Path, tokens: Tensor, tokenizer: Any, config: SeriesConfig, device: str, progress: Progress, at: set[int]
 ) -> list[float]:
     model = _model(config).to(device)
-    windows = (
-        tokens[: len(tokens) // (config.context + 1) * (config.context + 1)].view(-1, config.context + 1).to(device)
-    )
+    length = config.context + 1
+    windows = tokens[: len(tokens) // length * length].view(-1, length).to(device)
     if len(windows) < config.batch:
         raise ValueError(f"the text gives {len(windows)} windows of {config.context} tokens, fewer than one batch")
     order = torch.Generator().manual_seed(config.seed)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warm_cosine(step, config))
-    losses: list[Tensor] = []
     queue: list[Tensor] = []
-    for step in range(config.steps + 1):
-        if step in at:
-            _save(model, tokenizer, folder / f"step{step}")
-        if step == config.steps:
-            break
+
+    def loss(step: int) -> Tensor:
         if not queue:
-            queue = list(torch.randperm(len(windows), generator=order).split(config.batch))
-            queue = [part for part in queue if len(part) == config.batch]
+            parts = torch.randperm(len(windows), generator=order).split(config.batch)
+            queue.extend(part for part in parts if len(part) == config.batch)
         batch = windows[queue.pop(0).to(device)]
         with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=device != "cpu"):
             logits = model(batch[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+    def save(step: int) -> None:
+        if step in at:
+            model.save_pretrained(folder / f"step{step}")
+            tokenizer.save_pretrained(folder / f"step{step}")
+
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # ours speaks for all of it
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
+    )
+    losses: list[Tensor] = []
+    save(0)
+    for step, found in descend(optimizer, loss, config.steps, share=lambda step: _warm_cosine(step, config), clip=1.0):
+        losses.append(found)
         if step % 50 == 0:
-            progress(step / config.steps, f"training, step {step}, loss {loss.item():.2f}")
+            progress(step / config.steps, f"training, step {step}, loss {found.item():.2f}")
+        save(step + 1)
     return [float(loss) for loss in losses]
 
 
@@ -224,21 +216,6 @@ def _tokenizer(text: str, vocabulary: int) -> Any:
     )
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-
-
-def _encode(tokenizer: Any, text: str) -> Tensor:
-    """Token ids of the whole text, many pieces at a time: one string of megabytes would go through one core."""
-    lines = text.splitlines(keepends=True)
-    pieces = ["".join(lines[i : i + 500]) for i in range(0, len(lines), 500)]
-    return torch.tensor([token for piece in tokenizer(pieces)["input_ids"] for token in piece])
-
-
-def _save(model: Any, tokenizer: Any, folder: Path) -> None:
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # ours speaks for the whole
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _warm_cosine(step: int, config: SeriesConfig) -> float:

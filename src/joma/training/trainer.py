@@ -151,7 +151,7 @@ def _train_wave(
             return
         except torch.OutOfMemoryError:
             pass
-        _free_memory()
+        _free_memory()  # outside the handler: there the exception keeps all of it alive
         teller.progress(teller.share, "out of memory: going on with one ensemble after the other")
     for name, ensemble in ensembles.items():
         _train_alone(name, ensemble, run, teller, every)
@@ -174,7 +174,6 @@ def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: Teller, every:
 
 
 def _free_memory() -> None:
-    """Give back what an attempt held. Outside its handler: there the exception keeps all of it alive."""
     gc.collect()
     torch.cuda.empty_cache()
 
@@ -250,7 +249,8 @@ class _Training:
             if max(self.at) > point or self._recorded == self.ensemble.steps:
                 continue  # past it, so it was recorded and kept
             measured, kept = [], []
-            keeps, measures = self._keeps(point), point in self.ensemble.points
+            keeps, measures = KeptState(self.run, self.name, point), point in self.ensemble.points
+            to_keep = point in self.ensemble.keep_at and not keeps.there
             for group in range(len(self.groups)):
                 self._take(group, urgent=urgent)
                 for step in self._engine.advance(self.at[group], point):
@@ -261,22 +261,17 @@ class _Training:
                         saved = monotonic()
                         pause = max(every, (saved - began) / saving) if every else 0.0
                     yield self.mean_step
-                if keeps is not None:
+                if to_keep:
                     kept.append(self._engine.to_keep())
                 if measures:
                     measured.append(self._engine.measure())
-            if keeps is not None:  # before it is recorded: what was recorded to its end is not trained again
+            if to_keep:  # before it is recorded: what was recorded to its end is not trained again
                 keeps.save(kept)
             if measures and self._recorded < point:
                 self._record(point, {key: torch.cat([part[key] for part in measured]) for key in measured[0]})
         self.checkpoint.remove()  # still there if killed right after its last record
         self.engines.clear()
         self.current = None
-
-    def _keeps(self, point: int) -> KeptState | None:
-        """Where the state of this point is to be kept, unless it is."""
-        kept = KeptState(self.run, self.name, point)
-        return kept if point in self.ensemble.keep_at and not kept.there else None
 
     def _record(self, point: int, found: Mapping[str, torch.Tensor]) -> None:
         """With the names of their dimensions: the member, then what the ensemble calls the others."""
@@ -310,7 +305,7 @@ class _Training:
         begin = None
         if origin is not None and state is None:
             begin = KeptState(self.run, origin.of, origin.at).load(members, self.ensemble.members)
-        self.engines[len(members)].become(members, state, begin)
+        self.engines[len(members)].load_members(members, state, begin)
         self.current = group
 
     def save(self) -> None:

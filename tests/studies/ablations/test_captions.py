@@ -35,18 +35,16 @@ def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):
 
 def test_the_alternative_text_follows_every_line(tmp_path):
     lines, bars = drawn(tmp_path / "run", curves(0.5, noise=0.0), curves(0.0, noise=0.0))
-    assert "“residual” falls from 2 to 1 nats at step 20, then rises to 1.5 nats" in lines.alt
-    assert "“no residual” falls from 2 to 1 nats." in lines.alt
-    assert "“no residual”, layer 2: 1 nats (± 0 nats)" in bars.alt
-    for drawing in (lines, bars):
-        assert drawing.alt != drawing.caption
+    assert "“residual” falls from 2 to 1 nats at step 20, then rises to 1.5 nats" in lines.description
+    assert "“no residual” falls from 2 to 1 nats" in lines.description
+    assert "“no residual”: no residual, layer 1 1 nats, layer 2 1 nats. Rebound of" in bars.description
+    assert "“residual”: residual, layer 1 0.5 nats, layer 2 0.5 nats;" in bars.description
 
 
 def test_a_variant_that_diverged_is_told(tmp_path):
-    lines, bars = drawn(tmp_path / "run", curves(0.5), curves(0.5), diverged={"no residual": range(4)})
-    assert "“no residual” diverged" in lines.alt
+    lines, _ = drawn(tmp_path / "run", curves(0.5), curves(0.5), diverged={"no residual": range(4)})
     assert "“no residual” not measured" in lines.caption
-    assert "“no residual”, layer 1: not measured" in bars.alt
+    assert "“no residual” falls" not in lines.description
 
 
 def test_lines_can_be_seen_on_both_pages():

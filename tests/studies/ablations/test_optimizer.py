@@ -63,11 +63,11 @@ def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
 
 def test_a_finished_run_is_not_trained_again(ablations, data_folder):
     before = ablations("optimizer").names()
-    config = optimizer.Config(**SMALL, **SGD, data=str(data_folder))
+    config = optimizer.OptimizerConfig(**SMALL, **SGD, data=str(data_folder))
     optimizer.run(config, ablations("optimizer"), silent)
     assert ablations("optimizer").names() == before
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="sgd_rates must be positive"):
-        optimizer.Config(**SMALL, sgd_rates=(0.0,))
+    with pytest.raises(ValueError, match="sgd_rates must be above 0"):
+        optimizer.OptimizerConfig(**SMALL, sgd_rates=(0.0,))

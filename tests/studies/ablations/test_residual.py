@@ -23,7 +23,7 @@ def test_a_finished_run_of_another_text_is_not_shown_as_that_of_this_one(data_fo
     assert execute(residual.STUDY, config, tmp_path / "out", pictures=False).findings == first.findings
     with (tmp_path / "wikitext-2" / "train.txt").open("a", encoding="utf-8") as stream:
         stream.write("one line more\n" * 30)
-    with pytest.raises(ValueError, match="from another text: wikitext-2 has changed; start again with --fresh"):
+    with pytest.raises(ValueError, match="from another text: wikitext-2 has changed; start anew \\(fresh\\)"):
         execute(residual.STUDY, config, tmp_path / "out", pictures=False)
     (tmp_path / "wikitext-2" / "train.txt").unlink()  # the text is gone, what was found in it is not
     (tmp_path / "wikitext-2").rename(tmp_path / "elsewhere")

@@ -25,7 +25,7 @@ CLAIM = residual.REBOUND
 
 def needs(path, whole, without, *, part="rebound", **how):
     run = record(path / "run", {"residual": whole, "no residual": without}, **how)
-    return twins.needs(CLAIM, run, part=part, whole="residual", without="no residual")
+    return twins.needs(CLAIM, run, part=part, full="residual", without="no residual")
 
 
 def shows(path, variant, **how):

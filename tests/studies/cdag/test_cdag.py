@@ -13,13 +13,13 @@ from joma.claims.execute import judge, plain_config
 from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.cdag import _cdag_findings as findings
-from joma.studies.cdag import _latent_mlp as net
-from joma.studies.cdag import cdag as cdag_training
+from joma.studies.cdag.cdag import STUDY, record
+from joma.studies.cdag.cdag import judge as judging
+from joma.studies.cdag.cdag import network as net
+from joma.studies.cdag.cdag import run as cdag_training
 from joma.theory import cdag
 from joma.training import train_all
 
-STUDY = cdag_training.STUDY
 TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, samples=500, held_out=400, points=4)
 
 
@@ -155,7 +155,7 @@ def test_networks_that_did_not_learn_are_not_judged(run, tmp_path):
     good = written(run, tmp_path / "good")
     flat = changed(good, tmp_path / "flat", lambda n, step, v: v * 0 + 1.0 if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, flat).values()) == {"not run"}
-    assert "did not learn" in found(STUDY, flat, findings.SIGNS).reason
+    assert "did not learn" in found(STUDY, flat, judging.SIGNS).reason
     slow = changed(good, tmp_path / "slow", lambda n, step, v: 1.0 - 0.1 * (1.0 - v) if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, slow).values()) == {"not run"}  # a tenth of what it was, less than a tenth of ln 3
     one = altered(good, tmp_path / "one", "residual/loss", lambda v: v * 0 + 1.0)
@@ -190,8 +190,8 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
         assert finding.details["diverged and left out"] == {"networks": 1}
         assert "diverged and left out: networks 1" in finding.measured
         assert "unknown" not in finding.measured
-    assert found(STUDY, one, findings.SIGNS).main.seeds == 2
-    assert found(STUDY, one, findings.RESIDUAL).main.seeds == 3
+    assert found(STUDY, one, judging.SIGNS).main.seeds == 2
+    assert found(STUDY, one, judging.RESIDUAL).main.seeds == 3
     seen = verdicts(STUDY, lost(good, tmp_path / "two", 2, marked=marked))  # one network is no interval
     assert {name for name, verdict in seen.items() if verdict == "undecided"} == set(seen) - {"residual"}
     seen = verdicts(STUDY, lost(good, tmp_path / "three", 3, marked=marked))
@@ -205,19 +205,19 @@ def test_a_network_that_the_trainer_gave_up_is_left_out_whatever_it_recorded(run
         return np.where(np.arange(len(value)) == 0, 7, value)
 
     one = altered(good, tmp_path / "one", "small start/diverged_at", mark)
-    assert found(STUDY, one, findings.SIGNS).main.seeds == 2
+    assert found(STUDY, one, judging.SIGNS).main.seeds == 2
 
 
 def test_networks_that_all_diverge_are_not_judged_and_can_be_drawn(tmp_path):
     gone = carried_out(STUDY, replace(TINY, rate=1e30, steps=8), tmp_path / "all")
     assert set(verdicts(STUDY, gone).values()) == {"not run"}
-    assert "diverged" in found(STUDY, gone, findings.GATE).reason
+    assert "diverged" in found(STUDY, gone, judging.GATE).reason
     STUDY.draw(gone)
 
 
 def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
     none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
-    assert np.isnan(findings.share(none, "small start", "signs")[1:]).all()
+    assert np.isnan(record.share(none, "small start", "signs")[1:]).all()
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
 
 
@@ -268,10 +268,10 @@ def test_the_moment_of_learning(run, tmp_path):
     at = iter(falling)
     copy = altered(run, tmp_path / "falling", "residual/loss", lambda value: np.full_like(value, next(at)))
     expected = (falling <= 0.9) & (falling >= 0.1)
-    assert (findings.learning(copy, "residual") == expected[:, None]).all()
+    assert (record.learning(copy, "residual") == expected[:, None]).all()
     flat = altered(run, tmp_path / "flat", "residual/loss", np.ones_like)
-    assert findings.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
-    assert findings.learning(flat, "residual")[-1].all()
+    assert record.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
+    assert record.learning(flat, "residual")[-1].all()
 
 
 def test_signals_follow_the_note(example):
@@ -329,4 +329,4 @@ def test_angles_are_those_of_the_theory():
 
 
 def test_latents_are_named_by_their_height():
-    assert cdag_training._widths(STUDY.quick) == [10, 5]
+    assert cdag_training.widths(STUDY.quick) == [10, 5]

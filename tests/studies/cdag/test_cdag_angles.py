@@ -166,5 +166,5 @@ def test_figures(run, tmp_path):
 
 
 def test_sizes_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="dimensions must be 2 or more"):
-        cdag_angles.Config(dimensions=(1, 2))
+    with pytest.raises(ValueError, match="dimensions must be at least 2, for angles to exist"):
+        cdag_angles.CdagAnglesConfig(dimensions=(1, 2))

@@ -12,12 +12,13 @@ from joma.claims.contract import silent
 from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
-from joma.studies.checkpoints import fig10
-from joma.studies.checkpoints.fig10 import STUDY, Config
+from joma.studies.checkpoints.fig10 import STUDY
+from joma.studies.checkpoints.fig10 import study as fig10
+from joma.studies.checkpoints.fig10.run import Fig10Config
 
 pytest.importorskip("transformers")
 
-SMALL = Config(
+SMALL = Fig10Config(
     characters=120_000, texts=80, length=24, contexts=10, batch=8, steps=40, width=16, layers=1, vocabulary=150, seeds=2
 )
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"

@@ -15,8 +15,8 @@ from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.studies import load
-from joma.studies.checkpoints import _fig7_findings as findings
-from joma.studies.checkpoints import fig7
+from joma.studies.checkpoints.fig7 import judge as findings
+from joma.studies.checkpoints.fig7 import run as fig7
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
@@ -293,7 +293,7 @@ class _Folder:
 
 
 def test_a_series_needs_a_text(tmp_path):
-    with pytest.raises(ValueError, match="--series needs a text"):
+    with pytest.raises(ValueError, match="a series needs a text"):
         execute(STUDY, dataclasses.replace(TINY, series="somewhere"), tmp_path)
 
 

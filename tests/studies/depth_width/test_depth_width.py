@@ -19,17 +19,18 @@ from joma.data.errors import CorpusError
 from joma.data.text import Corpus
 from joma.models.decoder import Decoder
 from joma.runs import Run
-from joma.studies.depth_width import _claims, depth_width
-from joma.studies.depth_width._networks import Config
-from joma.studies.depth_width._record import DEEP, FLAT, Sweep, facts, kinds_of
-from joma.studies.depth_width._shapes import embeddings_of, find_shape, operations_of, parameters_of
-from joma.studies.depth_width._texts import SHUFFLED, TextReader, shuffled
-from joma.studies.depth_width._trees import Tree, TreeReader, flattened
 from joma.studies.depth_width.depth_width import STUDY
+from joma.studies.depth_width.depth_width import judge as _claims
+from joma.studies.depth_width.depth_width import study as depth_width
+from joma.studies.depth_width.depth_width.networks import DepthWidthConfig
+from joma.studies.depth_width.depth_width.record import DEEP, FLAT, Sweep, facts, kinds_of
+from joma.studies.depth_width.depth_width.shapes import embeddings_of, find_shape, operations_of, parameters_of
+from joma.studies.depth_width.depth_width.texts import SHUFFLED, TextReader, shuffled
+from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
-TINY = Config(
+TINY = DepthWidthConfig(
     texts=("sympy", "wikitext-2"),
     tokens=30_000,
     vocabulary=40,
@@ -278,7 +279,7 @@ def timed(tmp_path_factory):
 def test_steps_are_timed(timed):
     assert 0 < facts(timed, "text, 1 layers")["seconds per step"] < 10
     assert "milliseconds per network and step" in found(STUDY, timed, _claims.DEEPER[DEEP]).details
-    assert "times the time of a step" in STUDY.draw(timed)[0].alt
+    assert "“time of a step”" in STUDY.draw(timed)[0].description
 
 
 def test_a_text_that_is_not_there_is_not_run(timed):
@@ -459,15 +460,15 @@ def test_the_caption_follows_the_numbers(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"layers": (2,)}, "layers must be at least 2 different numbers in rising order"),
-        ({"tree_layers": (4, 2)}, "tree_layers must be at least 2 different numbers in rising order"),
-        ({"rates": (1e-3, 1e-3)}, "rates must be at least 2 different numbers"),
-        ({"texts": ("song",)}, "texts must be among sympy, wikitext-2, wikitext-103, got 'song'"),
-        ({"texts": ("sympy", "sympy")}, "texts must differ"),
+        ({"layers": (2,)}, "layers must be at least 2 values that rise"),
+        ({"tree_layers": (4, 2)}, "tree_layers must be at least 2 values that rise"),
+        ({"rates": (1e-3, 1e-3)}, "rates must be at least 2 values that rise"),
+        ({"texts": ("song",)}, "texts must be one of sympy, wikitext-2, wikitext-103, got 'song'"),
+        ({"texts": ("sympy", "sympy")}, "texts must be values that differ"),
         ({"seeds": 2}, "seeds must be at least 3"),
         ({"branching": (4,)}, "branching must have two levels or more"),
-        ({"rho": 1.0}, "rho must lie above 0 and below 1"),
-        ({"last_rate": 0.0}, "last_rate must lie above 0"),
+        ({"rho": 1.0}, "rho must lie between 0 and 1"),
+        ({"last_rate": 0.0}, "last_rate must be above 0"),
         ({"steps": 10}, "steps must be at least 20, got 10"),
         ({"parameters": 2_000, "vocabulary": 5_000}, "parameters must leave room for 1 layer beside .* got 2000"),
         ({"multiple": 3}, "multiple must be even"),
@@ -475,4 +476,4 @@ def test_the_caption_follows_the_numbers(tiny, tmp_path):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        DepthWidthConfig(**changes)

@@ -13,11 +13,18 @@ from records import carried_out, changed, found, verdicts
 
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
-from joma.studies.galore import _lowrank_claims as claims
-from joma.studies.galore._lowrank_config import SERIES, Config, points
-from joma.studies.galore._lowrank_networks import MATRICES, SHUFFLED, WORDS, gradients
-from joma.studies.galore._lowrank_record import apart, gradient, probe, rank
-from joma.studies.galore._lowrank_spectra import (
+from joma.studies.galore.galore_lowrank import STUDY, claims
+from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank
+from joma.studies.galore.galore_lowrank.run import (
+    MATRICES,
+    SERIES,
+    SHUFFLED,
+    WORDS,
+    GaloreLowrankConfig,
+    gradients,
+    points,
+)
+from joma.studies.galore.galore_lowrank.spectra import (
     STATISTICS,
     captured,
     gram,
@@ -27,7 +34,6 @@ from joma.studies.galore._lowrank_spectra import (
     spectrum_of,
     statistics,
 )
-from joma.studies.galore.galore_lowrank import STUDY
 from joma.training import next_token_loss
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
@@ -43,7 +49,7 @@ SEEDS, NAMES = 3, ("1 layer", SERIES)
 
 @pytest.fixture(scope="module")
 def config(data_folder):
-    return Config(**SMALL, data=str(data_folder))
+    return GaloreLowrankConfig(**SMALL, data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +134,8 @@ def test_gradients_are_those_of_the_mean_loss_by_each_matrix():
     batches = [(part[:, :-1], part[:, 1:]) for part in text]
     got = gradients(decoder, batches)
     assert set(got) == {*MATRICES, *WORDS}
-    whole = (torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches]))
-    next_token_loss(decoder, whole).sum().backward()
+    together_batch = (torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches]))
+    next_token_loss(decoder, together_batch).sum().backward()
     together = torch.cat([got[name] for name in ("query", "key", "value")], -1)
     torch.testing.assert_close(together, decoder.qkv.grad, rtol=1e-4, atol=1e-7)
     for name, theirs in {"output": "projection", "up": "up", "down": "down", "output matrix": "out"}.items():
@@ -154,7 +160,7 @@ def test_the_record_starts_with_equal_networks_and_has_every_overlap_but_the_fir
     before = probe(run, name, "subspace/before")
     assert np.isnan(before[:, 0]).all()
     assert ((before[:, 1:] > 0) & (before[:, 1:] <= 1 + 1e-6)).all()
-    assert apart(run, name).tolist() == [1, 2, 3, 4]
+    assert after_refresh(run, name).tolist() == [1, 2, 3, 4]
     own, batch, earlier = (probe(run, name, f"kept/{which}")[:, 1:] for which in ("own", "batch", "before"))
     assert (own >= batch - 1e-9).all()  # no projector keeps more than a matrix's own
     assert (own >= earlier - 1e-9).all()
@@ -180,12 +186,12 @@ GOOD = {
 
 def pretended(run, path, **changes):
     """A record in which everything is as the sources say, but for these changes; pairs are of first and last point."""
-    told = GOOD | changes
+    values = GOOD | changes
 
     def pair(name, step, twin=None):
-        first, last = told[name] if isinstance(told[name], tuple) else (told[name],) * 2
+        first, last = values[name] if isinstance(values[name], tuple) else (values[name],) * 2
         own = first if step == 0 else last
-        other = own if twin is None else np.broadcast_to(told[twin], 2)[int(step > 0)]
+        other = own if twin is None else np.broadcast_to(values[twin], 2)[int(step > 0)]
         return np.repeat([own, other], SEEDS) * (1 + NOISE)
 
     def change(name, step, value):
@@ -198,7 +204,7 @@ def pretended(run, path, **changes):
             "probe/nodes/V' by its norms": lambda: pair("norms", step),
             "probe/nodes/V' of equal norms": lambda: np.full(2 * SEEDS, 16.0),
             "probe/nodes/spread": lambda: pair("spread", step),
-            "valid/loss": lambda: np.repeat([told["loss"] if step else 5.0, 4.0], SEEDS),
+            "valid/loss": lambda: np.repeat([values["loss"] if step else 5.0, 4.0], SEEDS),
         }
         if name in rows:
             made = rows[name]()
@@ -211,7 +217,7 @@ def pretended(run, path, **changes):
             made[..., 0], made[..., -1] = ranks[:, None, None], energy[:, None, None]
             return made
         if name == "batch/large":
-            return np.array([100.0, 90.0, told["targets"]])
+            return np.array([100.0, 90.0, values["targets"]])
         return np.array(3.5) if name == "loss by frequency" else value
 
     return changed(run, path, change)
@@ -283,13 +289,13 @@ def test_every_study(run, config, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"layers": ()}, r"layers must be whole numbers of at least 1, got \(\)"),
+        ({"layers": ()}, "layers must not be empty"),
         ({"pairs": 1}, "pairs must be at least 2, one at the beginning and one at the end, got 1"),
         ({"steps": 45}, "steps must be a multiple of refresh, 10, from twice on, got 45"),
         ({"series_steps": 10}, "series_steps must be a multiple of refresh, 10, from twice on, got 10"),
-        ({"width": 8}, "width must be at least 16 to have a sixteenth, got 8"),
+        ({"width": 8}, "width must be at least 16, to have a sixteenth, got 8"),
     ],
 )
 def test_bad_options_get_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**{**SMALL, **options})
+        GaloreLowrankConfig(**{**SMALL, **options})

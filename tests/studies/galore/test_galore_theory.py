@@ -5,11 +5,12 @@ import pytest
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.galore import _theory_findings as findings
-from joma.studies.galore import _theory_tables as tables
-from joma.studies.galore.galore_theory import STUDY, Config
+from joma.studies.galore.galore_theory import STUDY, claims
+from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 
-SMALL = Config(draws=2, steps=12, inputs=6, networks=2, classes=(10, 1000), searches=20, settled=2, tokens=3, nodes=2)
+SMALL = GaloreTheoryConfig(
+    draws=2, steps=12, inputs=6, networks=2, classes=(10, 1000), searches=20, settled=2, tokens=3, nodes=2
+)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 
 
@@ -73,7 +74,7 @@ def test_a_spoiled_series_changes_its_verdict(run, tmp_path, series, change, cla
 
 
 def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):
-    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, findings.BOUND).printed.tests}
+    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, claims.BOUND).printed.tests}
     assert tests["one pair"] < 1e-12
     assert tests["several pairs"] > 0.4  # the 2 x 2 case: 2 against 25/18
     assert tests["high rate"] > 0.4
@@ -97,7 +98,7 @@ def test_memory_by_hand(run):
     assert run.value("memory/galore matrices")[0] == 2 * 8 * (4 * square + 3 * wide)
     weights = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 2 * 32000 * 512 + 17 * 512
     assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
-    formula = found(STUDY, run, tables.STATES).details["by the formula, G"]
+    formula = found(STUDY, run, claims.STATES).details["by the formula, G"]
     assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
 
 
@@ -108,17 +109,18 @@ def test_every_study(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "sentence"),
     [
-        ({"height": 1}, "height and width must be at least 2"),
+        ({"height": 1}, "height must be at least 2, for a rank to fall, got 1"),
         ({"inputs": 4}, "inputs must be at least 5"),
         ({"nodes": 1}, "nodes must be at least 2"),
-        ({"classes": ()}, "classes must hold numbers of at least 2"),
+        ({"classes": ()}, "classes must not be empty"),
+        ({"classes": (10, 1)}, "classes must be at least 2"),
     ],
 )
-def test_a_config_that_says_nothing_is_refused(given, said):
-    with pytest.raises(ValueError, match=said):
-        Config(**given)
+def test_a_config_that_says_nothing_is_refused(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        GaloreTheoryConfig(**given)
 
 
 def test_presets_differ():

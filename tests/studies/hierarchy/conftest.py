@@ -4,12 +4,12 @@ import pytest
 from records import carried_out
 
 from joma.studies import load
-from joma.studies.hierarchy import _hblt_networks as trees
-from joma.studies.hierarchy import _table1_networks as sets
+from joma.studies.hierarchy.hblt_alignment.run import HBLTAlignmentConfig
+from joma.studies.hierarchy.table1.run import Table1Config
 
 TINY = {
-    "table1": sets.Config(columns=(1, 4), seeds=2, width=8, steps=6, look_at=(2,), rate=1e-2, batch=32),
-    "hblt-alignment": trees.Config(
+    "table1": Table1Config(columns=(1, 4), seeds=2, width=8, steps=6, look_at=(2,), rate=1e-2, batch=32),
+    "hblt-alignment": HBLTAlignmentConfig(
         depths=(2, 3), rhos=(1.0, 0.8), seeds=2, classes=3, tokens=2, width=8, steps=6, look_at=(2,), batch=8,
         samples=60,
     ),

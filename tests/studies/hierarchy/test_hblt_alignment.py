@@ -11,12 +11,12 @@ from joma.claims.contract import Finding
 from joma.claims.execute import judge, plain_config
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.hierarchy import _hblt_networks as trees
-from joma.studies.hierarchy import hblt_alignment
+from joma.studies.hierarchy.hblt_alignment import run as trees
+from joma.studies.hierarchy.hblt_alignment import study as hblt_alignment
 
 STUDY = hblt_alignment.STUDY
 SEEDS = 4
-CONFIG = trees.Config(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
+CONFIG = trees.HBLTAlignmentConfig(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
 RHO = np.repeat(CONFIG.rhos, SEEDS)
 NEURON, PERMUTED, PROBE = range(3)
 ANY = hblt_alignment.ANY
@@ -213,7 +213,7 @@ def test_what_is_measured_on_was_never_trained_on(tiny):
     config = tiny["hblt-alignment"][1]
     who = trees.Members(config, 3)
     one, other = who.fresh([2, 3])
-    trained = who.sample(0, [2, 3], config.samples)
+    trained = who.sample(range(1), [2, 3], config.samples)
     assert not torch.equal(one.on, other.on)
     assert not torch.equal(one.on, trained.on)
     assert torch.equal(one.on, who.fresh([2, 3])[0].on)

@@ -13,13 +13,14 @@ from scipy import stats
 
 from joma.claims.contract import Claim, silent
 from joma.claims.execute import check_config, execute, judge, plain_config
+from joma.claims.guards import clears
 from joma.figures.style import house_style
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.hierarchy import _hblt_networks as trees
-from joma.studies.hierarchy import _latents as shared
-from joma.studies.hierarchy import _table1_networks as sets
-from joma.studies.hierarchy._judging import Fates, beyond, of_learned
+from joma.studies.hierarchy import _networks as shared
+from joma.studies.hierarchy._networks import Fates
+from joma.studies.hierarchy.hblt_alignment import run as trees
+from joma.studies.hierarchy.table1 import run as sets
 
 BOTH = pytest.mark.parametrize("name", ["table1", "hblt-alignment"])
 
@@ -96,7 +97,7 @@ def test_batches_drawn_ahead_are_those_of_their_step(tiny):
     who, twin = trees.Members(config, 3), trees.Members(config, 3)
     for step in range(6):
         tokens, labels = who.batch(step, [2, 0])
-        sample = twin.sample(step, [2, 0], config.batch)
+        sample = twin.sample(range(step, step + 1), [2, 0], config.batch)
         assert torch.equal(tokens, sample.tokens)
         assert torch.equal(labels, sample.labels)
 
@@ -175,24 +176,24 @@ def test_a_finding_of_no_network_is_not_run_and_of_one_undecided():
 
     def verdict(*cases):
         found = {str(i): compare(case, np.zeros(len(case))) for i, case in enumerate(cases)}
-        return of_learned(claim, found, fates=fates, study="table1", expected="more").verdict
+        return fates.judged(claim, found, study="table1", expected="more").verdict
 
     assert verdict([0.3, 0.4], [np.nan, np.nan]) == "not run"
     assert verdict([0.3, 0.4], [0.3, np.nan]) == "undecided"
     assert verdict([0.3, 0.3], [0.4, 0.4]) == "holds"
 
 
-def test_beyond_is_the_lower_end_of_the_difference():
-    assert beyond("gain", compare([0.5, 0.6], [0.4, 0.5])).passes
-    assert not beyond("gain", compare([0.5, 0.7], [0.4, 0.5])).passes
-    assert not beyond("gain", compare([0.5], [0.4])).passes
+def test_clears_is_the_lower_end_of_the_difference():
+    assert clears("gain", compare([0.5, 0.6], [0.4, 0.5])).passes
+    assert not clears("gain", compare([0.5, 0.7], [0.4, 0.5])).passes
+    assert not clears("gain", compare([0.5], [0.4])).passes
 
 
 def test_a_control_that_chance_may_hide_is_unknown():
     unclear, none = compare([0.5, 0.7], [0.4, 0.5]), compare([0.5, 0.5001], [0.5, 0.5])
-    assert np.isnan(beyond("gain", unclear, matters=0.1).value)
-    assert beyond("gain", none, matters=0.1).value < 0
-    assert beyond("gain", compare([0.5, 0.6], [0.4, 0.5]), matters=0.1).passes
+    assert np.isnan(clears("gain", unclear, matters=0.1).value)
+    assert clears("gain", none, matters=0.1).value < 0
+    assert clears("gain", compare([0.5, 0.6], [0.4, 0.5]), matters=0.1).passes
 
 
 @BOTH
@@ -233,29 +234,29 @@ def test_the_table_for_a_page(tiny_runs, capsys, monkeypatch, name):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (lambda: sets.Config(columns=(1, 13)), "numbers from 1 to 12"),
-        (lambda: sets.Config(columns=(1, 1, 4)), "different numbers"),
-        (lambda: sets.Config(columns=(1, 2)), "each end of the table"),
-        (lambda: sets.Config(seeds=1), "seeds must be at least 2"),
-        (lambda: sets.Config(steps=50, look_at=(50,)), "look_at must lie below 50"),
-        (lambda: trees.Config(depths=(2,)), "one of them at least 3"),
-        (lambda: trees.Config(depths=(1, 3)), "depths must be 2 or more"),
-        (lambda: trees.Config(depths=(3, 3)), "depths must differ"),
-        (lambda: trees.Config(rhos=(1.0,)), "one of them below 1"),
-        (lambda: trees.Config(rhos=(0.9, 0.8)), "rhos must hold 1"),
-        (lambda: trees.Config(rhos=(1.0, 1.2)), r"rhos must lie in \(0, 1\]"),
-        (lambda: trees.Config(seeds=1), "seeds must be at least 2"),
-        (lambda: trees.Config(samples=5), "samples must be at least 10"),
-        (lambda: trees.Config(look_at=(9999,)), "look_at must lie below"),
-        (lambda: trees.Config(steps=0), "steps must be at least 1"),
-        (lambda: trees.Config(classes=1), "classes must be at least 2"),
-        (lambda: trees.Config(depths=(40,)), "at most 4096"),
-        (lambda: trees.Config(width=31), "even width, got 31"),
-        (lambda: sets.Config(width=47), "even width, got 47"),
-        (lambda: sets.Config(steps=0), "steps must be at least 1"),
-        (lambda: check_config(sets.Config(rate=-1.0)), "rate must not be negative, got -1.0"),
-        (lambda: check_config(sets.Config(weight_decay=-1.0)), "weight_decay must not be negative"),
-        (lambda: check_config(sets.Config(device="gpu")), "device must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
+        (lambda: sets.Table1Config(columns=(1, 13)), "columns must be from 1 to 12"),
+        (lambda: sets.Table1Config(columns=(1, 1, 4)), "columns must be at least 1 values that differ"),
+        (lambda: sets.Table1Config(columns=(1, 2)), "each end of the table"),
+        (lambda: sets.Table1Config(seeds=1), "seeds must be at least 2"),
+        (lambda: sets.Table1Config(steps=50, look_at=(50,)), "look_at must lie below 50"),
+        (lambda: trees.HBLTAlignmentConfig(depths=(2,)), "depths must hold one of at least 3"),
+        (lambda: trees.HBLTAlignmentConfig(depths=(1, 3)), "depths must be at least 2"),
+        (lambda: trees.HBLTAlignmentConfig(depths=(3, 3)), "depths must be at least 1 values that differ"),
+        (lambda: trees.HBLTAlignmentConfig(rhos=(1.0,)), "and one below 1"),
+        (lambda: trees.HBLTAlignmentConfig(rhos=(0.9, 0.8)), "rhos must hold 1"),
+        (lambda: trees.HBLTAlignmentConfig(rhos=(1.0, 1.2)), "rhos must be from 0 to 1"),
+        (lambda: trees.HBLTAlignmentConfig(seeds=1), "seeds must be at least 2"),
+        (lambda: trees.HBLTAlignmentConfig(samples=5), "samples must be at least 10"),
+        (lambda: trees.HBLTAlignmentConfig(look_at=(9999,)), "look_at must lie below"),
+        (lambda: trees.HBLTAlignmentConfig(steps=0), "steps must be at least 1"),
+        (lambda: trees.HBLTAlignmentConfig(classes=1), "classes must be at least 2"),
+        (lambda: trees.HBLTAlignmentConfig(depths=(40,)), "at most 4096"),
+        (lambda: trees.HBLTAlignmentConfig(width=31), "even width, got 31"),
+        (lambda: sets.Table1Config(width=47), "even width, got 47"),
+        (lambda: sets.Table1Config(steps=0), "steps must be at least 1"),
+        (lambda: check_config(sets.Table1Config(rate=-1.0)), "rate must not be negative, got -1.0"),
+        (lambda: check_config(sets.Table1Config(weight_decay=-1.0)), "weight_decay must not be negative"),
+        (lambda: check_config(sets.Table1Config(device="gpu")), "device must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
     ],
 )
 def test_bad_options_are_refused_in_one_sentence(config, reason):

@@ -15,14 +15,13 @@ from joma.data.samples import streams
 from joma.figures.style import house_style
 from joma.models import JomaBlock
 from joma.runs import Run
-from joma.studies.hierarchy import _tree_claims as claims
-from joma.studies.hierarchy import _tree_networks as net
-from joma.studies.hierarchy import _tree_series as tree_series
-from joma.studies.hierarchy import shallow_first
+from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import networks as net
+from joma.studies.hierarchy.shallow_first import record as tree_series
+from joma.studies.hierarchy.shallow_first import run as shallow_first
 from joma.theory.hierarchy import cooccurrence, root_rho
 from joma.training import train_all
 
-STUDY = shallow_first.STUDY
 TINY = replace(
     STUDY.quick, classes=2, members=3, samples=800, block_steps=25, block_batch=4, decoder_steps=12, decoder_batch=8,
     width=8, context=4, points=5,
@@ -556,15 +555,15 @@ def test_the_tree_has_the_co_occurrence_of_theorem_5():
 
 def test_the_pull_towards_the_class_does_not_depend_on_height():
     """P(l, m | class) = (1 + rho^2H - 2 R_class)/4: what depends on H is the same in every class, so it drops out."""
-    setting = shallow_first._Setting(replace(STUDY.quick, samples=20_000, members=2))
-    pull = shallow_first._pulls(setting)["class pull"].mean(0)
+    setting = shallow_first.Setting(replace(STUDY.quick, samples=20_000, members=2))
+    pull = shallow_first.pulls(setting)["class pull"].mean(0)
     assert torch.allclose(pull[:3] / pull[0], torch.ones(3, dtype=pull.dtype), atol=0.02)
 
 
 def test_the_pull_towards_a_token_against_a_loop(pool):
     on = pool.on[0, :100].double()
     others = on.sum(-1, keepdim=True) - 1
-    found = shallow_first._pull_to_tokens(on, others)
+    found = shallow_first.pull_to_tokens(on, others)
     m, l = 3, 4
     rows = on[on[:, m] > 0]
     pull = torch.zeros(20, dtype=torch.float64)

@@ -13,15 +13,15 @@ from joma.claims.execute import judge, plain_config
 from joma.data.latent_sets import TABLE1
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.hierarchy import _latents as shared
-from joma.studies.hierarchy import _table1_networks as sets
-from joma.studies.hierarchy import table1
+from joma.studies.hierarchy import _networks as shared
+from joma.studies.hierarchy.table1 import run as sets
+from joma.studies.hierarchy.table1 import study as table1
 from joma.training import class_loss
 
 STUDY = table1.STUDY
 SEEDS = 4
 MEMBERS = 2 * SEEDS  # of columns 1 and 4
-CONFIG = sets.Config(columns=(1, 4), seeds=SEEDS, look_at=(10,))
+CONFIG = sets.Table1Config(columns=(1, 4), seeds=SEEDS, look_at=(10,))
 PERMUTED = [sets.KINDS.index(kind) for kind in sets.KINDS if "permuted" in kind]
 COLUMN = np.repeat([1, 4], SEEDS)
 
@@ -248,6 +248,6 @@ def test_what_the_figures_say_follows_the_scores(tmp_path):
         flat = STUDY.draw(record(tmp_path / "low", LOW, LOW))
     assert table.caption.startswith("Training changes the mean correlation by +0.300 and +0.300")
     assert flat[0].caption.startswith("Training changes the mean correlation by +0.000 and +0.000")
-    assert "paper 0.99 ± 0.01" in table.alt
-    assert "best neuron rises from 0.675 to 0.975" in over.alt
-    assert "best neuron stays at 0.675" in flat[1].alt
+    assert "paper 0.99 ± 0.01" in table.description
+    assert "“best neuron” rises from 0.675 to 0.975" in over.description
+    assert "“best neuron” stays at 0.675" in flat[1].description

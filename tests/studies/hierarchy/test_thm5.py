@@ -7,9 +7,9 @@ import pytest
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, verdicts
 
-from joma.studies.hierarchy import thm5
+from joma.studies.hierarchy.thm5 import STUDY
+from joma.studies.hierarchy.thm5.run import Thm5Config
 
-STUDY = thm5.STUDY
 CONFIG = replace(STUDY.quick, trees=20, samples=100_000)
 FIXED = "holds as corrected"
 
@@ -184,9 +184,9 @@ def test_findings_survive_json(run):
 
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="depth must be at least 2"):
-        thm5.Config(depth=1)
+        Thm5Config(depth=1)
     for rho in (1.0, -1.0):
         with pytest.raises(ValueError, match="rho must lie between -1 and 1"):
-            thm5.Config(rho=rho)
+            Thm5Config(rho=rho)
     with pytest.raises(ValueError, match="samples must be at least 100"):
-        thm5.Config(samples=2)
+        Thm5Config(samples=2)

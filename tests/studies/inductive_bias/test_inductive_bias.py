@@ -14,14 +14,14 @@ from joma.claims.execute import judge, plain_config
 from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.inductive_bias import _hypercube as cube
-from joma.studies.inductive_bias import _random_labels as labels
-from joma.studies.inductive_bias._config import Config
-from joma.studies.inductive_bias._hypercube_findings import Contrast
-from joma.studies.inductive_bias._random_labels_findings import DECAY, DEEP, LINEAR, SHALLOW, Fits
 from joma.studies.inductive_bias.inductive_bias import STUDY
+from joma.studies.inductive_bias.inductive_bias import hypercube as cube
+from joma.studies.inductive_bias.inductive_bias import random_labels as labels
+from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig
+from joma.studies.inductive_bias.inductive_bias.random_labels import DECAY, DEEP, LINEAR, SHALLOW
+from joma.studies.inductive_bias.inductive_bias.record import Contrast, Fits
 
-TINY = Config(
+TINY = InductiveBiasConfig(
     inputs=8, informative=3, outputs=4, hidden=8, batch=8, contrast_steps=6, tasks=2, samples=400, images=40,
     test_images=30, side=8, width=8, image_batch=20, epochs=2, points=3,
 )  # fmt: skip
@@ -252,13 +252,16 @@ def test_without_a_gpu_the_paper_preset_says_so(tmp_path):
     [
         ({"inputs": 5}, "inputs must be at least 6, twice informative"),
         ({"informative": 8}, "informative must lie between 1 and 7"),
-        ({"inputs": 60, "informative": 20}, "informative must be at most 16"),
-        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
-        ({"batch": 1}, "batch must be at least 2 for a wrong choice, got 1"),
-        ({"seeds": 1}, "seeds must be at least 2 for an interval, got 1"),
+        (
+            {"inputs": 60, "informative": 20},
+            "informative must be from 1 to 16, because all patterns are listed, got 20",
+        ),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"batch": 1}, "batch must be at least 2, for a wrong choice, got 1"),
+        ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
         ({"image_batch": 41}, "image_batch must be at most 40, the images, got 41"),
-        ({"weight_decays": (1e-3, 1e-3)}, "weight_decays must differ and be positive"),
-        ({"weight_decays": (0.0,)}, "weight_decays must differ and be positive"),
+        ({"weight_decays": (1e-3, 1e-3)}, "weight_decays must be values that differ"),
+        ({"weight_decays": (0.0,)}, "weight_decays must be above 0"),
     ],
 )
 def test_bad_sizes_are_refused(options, sentence):

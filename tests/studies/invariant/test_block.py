@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.invariant.block import STUDY, Config
+from joma.studies.invariant.block import STUDY, BlockConfig
 
 SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -130,4 +130,4 @@ def test_every_study(run, tmp_path):
 
 def test_presets_differ():
     assert STUDY.quick != STUDY.paper
-    assert isinstance(STUDY.quick, Config)
+    assert isinstance(STUDY.quick, BlockConfig)

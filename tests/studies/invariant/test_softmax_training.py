@@ -3,7 +3,7 @@
 import torch
 
 from joma.models.block import JomaBlock
-from joma.studies.invariant import _softmax_training as softmax
+from joma.studies.invariant.thm1_softmax import run as softmax
 from joma.theory.attention import Attention
 
 

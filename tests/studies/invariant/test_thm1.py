@@ -8,9 +8,9 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.invariant import _thm1_findings as claims
 from joma.studies.invariant._blocks import largest, smallest
-from joma.studies.invariant.thm1 import STUDY, Config
+from joma.studies.invariant.thm1 import STUDY, claims
+from joma.studies.invariant.thm1.run import Thm1Config
 
 SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -190,11 +190,11 @@ def test_every_study(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"kink_steps": (1,)}, "kink_steps must be two counts"),
+        ({"kink_steps": (1,)}, "kink_steps must be 2 values that rise"),
         ({"kink_steps": (80, 20)}, "a coarse and a finer one"),
         ({"steps": 1}, "steps must be at least 2"),
     ],
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        Thm1Config(**changes)

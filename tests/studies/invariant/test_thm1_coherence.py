@@ -7,10 +7,12 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.studies.invariant import thm1_coherence as study
-from joma.studies.invariant.thm1_coherence import STUDY, Config
+from joma.studies.invariant.thm1_coherence import STUDY, Thm1CoherenceConfig
 from joma.theory.flow import Block, cross_entropy_gradient
 
-TINY = Config(tokens=4, nodes=2, samples=6, widths=(3, 8, 64, 4096), seeds=8, vocabulary=300, vocabulary_seeds=3)
+TINY = Thm1CoherenceConfig(
+    tokens=4, nodes=2, samples=6, widths=(3, 8, 64, 4096), seeds=8, vocabulary=300, vocabulary_seeds=3
+)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((-1, 0), np.nan)
@@ -175,7 +177,7 @@ def test_what_is_asked_of_every_study(run, tmp_path):
 
 
 def test_ensembles_of_coherent_embeddings_obey_equation_2():
-    config = Config(tokens=4, nodes=3, samples=6)
+    config = Thm1CoherenceConfig(tokens=4, nodes=3, samples=6)
     x, target = study._data(0, config)
     embeddings = study._embeddings(16, 0, config)
     ensemble = study.Ensemble(x[None], target[None], embeddings[None, :, :-1], embeddings[None, :, -1:])
@@ -196,7 +198,7 @@ def test_ensembles_of_coherent_embeddings_obey_equation_2():
 
 
 def test_turning_embeddings_keeps_their_inner_products():
-    config = Config(tokens=4)
+    config = Thm1CoherenceConfig(tokens=4)
     turned = study._embeddings(64, 3, config)
     drawn = study._unit_columns(64, 5, torch.Generator().manual_seed(30_064))
     assert turned.shape == (5, 5)

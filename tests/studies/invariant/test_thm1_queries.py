@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY, Config
+from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY, Thm1QueriesConfig
 
 SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2, queries=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -127,4 +127,4 @@ def test_every_study(run, tmp_path):
 
 def test_a_flow_of_one_moment_is_refused():
     with pytest.raises(ValueError, match="steps must be at least 2"):
-        Config(steps=1)
+        Thm1QueriesConfig(steps=1)

@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.invariant.thm1_rates import STUDY, Config
+from joma.studies.invariant.thm1_rates import STUDY, Thm1RatesConfig
 
 SMALL = replace(
     STUDY.quick,
@@ -137,4 +137,4 @@ def test_every_study(run, tmp_path):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        Thm1RatesConfig(**changes)

@@ -9,12 +9,11 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import draw, judge
 from joma.runs import Run
-from joma.studies.invariant import _softmax_equations as equations
-from joma.studies.invariant import _softmax_findings as findings
-from joma.studies.invariant import _softmax_training as softmax
-from joma.studies.invariant.thm1_softmax import STUDY, Config
+from joma.studies.invariant.thm1_softmax import STUDY, claims
+from joma.studies.invariant.thm1_softmax import run as softmax
+from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
 
-TINY = Config(tokens=8, classes=6, steps=300, seeds=4, rate=0.4, points=12, draws=2)
+TINY = Thm1SoftmaxConfig(tokens=8, classes=6, steps=300, seeds=4, rate=0.4, points=12, draws=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 KINDS = softmax.KINDS
@@ -113,30 +112,30 @@ def test_a_condition_that_is_not_met_is_no_case_of_it(run, tmp_path, side):
     exact = {f"{kind}/integrated": run.value(f"{kind}/z") for kind in KINDS}
     exact[f"smooth/condition/{side}"] = run.value("smooth/condition/left") + 0.1
     with changed(run, tmp_path / "run", lambda name, step, value: exact.get(name, value)) as copy:
-        assert found(STUDY, copy, equations.CONDITION).verdict == FIXED
+        assert found(STUDY, copy, claims.CONDITION).verdict == FIXED
 
 
 def test_the_covariance_of_other_classes_must_not_do(run, tmp_path):
     """Its printed form is as wrong as ever, but the correction would be right for any classes."""
     shift = run.value("smooth/identity") - run.value("smooth/integrated")
     with altered(run, tmp_path / "run", "random/integrated", lambda _: run.value("random/identity") - shift) as copy:
-        finding = found(STUDY, copy, equations.COVARIANCE)
+        finding = found(STUDY, copy, claims.COVARIANCE)
     assert finding.residuals["printed"] > 0.01
     assert finding.verdict == BLIND
 
 
 def test_a_mean_that_moves_nowhere_shows_nothing(run, tmp_path):
     with changed(run, tmp_path / "run", lambda n, step, x: 0 * x + 1 if n.endswith("first term") else x) as copy:
-        assert found(STUDY, copy, equations.MEAN).verdict == BLIND
+        assert found(STUDY, copy, claims.MEAN).verdict == BLIND
 
 
 @pytest.mark.parametrize(
     ("claim", "series", "form", "value"),
     [
-        (equations.SUMS, "one/velocity, one node", "printed", 0.25),
-        (equations.SUMS, "one/velocity, all nodes", "corrected", 0.25),
-        (equations.CONSTANT, "one/z closed", "printed", 0.25),
-        (equations.CONSTANT, "one/z integrated", "corrected", 0.25),
+        (claims.SUMS, "one/velocity, one node", "printed", 0.25),
+        (claims.SUMS, "one/velocity, all nodes", "corrected", 0.25),
+        (claims.CONSTANT, "one/z closed", "printed", 0.25),
+        (claims.CONSTANT, "one/z integrated", "corrected", 0.25),
     ],
 )
 def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, form, value):
@@ -148,7 +147,7 @@ def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, form, v
 @pytest.mark.parametrize(("series", "form"), [("integrated", "printed"), ("identity", "corrected")])
 def test_the_residuals_of_equation_17_in_training_are_those_of_the_record(run, tmp_path, series, form):
     with altered(run, tmp_path / "run", f"random/{series}", lambda _: 3 * run.value("random/z")) as copy:
-        assert found(STUDY, copy, equations.COVARIANCE).residuals[form] == pytest.approx(2.0)
+        assert found(STUDY, copy, claims.COVARIANCE).residuals[form] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verd
     with made(
         run, tmp_path / "run", lambda z: {"published": like(z, own), "frozen/published": like(z, frozen)}
     ) as copy:
-        finding = found(STUDY, copy, findings.CORRELATES[kind])
+        finding = found(STUDY, copy, claims.CORRELATES[kind])
     assert finding.verdict == verdict
 
 
@@ -191,7 +190,7 @@ def test_figure_2_beside_another_seed(run, tmp_path, kind, own, alike, verdict):
         return {"z": z, "published": like(z, own), "frozen/published": like(z, 0.1 * JITTER)}
 
     with made(run, tmp_path / "run", change) as copy:
-        finding = found(STUDY, copy, findings.CORRELATES[kind])
+        finding = found(STUDY, copy, claims.CORRELATES[kind])
     assert finding.main.effect == pytest.approx(own.mean())
     assert finding.verdict == verdict
 
@@ -202,7 +201,7 @@ def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
         return {"published": like(z, 0.97), "frozen/published": like(z, frozen)}
 
     with made(run, tmp_path / "run", change) as copy:
-        assert harder in found(STUDY, copy, findings.CORRELATES["random"]).control
+        assert harder in found(STUDY, copy, claims.CORRELATES["random"]).control
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
         (lambda z: like(z, 0.6 + 0.001 * JITTER), QUALITATIVE),
     ],
 )
-@pytest.mark.parametrize(("claim", "name"), [(findings.PUBLISHED, "published"), (findings.CURRENT, "current mean")])
+@pytest.mark.parametrize(("claim", "name"), [(claims.PUBLISHED, "published"), (claims.CURRENT, "current mean")])
 def test_estimates_beside_logits_that_never_move(run, tmp_path, claim, name, estimate, verdict):
     with made(run, tmp_path / "run", lambda z: {name: estimate(z)}) as copy:
         assert found(STUDY, copy, claim).verdict == verdict
@@ -223,10 +222,10 @@ def test_estimates_beside_logits_that_never_move(run, tmp_path, claim, name, est
 
 def test_a_correlation_does_not_hide_the_size(run, tmp_path):
     with made(run, tmp_path / "run", lambda z: {"published": like(z, 0.995, size=5.0)}) as copy:
-        assert found(STUDY, copy, findings.PUBLISHED).verdict == QUALITATIVE
+        assert found(STUDY, copy, claims.PUBLISHED).verdict == QUALITATIVE
 
 
-@pytest.mark.parametrize("claim", [findings.PUBLISHED, findings.CURRENT])
+@pytest.mark.parametrize("claim", [claims.PUBLISHED, claims.CURRENT])
 def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, claim):
     """The start correlates with z as the estimate does."""
 
@@ -240,7 +239,7 @@ def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, clai
 
 
 @pytest.mark.parametrize("moment", [6, -1])
-@pytest.mark.parametrize(("claim", "name"), [(findings.PUBLISHED, "published"), (findings.CURRENT, "current mean")])
+@pytest.mark.parametrize(("claim", "name"), [(claims.PUBLISHED, "published"), (claims.CURRENT, "current mean")])
 def test_the_size_is_asked_at_every_moment(run, tmp_path, claim, name, moment):
     """At half of training an estimate is far off; at the end it is right."""
 
@@ -267,7 +266,7 @@ def test_components_are_judged_by_their_correlations(run, tmp_path):
         ("second, the other way round", terms(0.95 + 0.01 * JITTER, -0.95 + 0.01 * JITTER), QUALITATIVE),
     ):
         with made(run, tmp_path / name, change) as copy:
-            assert (name, found(STUDY, copy, findings.PARTS).verdict) == (name, verdict)
+            assert (name, found(STUDY, copy, claims.PARTS).verdict) == (name, verdict)
 
 
 def test_a_first_term_that_any_seed_has_shows_nothing(run, tmp_path):
@@ -276,7 +275,7 @@ def test_a_first_term_that_any_seed_has_shows_nothing(run, tmp_path):
         return {"z": z, "published": like(z, 0.97), "first term": like(z, 0.95), "second term": like(z, 0.01 * JITTER)}
 
     with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, findings.PARTS)
+        finding = found(STUDY, copy, claims.PARTS)
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
@@ -289,7 +288,7 @@ def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
         for kind in KINDS:
             swapped = both.value(f"{kind}/first term")
             with altered(both, tmp_path / kind, f"{kind}/second term", lambda _, x=swapped: x) as copy:
-                assert found(STUDY, copy, findings.PARTS).verdict == QUALITATIVE
+                assert found(STUDY, copy, claims.PARTS).verdict == QUALITATIVE
 
 
 @pytest.mark.parametrize(
@@ -305,14 +304,14 @@ def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
 def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verdict):
     """A correlation of 0.999 leaves an error of 4 %, one of 0.985 an error of 17 %."""
     with made(run, tmp_path / "run", lambda z: {"published": -8 * z, "self-consistent": rebuilt(z)}) as copy:
-        assert found(STUDY, copy, findings.REBUILT).verdict == verdict
+        assert found(STUDY, copy, claims.REBUILT).verdict == verdict
 
 
 def test_a_closed_form_that_were_right_would_hold_as_printed(run, tmp_path):
     perfect = {f"{kind}/published": run.value(f"{kind}/z") for kind in KINDS}
     with changed(run, tmp_path / "run", lambda name, step, value: perfect.get(name, value)) as copy:
-        assert found(STUDY, copy, findings.REBUILT).verdict == HOLDS
-        assert found(STUDY, copy, findings.PUBLISHED).verdict == HOLDS
+        assert found(STUDY, copy, claims.REBUILT).verdict == HOLDS
+        assert found(STUDY, copy, claims.PUBLISHED).verdict == HOLDS
 
 
 def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run, tmp_path):
@@ -321,7 +320,7 @@ def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run, tmp_path):
         return {"z": z, "self-consistent": like(z, 0.999 + 1e-4 * JITTER), "published": like(z, 0.99, size=8.0)}
 
     with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, findings.REBUILT)
+        finding = found(STUDY, copy, claims.REBUILT)
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
@@ -350,12 +349,12 @@ def growth(shares, still):
 def test_figure_3_beside_frozen_attention(run, tmp_path, kind, moving, frozen, still, verdict):
     change = {f"{kind}/v": growth(moving, still), f"{kind}/frozen/v": growth(frozen, still)}
     with changed(run, tmp_path / "run", lambda name, step, value: change.get(name, value)) as copy:
-        assert found(STUDY, copy, findings.GROWTH[kind]).verdict == verdict
+        assert found(STUDY, copy, claims.GROWTH[kind]).verdict == verdict
 
 
 def test_growth_like_that_under_frozen_attention_is_no_effect(run, tmp_path):
     with altered(run, tmp_path / "run", "random/v", lambda _: run.value("random/frozen/v")) as copy:
-        assert found(STUDY, copy, findings.GROWTH["random"]).verdict == BLIND
+        assert found(STUDY, copy, claims.GROWTH["random"]).verdict == BLIND
 
 
 EMPIRICAL = [claim for claim in STUDY.claims if claim.empirical]
@@ -404,7 +403,7 @@ def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path)
 
 def test_networks_have_a_seed_each_from_the_first_on(run, tmp_path):
     config = asdict(TINY) | {"seed": 1, "seeds": 3}
-    with carried_out(STUDY, Config(**config), tmp_path / "run") as later:
+    with carried_out(STUDY, Thm1SoftmaxConfig(**config), tmp_path / "run") as later:
         for kind in KINDS:
             np.testing.assert_allclose(later.value(f"{kind}/z"), run.value(f"{kind}/z")[1:], rtol=1e-9, atol=1e-12)
         assert not np.allclose(later.value("one/z"), run.value("one/z"))

@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.studies.isotropic import lemma1
-from joma.studies.isotropic._isotropic import UNIT
+from joma.studies.isotropic._forms import UNIT
 
 STUDY = lemma1.STUDY
 CONFIG = replace(STUDY.quick, samples=60_000)
@@ -110,4 +110,4 @@ def test_findings_survive_json(run):
 
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="ambient must be at least the dimension of the subspace, 5, got 2"):
-        lemma1.Config(ambient=2)
+        lemma1.Lemma1Config(ambient=2)

@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.studies.isotropic import lemma2
-from joma.studies.isotropic._isotropic import LAWS, UNIT
+from joma.studies.isotropic._forms import LAWS, UNIT
 
 STUDY = lemma2.STUDY
 CONFIG = replace(STUDY.quick, samples=60_000)

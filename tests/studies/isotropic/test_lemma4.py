@@ -9,13 +9,14 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.isotropic import lemma4
+from joma.studies.isotropic.lemma4 import STUDY, claims
+from joma.studies.isotropic.lemma4 import judge as lemma4
+from joma.studies.isotropic.lemma4.run import CONCAVE, FAR, LENGTHS, Lemma4Config
 
-STUDY = lemma4.STUDY
 CONFIG = replace(STUDY.quick, separations=(0.25, 1.0, 4.0), tails=(1.5, 3.0))
 FIXED = "holds as corrected"
-UNIT = lemma4.LENGTHS.index(1.0)
-EVERY_LAW = (*lemma4.CONCAVE, "1.5", "3")
+UNIT = LENGTHS.index(1.0)
+EVERY_LAW = (*CONCAVE, "1.5", "3")
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_limits_that_were_never_apart_confirm_nothing(run, tmp_path):
 
 @pytest.mark.parametrize("law", EVERY_LAW)
 def test_every_law_has_a_say(run, tmp_path, law):
-    with altered(run, tmp_path / "run", f"{law}/gap", lambda x: -x if law in lemma4.CONCAVE else np.abs(x)) as spoiled:
+    with altered(run, tmp_path / "run", f"{law}/gap", lambda x: -x if law in CONCAVE else np.abs(x)) as spoiled:
         assert verdicts(STUDY, spoiled)["existence"] == "fails"
     with altered(run, tmp_path / "far", f"{law}/far", lambda x: x + [[1e-6], [0]]) as spoiled:
         assert verdicts(STUDY, spoiled)["g-limit"] == "fails"
@@ -142,16 +143,16 @@ def test_both_limits_of_eq_57_are_zero(run):
     far = run.value("1.5/far")
     assert (far[0] > 0).all()
     assert (far[1] < 0).all()
-    limits = found(STUDY, run, lemma4.LIMIT).details["limits"]
+    limits = found(STUDY, run, claims.LIMIT).details["limits"]
     assert all(0 <= limit < 1e-25 for limit in limits.values())
-    slow = np.array(lemma4.FAR[1:]) ** -0.02
+    slow = np.array(FAR[1:]) ** -0.02
     assert lemma4._limit(*slow) == pytest.approx(0, abs=1e-15)
     assert lemma4._limit(*(slow + 0.3)) == pytest.approx(0.3, abs=1e-14)
 
 
 def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run, tmp_path):
     with altered(run, tmp_path / "run", "1.5/criterion", lambda x: x * 0 + 0.2) as spoiled:
-        finding = found(STUDY, spoiled, lemma4.CRITERION)
+        finding = found(STUDY, spoiled, claims.CRITERION)
     assert finding.verdict == "holds"
     assert [test.what for test in finding.printed.tests] == ["speed at critical points of the Laplace law"]
 
@@ -178,4 +179,4 @@ def test_it_runs_without_scipy(monkeypatch, tmp_path):
 
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="grid must be at least 3"):
-        lemma4.Config(grid=2)
+        Lemma4Config(grid=2)

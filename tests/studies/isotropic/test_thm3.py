@@ -1,6 +1,7 @@
 """Theorem 3: its verdicts, and that they follow the numbers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,9 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.isotropic import thm3
-from joma.studies.isotropic._critical_point import Record
+from joma.studies.isotropic.thm3 import STUDY
+from joma.studies.isotropic.thm3.judge import Record
 
-STUDY = thm3.STUDY
 CONFIG = replace(STUDY.quick, separations=(1.0, 4.0), steps=120, starts=4)
 FIXED = "holds as corrected"
 # columns of a critical point
@@ -134,7 +134,7 @@ def test_every_claim_is_turned_by_a_spoiled_number():
 def test_errors_are_relative_to_the_larger_rate():
     row = np.zeros((1, 14))
     row[0, [ACROSS, ALONG, ACROSS_CORRECTED, ALONG_PRINTED, COUPLING]] = 0.5, -2.0, 0.6, -1.0, 1.0
-    record = Record(row)
+    record = Record(SimpleNamespace(value=lambda name: row), "ray +1")
     assert record.off(0) == pytest.approx(0.05)
     assert record.off(1, printed=True) == pytest.approx(0.5)
     assert record.coupling == pytest.approx(0.5)

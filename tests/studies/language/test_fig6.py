@@ -11,15 +11,16 @@ from joma.claims.contract import silent
 from joma.claims.execute import draw, judge
 from joma.figures.style import house_style
 from joma.recipes import language_curves as recorded
-from joma.studies.language import _as_the_paper, fig6
-from joma.studies.language._fig6_figures import draw_entropy
+from joma.studies.language import _published
+from joma.studies.language.fig6 import study as fig6
+from joma.studies.language.fig6.figures import draw_entropy
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
 
 @pytest.fixture(scope="module")
 def depths(data_folder, tmp_path_factory):
-    config = fig6.Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02)
+    config = fig6.Fig6Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02)
     return carried_out(fig6.STUDY, config, tmp_path_factory.mktemp("fig6") / "run.sqlite")
 
 
@@ -58,14 +59,14 @@ def test_an_untrained_network_tells_nothing(depths, tmp_path):
 
 
 def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path):
-    config = fig6.Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
+    config = fig6.Fig6Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert np.ptp(recorded.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
     assert set(verdicts(fig6.STUDY, run).values()) == {"not run"}
     assert "learned no more than how frequent words are" in found(fig6.STUDY, run, fig6.LOGITS).reason
 
 
-CONFIG = fig6.Config(**SMALL, layers=(1, 2), rate=0.02, seeds=5)
+CONFIG = fig6.Fig6Config(**SMALL, layers=(1, 2), rate=0.02, seeds=5)
 SEEDS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])[:, None]
 """Five seeds that differ; their mean is known to 1.96 (95 %), and to 3.26 (99 %)."""
 LEARNED, IDLE = 2.0, 4.0
@@ -119,7 +120,7 @@ def test_a_rebound_of_hardly_any_of_the_drop_has_not_the_form(tmp_path):
 
 
 def test_every_top_layer_must_come_back_and_no_other(tmp_path):
-    config = fig6.Config(**SMALL, layers=(1, 4), rate=0.02, seeds=5)
+    config = fig6.Fig6Config(**SMALL, layers=(1, 4), rate=0.02, seeds=5)
     one = depth(down_and_up(np.ones((5, 1)), 0.5))
     noise = 0.002 * SEEDS
     for place, (back, verdict) in enumerate(
@@ -173,7 +174,7 @@ def test_deeper_must_be_better_by_more_than_seeds_differ(tmp_path, gain, spread,
 
 
 def test_the_deepest_must_be_better_than_the_shallowest(tmp_path):
-    config = fig6.Config(**SMALL, layers=(4, 1, 2), rate=0.02, seeds=5)
+    config = fig6.Fig6Config(**SMALL, layers=(4, 1, 2), rate=0.02, seeds=5)
     for place, (losses, verdict) in enumerate((((2.0, 1.9, 1.8), "holds"), ((2.0, 2.2, 2.1), "not above its control"))):
         depths = {
             f"L{layers}": depth(down_and_up(np.ones((5, layers)), 0.5), loss=loss + 0.001 * SEEDS[:, 0] * layers)
@@ -219,7 +220,7 @@ def with_losses(tmp_path, monkeypatch, off, diverged=()):
         L2=depth(down_and_up(np.ones((5, 2)), 0.5), loss=2.0 + off, diverged=diverged),
     )
     as_the_paper(monkeypatch, run.config)
-    real = _as_the_paper.differs
+    real = _published.differs
     monkeypatch.setattr(fig6, "differs", lambda config, **wanted: real(config))
     return run
 
@@ -268,7 +269,7 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
         for part, value in (("theorem", 1.0), ("frequency", 0.0), ("squares", 0.0))
     }
     gap = np.concatenate([good, good + np.linspace(0, 1, 13)[None, :, None]], axis=2)
-    config = fig6.Config(**SMALL, layers=(1, 2, 4), rate=0.02, seeds=5)
+    config = fig6.Fig6Config(**SMALL, layers=(1, 2, 4), rate=0.02, seeds=5)
 
     def record(name, one, two, four):
         return made(
@@ -296,7 +297,7 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
 
 def test_a_depth_that_learned_nothing_does_not_speak_against_a_claim_either(tmp_path):
     """Here both depths show nothing, and one of them could not have."""
-    config = fig6.Config(**SMALL, layers=(2, 4), rate=0.02, seeds=5)
+    config = fig6.Fig6Config(**SMALL, layers=(2, 4), rate=0.02, seeds=5)
     two, four = (np.full((5, 13, layers), 2.0) + 0.001 * SEEDS[:, None] for layers in (2, 4))
     for loss, verdict in ((LEARNED, "not above its control"), (IDLE, "undecided")):
         of = verdicts(fig6.STUDY, made(tmp_path / f"{loss}", config, L2=depth(two), L4=depth(four, loss=loss)))
@@ -305,7 +306,7 @@ def test_a_depth_that_learned_nothing_does_not_speak_against_a_claim_either(tmp_
 
 def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
     """The last of six has curves and losses that would turn every verdict."""
-    config = fig6.Config(**SMALL, layers=(1, 2), rate=0.02, seeds=6)
+    config = fig6.Fig6Config(**SMALL, layers=(1, 2), rate=0.02, seeds=6)
 
     def six(part, wild):
         return np.concatenate([part, np.full((1, *part.shape[1:]), wild)])
@@ -330,7 +331,7 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
 
 
 def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
-    config = fig6.Config(**SMALL | {"steps": 16}, data=str(data_folder), rate=1e30)
+    config = fig6.Fig6Config(**SMALL | {"steps": 16}, data=str(data_folder), rate=1e30)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
     assert set(verdicts(fig6.STUDY, run).values()) == {"not run"}
     for claim in EVERYTHING:
@@ -361,11 +362,11 @@ def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
 
 def test_depths_that_a_record_lacks_are_not_run(tmp_path):
     entropy = down_and_up(np.ones((5, 2)), 0.5)
-    deep = made(tmp_path / "deep", fig6.Config(**SMALL, layers=(2,), rate=0.02, seeds=5), L2=depth(entropy))
+    deep = made(tmp_path / "deep", fig6.Fig6Config(**SMALL, layers=(2,), rate=0.02, seeds=5), L2=depth(entropy))
     assert {name for name, verdict in verdicts(fig6.STUDY, deep).items() if verdict != "not run"} == {
         "fig6-top-layers", "fig6-bottom-layers",
     }  # fmt: skip
-    one = made(tmp_path / "one", fig6.Config(**SMALL, layers=(1,), rate=0.02, seeds=5), L1=depth(entropy[:, :, :1]))
+    one = made(tmp_path / "one", fig6.Fig6Config(**SMALL, layers=(1,), rate=0.02, seeds=5), L1=depth(entropy[:, :, :1]))
     assert {name for name, verdict in verdicts(fig6.STUDY, one).items() if verdict != "not run"} == {"fig6-one-layer"}
 
 
@@ -381,7 +382,7 @@ def test_the_figure_says_what_the_record_does(tmp_path, back, layers, told):
     with house_style():
         drawing = draw_entropy(run, {1: "L1", 2: "L2"}, {})
     assert f"in {layers} of 3 layers. With 1 layer, the top layer drops by" in drawing.caption
-    assert told in drawing.alt
+    assert told in drawing.description
 
 
 def test_the_loss_of_training_has_no_value_before_the_first_step(depths):
@@ -392,7 +393,7 @@ def test_the_loss_of_training_has_no_value_before_the_first_step(depths):
 
 def test_a_finished_run_is_not_trained_again(depths, data_folder):
     before = depths.names()
-    fig6.run(fig6.Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02), depths, silent)
+    fig6.run(fig6.Fig6Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02), depths, silent)
     assert depths.names() == before
 
 
@@ -402,13 +403,13 @@ def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path
     for split in ("train", "valid", "test"):
         (other / f"{split}.txt").write_text((data_folder / "wikitext-2" / f"{split}.txt").read_text() + " more")
     with pytest.raises(ValueError, match="another text"):
-        fig6.run(fig6.Config(**SMALL, data=str(tmp_path), layers=(1, 2), rate=0.02), depths, silent)
+        fig6.run(fig6.Fig6Config(**SMALL, data=str(tmp_path), layers=(1, 2), rate=0.02), depths, silent)
 
 
 def test_another_text_is_not_held_against_the_papers_numbers(depths, monkeypatch):
     as_the_paper(monkeypatch, depths.config)
     monkeypatch.setattr(fig6, "differs", lambda config, **wanted: "x" * (wanted.get("corpus") == "wikitext-103"))
-    monkeypatch.setattr(_as_the_paper, "SIZES", (28_782, 2_049_990, 214_417))
+    monkeypatch.setattr(_published, "SIZES", (28_782, 2_049_990, 214_417))
     for claim in (fig6.LOSSES["wikitext-2"], fig6.CURVES):
         finding = found(fig6.STUDY, depths, claim)
         assert finding.verdict == "not run"

@@ -8,7 +8,7 @@ from small_language_models import FREQUENCIES, SMALL, as_the_paper, by_hand, dow
 from joma.claims.execute import draw, execute
 from joma.figures.style import house_style
 from joma.recipes import language_curves as recorded
-from joma.studies.language import fig8
+from joma.studies.language.fig8 import study as fig8
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -21,7 +21,7 @@ def few_resamples(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sweep(data_folder, tmp_path_factory):
-    config = fig8.Config(**SMALL, data=str(data_folder), layers=2, rates=(0.05, 0.01, 0.02))
+    config = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=2, rates=(0.05, 0.01, 0.02))
     return carried_out(fig8.STUDY, config, tmp_path_factory.mktemp("fig8") / "run.sqlite")
 
 
@@ -45,7 +45,7 @@ def test_an_untrained_network_tells_nothing(sweep, tmp_path):
 
 
 def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_path):
-    config = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(0.01, 0.02, 1e30))
+    config = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=1, rates=(0.01, 0.02, 1e30))
     run = carried_out(fig8.STUDY, config, tmp_path / "run.sqlite")
     assert recorded.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
     assert np.isfinite(recorded.best_loss(run, "sweep")[:2]).all()
@@ -58,7 +58,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert largest.verdict == "not run"
     assert largest.reason == "the largest rate that learns, 0.02, has the lowest loss"
     assert len(draw(fig8.STUDY, run)) == 1
-    everything = fig8.Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
+    everything = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
     result = execute(fig8.STUDY, everything, tmp_path)
     assert {finding.verdict for finding in result.findings} == {"not run"}
     assert result.run.exists()  # what was trained is not thrown away
@@ -78,7 +78,7 @@ def made(path, back, losses, *, rates=RATES, spread=0.001, drop=1.0, diverged=()
     entropy = down_and_up(np.full((len(members), 2), drop), drop * members[:, None])
     if rises is not None:
         entropy[:, -1] = rises
-    config = fig8.Config(**SMALL, rates=rates, layers=2)
+    config = fig8.Fig8Config(**SMALL, rates=rates, layers=2)
     variants = {"sweep": (rates, np.repeat(np.array(losses, float), 3) + 0.001 * noise, entropy, diverged, {})}
     return by_hand(path, fig8.STUDY, config, variants)
 
@@ -195,7 +195,7 @@ def test_nothing_is_told_where_no_rate_learns(tmp_path):
 
 def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
     """Here the last seed of each rate, of four; three are what a valley of the others takes."""
-    config = fig8.Config(**SMALL, rates=RATES, layers=2, seeds=4)
+    config = fig8.Fig8Config(**SMALL, rates=RATES, layers=2, seeds=4)
     back = np.repeat([0.1, 0.8, 0.2], 4)
     back[3::4] = [9.0, -9.0, 9.0]
     losses = np.repeat(LOSSES, 4)
@@ -310,29 +310,29 @@ def test_a_printed_rate_that_learned_nothing_is_not_run(tmp_path, monkeypatch):
 
 def test_the_figure_names_the_best_rate_and_the_largest_rebound(tmp_path):
     with house_style():
-        (best,) = fig8.draw(made(tmp_path / "best", (0.1, 0.8, 0.2), LOSSES))
-        (other,) = fig8.draw(made(tmp_path / "other", (0.1, 0.5, 0.9), LOSSES))
-        (none,) = fig8.draw(made(tmp_path / "none", (-0.1, -0.1, -0.1), LOSSES))
+        (best,) = fig8.STUDY.draw(made(tmp_path / "best", (0.1, 0.8, 0.2), LOSSES))
+        (other,) = fig8.STUDY.draw(made(tmp_path / "other", (0.1, 0.5, 0.9), LOSSES))
+        (none,) = fig8.STUDY.draw(made(tmp_path / "none", (-0.1, -0.1, -0.1), LOSSES))
     assert "at a rate of 0.01, where 80 % of the drop" in best.caption
     assert "That is the largest share among the rates that learn." in best.caption
     assert "The largest share among the rates that learn, 90 %, is at a rate of 0.1." in other.caption
     assert "No rate that learns shows a rebound." in none.caption
-    assert "at rate 0.1 shares lie between 89.9 % and 90.1 %" in other.alt
+    assert "“rate 0.1”, 3 points between 89.9 and 90.1 across and at 2.5 nats up" in other.description
 
 
 def test_figures(sweep):
     with house_style():
-        assert [d.name for d in fig8.draw(sweep)] == ["learning-rate-sweep"]
+        assert [d.name for d in fig8.STUDY.draw(sweep)] == ["learning-rate-sweep"]
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"rates": (1e-3, 1e-2, -1.0)}, "rate must be finite and not negative"),
-        ({"rates": (1e-3, 1e-3, 1e-2)}, "at least three different"),
+        ({"rates": (1e-3, 1e-2, -1.0)}, "rates must not be negative"),
+        ({"rates": (1e-3, 1e-3, 1e-2)}, "rates must be at least 3 values that differ"),
         ({"steps": 100, "every": 50}, "fewer than 12 points"),
     ],
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        fig8.Config(**changes)
+        fig8.Fig8Config(**changes)

@@ -8,9 +8,9 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.linear import thm2
-from joma.studies.linear.thm2 import EXACT, STUDY, Config
+from joma.studies.linear.thm2 import EXACT, STUDY, Thm2Config
 
-SMALL = Config(tokens=4, draws=6, steps=8)
+SMALL = Thm2Config(tokens=4, draws=6, steps=8)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE = "only qualitative"
 LAST = (..., -1)
@@ -178,4 +178,4 @@ def test_every_study(run, tmp_path):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        Thm2Config(**changes)

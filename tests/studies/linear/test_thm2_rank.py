@@ -7,9 +7,9 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.studies.linear import thm2_rank
-from joma.studies.linear.thm2_rank import EXACT, SHARE, STUDY, Config
+from joma.studies.linear.thm2_rank import EXACT, SHARE, STUDY, Thm2RankConfig
 
-SMALL = Config(tokens=4, nodes=3, samples=6, draws=1, steps=6, rows=30, columns=15, matrices=4)
+SMALL = Thm2RankConfig(tokens=4, nodes=3, samples=6, draws=1, steps=6, rows=30, columns=15, matrices=4)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 SOON = 8  # of the 49 moments: 1 − t/t* = 0.01
@@ -197,4 +197,4 @@ def test_presets_differ():
 
 def test_a_flow_of_one_moment_is_refused():
     with pytest.raises(ValueError, match="steps must be at least 2"):
-        Config(steps=1)
+        Thm2RankConfig(steps=1)

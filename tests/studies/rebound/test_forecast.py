@@ -15,12 +15,12 @@ from joma.measure.forecast import backtest, persistence, skill
 from joma.models import Decoder, DecoderConfig
 from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language_curves import alive, curve, steps_of
-from joma.studies.rebound import _forecast_scores as scores
-from joma.studies.rebound import forecast
-from joma.studies.rebound._forecast_entropy import equation_6
-from joma.studies.rebound._forecast_theory import Past, along_equation_6, drift, logit_shift, tie
-from joma.studies.rebound._forecast_words import Words, entropy_after, look_at_words
 from joma.studies.rebound._points import spread_points
+from joma.studies.rebound.forecast import record as scores
+from joma.studies.rebound.forecast import study as forecast
+from joma.studies.rebound.forecast.probes import Words, entropy_after, look_at_words
+from joma.studies.rebound.forecast.run import ForecastConfig
+from joma.studies.rebound.forecast.theory import Past, along_equation_6, drift, equation_6, logit_shift, tie
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
@@ -31,7 +31,7 @@ FOREVER = 1e6
 
 @pytest.fixture(scope="module")
 def small(data_folder, tmp_path_factory):
-    config = forecast.Config(**CONFIG, data=str(data_folder))
+    config = ForecastConfig(**CONFIG, data=str(data_folder))
     return carried_out(forecast.STUDY, config, tmp_path_factory.mktemp("forecast") / "run.sqlite")
 
 
@@ -89,7 +89,7 @@ def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
 
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
     """What Theorem 1 foretells rests on what was recorded before: it must be there when the run is taken up."""
-    config = forecast.Config(**CONFIG, data=str(data_folder))
+    config = ForecastConfig(**CONFIG, data=str(data_folder))
     ends_the_same_after_an_interrupt(forecast.STUDY, config, small, tmp_path / "run", after=0.5)
 
 
@@ -140,7 +140,7 @@ def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
 
 def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
     sizes = CONFIG | {"steps": 32, "layers": (1,), "sgd_rate": 1e30}
-    run = carried_out(forecast.STUDY, forecast.Config(**sizes, data=str(data_folder)), tmp_path / "run")
+    run = carried_out(forecast.STUDY, ForecastConfig(**sizes, data=str(data_folder)), tmp_path / "run")
     assert f"{VARIANTS[0]}/at" in run
     assert f"{VARIANTS[2]}/at" not in run  # all diverged
     for claim in forecast.STUDY.claims:
@@ -215,17 +215,17 @@ def test_entropies_that_follow_equation_6_are_foretold(scale):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"first": 4}, "first must be at least 2 times every = 4 to have a past, got 4"),
-        ({"steps": 15}, "steps must be at least 2 times first = 8, got 15"),
+        ({"first": 4}, "first must be at least 8, 2 times every, got 4"),
+        ({"steps": 15}, "steps must be at least 16, 2 times first, got 15"),
         ({"heads": 2}, "heads must be 1: with several the theorem does not say whose logits, got 2"),
     ],
 )
 def test_refusals(change, said):
     with pytest.raises(ValueError, match=said):
-        forecast.Config(**CONFIG | change)
+        ForecastConfig(**CONFIG | change)
 
 
 def test_more_words_than_there_are(data_folder, tmp_path):
-    config = forecast.Config(**CONFIG | {"words": 40}, data=str(data_folder))
+    config = ForecastConfig(**CONFIG | {"words": 40}, data=str(data_folder))
     with pytest.raises(ValueError, match="words must be below 40, those of the vocabulary, got 40"):
         carried_out(forecast.STUDY, config, tmp_path / "run")

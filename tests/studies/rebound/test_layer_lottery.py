@@ -11,10 +11,9 @@ from joma.claims.contract import silent
 from joma.claims.execute import plain_config
 from joma.recipes.language import corpus, recipe
 from joma.runs import Run
-from joma.studies.rebound import _lottery_patterns
-from joma.studies.rebound import layer_lottery as lottery
-from joma.studies.rebound._lottery_networks import KINDS, NETWORKS, lottery_ensemble, members_of
-from joma.studies.rebound._lottery_patterns import (
+from joma.studies.rebound.layer_lottery import record
+from joma.studies.rebound.layer_lottery import study as lottery
+from joma.studies.rebound.layer_lottery.record import (
     alike,
     between_seeds,
     distance,
@@ -24,6 +23,7 @@ from joma.studies.rebound._lottery_patterns import (
     share_of_position,
     winner,
 )
+from joma.studies.rebound.layer_lottery.run import KINDS, NETWORKS, LayerLotteryConfig, lottery_ensemble, members_of
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_other_text")
 @pytest.fixture(autouse=True)
 def few_shuffles(monkeypatch):
     """A judge shuffles anew each time it is asked, and these cases are clear enough for few."""
-    monkeypatch.setattr(_lottery_patterns, "SHUFFLES", 100)
+    monkeypatch.setattr(record, "SHUFFLES", 100)
 
 
 SIZES = SMALL | {"layers": 5, "rate": 0.02, "seeds": 5, "twins": 2, "steps": 24, "every": 6}
@@ -39,7 +39,7 @@ SIZES = SMALL | {"layers": 5, "rate": 0.02, "seeds": 5, "twins": 2, "steps": 24,
 
 @pytest.fixture(scope="module")
 def small(data_folder):
-    return lottery.Config(**SIZES, data=str(data_folder))
+    return LayerLotteryConfig(**SIZES, data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
 
     All drop to 0.5 at the middle. twins: by kind, what is special to the three.
     """
-    config = lottery.Config(**SIZES | {"seeds": 8, "twins": 3})
+    config = LayerLotteryConfig(**SIZES | {"seeds": 8, "twins": 3})
     run = Run.create(path, study="layer-lottery", config=plain_config(config), version=lottery.STUDY.version)
     special = 0.1 * np.concatenate([own, *({**NONE, **(twins or {})}[kind] for kind in KINDS[1:])])
     end = 1.5 + 0.1 * position * np.arange(LAYERS) + special
@@ -272,7 +272,7 @@ def test_patterns_and_halves(tmp_path):
 )
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
-        lottery.Config(**SIZES | changes)
+        LayerLotteryConfig(**SIZES | changes)
 
 
 def test_a_judge_is_turned_by_one_series(whole, tmp_path):

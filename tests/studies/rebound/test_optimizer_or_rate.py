@@ -9,8 +9,8 @@ from small_language_models import SMALL
 from joma.claims.execute import draw, plain_config
 from joma.recipes.language_curves import curve
 from joma.runs import Run
-from joma.studies.rebound import optimizer_or_rate as study
-from joma.studies.rebound._rate_reading import at_equal, at_loss, reaching
+from joma.studies.rebound.optimizer_or_rate import study
+from joma.studies.rebound.optimizer_or_rate.record import at_equal, at_loss, reaching
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 RATES = {"Adam": (0.01, 0.02, 0.04), "SGD": (0.1, 0.2)}
@@ -21,7 +21,7 @@ SEEDS = 4
 
 @pytest.fixture(scope="module")
 def small(data_folder, tmp_path_factory):
-    config = study.Config(**CONFIG, data=str(data_folder))
+    config = study.OptimizerOrRateConfig(**CONFIG, data=str(data_folder))
     return carried_out(study.STUDY, config, tmp_path_factory.mktemp("rate") / "run.sqlite")
 
 
@@ -42,7 +42,7 @@ def test_figures_say_what_is_seen(small, tmp_path):
 
 
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
-    config = study.Config(**CONFIG, data=str(data_folder))
+    config = study.OptimizerOrRateConfig(**CONFIG, data=str(data_folder))
     ends_the_same_after_an_interrupt(study.STUDY, config, small, tmp_path / "run", after=0.4)
 
 
@@ -52,7 +52,7 @@ def made(path, entropy, *, speed=None, spread=0.01, levels=(3.0, 2.0), diverged=
     entropy: by optimizer and rate, what the first layer has at loss 2; it falls from 2.5 at loss 5 in a straight line.
     The way goes as the entropy falls.
     """
-    config = study.Config(**CONFIG | {"levels": levels, "seeds": SEEDS, "steps": STEPS[-1]})
+    config = study.OptimizerOrRateConfig(**CONFIG | {"levels": levels, "seeds": SEEDS, "steps": STEPS[-1]})
     run = Run.create(path, study=study.STUDY.name, config=plain_config(config), version=study.STUDY.version)
     for optimizer, by_rate in entropy.items():
         speeds = (speed or {}).get(optimizer, [1.0 * 2**i for i in range(len(by_rate))])
@@ -154,12 +154,12 @@ def test_a_level_that_no_run_reaches_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"adam_rates": (0.1,)}, r"adam_rates must be at least two different positive rates, got \(0.1,\)"),
-        ({"sgd_rates": (0.1, 0.1)}, "sgd_rates must be at least two different positive rates"),
-        ({"sgd_rates": (0.0, 0.1)}, "sgd_rates must be at least two different positive rates"),
-        ({"levels": (0.0,)}, "levels must be positive losses in nats"),
+        ({"adam_rates": (0.1,)}, r"adam_rates must be at least 2 values that differ, got \(0.1,\)"),
+        ({"sgd_rates": (0.1, 0.1)}, "sgd_rates must be at least 2 values that differ"),
+        ({"sgd_rates": (0.0, 0.1)}, "sgd_rates must be above 0"),
+        ({"levels": (0.0,)}, "levels must be above 0"),
     ],
 )
 def test_refusals(change, said):
     with pytest.raises(ValueError, match=said):
-        study.Config(**CONFIG | change)
+        study.OptimizerOrRateConfig(**CONFIG | change)

@@ -9,10 +9,9 @@ from records import carried_out, changed, found, verdicts
 from joma.claims.execute import draw
 from joma.figures.style import house_style
 from joma.recipes import language_curves as recorded
-from joma.studies.rebound import _cause_claims as claims
-from joma.studies.rebound import _cause_record as record
-from joma.studies.rebound._cause_networks import BLOCK, Config
-from joma.studies.rebound.rebound_cause import STUDY
+from joma.studies.rebound.rebound_cause import STUDY, record
+from joma.studies.rebound.rebound_cause import study as claims
+from joma.studies.rebound.rebound_cause.run import BLOCK, ReboundCauseConfig
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
@@ -27,7 +26,7 @@ RISE = 0.4
 
 @pytest.fixture(scope="module")
 def run(data_folder, tmp_path_factory):
-    config = Config(**SMALL, data=str(data_folder))
+    config = ReboundCauseConfig(**SMALL, data=str(data_folder))
     return carried_out(STUDY, config, tmp_path_factory.mktemp("cause") / "run.sqlite")
 
 
@@ -182,27 +181,27 @@ def test_figures_say_what_the_record_has(run, tmp_path):
     with house_style():
         over, bars, twins = draw(STUDY, copy)
     assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
-    assert "entropy falls from 2.5 to 1.5 nats at step 4, then rises to 1.9 nats" in over.alt
+    assert (
+        "2 layers: layer 2, since the valley, change of entropy (nats) by training step: “the whole change” ri"
+        in over.alt
+    )
     assert (
         "After the valley entropy rises most through embeddings in 1 layer and 2 layers: layer 1, and through MLPs"
         in (over.caption)
     )
     assert "−0.10 of +0.10 in 1 layer" in bars.caption
     assert "2 layers, no MLP: 3 seeds, valley at step 12." in bars.caption
-    assert "2 layers, no MLP: layer 2" in bars.alt
+    assert "2 layers, no MLP: layer 2 0.1 nats" in bars.alt
     assert "1 layer: +0.40 with nothing frozen" in twins.caption
     assert "Entropy comes back beyond chance in 3 of 3 panels with QK frozen" in twins.caption
-    assert "Two panels of horizontal bars, 6 groups" in bars.alt
-    assert (
-        "3 panels of curves: the change of entropy since the valley. 1 layer: with nothing frozen it rises from 0 to"
-        in twins.alt
-    )
+    assert "“MLPs below”: 2 layers: layer 2 0.3 nats" in bars.alt
+    assert "Three panels. 1 layer, change of entropy (nats) by training step: “QK frozen” rises from 0 to" in twins.alt
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"valley": 14}, "valley must lie above 0 and below 14, where training ends, got 14"),
+        ({"valley": 14}, "valley must be below 14, where training ends, got 14"),
         ({"layers": (0, 2)}, "layers must be at least 1, got 0"),
         ({"layers": (1,)}, "altered needs 2 among the layers and more than 12 steps, got layers 1 and 14 steps"),
         ({"steps": 12}, "altered needs 2 among the layers and more than 12 steps, got layers 1, 2 and 12 steps"),
@@ -210,7 +209,7 @@ def test_figures_say_what_the_record_has(run, tmp_path):
 )
 def test_what_a_config_refuses(changes, words):
     with pytest.raises(ValueError, match=words):
-        Config(**SMALL | changes)
+        ReboundCauseConfig(**SMALL | changes)
 
 
 def test_higher_layers_are_taken_together_where_only_their_mean_comes_back(run, monkeypatch):

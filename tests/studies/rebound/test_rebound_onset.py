@@ -12,11 +12,19 @@ from joma.claims.execute import plain_config
 from joma.data.text import Corpus, CorpusError
 from joma.models.decoder import Decoder
 from joma.recipes.language import corpus, recipe
+from joma.recipes.language.training import with_words
 from joma.runs import Run
-from joma.studies.rebound import rebound_onset as onset
-from joma.studies.rebound._onset_networks import CLASSES, GROUPINGS, levels_of, measuring_points, onset_ensemble
-from joma.studies.rebound._onset_texts import by_frequency, cut, effective_words, flattened
-from joma.studies.rebound._onset_valleys import fall, first_learned, slopes, slopes_of_chance, valley
+from joma.studies.rebound.rebound_onset import study as onset
+from joma.studies.rebound.rebound_onset.record import fall, first_learned, slopes, slopes_of_chance, valley
+from joma.studies.rebound.rebound_onset.run import (
+    CLASSES,
+    GROUPINGS,
+    ReboundOnsetConfig,
+    levels_of,
+    measuring_points,
+    onset_ensemble,
+)
+from joma.studies.rebound.rebound_onset.texts import by_frequency, effective_words, flattened
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 SIZES = SMALL | {
@@ -27,7 +35,7 @@ SIZES = SMALL | {
 
 @pytest.fixture(scope="module")
 def small(data_folder):
-    return onset.Config(**SIZES, data=str(data_folder))
+    return ReboundOnsetConfig(**SIZES, data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,7 @@ def test_as_many_labels_as_words_change_nothing_and_fewer_are_refused():
 
 
 def test_classes_have_equal_weight_from_frequent_to_rare(text):
-    plain = cut(text, 30)
+    plain = with_words(text, 30)
     classes, frequency = by_frequency(plain, 4, 3)
     count = counted(plain).double()
     assert (classes[:, 0] == -1).all()  # <unk>
@@ -97,7 +105,7 @@ def test_levels_differ_from_the_base_in_one_factor(small, text):
 
 def test_labels_must_fit_into_the_words_of_the_text(small, text):
     with pytest.raises(CorpusError, match=r"labels must fit into the 15 words of the text, got \d+"):
-        levels_of(small, cut(text, 15))
+        levels_of(small, with_words(text, 15))
 
 
 def test_words_that_a_text_lacks_are_as_if_they_were_not_there(small, text):
@@ -222,7 +230,7 @@ NOISE = np.array([-0.01, 0.0, 0.01])
 
 def made(path, *, powers=POWERS, query=-0.5, seeds=NOISE, losses=1.0, learned_from=0):
     """A record whose valleys lie at 500 in the base and go with every factor to such a power."""
-    config = onset.Config(**SIZES | {"seeds": len(seeds)})
+    config = ReboundOnsetConfig(**SIZES | {"seeds": len(seeds)})
     run = Run.create(path, study="rebound-onset", config=plain_config(config), version=onset.STUDY.version)
     factor = np.repeat([-1, 0, 1, 2, 3], [1, 2, 2, 2, 2])
     value = np.array([0, 0.01, 0.04, 5, 40, 20, 40, 0.5, 2])
@@ -308,11 +316,11 @@ def test_not_run_says_what_would():
     [
         ({"labels": (20, 41)}, "vocabulary must be at least 41, the most words or labels asked for, got 40"),
         ({"labels": (9, 40)}, "labels must be at least 10, one per word, got 9"),
-        ({"rates": (0.02, 0.04)}, "rates must be at least two values other than the base's 0.02"),
-        ({"scales": (2.0,)}, "scales must be at least two values other than the base's 1"),
-        ({"scales": (0.0, 2.0)}, "scales and rates must be above 0"),
+        ({"rates": (0.02, 0.04)}, "rates must be other values than the base's 0.02"),
+        ({"scales": (2.0,)}, "scales must be at least 2 values that differ"),
+        ({"scales": (0.0, 2.0)}, "scales must be above 0"),
     ],
 )
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
-        onset.Config(**SIZES | changes)
+        ReboundOnsetConfig(**SIZES | changes)

@@ -6,10 +6,10 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, found, verdicts
 
 from joma.data.facts import chains
-from joma.studies.reversal import _rows_chains, _rows_sgd, chain_of_thought
-from joma.studies.reversal.chain_of_thought import STUDY, Config
+from joma.studies.reversal import _rows, chain_of_thought
+from joma.studies.reversal.chain_of_thought import STUDY, ChainOfThoughtConfig, first_steps_of_trained, seen, walked
 
-SMALL = Config(chains=(17,), rates=(0.5, 1.0), horizon=6.0, moments=5, seeds=2)
+SMALL = ChainOfThoughtConfig(chains=(17,), rates=(0.5, 1.0), horizon=6.0, moments=5, seeds=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 LAST = (-1, 0)
 A, B = "104/0.5/A", "104/0.5/B"
@@ -55,8 +55,8 @@ def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, cla
 
 def test_what_is_measured(run):
     """SPEC: in model A a row with two answers gives each about a half; in model B both are learned."""
-    beside = found(STUDY, run, chain_of_thought.TWO_ANSWERS).details
-    a, b = (beside[f"at the end, model {model}"] for model in "AB")
+    details = found(STUDY, run, chain_of_thought.TWO_ANSWERS).details
+    a, b = (details[f"at the end, model {model}"] for model in "AB")
     assert sorted(a.values()) == pytest.approx([0.5, 0.5], abs=0.08)
     assert min(b.values()) > 0.8
     composed = found(STUDY, run, chain_of_thought.COMPOSED).details
@@ -69,27 +69,27 @@ def test_a_walk_follows_the_most_likely_token():
     for chain in facts.entities[:, :, 0].numpy():
         weights[chain[:-1], chain[1:]] = 1.0
     every = facts.entities[:, :, 0].numpy()
-    assert _rows_chains._walked(weights, every, facts, "A") == 1
+    assert walked(weights, every, facts, "A") == 1
     weights[every[0, 2], every[0, 3]] = -1.0
-    assert _rows_chains._walked(weights, every, facts, "A") == 0.8
+    assert walked(weights, every, facts, "A") == 0.8
     weights[facts.relations[0], every[1, 0]] = 0.5
-    assert _rows_chains._walked(weights, every[1:], facts, "B") == 1
+    assert walked(weights, every[1:], facts, "B") == 1
     weights[facts.relations[0], every[1, 0]] = 1.5
-    assert _rows_chains._walked(weights, every[1:], facts, "B") == 0
-    assert _rows_chains._walked(weights, every[1:], facts, "A") == 1
+    assert walked(weights, every[1:], facts, "B") == 0
+    assert walked(weights, every[1:], facts, "A") == 1
 
 
 def test_numbers_of_one_moment_belong_to_the_held_out_chains():
     facts = chains(17, held_out=0.3, seed=4)
-    (end,) = _rows_sgd.train([facts.train], model="A", tokens=facts.vocabulary, rate=1.0, moments=[3000], seed=0)
-    seen = _rows_chains._seen(end, 0, facts, "A", 1.0)
-    assert seen["first step p"] == pytest.approx(
-        np.exp(-_rows_sgd.losses_of(end.weights[0], facts.steps[0], "A")).mean()
+    (end,) = _rows.train([facts.train], model="A", tokens=facts.vocabulary, rate=1.0, moments=[3000], seed=0)
+    numbers = seen(end, 0, facts, "A", 1.0)
+    assert numbers["first step p"] == pytest.approx(
+        np.exp(-_rows.losses_of(end.weights[0], facts.steps[0], "A")).mean()
     )
-    assert seen["reached by two steps"] == 1
-    assert seen["reached at once"] == 0
-    assert seen["answered of two"] == 0.5
-    own = _rows_chains._first_steps_of_trained(facts)
+    assert numbers["reached by two steps"] == 1
+    assert numbers["reached at once"] == 0
+    assert numbers["answered of two"] == 0.5
+    own = first_steps_of_trained(facts)
     assert (own.tokens[:, 0] == facts.compositions.tokens[:, 0]).all()
     assert not set(own.tokens[:, 0].tolist()) & set(facts.test.tokens[:, 0].tolist())
 
@@ -103,7 +103,7 @@ def test_every_study(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"chains": (16,)}, "chains must give at least 100 tokens, so be at least 17, got 16"),
+        ({"chains": (16,)}, "chains must be at least 17, for the 100 tokens of the theorem, got"),
         ({"held_out": 0.0}, "held_out must leave a chain to test and one to train, got 0.0 of 20"),
         ({"held_out": 1.0}, "held_out must leave a chain to test and one to train"),
         ({"rates": (2.0,)}, "rates must lie from"),
@@ -112,4 +112,4 @@ def test_every_study(run, tmp_path):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        ChainOfThoughtConfig(**changes)

@@ -8,15 +8,13 @@ from records import carried_out, found, verdicts
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
-from joma.studies.reversal import _decoder_chains as taught
-from joma.studies.reversal import chain_of_thought_decoder as study
-from joma.studies.reversal._decoder_chain_scores import Scores
-from joma.studies.reversal._decoder_networks import grouped
+from joma.studies.reversal._decoders import grouped
+from joma.studies.reversal.chain_of_thought_decoder import STUDY, study
+from joma.studies.reversal.chain_of_thought_decoder import run as taught
 
-STUDY = study.STUDY
-TINY = taught.Config(seeds=2, width=8, steps=6, look_at=(2,), batch=8, chains=14, entity=2)
+TINY = taught.ChainOfThoughtDecoderConfig(seeds=2, width=8, steps=6, look_at=(2,), batch=8, chains=14, entity=2)
 SEEDS = 4
-CONFIG = taught.Config(seeds=SEEDS)
+CONFIG = taught.ChainOfThoughtDecoderConfig(seeds=SEEDS)
 SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
 PUBLISHED = {"first step": 0.98, "second step": 0.99, "compositions": 0.99, "held out": 0.005,
              "shuffled held out": 0.005, "unseen": 0.0}  # fmt: skip
@@ -110,7 +108,6 @@ def test_figures_and_findings(tiny_run, tmp_path):
     learned = record(tmp_path / "run")
     draws_labelled_figures(STUDY, learned, tmp_path)
     findings_survive_json(STUDY, learned)
-    assert len(study.table(learned)) == len(Scores(learned).conditions)
 
 
 @pytest.mark.parametrize("steps", ["none", "own", "other"])
@@ -146,9 +143,9 @@ class Lookup:
 
 
 def test_a_rollout_goes_by_its_own_answers():
-    config = taught.Config(seeds=2, chains=14, width=8)
-    networks = taught.Networks(config, [taught.Condition(taught.BASE, 1)])
-    facts = networks.taught[0].facts
+    config = taught.ChainOfThoughtDecoderConfig(seeds=2, chains=14, width=8)
+    networks = taught.ChainNetworks(config, [taught.Condition(taught.BASE, 1)])
+    facts = networks.chains
     first, second = facts.steps
     table = {tuple(row[:2]): row[2] for row in (first + second).tokens.tolist()}
     reached = networks.answered(Lookup(table), [0])
@@ -168,4 +165,4 @@ def test_a_rollout_goes_by_its_own_answers():
 )
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        taught.Config(**options)
+        taught.ChainOfThoughtDecoderConfig(**options)

@@ -7,12 +7,15 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.data.facts import reversals
-from joma.studies.reversal import _rows_findings, _rows_sgd, _theory_bilinear
-from joma.studies.reversal._rows_record import begins, bounds, power_of
-from joma.studies.reversal.reversal import STUDY, Config
+from joma.studies.reversal import _rows
+from joma.studies.reversal._rows import bounds, power_of
+from joma.studies.reversal.reversal import STUDY, bilinear, study
+from joma.studies.reversal.reversal.run import ReversalConfig
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 
-SMALL = Config(pairs=(25,), rates=(0.5, 1.0), horizon=3.0, moments=4, seeds=2, widths=(32, 256), draws=8, steps=25)
+SMALL = ReversalConfig(
+    pairs=(25,), rates=(0.5, 1.0), horizon=3.0, moments=4, seeds=2, widths=(32, 256), draws=8, steps=25
+)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 LAST = (-1, 0)
 A, B = "102/0.5/A", "102/0.5/B"
@@ -77,21 +80,21 @@ def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
 
 def test_what_is_measured(run):
     """SPEC: M p = 1 in A and 0.13 to 0.53 in B at the end; later, 1 - p is twice what c = 1 allows."""
-    beside = found(STUDY, run, _rows_findings.TEST).details
-    assert beside["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
-    assert 0.13 < beside["at the end, model B"]["smallest M p"] < 0.53
-    assert 2 < found(STUDY, run, _rows_findings.TRAIN).details["at the end, c = 1"]["model A"] < 5
-    powers = found(STUDY, run, _rows_findings.TRAIN).details
+    details = found(STUDY, run, study.TEST).details
+    assert details["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
+    assert 0.13 < details["at the end, model B"]["smallest M p"] < 0.53
+    assert 2 < found(STUDY, run, study.TRAIN).details["at the end, c = 1"]["model A"] < 5
+    powers = found(STUDY, run, study.TRAIN).details
     assert powers["largest c that holds"]["model A"] >= powers["c of the row law"]["M = 102"]
     assert 0.5 < powers["largest c that holds"]["model B"] < powers["largest c that holds at the end"]["model B"] < 1
-    assert found(STUDY, run, _rows_findings.LAW).residuals["printed"] < 0.013
+    assert found(STUDY, run, study.LAW).residuals["printed"] < 0.013
 
 
 @pytest.mark.parametrize("model", ["A", "B"])
 def test_sgd_is_that_of_a_network_with_this_readout(model):
     facts = reversals(6, seed=3)
     tokens = facts.vocabulary
-    *_, end = _rows_sgd.train([facts.train] * 2, model=model, tokens=tokens, rate=0.7, moments=[3, 60], seed=5)
+    *_, end = _rows.train([facts.train] * 2, model=model, tokens=tokens, rate=0.7, moments=[3, 60], seed=5)
     for member in range(2):
         y = torch.zeros(tokens, tokens, dtype=torch.float64, requires_grad=True)
         for which in facts.train.draw(60, seed=5 + member).tolist():
@@ -102,18 +105,18 @@ def test_sgd_is_that_of_a_network_with_this_readout(model):
         np.testing.assert_allclose(end.weights[member], y.detach(), rtol=0, atol=1e-13)
         assert end.visits[member].sum() == 60
     wanted = torch.nn.functional.cross_entropy(
-        torch.as_tensor(_rows_sgd.logits_of(end.weights[1], facts.test, model)),
+        torch.as_tensor(_rows.logits_of(end.weights[1], facts.test, model)),
         facts.test.target[:, 0],
         reduction="none",
     )
-    np.testing.assert_allclose(_rows_sgd.losses_of(end.weights[1], facts.test, model), wanted, rtol=1e-12)
+    np.testing.assert_allclose(_rows.losses_of(end.weights[1], facts.test, model), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", _theory_bilinear.TRAINED)
+@pytest.mark.parametrize("kind", bilinear.TRAINED)
 def test_descent_in_coefficients_is_descent_in_theta(kind):
     table = torch.randn(9, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     facts = torch.arange(6).reshape(3, 2)
-    found = _theory_bilinear.descend((table @ table.T)[None], 3, 20, kind)[:, 0]
+    found = bilinear.descend((table @ table.T)[None], 3, 20, kind)[:, 0]
     theta = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
     for step in range(21):
         losses = bilinear_losses((theta + theta.T) / 2 if kind == "symmetric" else theta, table, facts)
@@ -123,7 +126,7 @@ def test_descent_in_coefficients_is_descent_in_theta(kind):
 
 
 def test_the_power_comes_from_the_row_law():
-    assert power_of(102) == pytest.approx(float(bound_power(begins(102), tokens=102, rate=1.0)))
+    assert power_of(102) == pytest.approx(float(bound_power(np.log(102), tokens=102, rate=1.0)))
     loss, visits = row_loss([3, 20, 400], tokens=102, rate=0.5).numpy(), np.array([3, 20, 400])
     found = bounds(loss, visits, 30.0, 102, 0.5)
     wanted = [float(bound_power(s, tokens=102, rate=0.5)) for s in (20, 400)]  # 3 visits are too few
@@ -141,15 +144,15 @@ def test_every_study(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"pairs": (25, 24)}, "pairs must give at least 100 tokens, so be at least 25, got 24"),
+        ({"pairs": (25, 24)}, "pairs must be at least 25, for the 100 tokens of the theorem, got"),
         ({"rates": (0.001,)}, r"rates must lie from 0.0103, 1/M\^0.99, to 1, got"),
         ({"rates": (1.5,)}, "rates must lie from"),
         ({"horizon": 1.5}, "horizon must be at least 2, .* got 1.5"),
         ({"tokens": 19}, "tokens must be at least 20, two per fact, got 19"),
-        ({"widths": (32,)}, "widths must hold two or more, for a slope"),
+        ({"widths": (32,)}, "widths must be at least 2 values that differ, for a slope"),
         ({"both": 1.0}, "both must lie from 0 to below 1"),
     ],
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**changes)
+        ReversalConfig(**changes)

@@ -8,9 +8,10 @@ import torch
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, found, verdicts
 
-from joma.studies.salience import _figure_4 as figure
-from joma.studies.salience import eq6 as study
-from joma.studies.salience.eq6 import STUDY, Config
+from joma.studies.salience.eq6 import STUDY, judge
+from joma.studies.salience.eq6 import claims as study
+from joma.studies.salience.eq6 import run as figure
+from joma.studies.salience.eq6.run import TARGETS, Eq6Config
 
 SMALL = replace(STUDY.quick, draws=6, checked=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -177,7 +178,7 @@ def test_what_is_true_of_the_control_too_shows_nothing(run, tmp_path, claim, spo
 
 
 def test_the_critical_point_of_another_component_must_not_do(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_TARGETS", (1.0, 1.0, 1.0))
+    monkeypatch.setattr(judge, "TARGETS", (1.0, 1.0, 1.0))
     with altered(run, tmp_path / "run", "long run", lambda x: 0 * x + 1) as copy:
         assert found(STUDY, copy, study.CRITICAL).verdict == BLIND
 
@@ -185,7 +186,7 @@ def test_the_critical_point_of_another_component_must_not_do(run, tmp_path, monk
 @pytest.mark.parametrize(
     ("claim", "series", "value", "form"),
     [
-        (study.CRITICAL, "long run", lambda run: 0 * run.value("long run") + study._TARGETS - 0.25, "printed"),
+        (study.CRITICAL, "long run", lambda run: 0 * run.value("long run") + TARGETS - 0.25, "printed"),
         (study.FACTOR, "flow", lambda run: 0 * run.value("flow") + [[1.0], [0.75]], "printed"),
         (study.FACTOR, "flow", lambda run: 0 * run.value("flow") + [[1.0], [0.25]], "corrected"),
         (study.SAME_PATH, "closed form/lowest", lambda run: _limit(run) - 0.25, "corrected"),
@@ -229,8 +230,8 @@ def test_without_attention_the_components_move_alike():
 
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
-    [({"draws": 0}, "draws, checked and steps 1 or more"), ({"rate": 0.0}, "rate must lie in")],
+    [({"draws": 0}, "draws must be at least 1"), ({"rate": 0.0}, "rate must be above 0")],
 )
 def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**sizes)
+        Eq6Config(**sizes)

@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.studies.salience import lemma6 as study
-from joma.studies.salience.lemma6 import STUDY, Config
+from joma.studies.salience.lemma6 import STUDY, Lemma6Config
 
 SMALL = replace(STUDY.quick, targets=12, depths=6)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -135,8 +135,8 @@ def test_what_is_asked_of_every_study(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
-    [({"targets": 1}, "targets and depths must be 2 or more"), ({"largest_mu": 0.0}, "largest_mu must lie in")],
+    [({"targets": 1}, "targets must be at least 2"), ({"largest_mu": 0.0}, "largest_mu must be above 0")],
 )
 def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**sizes)
+        Lemma6Config(**sizes)

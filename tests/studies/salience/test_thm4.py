@@ -8,7 +8,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.studies.salience import thm4 as study
-from joma.studies.salience.thm4 import STUDY, Config
+from joma.studies.salience.thm4 import STUDY, Thm4Config
 
 SMALL = replace(STUDY.quick, mu=(2.0, 0.5, 3.0), steps=10, horizon=5.0, grid=8)
 HOLDS, FIXED, FAILS, BLIND, OPEN = "holds", "holds as corrected", "fails", "not above its control", "undecided"
@@ -136,10 +136,10 @@ def test_what_is_asked_of_every_study(run, tmp_path):
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
     [
-        ({"mu": (1.0, 1.0)}, "mu must hold two or more different targets"),
+        ({"mu": (1.0, 1.0)}, "mu must be at least 2 values that differ"),
         ({"linear_start": 0.0}, "linear_start must lie between"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**sizes)
+        Thm4Config(**sizes)

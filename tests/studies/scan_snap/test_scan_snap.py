@@ -6,14 +6,18 @@ import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.scan_snap import _theorem_findings as theorems
-from joma.studies.scan_snap._flows import Config
-from joma.studies.scan_snap._reading import dominant_growth, passes, phases, straight_line
-from joma.studies.scan_snap._sequences import drawn_classes, frequencies, graded_classes, without_common
-from joma.studies.scan_snap.scan_snap import STUDY
+from joma.studies.scan_snap.scan_snap import STUDY, theorems
+from joma.studies.scan_snap.scan_snap.record import dominant_growth, passes, phases, straight_line
+from joma.studies.scan_snap.scan_snap.run import (
+    ScanSnapConfig,
+    drawn_classes,
+    frequencies,
+    graded_classes,
+    without_common,
+)
 from joma.theory.scan_snap import ScanSnap
 
-SMALL = Config(
+SMALL = ScanSnapConfig(
     distinct=5, common=4, draws=2, ratios=(0.003, 0.03, 1.0), late=2e4, equal_rates=(0.5, 4.0), grid=2, seeds=3,
     transition_classes=(2, 3), transition_vocabularies=(10, 1000), decoder_rates=(4.0, 16.0),
     sgd_rates=((0.5, 0.05), (1.0, 4.0)), sgd_steps=60, length=24,
@@ -221,17 +225,17 @@ def test_an_interrupted_run_ends_the_same(run, tmp_path):
     [
         ({"classes": 1}, "classes must be at least 2, or no token is common, got 1"),
         ({"distinct": 2}, "distinct must be at least 3"),
-        ({"ratios": (0.1, 0.01, 1.0)}, "ratios must be at least three positive numbers in increasing order"),
-        ({"equal_rates": (1.0,)}, "equal_rates must be at least two positive numbers in increasing order"),
+        ({"ratios": (0.1, 0.01, 1.0)}, "ratios must be at least 3 values that rise"),
+        ({"equal_rates": (1.0,)}, "equal_rates must be at least 2 values that rise"),
         ({"vocabulary": 1}, "vocabulary must be at least classes, 2, got 1"),
-        ({"grid": 1}, "grid must be at least 2 rates per axis, got 1"),
-        ({"seeds": 2}, "seeds must be at least 3 to know what chance does, got 2"),
+        ({"grid": 1}, "grid must be at least 2, rates per axis, got 1"),
+        ({"seeds": 2}, "seeds must be at least 3, to know what chance does, got 2"),
         ({"late": 100.0}, "late must be at least 10000, long after the transition, got 100"),
     ],
 )
 def test_bad_options_get_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Config(**options)
+        ScanSnapConfig(**options)
 
 
 def test_classes_are_probabilities_and_their_tokens_where_they_should_be():

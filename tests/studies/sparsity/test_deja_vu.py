@@ -14,15 +14,15 @@ from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.measure.active import carrying
 from joma.runs import Run
-from joma.studies.sparsity import _active_findings as findings
-from joma.studies.sparsity import deja_vu
-from joma.studies.sparsity._active_networks import CARRIED, HEADS, KEPT, NEURONS, Config, Members, _loss, _seen
 from joma.studies.sparsity._readings import Reading
+from joma.studies.sparsity.deja_vu import STUDY
+from joma.studies.sparsity.deja_vu import judge as findings
+from joma.studies.sparsity.deja_vu.record import Active
+from joma.studies.sparsity.deja_vu.run import CARRIED, HEADS, KEPT, NEURONS, DejaVuConfig, Members, _loss, _seen
 from joma.training import next_token_loss
 
-STUDY = deja_vu.STUDY
 SEEDS = 4
-CONFIG = Config(seeds=SEEDS)
+CONFIG = DejaVuConfig(seeds=SEEDS)
 TINY = replace(CONFIG, width=12, heads=3, mlp=10, length=8, batch=2, steps=4, measure_at=(2,), sequences=3, seeds=2,
                tokens=20_000, vocabulary=60)  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
@@ -188,7 +188,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
-        finding = found(STUDY, copy, findings.NEURONS_TOLD)
+        finding = found(STUDY, copy, findings.PREDICTED[NEURONS])
         assert finding.verdict == "holds"
         assert finding.details["left out because they did not learn"] == {"networks": 1}
         assert {effect.seeds for effect in finding.printed.effects.values()} == {SEEDS - 1, SEEDS}
@@ -205,7 +205,7 @@ def test_costs_are_those_of_networks_that_learned(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
-        whole, left = (findings.Active(one).cost("relu", NEURONS, "static") for one in (run, copy))
+        whole, left = (Active(one).cost("relu", NEURONS, "static") for one in (run, copy))
         assert left == pytest.approx(whole)
         assert (
             found(STUDY, copy, findings.ARISES).verdict == "holds"
@@ -221,16 +221,16 @@ def test_figures_tell_what_is_recorded(tmp_path):
         )
         assert "predicted neurons carry 93 % of the output" in second.caption
         assert "predicted 20 % of its neurons loses 0.02 nats where static sets lose 0.4 nats" in third.caption
-        assert "predicted 98 %" in third.alt
+        assert "0.98 at predicted" in third.description
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"activations": ("tanh",)}, "activations must be some of relu, gelu, silu, identity, got 'tanh'"),
-        ({"activations": ()}, "activations must name at least one"),
+        ({"activations": ("tanh",)}, "activations must be one of relu, gelu, silu, identity, got 'tanh'"),
+        ({"activations": ()}, "activations must not be empty"),
         ({"layers": 1}, "layers must be at least 2, for one that is predicted from another, got 1"),
-        ({"heads": 1}, "heads and mlp must be at least 2 to choose from, got 1 and 128"),
+        ({"heads": 1}, "heads must be at least 2, to choose from, got 1"),
         ({"budget": 1.0}, "budget must lie between 0 and 1, got 1.0"),
         ({"measure_at": (500,)}, "measure_at must lie between 0 and 100, the last step"),
         ({"seeds": 1}, "seeds must be at least 2"),
@@ -240,4 +240,4 @@ def test_figures_tell_what_is_recorded(tmp_path):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        replace(Config(), **changes)
+        replace(DejaVuConfig(), **changes)

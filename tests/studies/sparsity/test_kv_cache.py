@@ -15,20 +15,20 @@ from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.measure.sparsity import effective_keys, heavy_hitters, keys_above, stability, top_mass
 from joma.runs import Run
-from joma.studies.sparsity import _kv_findings as findings
-from joma.studies.sparsity import _kv_measures as measures
 from joma.studies.sparsity import kv_cache
-from joma.studies.sparsity._kv_networks import Config
-from joma.studies.sparsity._kv_stories import find_stories, load_stories, written
+from joma.studies.sparsity.kv_cache import judge as findings
+from joma.studies.sparsity.kv_cache import measures
+from joma.studies.sparsity.kv_cache.run import KvCacheConfig
+from joma.studies.sparsity.kv_cache.stories import find_stories, load_stories, written
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
 STUDY = kv_cache.STUDY
-TINY = Config(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,), seeds=1,
-              characters=30_000, held_out=3_000, sequences=4, sinks=1)  # fmt: skip
+TINY = KvCacheConfig(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,),
+                     seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1)  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 STEPS, SEQUENCES = (0, 50, 100), 30
-CONFIG = Config(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
+CONFIG = KvCacheConfig(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
 
 
 def test_it_runs_goes_on_where_it_was_killed_and_leaves_no_checkpoints(tmp_path, monkeypatch):
@@ -265,7 +265,7 @@ def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        replace(Config(), **changes)
+        replace(KvCacheConfig(), **changes)
 
 
 def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):

@@ -15,14 +15,13 @@ from joma.data.text import Corpus, CorpusError
 from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
-from joma.studies.sparsity import _sinks_findings as findings
-from joma.studies.sparsity import sinks
 from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
-from joma.studies.sparsity._sinks_networks import KEYS, KINDS, Config, Members, _mass, uniform
+from joma.studies.sparsity.sinks import STUDY
+from joma.studies.sparsity.sinks import judge as findings
+from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
 
-STUDY = sinks.STUDY
 SEEDS = 4
-CONFIG = Config(
+CONFIG = SinksConfig(
     text_kinds=KINDS, firsts=("fixed", "free"), layers=2, text_layers=2, heads=3, width=12, seeds=SEEDS, length=100
 )
 TINY = replace(CONFIG, length=16, width=12, batch=2, steps=4, text_steps=2, every=2, pool=8, valid=3, seeds=2,
@@ -148,7 +147,7 @@ def test_figures_tell_what_is_recorded(tmp_path):
         draws_labelled_figures(STUDY, run, tmp_path)
         first, second = STUDY.draw(run)
         assert "37.5 % with softmax" in first.caption
-        assert "sigmoid stays at 1 %" in first.alt
+        assert "“sigmoid” stays at 0.01" in first.description
         assert "another word has 30 % in the first place" in second.caption
         with changed(run, tmp_path / "b.sqlite", lambda name, step, x: x * 2 if name.endswith("mass") else x) as copy:
             assert "75 % with softmax" in STUDY.draw(copy)[0].caption
@@ -204,10 +203,10 @@ def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
     [
         (
             {"text_kinds": ("linear",)},
-            "text_kinds must be some of softmax, off-by-one, learned-sink, sigmoid, got 'lin",
+            "text_kinds must be one of softmax, off-by-one, learned-sink, sigmoid, got 'lin",
         ),
         ({"text_kinds": ("sigmoid",)}, "text_kinds must hold softmax"),
-        ({"firsts": ("none",)}, "firsts must be some of fixed, free, got 'none'"),
+        ({"firsts": ("none",)}, "firsts must be one of fixed, free, got 'none'"),
         ({"length": 8}, "length must be at least 16"),
         ({"triggers": 24}, "triggers must lie between 1 and 23"),
         ({"seeds": 1}, "seeds must be at least 2"),
@@ -217,7 +216,7 @@ def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
 )
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        replace(Config(), **changes)
+        replace(SinksConfig(), **changes)
 
 
 def test_a_text_that_is_too_short_is_refused():

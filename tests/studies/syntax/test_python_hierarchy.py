@@ -18,12 +18,13 @@ from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
-from joma.studies.syntax import _alignment as syntax
-from joma.studies.syntax import python_hierarchy
-from joma.studies.syntax._scores import Scores, octave, slope
-from joma.studies.syntax.python_hierarchy import STUDY, Config
+from joma.studies.syntax.python_hierarchy import STUDY
+from joma.studies.syntax.python_hierarchy import alignment as syntax
+from joma.studies.syntax.python_hierarchy import judge as judging
+from joma.studies.syntax.python_hierarchy.record import Scores, octave, slope
+from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig
 
-SMALL = Config(
+SMALL = PythonHierarchyConfig(
     tokens=30_000, vocabulary=64, width=8, mlp=12, heads=1, context=16, batch=2, steps=6, points=3, seeds=2, windows=12,
     shuffled=1,
 )  # fmt: skip
@@ -305,7 +306,7 @@ def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_pat
         return value
 
     with written(tmp_path / "run.sqlite", **BEST) as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
-        seen = found(STUDY, copy, python_hierarchy.ONE_NODE)
+        seen = found(STUDY, copy, judging.ONE_NODE)
         assert seen.main.control_effect == pytest.approx(0.9)
         assert seen.verdict == NOT
 
@@ -330,8 +331,8 @@ def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
         return value
 
     with written(tmp_path / "run.sqlite", **BEST) as run, altered(run, tmp_path / "b", "alignment", spoil) as copy:
-        seen = found(STUDY, copy, python_hierarchy.ONE_NODE)
-        assert seen.main.effect > python_hierarchy.HIGH  # the mean is, its interval is not
+        seen = found(STUDY, copy, judging.ONE_NODE)
+        assert seen.main.effect > judging.HIGH  # the mean is, its interval is not
         assert seen.verdict == LITTLE
 
 
@@ -370,7 +371,7 @@ def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
 
 def test_two_levels_are_no_order(tmp_path):
     with written(tmp_path / "run.sqlite", gain=(0.3, 0.3, 0.0, 0.0)) as run:
-        seen = found(STUDY, run, python_hierarchy.ORDER)
+        seen = found(STUDY, run, judging.ORDER)
         assert seen.verdict == "not run"
         assert seen.reason == "only 2 of 4 levels of syntax were learned, and 3 are needed for an order"
 

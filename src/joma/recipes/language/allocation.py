@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,17 +56,11 @@ def allocation(config: DecoderConfig, inputs: Tensor, sequences: int) -> dict[st
 
     def changes(decoder: Decoder, before: Mapping[str, Tensor], members: Sequence[int]) -> dict[str, Tensor]:
         now = {name: p.detach() for name, p in decoder.named_parameters()}
-        sound = torch.stack([_finite(state) for state in (before, now)]).all(0)
+        weights = [p.flatten(1) for state in (before, now) for p in state.values()]
+        sound = torch.stack([p.isfinite().all(1) for p in weights]).all(0)  # (members,): who has not diverged
         states = [{name: _without(p, sound) for name, p in state.items()} for state in (before, now)]
-        found = allocate(
-            lambda parameters: layer_entropies(decoder, parameters, chosen),
-            states,
-            groups,
-            tolerance=SHARE,
-            absolute=CLOSE,
-            most=MOST,
-            members=True,
-        )
+        close: Any = {"tolerance": SHARE, "absolute": CLOSE, "most": MOST}
+        found = allocate(lambda some: layer_entropies(decoder, some, chosen), states, groups, members=True, **close)
         parts = {"parts": found.parts[0].movedim(1, 0), "change": found.change[0], "gap": found.gaps[0]}
         return {name: _without(value, sound.cpu(), torch.nan) for name, value in parts.items()}
 
@@ -99,11 +94,6 @@ class _Features(torch.nn.Module):
 
     def forward(self, tokens: Tensor, look: Callable[[int, str, Tensor], None]) -> Tensor:
         return self.decoder.features(tokens, look=look)
-
-
-def _finite(state: Mapping[str, Tensor]) -> Tensor:
-    """(members,) bool: who has not diverged."""
-    return torch.stack([p.flatten(1).isfinite().all(1) for p in state.values()]).all(0)
 
 
 def _without(values: Tensor, sound: Tensor, instead: float = 0.0) -> Tensor:

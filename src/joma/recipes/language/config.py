@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from joma.claims.config import Above, Least, StudyConfig, Within
 from joma.data.python_source import PACKAGE
-from joma.host.devices import must_be_a_device
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.models.decoder import DecoderConfig
 from joma.training import Optimizer
@@ -20,7 +20,7 @@ TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "W
 
 
 @dataclass(frozen=True)
-class LanguageModelConfig:
+class LanguageModelConfig(StudyConfig):
     """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
 
     corpus: str = PYTHON
@@ -48,31 +48,23 @@ class LanguageModelConfig:
     steps: int = 400
     every: int = 20
     """Steps between two measuring points."""
-    clip: float = 0.5
+    clip: Annotated[float, Above(0, "a large number to clip nothing")] = 0.5
     renew_each_epoch: bool = True
     """Forget Adam's state at the start of each epoch, as the original runs did."""
-    decay: float = 1.0
+    decay: Annotated[float, Above(0), Within(0, 1)] = 1.0
     """The rate's factor from epoch to epoch; 1 is a constant rate, as in the original runs."""
-    seeds: int = 3
+    seeds: Annotated[int, Least(FEWEST_SEEDS, "to know what chance does")] = 3
     seed: int = 1
     """The first of the seeds."""
     device: str = "cpu"
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.corpus not in TEXTS and self.corpus == Path(self.corpus).stem:  # a text file may be gone by now
             raise ValueError(f"corpus must be one of {', '.join(TEXTS)}, or a text file, got {self.corpus!r}")
-        if self.length < 1:
-            raise ValueError(f"length must be at least 1, got {self.length}")
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
-        if self.seeds < FEWEST_SEEDS:
-            raise ValueError(f"seeds must be at least {FEWEST_SEEDS} to know what chance does, got {self.seeds}")
         if self.steps < 2 * self.every:
             raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
-        must_be_a_device(self.device)
-        if not self.clip > 0:
-            raise ValueError(f"clip must be positive, a large number to clip nothing, got {self.clip}")
         # What is wrong with the network or its training is said now, by those who know, not when training starts.
         DecoderConfig(self.vocabulary, width=self.width, heads=self.heads, context=self.length, dropout=self.dropout)
         Optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)

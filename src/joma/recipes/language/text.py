@@ -18,7 +18,7 @@ from joma.runs import Run
 
 
 def corpus(config: LanguageModelConfig, progress: Progress = silent) -> Corpus:
-    """The text to train on. Raises `NotRun` where it is not on this machine, `CorpusError` where --data is wrong."""
+    """The text to train on. Raises `NotRun` where it is not on this machine, `CorpusError` where `data` is wrong."""
     found = _found(config, lambda _, doing: progress(0.0, doing))
     if found is None:
         raise _missing(config)
@@ -33,9 +33,9 @@ def _missing(config: LanguageModelConfig) -> Exception:
     if config.data:
         folder = Path(config.data)
         if folder.name == name and folder.is_dir():
-            return CorpusError(f"--data must be the folder that holds {name}, not {name} itself: {folder.parent}")
-        hint = f"; without --data the search is under JOMA_DATA, {elsewhere}" if elsewhere else ""
-        return CorpusError(f"--data {config.data}: it has no folder {name}, and {name} was not downloaded{hint}")
+            return CorpusError(f"data must be the folder that holds {name}, not {name} itself: {folder.parent}")
+        hint = f"; without data the search is under JOMA_DATA, {elsewhere}" if elsewhere else ""
+        return CorpusError(f"data is {config.data}: it has no folder {name}, and {name} was not downloaded{hint}")
     place = f"not under JOMA_DATA, {elsewhere!r}" if elsewhere else "neither under --data nor under JOMA_DATA"
     download = f"joma.data.text.download_wikitext({name!r})"
     reason = f"{name} is {place} and was not downloaded ({download} downloads it)"
@@ -91,4 +91,4 @@ def _digest(text: Corpus) -> np.ndarray:
 
 def _must_be(text: Corpus, recorded: np.ndarray, run: Run) -> None:
     if not np.array_equal(recorded, _digest(text)):
-        raise CorpusError(f"{run.path} was made from another text: {text.name} has changed; start again with --fresh")
+        raise CorpusError(f"{run.path} was made from another text: {text.name} has changed; start anew (fresh)")

@@ -1,11 +1,5 @@
 """Training language models as ensembles: their recipes, and what is measured on the way.
 
-A study names its variants, each a `Recipe`, and trains them into its run:
-
-    text = corpus(config, progress)
-    base = recipe(config, text)
-    train_variants({"relu": base, "identity": base.with_decoder(activation="identity")}, text, run, progress)
-
 All members of a variant (rates x seeds) train as one ensemble. Recorded under the variant's name, over steps, with the
 members first (`joma.recipes.language_curves.curve` gives them back as (rates, seeds, points, ...)):
 
@@ -37,11 +31,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import NotRun, Progress
+from joma.claims.contract import Progress
+from joma.claims.guards import needs_device
 from joma.data.text import Corpus, CorpusError, cut_vocabulary, streams, windows
-from joma.host.devices import lacking
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.probes import decoder as probe
+from joma.recipes import grid
 from joma.recipes.language.allocation import allocation, frozen_parts, group_names
 from joma.recipes.language.config import LanguageModelConfig
 from joma.recipes.language.text import epoch_steps, remember_corpus, steps_to_read
@@ -105,16 +100,7 @@ class Recipe:
 def recipe(config: LanguageModelConfig, text: Corpus, *, layers: int = 1, rates: Sequence[float] = (1e-4,)) -> Recipe:
     """The recipe of Figures 6 and 8 at the sizes of `config`: post-norm blocks that start as copies of one."""
     epoch = epoch_steps(text, config.streams, config.length)
-    decoder = DecoderConfig(
-        vocabulary=len(text.vocabulary),
-        layers=layers,
-        width=config.width,
-        heads=config.heads,
-        mlp=config.mlp,
-        context=config.length,
-        dropout=config.dropout,
-        copies=True,
-    )
+    shape = {name: getattr(config, name) for name in ("width", "heads", "mlp", "dropout")}
     optimizer = Optimizer(
         "adam",
         clip=config.clip,
@@ -122,33 +108,33 @@ def recipe(config: LanguageModelConfig, text: Corpus, *, layers: int = 1, rates:
         decay=config.decay,
         decay_every=epoch if config.decay < 1 else None,
     )
+    as_given = ("streams", "valid_streams", "sequence", "valid_sequences", "steps", "every", "device", "precision")
     return Recipe(
-        decoder=decoder,
-        optimizer=optimizer,
+        DecoderConfig(len(text.vocabulary), layers=layers, context=config.length, copies=True, **shape),
+        optimizer,
         rates=tuple(rates),
         seeds=tuple(range(config.seed, config.seed + config.seeds)),
-        streams=config.streams,
-        valid_streams=config.valid_streams,
-        sequence=config.sequence,
-        valid_sequences=config.valid_sequences,
-        steps=config.steps,
-        every=config.every,
-        device=config.device,
-        precision=config.precision,
+        **{name: getattr(config, name) for name in as_given},
     )
 
 
 def train_variants(
-    variants: Mapping[str, Recipe], text: Corpus, run: Run, progress: Progress, *, share: float = 0.98
+    variants: Mapping[str, Recipe],
+    text: Corpus,
+    run: Run,
+    progress: Progress,
+    *,
+    share: float = 0.98,
+    adapt: Callable[[str, Ensemble], Ensemble] = lambda name, plain: plain,
+    command: str = "",
 ) -> None:
     """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
 
-    On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on.
+    On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on. adapt:
+    changes a variant's ensemble, its measures say. command: what would run the study where this machine lacks a device.
     """
     for variant in variants.values():
-        if gap := lacking(variant.device):
-            here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
-            raise NotRun(str(gap), f"the same command on a machine that has one, or joma run {run.study} with {here}")
+        needs_its_device(variant, run, command)
     remember_corpus(text, run)
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
@@ -156,72 +142,74 @@ def train_variants(
         run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
         if variant.allocate:
             run.keep(f"{name}/groups", lambda variant=variant: group_names(variant.decoder))  # type: ignore[misc]
-    ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
+    ensembles = {name: adapt(name, ensemble(variant, text)) for name, variant in variants.items()}
     train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
+
+
+def needs_its_device(variant: Recipe, run: Run, command: str = "") -> None:
+    """Raise `NotRun` where this machine lacks the variant's device; without a command, one with a CPU is named."""
+    here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
+    elsewhere = f"the same command on a machine that has one, or joma run {run.study} with {here}"
+    needs_device(variant.device, command or elsewhere)
+
+
+def with_words(text: Corpus, words: int) -> Corpus:
+    """The text with at most so many words."""
+    return cut_vocabulary(text, words) if words < len(text.vocabulary) else text
 
 
 def frequency_loss(variant: Recipe, text: Corpus) -> float:
     """Loss on the validation text of the words' frequencies in the training text, each counted once more."""
-    words = variant.decoder.vocabulary
-    text = cut_vocabulary(text, words) if words < len(text.vocabulary) else text
-    counts = torch.bincount(text.tokens["train"].long(), minlength=words).double() + 1
+    text = with_words(text, variant.decoder.vocabulary)
+    counts = torch.bincount(text.tokens["train"].long(), minlength=variant.decoder.vocabulary).double() + 1
     _, following = windows(streams(text.tokens["valid"], variant.valid_streams), variant.decoder.context)
     return float(-(counts / counts.sum()).log()[following[: variant.valid_sequences].long()].mean())
 
 
 def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
     """The members of one variant and what is measured on them."""
-    shape, device = variant.decoder, torch.device(variant.device)
-    if shape.vocabulary < len(text.vocabulary):
-        text = cut_vocabulary(text, shape.vocabulary)
-    read = streams(text.tokens["train"], variant.streams).long().to(device)
+    shape, text = variant.decoder, with_words(text, variant.decoder.vocabulary)
+    read = streams(text.tokens["train"], variant.streams).long().to(variant.device)
     epoch, last = steps_to_read(read, shape.context), read.shape[1] - 1 - shape.context
 
     def batch(step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         first = min(step % epoch * shape.context, last)
-        return (
-            read[:, first : first + shape.context].contiguous(),
-            read[:, first + 1 : first + 1 + shape.context].contiguous(),
-        )
+        inputs, targets = (read[:, at : at + shape.context].contiguous() for at in (first, first + 1))
+        return inputs, targets
 
     def networks(members: Sequence[int]) -> Decoder:
         return Decoder(shape, [variant.members[member][1] for member in members])
 
-    whole = Ensemble(
-        members=len(variant.members),
+    plain = grid.ensemble(
+        variant,
+        len(variant.members),
         networks=networks,
         batch=batch,
         loss=next_token_loss,
         optimizer=replace(variant.optimizer, rate=tuple(rate for rate, _ in variant.members)),
-        steps=variant.steps,
         measures=_measures(variant, text, networks),
-        between=allocation(shape, _sequences(variant, text)[0], variant.allocate) if variant.allocate else {},
+        between=allocation(shape, validation_sequences(variant, text)[0], variant.allocate) if variant.allocate else {},
         measure_at=tuple(range(0, variant.steps + 1, variant.every)),
         keep_at=(variant.branch_at,) if variant.branch_of else variant.keep_at,
         frozen=frozen_parts(shape, variant.frozen),
-        device=variant.device,
-        precision=variant.precision,
     )
     if not variant.branch_of:
-        return whole
+        return plain
     later = tuple(step for step in variant.keep_at if step > variant.branch_at)
-    return branch(whole, of=variant.branch_of, at=variant.branch_at, frozen=whole.frozen, keep_at=later)
+    return branch(plain, of=variant.branch_of, at=variant.branch_at, frozen=plain.frozen, keep_at=later)
 
 
 def _windows(variant: Recipe, text: Corpus) -> tuple[Tensor, Tensor]:
     """The validation text and what follows each of its tokens, (count, streams, length)."""
-    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(torch.device(variant.device))
+    spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(variant.device)
     inputs, targets = windows(spoken, variant.decoder.context)
-    if variant.sequence >= len(inputs):
-        raise CorpusError(
-            f"sequence must be below {len(inputs)}, the number of sequences in the validation text, got "
-            f"{variant.sequence}"
-        )
+    if (most := len(inputs)) <= (one := variant.sequence):
+        raise CorpusError(f"sequence must be below {most}, the number of sequences in the validation text, got {one}")
     return inputs, targets
 
 
-def _sequences(variant: Recipe, text: Corpus) -> tuple[Tensor, ...]:
-    """What is read at a measuring point, (sequences, length), and what follows."""
+def validation_sequences(variant: Recipe, text: Corpus) -> tuple[Tensor, ...]:
+    """What is read at a measuring point, (sequences, length), and what follows; the text has the variant's words."""
     return tuple(part[: variant.valid_sequences].flatten(0, 1).contiguous() for part in _windows(variant, text))
 
 
@@ -229,12 +217,11 @@ Measure = Callable[[Decoder, Sequence[int]], Tensor | Mapping[str, Tensor]]
 
 
 def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]], Decoder]) -> dict[str, Measure]:
-    device = torch.device(variant.device)
     inputs, targets = _windows(variant, text)
     single = inputs[variant.sequence, :1].contiguous()
     first = inputs[0].contiguous(), targets[0].contiguous()
-    inputs, targets = _sequences(variant, text)
-    frequency = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double().to(device)
+    inputs, targets = validation_sequences(variant, text)
+    frequency = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double().to(variant.device)
     often = min(KEY_WORDS, int((frequency > 0).sum()))
     frequency = frequency / frequency.sum()
     starts: dict[tuple[int, ...], tuple[Tensor, Tensor] | None] = {}
@@ -242,7 +229,7 @@ def _measures(variant: Recipe, text: Corpus, networks: Callable[[Sequence[int]],
     def estimate(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         key = tuple(members)
         if key not in starts:
-            starts[key] = probe.logit_terms(networks(members).to(device), frequency)
+            starts[key] = probe.logit_terms(networks(members).to(variant.device), frequency)
         start = starts[key]
         return {} if start is None else probe.logit_estimate(decoder, start, frequency, words=often)
 

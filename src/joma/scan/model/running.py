@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
+from joma.measure.registry import KEPT
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.formats.tensor_file import FLOATS, check_finite
 from joma.scan.model.loading import loaded_config, loaded_model
@@ -20,8 +21,6 @@ from joma.scan.sources.series import Place
 
 Between = Callable[[str], None]
 """Called between two pieces of work with how far it is; it may raise, to stop the work there."""
-KEPT = 16
-"""Keys whose mass sparsity tells, besides that of the top 10 %."""
 one_model = threading.Lock()  # a model fills the device, and a probe switches attention for the whole process
 
 

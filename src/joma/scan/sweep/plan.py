@@ -14,10 +14,11 @@ from torch import Tensor
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
 from joma.host.words import brief, counted
+from joma.measure.registry import WeightMeasure
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
 from joma.scan.formats.tensor_file import check_matrix
-from joma.scan.measures import Measure, ModelMeasure, PairMeasure, WeightMeasure, chosen
+from joma.scan.measures import Measure, ModelMeasure, PairMeasure, chosen
 from joma.scan.model.running import config_of
 from joma.scan.model.text import describe_windows, tokens_of
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups

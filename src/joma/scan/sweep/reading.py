@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from joma.host.threads import cores, limited
+from joma.measure.registry import WeightMeasure
 from joma.scan.errors import CheckpointError, Fault, Unmeasurable
 from joma.scan.formats.checkpoint import Checkpoint
 from joma.scan.formats.tensor_file import check_finite, check_matrix
-from joma.scan.measures import WeightMeasure
 from joma.scan.model.running import Between, statistics
 from joma.scan.sources.series import Place, model_type
 from joma.scan.sweep.integrity import checksum, sketch

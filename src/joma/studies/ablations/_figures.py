@@ -9,11 +9,11 @@ import numpy as np
 
 from joma.claims.contract import Drawing
 from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, depth_colours, panels, step_axis
 from joma.recipes.language import called
 from joma.recipes.language_curves import alive, curve, steps_of
 from joma.runs import Run
-from joma.studies.ablations._captions import curves_alt, curves_caption, summary_alt, summary_caption
 from joma.studies.ablations._twins import ENTROPY, Part, Quantity, by_layer, curves_of
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         here = axes[row * (layers + 1) : (row + 1) * (layers + 1)]
         for variant, colour in reversed(list(zip(variants, COLOURS, strict=False))):  # the first on top
             for axis, curves in zip(here, curves_of(run, variant, of), strict=False):
-                band(axis, steps_of(run, variant), curves, colour, variant)
+                _band(axis, steps_of(run, variant), curves, colour, variant)
             losses = curve(run, variant, "valid/loss")[0][alive(run, variant)[0]]
-            band(here[-1], steps_of(run, variant), losses, colour, variant)
+            _band(here[-1], steps_of(run, variant), losses, colour, variant)
         for layer, axis in enumerate(here[:-1]):
             axis.set_title(f"{of.short}, layer {layer + 1}" + (f" ({group})" if group else ""))
             axis.sharey(here[0])
@@ -52,7 +52,7 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         _dress_losses(here[-1], run, variants)
     every = [variant for variants in groups.values() for variant in variants]
     text = called(run.config["corpus"])
-    return Drawing(name, curves_caption(run, every, of, text), figure, curves_alt(run, groups, of))
+    return Drawing(name, _curves_caption(run, every, of, text), figure)
 
 
 def _dress_losses(axis: Axes, run: Run, variants: Sequence[str]) -> None:
@@ -68,8 +68,8 @@ def _dress_losses(axis: Axes, run: Run, variants: Sequence[str]) -> None:
     label_lines(axis)
 
 
-def band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label: str) -> None:
-    """Mean and range of (seeds, points); a variant whose seeds all diverged has only its name beside the panel."""
+def _band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label: str) -> None:
+    """Mean and range of (seeds, points); of a variant whose seeds all diverged only the name is shown."""
     if not len(curves):
         axis.plot([], [], color=colour, label=f"{label} (diverged)")
         return
@@ -81,24 +81,87 @@ def draw_summary(run: Run, variants: Sequence[str], name: str, of: Quantity = EN
     """Bars of drop and rebound by variant and layer, with 95 % intervals over seeds."""
     layers = int(run.config["layers"])
     figure, axes = panels(2, width=4.3, height=0.8 + (0.1 + 0.17 * layers) * len(variants))
-    places = [[row * (layers + 0.6) + layer for row in range(len(variants))] for layer in range(layers)]
+    places = [[row * (layers + 0.6) + layer for layer in range(layers)] for row in range(len(variants))]
     for axis, part in zip(axes, PARTS, strict=True):
-        found = [list(by_layer(run, variant, part, of).values()) for variant in variants]
-        for layer, colour in enumerate(depth_colours(layers)):
-            bars = [one[layer] for one in found]
+        for variant, rows in zip(variants, places, strict=True):
+            bars = list(by_layer(run, variant, part, of).values())
+            values = [bar.value for bar in bars]
             reach = [bar.half_width if np.isfinite(bar.half_width) else 0.0 for bar in bars]
-            axis.barh(places[layer], [bar.value for bar in bars], 0.85, color=colour)
-            axis.errorbar(
-                [bar.value for bar in bars], places[layer], xerr=reach, fmt="none", ecolor=INK, lw=1, capsize=2
-            )
+            axis.barh(rows, values, 0.85, color=depth_colours(layers), label=variant)
+            axis.errorbar(values, rows, xerr=reach, fmt="none", ecolor=INK, lw=1, capsize=2)
         axis.axvline(0, color=INK, lw=0.7)
         axis.invert_yaxis()
         axis.set_title(f"{part.capitalize()} of {of.short.lower()}")
         axis.set_xlabel(f"{part} ({of.scale})")
-    ticks = [place for row in zip(*places, strict=True) for place in row]
+    ticks = [place for rows in places for place in rows]
     names = [
         f"{variant},  layer {i + 1}" if i == 0 else f"layer {i + 1}" for variant in variants for i in range(layers)
     ]
     axes[0].set_yticks(ticks, names)
     axes[1].set_yticks(ticks, [""] * len(ticks))
-    return Drawing(name, summary_caption(run, variants, of), figure, summary_alt(run, variants, of))
+    return Drawing(name, _summary_caption(run, variants, of), figure)
+
+
+def _curves_caption(run: Run, variants: Sequence[str], of: Quantity, text: str) -> str:
+    """Which variants drop and rebound, their numbers, and what the panels are; text: what the networks read."""
+    seeds, several = run.config["seeds"], int(run.config["layers"]) > 1
+    sizes = "; ".join(_sizes(run, variant, of) for variant in variants)
+    return (
+        f"{_who_rebounds(run, variants, of)} Drop and rebound{' (means over layers)' if several else ''}: {sizes}. "
+        f"Lines: mean of {seeds} seeds while training on {text}; bands: their range. The last panel shows the loss on "
+        "held-out text; its dotted line is the loss of predicting each word by its frequency. Colours are the same in "
+        "all panels; grey is the network that the others differ from in one thing."
+    )
+
+
+def _who_rebounds(run: Run, variants: Sequence[str], of: Quantity) -> str:
+    """The finding: in which variants every layer drops and comes back beyond chance."""
+    back = [variant for variant in variants if _rebounds(run, variant, of)]
+    if not back:
+        nobody = "Neither variant" if len(variants) == 2 else f"None of the {len(variants)} variants"
+        return f"{nobody} shows a drop and a rebound of {of.brief} in every layer beyond chance (99 %)."
+    what = f"{of.brief[:1].upper()}{of.brief[1:]} drops and rebounds in every layer, beyond chance (99 %), in"
+    if len(back) == len(variants):
+        return f"{what} {'both' if len(back) == 2 else f'all {len(back)}'} variants."
+    others = listing(map(_quoted, (variant for variant in variants if variant not in back)))
+    return f"{what} {len(back)} of {len(variants)} variants: {listing(map(_quoted, back))}; not in {others}."
+
+
+def _rebounds(run: Run, variant: str, of: Quantity) -> bool:
+    found = [one for part in PARTS for one in by_layer(run, variant, part, of, level=0.99).values()]
+    return all(one.low > 0 for one in found)
+
+
+def _sizes(run: Run, variant: str, of: Quantity) -> str:
+    found = [by_layer(run, variant, part, of).values() for part in PARTS]
+    drop, back = (float(np.mean([one.value for one in layers])) for layers in found)
+    if not np.isfinite(drop):
+        return f"{_quoted(variant)} not measured"
+    return f"{_quoted(variant)} {number(drop, '%' if of.relative else '')} and {of.show(back)}"
+
+
+def _summary_caption(run: Run, variants: Sequence[str], of: Quantity) -> str:
+    """The largest and the smallest rebound, and what the bars are."""
+    every = {
+        f"{_quoted(variant)}, {layer}": found.value
+        for variant in variants
+        for layer, found in by_layer(run, variant, "rebound", of).items()
+    }
+    bars = {where: value for where, value in every.items() if np.isfinite(value)}
+    finding = "No rebound was measured: too few seeds are left."
+    if bars:
+        most, least = max(bars, key=lambda bar: bars[bar]), min(bars, key=lambda bar: bars[bar])
+        finding = (
+            f"The rebound of {of.brief} is largest in {most} ({of.show(bars[most])}) and smallest in {least} "
+            f"({of.show(bars[least])})."
+        )
+    return (
+        f"{finding} Bars: means over {run.config['seeds']} seeds of the drop to the lowest point and of the rebound "
+        "after it; thin lines: 95 % intervals. Each seed is read at the lowest point of the other seeds, so noise "
+        "alone gives a rebound below zero as often as above."
+    )
+
+
+def _quoted(variant: str) -> str:
+    """A name such as “no MLP” would be read as part of the sentence without its marks."""
+    return f"“{variant}”"

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from joma.claims.contract import Claim, Finding, Progress
-from joma.claims.controls import hardest
 from joma.claims.evidence import at_most
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
 from joma.figures.reading import number
@@ -60,6 +60,12 @@ MATTERS = 0.05
 by (RMS)."""
 FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
 """The effect that the ablations take apart."""
+
+
+def in_nats(name: str, source: str, says: str, *, uses: tuple[str, ...] = ()) -> Claim:
+    """A claim about attention entropy that rests on Figure 6, and on whatever else it uses."""
+    return Claim(name, source, says, matters=MATTERS, unit="nats", uses=(*FIGURE_6, *uses))
+
 
 Change = Callable[[Recipe], Recipe]
 Part = Literal["drop", "rebound"]
@@ -103,8 +109,8 @@ class Quantity:
         """Of drops and rebounds."""
         return "%" if self.relative else "nats"
 
-    def told(self, change: float) -> str:
-        """A drop or rebound in words."""
+    def show(self, change: float) -> str:
+        """A drop or rebound with its unit."""
         return number(change, self.unit) + (" of its start" if self.relative else "")
 
 
@@ -186,23 +192,23 @@ def _layer(index: int) -> str:
     return f"layer {index + 1}"
 
 
-def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Quantity = ENTROPY) -> Finding:
-    """Does `part`, drop or rebound, need what `whole` has and `without` lacks?
+def needs(claim: Claim, run: Run, *, part: Part, full: str, without: str, of: Quantity = ENTROPY) -> Finding:
+    """Does `part`, drop or rebound, need what `full` has and `without` lacks?
 
-    Every layer of `whole` is compared with its twin, seed by seed (95 %), and with none at all (99 %), for a part that
+    Every layer of `full` is compared with its twin, seed by seed (95 %), and with none at all (99 %), for a part that
     is not there needs nothing; the harder of the two counts. holds: every layer exceeds both by what matters, and no
     layer of the twin has as much of it as matters.
     """
     expected = (
-        f"in every layer, {of.name} has a {part} with {whole} (99 %); it is larger than with {without}, by at least "
+        f"in every layer, {of.name} has a {part} with {full} (99 %); it is larger than with {without}, by at least "
         f"{show(claim.matters or 0.0, claim.unit)} and beyond chance (95 %); with {without} it is too small to matter"
     )
-    if finding := cannot_tell(claim, run, expected, whole, without, of=of):
+    if finding := cannot_tell(claim, run, expected, full, without, of=of):
         return finding
-    there = _there(run, whole, part, of, f" against no {part}")
+    there = _there(run, full, part, of, f" against no {part}")
     found = {
-        layer: {f"{part} with {whole} against {without}": beside_twin, **there[layer]}
-        for layer, beside_twin in differences(run, whole, without, part, of).items()
+        layer: {f"{part} with {full} against {without}": against_twin, **there[layer]}
+        for layer, against_twin in differences(run, full, without, part, of).items()
     }
     return by_effect(
         claim,
@@ -212,7 +218,7 @@ def needs(claim: Claim, run: Run, *, part: Part, whole: str, without: str, of: Q
             at_most(f"{layer}, {part} with {without}", left.value, claim.matters or 0.0, claim.unit)
             for layer, left in by_layer(run, without, part, of).items()
         ],
-        details=numbers(run, whole, without, of=of),
+        details=numbers(run, full, without, of=of),
     )
 
 
@@ -234,11 +240,11 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
     )
 
 
-def _there(run: Run, variant: str, part: Part, of: Quantity, beside: str = "") -> dict[str, dict[str, Comparison]]:
+def _there(run: Run, variant: str, part: Part, of: Quantity, against: str = "") -> dict[str, dict[str, Comparison]]:
     """By layer, what must be above zero for a part to be there: a rebound is one only after a drop."""
     parts: tuple[Part, ...] = ("rebound", "drop") if part == "rebound" else ("drop",)
     found = {one: by_layer(run, variant, one, of, level=0.99) for one in parts}
-    return {layer: {f"{one} with {variant}{beside}": found[one][layer] for one in parts} for layer in found[part]}
+    return {layer: {f"{one} with {variant}{against}": found[one][layer] for one in parts} for layer in found[part]}
 
 
 def _hardest_by_layer(claim: Claim, found: Mapping[str, Mapping[str, Comparison]]) -> dict[str, Comparison]:

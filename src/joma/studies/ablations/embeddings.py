@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
-from joma.claims.controls import hardest
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
+from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
 from joma.measure.intervals import compare
@@ -17,11 +17,10 @@ from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
 from joma.studies.ablations._twins import (
     AT_PAPER_SCALE,
-    FIGURE_6,
-    MATTERS,
     AblationConfig,
     as_it_is,
     cannot_tell,
+    in_nats,
     shows,
     trains,
 )
@@ -44,21 +43,15 @@ FEW_WORDS = {
     "orthonormal": lambda base: _few_words(base, "orthonormal"),
 }
 
-ORTHONORMAL = Claim(
+ORTHONORMAL = in_nats(
     "rebound-with-orthonormal-embeddings",
     "JoMA Sec. 2",
     "The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and rebounds.",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-FROZEN = Claim(
+FROZEN = in_nats(
     "rebound-with-random-embeddings",
     "JoMA Sec. 7",
     "More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
 BETTER_LEARNED = Claim(
     "learned-embeddings-help",
@@ -82,14 +75,6 @@ LOGITS = Claim(
     ceiling=1.0,
     uses=("thm1-softmax/softmax-published", "fig6/logits-of-a-language-model"),
 )
-
-
-def _orthonormal(run: Run) -> Finding:
-    return shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words")
-
-
-def _frozen(run: Run) -> Finding:
-    return shows(FROZEN, run, variant="frozen", twin="learned")
 
 
 def _better(run: Run) -> Finding:
@@ -183,11 +168,16 @@ STUDY = Study(
     name="embeddings",
     title="Ablation: learned, frozen and orthonormal embeddings",
     version=2,
-    claims=(ORTHONORMAL, FROZEN, BETTER_LEARNED, ALIKE_LEARNED, LOGITS),
+    claims={
+        ORTHONORMAL: lambda run: shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words"),
+        FROZEN: lambda run: shows(FROZEN, run, variant="frozen", twin="learned"),
+        BETTER_LEARNED: _better,
+        ALIKE_LEARNED: _alike,
+        LOGITS: _logits,
+    },
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(ALL_WORDS | FEW_WORDS),
-    judge=each_claim(_orthonormal, _frozen, _better, _alike, _logits),
     draw=draw,
     check=same_text,
     about=(

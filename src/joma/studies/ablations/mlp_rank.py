@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study, each_claim
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect
 from joma.measure.correlation import pearson
@@ -69,14 +69,6 @@ TOGETHER = Claim(
 )
 
 
-def _bounces(run: Run) -> Finding:
-    return shows(BOUNCES, run, variant="ReLU", twin="identity", of=RANK)
-
-
-def _nonlinear(run: Run) -> Finding:
-    return needs(NONLINEAR, run, part="rebound", whole="ReLU", without="identity", of=RANK)
-
-
 def _together(run: Run) -> Finding:
     """Over measuring points: does rank go with entropy more than any slow trend does, such as the log of time?"""
     expected = (
@@ -112,11 +104,14 @@ STUDY = Study(
     name="mlp-rank",
     title="Section 4: does the rank of the MLP drop and bounce back?",
     version=2,
-    claims=(BOUNCES, NONLINEAR, TOGETHER),
+    claims={
+        BOUNCES: lambda run: shows(BOUNCES, run, variant="ReLU", twin="identity", of=RANK),
+        NONLINEAR: lambda run: needs(NONLINEAR, run, part="rebound", full="ReLU", without="identity", of=RANK),
+        TOGETHER: _together,
+    },
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
-    judge=each_claim(_bounces, _nonlinear, _together),
     draw=draw,
     check=same_text,
     about=(

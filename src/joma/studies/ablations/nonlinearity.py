@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joma.claims.contract import Claim, Finding, Study, each_claim
+from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
@@ -11,12 +11,12 @@ from joma.runs import Run
 from joma.studies.ablations._figures import draws
 from joma.studies.ablations._twins import (
     AT_PAPER_SCALE,
-    FIGURE_6,
     MATTERS,
     AblationConfig,
     as_it_is,
     by_layer,
     cannot_tell,
+    in_nats,
     needs,
     numbers,
     shape_of,
@@ -31,13 +31,11 @@ VARIANTS = {
     "no MLP": lambda base: base.with_decoder(mlp=0, activation="identity"),
 }
 
-REBOUND = Claim(
+REBOUND = in_nats(
     "rebound-needs-nonlinearity",
     "JoMA Sec. 5",
     "Attention entropy rebounds because the MLP is nonlinear. With a linear MLP it would not rebound.",
-    matters=MATTERS,
-    unit="nats",
-    uses=(*FIGURE_6, "eq6/only-nonlinear-rebounds"),
+    uses=("eq6/only-nonlinear-rebounds",),
 )
 LINEAR = Claim(
     "linear-mlp-stays-sparse",
@@ -47,35 +45,24 @@ LINEAR = Claim(
     unit="nats",
     uses=("thm2/one-hot",),
 )
-GELU = Claim(
+GELU = in_nats(
     "rebound-with-gelu",
     "JoMA Sec. 4",
     "With a nonlinear activation, attention becomes sparse and then dense. Tested here: GELU, which is not "
     "homogeneous.",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-DROP_OF_MLP = Claim(
+DROP_OF_MLP = in_nats(
     "drop-needs-mlp",
     "JoMA Thm 1",
     "Attention logits follow from the weights of the MLP above. Tested here: does the drop in entropy need the MLP?",
-    matters=MATTERS,
-    unit="nats",
-    uses=(*FIGURE_6, "thm1-softmax/softmax-published"),
+    uses=("thm1-softmax/softmax-published",),
 )
-REBOUND_OF_MLP = Claim(
+REBOUND_OF_MLP = in_nats(
     "rebound-needs-mlp",
     "JoMA eq. 6",
     "Attention entropy rebounds when the less salient weights of the MLP above it catch up.",
-    matters=MATTERS,
-    unit="nats",
-    uses=(*FIGURE_6, "eq6/entropy-rebounds"),
+    uses=("eq6/entropy-rebounds",),
 )
-
-
-def _rebound(run: Run) -> Finding:
-    return needs(REBOUND, run, part="rebound", whole="ReLU", without="identity")
 
 
 def _linear(run: Run) -> Finding:
@@ -109,27 +96,20 @@ def _linear(run: Run) -> Finding:
     )
 
 
-def _gelu(run: Run) -> Finding:
-    return shows(GELU, run, variant="GELU", twin="ReLU")
-
-
-def _drop_of_mlp(run: Run) -> Finding:
-    return needs(DROP_OF_MLP, run, part="drop", whole="ReLU", without="no MLP")
-
-
-def _rebound_of_mlp(run: Run) -> Finding:
-    return needs(REBOUND_OF_MLP, run, part="rebound", whole="ReLU", without="no MLP")
-
-
 STUDY = Study(
     name="nonlinearity",
     title="Ablation: does the nonlinearity make attention rebound?",
     version=2,
-    claims=(REBOUND, LINEAR, GELU, DROP_OF_MLP, REBOUND_OF_MLP),
+    claims={
+        REBOUND: lambda run: needs(REBOUND, run, part="rebound", full="ReLU", without="identity"),
+        LINEAR: _linear,
+        GELU: lambda run: shows(GELU, run, variant="GELU", twin="ReLU"),
+        DROP_OF_MLP: lambda run: needs(DROP_OF_MLP, run, part="drop", full="ReLU", without="no MLP"),
+        REBOUND_OF_MLP: lambda run: needs(REBOUND_OF_MLP, run, part="rebound", full="ReLU", without="no MLP"),
+    },
     quick=AblationConfig(width=32, mlp=32, streams=8, layers=2, steps=300, every=20),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
-    judge=each_claim(_rebound, _linear, _gelu, _drop_of_mlp, _rebound_of_mlp),
     draw=draws(VARIANTS, "nonlinearity"),
     check=same_text,
     about=(

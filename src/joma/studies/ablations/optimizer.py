@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, each_claim
+from joma.claims.config import Above
+from joma.claims.contract import Drawing, Finding, NotRun, Progress, Study
 from joma.claims.verdicts import not_run
 from joma.recipes.language import Recipe, corpus, recipe, same_text, train_variants
 from joma.recipes.language_curves import curve
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
-from joma.studies.ablations._twins import AT_PAPER_SCALE, FIGURE_6, MATTERS, AblationConfig, again, shows
+from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, again, in_nats, shows
 
 TWIN = "Adam"
 NEVER_RENEWED = "Adam, state kept"
@@ -22,49 +24,36 @@ TRIAL_SHARE = 0.1  # of the study's time, for the progress bar
 
 
 @dataclass(frozen=True)
-class Config(AblationConfig):
+class OptimizerConfig(AblationConfig):
     """Small models that differ in the optimizer; SGD's rate is chosen by a trial of its own."""
 
     weight_decay: float = 0.1
     """Of AdamW, at Adam's rate."""
-    sgd_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    sgd_rates: Annotated[tuple[float, ...], Above(0)] = (0.1, 0.3, 1.0, 3.0, 10.0)
     """SGD trains with the one that has the lowest validation loss at the end of a short trial with the first seed."""
     trial: int = 48
     """Steps of that trial."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(rate > 0 for rate in self.sgd_rates):
-            raise ValueError(f"sgd_rates must be positive, got {self.sgd_rates}")
 
-
-SGD = Claim(
+SGD = in_nats(
     "rebound-with-sgd",
     "JoMA Sec. 7",
     "The joint dynamics are those of SGD. Under SGD, attention entropy drops and then rebounds.",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-KEPT = Claim(
+KEPT = in_nats(
     "rebound-with-adam-kept",
     "JoMA Fig. 6",
     "The curves show the dynamics of the network. Tested here: Adam whose state is not reset at every epoch.",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-DECAY = Claim(
+DECAY = in_nats(
     "rebound-with-adamw",
     "JoMA Sec. 6",
     "Attention entropy drops and rebounds, though less clearly, in Pythia, which is trained with weight decay.",
-    matters=MATTERS,
-    unit="nats",
-    uses=(*FIGURE_6, "fig7/entropy-over-checkpoints"),
+    uses=("fig7/entropy-over-checkpoints",),
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: OptimizerConfig, run: Run, progress: Progress) -> None:
     """Choose SGD's rate, then train all four."""
     text = corpus(config, progress)
     adam = recipe(config, text, layers=config.layers, rates=(config.rate,))
@@ -108,10 +97,6 @@ def _kept(run: Run) -> Finding:
     )
 
 
-def _decay(run: Run) -> Finding:
-    return shows(DECAY, run, variant="AdamW", twin=TWIN)
-
-
 def _names(run: Run) -> list[str]:
     return [name for name in (TWIN, NEVER_RENEWED, "AdamW", "SGD") if f"{name}/rates" in run]
 
@@ -135,11 +120,14 @@ STUDY = Study(
     name="optimizer",
     title="Ablation: Adam, AdamW and SGD",
     version=2,
-    claims=(SGD, KEPT, DECAY),
-    quick=Config(),
-    paper=Config(**AT_PAPER_SCALE, trial=2_929),
+    claims={
+        SGD: _sgd,
+        KEPT: _kept,
+        DECAY: lambda run: shows(DECAY, run, variant="AdamW", twin=TWIN),
+    },
+    quick=OptimizerConfig(),
+    paper=OptimizerConfig(**AT_PAPER_SCALE, trial=2_929),
     run=run,
-    judge=each_claim(_sgd, _kept, _decay),
     draw=draw,
     check=same_text,
     about=(

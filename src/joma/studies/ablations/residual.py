@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from joma.claims.contract import Claim, Finding, Study, each_claim
+from joma.claims.contract import Study
 from joma.recipes.language import same_text
-from joma.runs import Run
 from joma.studies.ablations._figures import draws
-from joma.studies.ablations._twins import AT_PAPER_SCALE, FIGURE_6, MATTERS, AblationConfig, as_it_is, needs, trains
+from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, as_it_is, in_nats, needs, trains
 
 VARIANTS = {"residual": as_it_is, "no residual": lambda base: base.with_decoder(residual=False)}
 
-DROP = Claim(
+DROP = in_nats(
     "drop-needs-residual",
     "JoMA Sec. 2",
     "The residual connection is a critical part of the block. Tested here: does the drop in attention entropy need it?",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-REBOUND = Claim(
+REBOUND = in_nats(
     "rebound-needs-residual",
     "JoMA eq. 1",
     "The dynamics are derived for a block with a residual connection. Tested here: does the rebound need it?",
-    matters=MATTERS,
-    unit="nats",
-    uses=FIGURE_6,
 )
-
-
-def _drop(run: Run) -> Finding:
-    return needs(DROP, run, part="drop", whole="residual", without="no residual")
-
-
-def _rebound(run: Run) -> Finding:
-    return needs(REBOUND, run, part="rebound", whole="residual", without="no residual")
 
 
 STUDY = Study(
     name="residual",
     title="Ablation: residual connections on and off",
     version=2,
-    claims=(DROP, REBOUND),
+    claims={
+        DROP: lambda run: needs(DROP, run, part="drop", full="residual", without="no residual"),
+        REBOUND: lambda run: needs(REBOUND, run, part="rebound", full="residual", without="no residual"),
+    },
     quick=AblationConfig(),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
-    judge=each_claim(_drop, _rebound),
     draw=draws(VARIANTS, "residual"),
     check=same_text,
     about=(

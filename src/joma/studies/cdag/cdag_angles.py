@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import pi, radians, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Least, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import label_lines
-from joma.figures.reading import listing, number
+from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, PRINTED, depth_colours, panels
 from joma.runs import Run
-from joma.studies.cdag import _draws as _cdag_draws
+from joma.studies.cdag import _draws
 from joma.theory import cdag
 
 EXACT = 1e-12
@@ -24,10 +25,10 @@ ERRORS = 4.0  # shares and means of draws, in standard errors
 
 
 @dataclass(frozen=True)
-class Config:
+class CdagAnglesConfig(StudyConfig):
     """Random signals over datasets of several sizes."""
 
-    dimensions: tuple[int, ...] = (2, 3, 10, 100)
+    dimensions: Annotated[tuple[int, ...], Least(2, "for angles to exist")] = (2, 3, 10, 100)
     """Numbers of samples: a signal is a vector over them."""
     draws: int = 30_000
     """Gaussian signals, in each dimension and batch."""
@@ -35,10 +36,6 @@ class Config:
     """Signals at given angles, and with a given rest."""
     batches: int = 1
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.dimensions, default=0) < 2:
-            raise ValueError(f"dimensions must be 2 or more each, for angles to exist, got {self.dimensions}")
 
 
 THEOREM = "cdag-angles/three-signs"
@@ -92,19 +89,19 @@ GATE = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: CdagAnglesConfig, run: Run, progress: Progress) -> None:
     """Draw signals with and without the premises, one step of the run per batch, and count positive conclusions."""
     example, gate = cdag.counter_example(), cdag.gate_counter_example()
     run.keep("example/premises", lambda: cdag.premises(*example))
     run.keep("example/conclusion", lambda: cdag.conclusion(example.zb, example.f, example.delta))
     run.keep("example/gated", lambda: cdag.correlation(gate.zb, (gate.f > 0) * gate.g))
-    run.keep("plane/slack", lambda: _cdag_draws.planar_slack(config.angled, _numbers(config.seed, 0)))
-    run.keep("backprop/linear", lambda: _cdag_draws.backpropagated(lambda x: x, _numbers(config.seed, 1)))
-    run.keep("backprop/tanh", lambda: _cdag_draws.backpropagated(torch.tanh, _numbers(config.seed, 1)))
+    run.keep("plane/slack", lambda: _draws.planar_slack(config.angled, _numbers(config.seed, 0)))
+    run.keep("backprop/linear", lambda: _draws.backpropagated(lambda x: x, _numbers(config.seed, 1)))
+    run.keep("backprop/tanh", lambda: _draws.backpropagated(torch.tanh, _numbers(config.seed, 1)))
     kinds = {
-        "sign": (_cdag_draws.by_sign, config.draws),
-        "angle": (_cdag_draws.by_angle, config.angled),
-        "rest": (_cdag_draws.by_rest, config.angled),
+        "sign": (_draws.by_sign, config.draws),
+        "angle": (_draws.by_angle, config.angled),
+        "rest": (_draws.by_rest, config.angled),
     }
     for batch in range(config.batches):
         for dim in config.dimensions:
@@ -156,7 +153,7 @@ def _picture(run: Run) -> Finding:
 def _constant(run: Run) -> Finding:
     least = np.min([run.array(f"{dim}/angle/least").min(0) for dim in run.config["dimensions"]], axis=0)
     slack = float(np.min([run.array(f"{dim}/angle/slack") for dim in run.config["dimensions"]]))
-    theta = np.arccos(_cdag_draws.THRESHOLDS)
+    theta = np.arccos(_draws.THRESHOLDS)
     bound = (np.cos(theta) + np.cos(np.minimum(5 * theta, pi))) / 2
     return by_tests(
         CONSTANT,
@@ -170,7 +167,7 @@ def _constant(run: Run) -> Finding:
         ],
         details={
             f"C = {c:g}": {"smallest normalised conclusion": float(v), "C₄": float(b)}
-            for c, v, b in zip(_cdag_draws.THRESHOLDS, least, bound, strict=True)
+            for c, v, b in zip(_draws.THRESHOLDS, least, bound, strict=True)
         },
     )
 
@@ -277,50 +274,30 @@ def _by_dimension(run: Run, share: Any, control: Any) -> dict[str, dict[str, flo
 def draw(run: Run) -> list[Drawing]:
     """How often the conclusion is positive, against the sum of the angles and against the dimension."""
     figure, (left, right) = panels(2, width=4.2)
-    seen = [_draw_angles(run, left), _draw_signs(run, right)]
-    lowest = number(_share(run, "sign/signs").min(), "%")
+    dimensions, signs = run.config["dimensions"], _share(run, "sign/signs")
+    middle, place = (np.arange(_draws.BINS) + 0.5) * _draws.BIN, np.arange(len(dimensions))
+    counts, positives = _total(run, "angle/binned"), _total(run, "angle/binned positive")
+    for dim, colour, count, positive in zip(dimensions, depth_colours(len(dimensions)), counts, positives, strict=True):
+        often = count >= 50
+        left.plot(middle[often], positive[often] / count[often], color=colour, label=f"{dim} samples")
+    left.axvline(90, ls="--", lw=1, color=CORRECTED)
+    left.annotate("90°", (86, 0.04), fontsize=8.5, ha="right")
+    left.set(xlabel="a + b + c (degrees)", ylabel="share with a positive conclusion", title="Angles decide the sign")
+    left.set(xticks=range(0, 271, 45), ylim=(0, 1.04))
+    right.axhline(1, ls="--", lw=1, color=CORRECTED, label="a + b + c < 90°")
+    right.plot(place, signs, "o-", color=PRINTED, label="three signs hold")
+    right.plot(place, _share(run, "sign/control"), "s--", color=CONTROL, label="no premise")
+    right.set(xlabel="number of samples", ylabel="share with a positive conclusion", title="Signs do not decide it")
+    right.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.04), yticks=(0, 0.25, 0.5, 0.75, 1))
+    for axis in (left, right):
+        label_lines(axis)
     caption = (
         "Angles decide the sign of the conclusion, the three signs do not. If the three angles sum to less than 90°, "
-        f"every draw is positive; if only the three signs hold, as few as {lowest} are. Left: the share of draws with "
-        "a positive conclusion against the sum of the three angles. Right: the same share if only the three signs are "
-        "given, and for signals drawn without any premise."
+        f"every draw is positive; if only the three signs hold, as few as {number(signs.min(), '%')} are. Left: the "
+        "share of draws with a positive conclusion against the sum of the three angles. Right: the same share if only "
+        "the three signs are given, and for signals drawn without any premise."
     )
-    return [Drawing("cdag-angles", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _draw_angles(run: Run, axis: Any) -> str:
-    dimensions, ends = run.config["dimensions"], []
-    middle = (np.arange(_cdag_draws.BINS) + 0.5) * _cdag_draws.BIN
-    for i, (dim, colour) in enumerate(zip(dimensions, depth_colours(len(dimensions)), strict=True)):
-        count, positive = _total(run, "angle/binned")[i], _total(run, "angle/binned positive")[i]
-        often = count >= 50
-        share = positive[often] / count[often]
-        axis.plot(middle[often], share, color=colour, label=f"{dim} samples")
-        at = np.abs(middle[often] - 135).argmin() if often.any() else 0
-        ends += [f"{number(share[at], '%')} for {dim} samples"] if often.any() else []
-    axis.axvline(90, ls="--", lw=1, color=CORRECTED)
-    axis.annotate("90°", (86, 0.04), fontsize=8.5, ha="right")
-    axis.set(xlabel="a + b + c (degrees)", ylabel="share with a positive conclusion", title="Angles decide the sign")
-    axis.set(xticks=range(0, 271, 45), ylim=(0, 1.04))
-    label_lines(axis)
-    beyond = f" and falls beyond; near 135° it is {listing(ends)}" if ends else ""
-    return f"Left: the share is 100 % for sums of angles below 90°{beyond}."
-
-
-def _draw_signs(run: Run, axis: Any) -> str:
-    dimensions = run.config["dimensions"]
-    place, signs, control = np.arange(len(dimensions)), _share(run, "sign/signs"), _share(run, "sign/control")
-    axis.axhline(1, ls="--", lw=1, color=CORRECTED, label="a + b + c < 90°")
-    axis.plot(place, signs, "o-", color=PRINTED, label="three signs hold")
-    axis.plot(place, control, "s--", color=CONTROL, label="no premise")
-    axis.set(xlabel="number of samples", ylabel="share with a positive conclusion", title="Signs do not decide it")
-    axis.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.04), yticks=(0, 0.25, 0.5, 0.75, 1))
-    label_lines(axis)
-    return (
-        f"Right: with the three signs the share falls from {number(signs[0], '%')} at {dimensions[0]} samples to "
-        f"{number(signs[-1], '%')} at {dimensions[-1]} samples. Without a premise it stays near "
-        f"{number(control.mean(), '%')}. A dashed line at 100 % marks the angle condition."
-    )
+    return [Drawing("cdag-angles", caption, figure)]
 
 
 def _numbers(*key: int) -> torch.Generator:
@@ -341,11 +318,19 @@ STUDY = Study(
     name="cdag-angles",
     title="CDAG Theorem 1: signs and angles of the backpropagated gradient",
     version=1,
-    claims=(SIGNS, PICTURE, CONSTANT, SAME, REST, START, BACKPROP, GATE),
-    quick=Config(),
-    paper=Config(batches=50),
+    claims={
+        SIGNS: _signs,
+        PICTURE: _picture,
+        CONSTANT: _constant,
+        SAME: _same_latent,
+        REST: _rest,
+        START: _start,
+        BACKPROP: _backprop,
+        GATE: _gate,
+    },
+    quick=CdagAnglesConfig(),
+    paper=CdagAnglesConfig(batches=50),
     run=run,
-    judge=each_claim(_signs, _picture, _constant, _same_latent, _rest, _start, _backprop, _gate),
     draw=draw,
     about=(
         "Signals over 2 to 100 samples are drawn at random: once Gaussian with the signs that the premises ask for, "

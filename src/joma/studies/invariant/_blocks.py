@@ -1,4 +1,7 @@
-"""Random blocks for the studies on Theorem 1. Activations and gradients differ along leading dimensions."""
+"""Random blocks for the studies on Theorem 1, and how far what they should conserve drifts.
+
+Activations and gradients differ along leading dimensions.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +13,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.theory.attention import random_orthonormal
+from joma.models import JomaBlock
+from joma.theory.attention import Attention, random_orthonormal
 from joma.theory.flow import Activation, Backprop, Block, State, identity
 from joma.theory.invariant import first_integral
 
 SMOOTH: dict[str, Activation] = {"identity": identity, "SiLU": torch.nn.functional.silu, "tanh": torch.tanh}
 GRADIENTS = ("constant", "cross-entropy", "changing in time")
+KINDS = ("exp", "linear")
+FLOW = 1e-10  # what the solver keeps of a first integral, at rtol 1e-12
 
 
 def draw_block(
-    *, tokens: int, nodes: int, samples: int, generator: torch.Generator, queries: int = 1, **options: Any
-) -> Block:
-    """A block of random data, embeddings and gradients; `options` go to `Block`.
+    config: Any, kind: Any, *lead: int, nodes: int = 0, queries: int = 1, **options: Any
+) -> tuple[Block, State]:
+    """A block of random data, embeddings and gradients with a random start: w (*lead, 3, width, nodes), z beside it.
 
-    Its w has shape (..., 3, width, nodes): one member for each of GRADIENTS. Several queries get unequal shares of
-    the samples. One spare dimension of the embedding space belongs to nobody.
+    config: has tokens, nodes, samples and the seed. kind: an `Attention`, or the kind of one whose norm is 1/tokens.
+    nodes: in place of the config's. options: what else `Block` takes; SiLU is the activation unless they say otherwise.
+
+    The dimension of size 3 has one member for each of GRADIENTS. Several queries get unequal shares of the samples.
+    One spare dimension of the embedding space belongs to nobody. Σv² at the start is of one size for any width.
     """
+    generator = torch.Generator().manual_seed(config.seed)
+    tokens, samples, nodes = config.tokens, config.samples, nodes or config.nodes
     embeddings = random_orthonormal(tokens + queries + 1, tokens + queries, generator=generator)
     x = torch.rand(samples, tokens, generator=generator, dtype=torch.float64)
     share = torch.linspace(0, 1, samples + 1, dtype=torch.float64)[:-1]
-    return Block(
+    block = Block(
         x / x.sum(-1, keepdim=True),
         (queries * share**2).long(),
         embeddings[:, :tokens],
         embeddings[:, tokens:],
         three_gradients(samples, nodes, generator),
-        **options,
+        kind if isinstance(kind, Attention) else Attention(kind, norm=1 / tokens),
+        **{"activation": SMOOTH["SiLU"]} | options,
     )
-
-
-def draw_start(block: Block, nodes: int, generator: torch.Generator, *lead: int) -> State:
-    """A random w (*lead, 3, width, nodes) and z (*lead, 3, queries, tokens); Σv² is of one size for any width."""
-    (width, tokens), queries = block.tokens.shape, block.queries.shape[1]
-    w = 0.8 * nodes**-0.5 * normal(*lead, len(GRADIENTS), width, nodes, generator=generator)
-    return State(w, 0.4 * normal(*lead, len(GRADIENTS), queries, tokens, generator=generator))
+    w = 0.8 * nodes**-0.5 * normal(*lead, len(GRADIENTS), len(embeddings), nodes, generator=generator)
+    return block, State(w, 0.4 * normal(*lead, len(GRADIENTS), queries, tokens, generator=generator))
 
 
 def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Backprop:
@@ -63,6 +70,16 @@ def three_gradients(samples: int, nodes: int, generator: torch.Generator) -> Bac
     return gradient
 
 
+def as_module(start: State, *embeddings: Tensor, attention: Attention, activation: Activation) -> JomaBlock:
+    """A block that autograd can train, from `start`. embeddings: those of the tokens and of the queries."""
+    *members, _, nodes = start.w.shape
+    module = JomaBlock(*embeddings, nodes=nodes, attention=attention, activation=activation, members=tuple(members))
+    with torch.no_grad():
+        module.w.copy_(start.w)
+        module.z.copy_(start.z)
+    return module
+
+
 def side_by_side(functions: Sequence[Activation], dim: int) -> Activation:
     """The pointwise function that applies the i-th of `functions` to the i-th slice along `dim`."""
     return lambda x: torch.stack([f(part) for f, part in zip(functions, x.unbind(dim), strict=True)], dim)
@@ -79,12 +96,12 @@ def moments(horizon: float, steps: int) -> Tensor:
 
 
 def pack(z: Tensor, v: Tensor) -> Tensor:
-    """z (..., tokens) and v (..., tokens, nodes) of one query in one array, (..., tokens, 1 + nodes)."""
-    return torch.cat([z[..., None], v], -1)
+    """z (..., 1, tokens) and v (..., tokens, nodes) of one query in one array, (..., tokens, 1 + nodes)."""
+    return torch.cat([z.mT, v], -1)
 
 
 def unpack(path: Any) -> tuple[Tensor, Tensor]:
-    """z and v of a recorded `pack`."""
+    """z (..., tokens) and v of a recorded `pack`."""
     both = torch.as_tensor(path)
     return both[..., 0], both[..., 1:]
 
@@ -98,6 +115,11 @@ def kept(z: Tensor, v: Tensor, integral: Callable[..., Tensor] = first_integral,
 def drift(c: Tensor) -> float:
     """How far what should be constant along the first dimension moves from its start, at most."""
     return float((c - c[0]).abs().max())
+
+
+def drift_over_time(c: Tensor) -> Tensor:
+    """The same at every moment after the start, to be drawn on a log scale."""
+    return (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17)
 
 
 def largest(values: Iterable[float]) -> float:

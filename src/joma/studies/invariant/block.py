@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Drawing, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.verdicts import by_residual
 from joma.figures.labels import label_lines
-from joma.figures.reading import between, number
+from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, INK, ORANGE, PRINTED, panels
 from joma.models import JomaBlock
 from joma.runs import Run
-from joma.studies.invariant._block_findings import CLAIMS, judge, moved
-from joma.studies.invariant._blocks import GRADIENTS, SMOOTH, draw_block, draw_start, moments, normal
-from joma.theory.attention import Attention, derivative
+from joma.studies.invariant._blocks import GRADIENTS, SMOOTH, as_module, draw_block, moments, normal
+from joma.theory.attention import Attention, Kind, derivative
 from joma.theory.flow import Block, State, cross_entropy_gradient, integrate_together
 
-KINDS = ("linear", "exp", "softmax")
+EXACT = 1e-12  # gradients against autograd, and the decomposition of w along a flow
+KINDS: tuple[Kind, ...] = ("linear", "exp", "softmax")
 
 
 @dataclass(frozen=True)
-class Config:
+class BlockConfig(StudyConfig):
     """Random blocks: every attention and activation for the gradients, one of two queries for the flows."""
 
     tokens: int = 6
@@ -39,7 +39,54 @@ class Config:
     seed: int = 0
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+FREQUENCIES = Claim(
+    "sequence-as-frequencies",
+    "JoMA eq. 1",
+    "A block with attention over a sequence depends only on how often each token occurs: b = exp(z) ∘ x / A.",
+)
+ASCENT = Claim(
+    "gradient-ascent", "JoMA eq. 9", "Training is gradient ascent on E[Σ g h] with g held fixed; eq. 2 is its velocity."
+)
+LOSS = Claim(
+    "back-propagation",
+    "JoMA eq. 2",
+    "With g = onehot − softmax(h), eq. 2 is gradient descent on the cross-entropy loss.",
+    uses=("block/gradient-ascent",),
+)
+PROJECTED = Claim(
+    "projected-velocity",
+    "JoMA eq. 11",
+    "The projected weights move by v′ = E[g h′ b]. The embedding of the query plays no part.",
+    uses=("block/gradient-ascent",),
+)
+EXPANSION = Claim(
+    "weight-expansion",
+    "JoMA eq. 60",
+    "Weights grow only along the token and query embeddings: w − w(0) = U(v − v(0)) + u ξ.",
+    uses=("block/gradient-ascent",),
+)
+BIAS = Claim(
+    "implicit-bias",
+    "JoMA App. A.4",
+    "The output of a node is φ(v·b + ξ). Its bias ξ is the integral of E[g h′] over time.",
+    "The bias is u·w(0) plus that integral. It starts at zero only if w starts at zero.",
+    uses=("block/weight-expansion",),
+)
+SUPERPOSED = Claim(
+    "superposition-sign",
+    "JoMA App. A.4",
+    "A weight shared by several queries is the sum Σ (v − ξ u) over the queries.",
+    "It is Σ (v + ξ u), in agreement with eq. 60.",
+    uses=("block/weight-expansion",),
+)
+SALIENCY = Claim(
+    "saliency",
+    "JoMA footnote 1",
+    "E[g x] is the mean of g over all occurrences of a token, times the frequency of the token.",
+)
+
+
+def run(config: BlockConfig, run: Run, progress: Progress) -> None:
     """Record velocities beside autograd, flows beside their decomposition, and saliencies counted two ways."""
     progress(0.0, "gradients")
     run.keep("sequences", lambda: _sequences(config, slope=0.0))
@@ -48,34 +95,68 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     run.keep("loss", lambda: _loss(config))
     run.keep("projected", lambda: _projected(config, overlap=0.0))
     run.keep("projected/overlapping query", lambda: _projected(config, overlap=0.5))
-    progress(0.3, "flow of one query")
     run.keep("t", lambda: moments(config.horizon, config.steps))
-    _record_flow(run, "one query", config, queries=1)
-    progress(0.6, "flow of two queries")
-    _record_flow(run, "two queries", config, queries=2)
+    for queries, name in ((1, "one query"), (2, "two queries")):
+        progress(0.3 * queries, f"flow of {name}")
+        if f"{name}/v b" not in run:
+            run.record(0, {f"{name}/{part}": value for part, value in _flow(config, queries).items()})
     progress(0.9, "saliency")
     run.keep("saliency", lambda: _saliency(config, spread=0))
     run.keep("saliency/unequal lengths", lambda: _saliency(config, spread=config.length // 2))
 
 
-def _record_flow(run: Run, name: str, config: Config, *, queries: int) -> None:
-    @cache
-    def flow() -> dict[str, Tensor]:
-        return _flow(config, queries)
+def _equal(claim: Claim, expected: str, rows: Any, control: str, wrong: Any) -> Finding:
+    """Two rows that must be equal, and two that must not."""
+    off, other = (np.abs(first - second).max() for first, second in (rows, wrong))
+    what = "largest difference"
+    return by_residual(claim, printed=off, tolerance=EXACT, what=what, expected=expected, control={control: other})
 
-    for part in ("embeddings", "w", "v", "xi", "before", "v b"):
 
-        def compute(part: str = part) -> Tensor:
-            return flow()[part]
+def _bias(run: Run) -> Finding:
+    before, felt, xi = (run.value(f"one query/{part}") for part in ("before", "v b", "xi"))
+    bias = before - felt  # (steps, members, samples, nodes), the same at every sample
+    return by_residual(
+        BIAS,
+        printed=np.abs(bias - xi).max(),
+        corrected=np.abs(bias - bias[0] - xi).max(),
+        tolerance=EXACT,
+        what="largest difference",
+        expected="The pre-activation minus v·b equals the bias at every sample.",
+        control={"the start alone, without the integral": np.abs(bias - bias[0]).max()},
+    )
 
-        run.keep(f"{name}/{part}", compute)
+
+def _expanded(claim: Claim, run: Run, name: str, expected: str, control: str, **signs: int) -> Finding:
+    """What is left of w − w(0) without U (v − v(0)) + sign Σ u ξ, for the sign of each form."""
+    w, v, xi = (run.value(f"{name}/{part}") for part in ("w", "v", "xi"))
+    tokens, queries = np.split(run.value(f"{name}/embeddings"), [run.config["tokens"]], axis=1)
+    left = {sign: np.abs(w - w[0] - (tokens @ (v - v[0]) + sign * queries @ xi)).max() for sign in (-1, 0, 1)}
+    forms = {form: left[sign] for form, sign in signs.items()}
+    what = "largest part left over"
+    return by_residual(claim, tolerance=EXACT, what=what, expected=expected, control={control: left[0]}, **forms)
 
 
 def draw(run: Run) -> list[Drawing]:
     """The bias that a node feels, and what two queries leave in one weight."""
     figure, (left, right) = panels(2, width=4.6)
-    seen = [_draw_bias(run, left), _draw_two_queries(run, right)]
-    bias, xi = _biases(run)
+    before, felt, xi = (run.value(f"one query/{part}")[:, 1, 0] for part in ("before", "v b", "xi"))  # cross-entropy
+    t, bias = run.value("t"), before - felt  # (steps, nodes)
+    for node in range(bias.shape[-1]):
+        left.plot(t, xi[:, node], color=PRINTED, ls="--", lw=1.2, label="printed: ∫E[g h′]")
+        left.plot(t, bias[0, node] + xi[:, node], color=CORRECTED, label="corrected:\nu·w(0) + ∫E[g h′]")
+        left.plot(t[::5], bias[::5, node], "o", ms=4, mfc="none", color=INK, label="felt: w·f − v·b")
+    left.set(xlabel="time", ylabel="bias of each node", title="The bias starts at u·w(0)")
+    w, queries = run.value("two queries/w"), run.value("two queries/embeddings")[:, run.config["tokens"] :]
+    along = np.swapaxes(queries, 0, 1) @ (w - w[0])
+    for query, (colour, marker) in enumerate(((BLUE, "o"), (ORANGE, "s"))):
+        across, up = (part[::3, :, query].ravel() for part in (run.value("two queries/xi"), along))
+        right.plot(across, up, marker, ms=3, mew=0, color=colour, alpha=0.7, label=f"query {query + 1}")
+    right.axline((0, 0), slope=1, color=CORRECTED, lw=1, label="corrected:\nw = v + ξu")
+    right.axline((0, 0), slope=-1, color=PRINTED, ls="--", lw=1, label="printed:\nw = v − ξu")
+    right.set(xlabel="ξ of a query", ylabel="u·(w − w(0))", title="Two queries add up with plus signs")
+    right.locator_params(axis="x", nbins=5)
+    for axis in (left, right):
+        label_lines(axis)
     caption = (
         "The bias of a node needs its start value, and a shared weight is a sum with plus signs. The printed bias is "
         f"wrong by up to {number(np.abs(bias - xi).max())}, the corrected one by "
@@ -83,81 +164,19 @@ def draw(run: Run) -> list[Drawing]:
         "integral, and the integral plus the start value. Right: what two queries add to a weight along their own "
         "embeddings, against their ξ."
     )
-    return [Drawing("implicit-bias", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _biases(run: Run) -> tuple[Any, Any]:
-    """What the nodes feel and what is printed, (steps, nodes), of the cross-entropy member."""
-    before, felt, xi = (run.value(f"one query/{part}")[:, 1] for part in ("before", "v b", "xi"))
-    return (before - felt)[:, 0], xi[:, 0]
-
-
-def _draw_bias(run: Run, axis: Any) -> str:
-    t, (bias, xi) = run.value("t"), _biases(run)
-    for node in range(bias.shape[-1]):
-        once = "_" * (node > 0)  # each kind of line is named once
-        axis.plot(t, xi[:, node], color=PRINTED, ls="--", lw=1.2, label=f"{once}printed: ∫E[g h′]")
-        axis.plot(t, bias[0, node] + xi[:, node], color=CORRECTED, label=f"{once}corrected:\nu·w(0) + ∫E[g h′]")
-        axis.plot(t[::5], bias[::5, node], "o", ms=4, mfc="none", color=INK, label=f"{once}felt: w·f − v·b")
-    axis.set(xlabel="time", ylabel="bias of each node", title="The bias starts at u·w(0)")
-    label_lines(axis)
-    return (
-        f"Left: the biases of {bias.shape[-1]} nodes start {between(bias[0])} and end {between(bias[-1])}. "
-        f"The corrected lines pass through all circles, within {number(np.abs(bias - bias[0] - xi).max())}. "
-        f"The printed lines start at 0 and miss the circles by up to {number(np.abs(bias - xi).max())}."
-    )
-
-
-def _draw_two_queries(run: Run, axis: Any) -> str:
-    queries = run.value("two queries/embeddings")[:, run.config["tokens"] :]
-    along = np.swapaxes(queries, 0, 1) @ moved(run, "two queries")
-    xi = run.value("two queries/xi")
-    for query, (colour, marker) in enumerate(((BLUE, "o"), (ORANGE, "s"))):
-        across, up = (part[::3, :, query].ravel() for part in (xi, along))
-        axis.plot(across, up, marker, ms=3, mew=0, color=colour, alpha=0.7, label=f"query {query + 1}")
-    axis.axline((0, 0), slope=1, color=CORRECTED, lw=1, label="corrected:\nw = v + ξu")
-    axis.axline((0, 0), slope=-1, color=PRINTED, ls="--", lw=1, label="printed:\nw = v − ξu")
-    axis.set(xlabel="ξ of a query", ylabel="u·(w − w(0))", title="Two queries add up with plus signs")
-    axis.locator_params(axis="x", nbins=5)
-    label_lines(axis)
-    return (
-        f"Right: the dots of both queries have ξ {between(xi)} and lie on the rising line of the corrected formula, "
-        f"within {number(np.abs(along - xi).max())}. The falling line of the printed formula misses them by up to "
-        f"{number(np.abs(along + xi).max())}."
-    )
-
-
-def _block(config: Config, queries: int, **options: Any) -> tuple[Block, State]:
-    generator = torch.Generator().manual_seed(config.seed)
-    options.setdefault("attention", Attention("exp", norm=1 / config.tokens))
-    options.setdefault("activation", SMOOTH["SiLU"])
-    sizes = {"tokens": config.tokens, "nodes": config.nodes, "samples": config.samples, "queries": queries}
-    block = draw_block(**sizes, generator=generator, **options)
-    return block, draw_start(block, config.nodes, generator)
+    return [Drawing("implicit-bias", caption, figure)]
 
 
 def _module(block: Block, start: State) -> JomaBlock:
-    """The same block as a module, for autograd."""
-    module = JomaBlock(
-        block.tokens,
-        block.queries,
-        nodes=start.w.shape[-1],
-        attention=block.attention,
-        activation=block.activation,
-        members=tuple(start.w.shape[:-2]),
-    )
-    with torch.no_grad():
-        module.w.copy_(start.w)
-        module.z.copy_(start.z)
-    return module
+    return as_module(start, block.tokens, block.queries, attention=block.attention, activation=block.activation)
 
 
-def _sequences(config: Config, *, slope: float) -> Tensor:
+def _sequences(config: BlockConfig, *, slope: float) -> Tensor:
     """Two rows: h from softmax attention over the positions of sequences, and from eq. 1 with their frequencies.
 
     `slope` is what a logit gains from one position to the next; eq. 1 knows of no positions.
     """
-    block, start = _block(config, 2, attention=Attention("softmax"))
+    block, start = draw_block(config, Attention("softmax"), queries=2)
     generator = torch.Generator().manual_seed(config.seed)
     sequence = torch.randint(config.tokens, (config.samples, config.length), generator=generator)
     logits = start.z[..., block.query[:, None], sequence] + slope * torch.arange(config.length)
@@ -167,7 +186,7 @@ def _sequences(config: Config, *, slope: float) -> Tensor:
     return torch.stack([h, _module(block, start)(counts / config.length, block.query).detach()]).flatten(1)
 
 
-def _gradient(objective: Tensor, module: JomaBlock) -> Tensor:
+def _gradient(objective: Any, module: JomaBlock) -> Tensor:
     return _flat(torch.autograd.grad(objective, (module.w, module.z), retain_graph=True))
 
 
@@ -175,12 +194,12 @@ def _flat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _ascent(config: Config) -> Tensor:
+def _ascent(config: BlockConfig) -> Tensor:
     """Three rows: autograd with g differentiated as well, autograd with g held fixed, eq. 2."""
     rows = []
     for kind in KINDS:
         for activation in SMOOTH.values():
-            block, start = _block(config, 2, attention=Attention(kind), activation=activation)  # type: ignore[arg-type]
+            block, start = draw_block(config, Attention(kind), queries=2, activation=activation)
             module = _module(block, start)
             h = module(block.x, block.query)
             g = block.backprop(h, 0.3)
@@ -189,23 +208,22 @@ def _ascent(config: Config) -> Tensor:
     return torch.cat(rows, -1)
 
 
-def _loss(config: Config) -> Tensor:
+def _loss(config: BlockConfig) -> Tensor:
     """Two rows: minus the gradient of the cross-entropy loss by autograd, and eq. 2 with g = onehot − softmax."""
     rows = []
     label = torch.arange(config.samples) % config.nodes
     for kind in KINDS:
-        block, start = _block(config, 2, attention=Attention(kind))  # type: ignore[arg-type]
+        block, start = draw_block(config, Attention(kind), queries=2)
         module = _module(block, start)
-        h = module(block.x, block.query)
-        loss = sum(torch.nn.functional.cross_entropy(member, label) for member in h)
+        loss = sum(torch.nn.functional.cross_entropy(member, label) for member in module(block.x, block.query))
         block = replace(block, backprop=cross_entropy_gradient(label))
-        rows.append(torch.stack([_gradient(-torch.as_tensor(loss), module), _flat(block.velocity(*start))]))
+        rows.append(torch.stack([_gradient(-loss, module), _flat(block.velocity(*start))]))
     return torch.cat(rows, -1)
 
 
-def _projected(config: Config, *, overlap: float) -> Tensor:
+def _projected(config: BlockConfig, *, overlap: float) -> Tensor:
     """Two rows: U_C^T W′ and E[g h′ b]; `overlap` mixes a token's embedding into the query's."""
-    block, start = _block(config, 1)
+    block, start = draw_block(config, "exp")
     query = (1 - overlap**2) ** 0.5 * block.queries + overlap * block.tokens[:, :1]
     block = replace(block, queries=query)
     by_token = block.attend(start.z).mT @ _push(block, *start, 0.0) / config.samples
@@ -223,9 +241,9 @@ def _before(block: Block, w: Tensor, z: Tensor) -> Tensor:
     return (block.attend(z) @ block.tokens.mT + block.queries.mT[block.query]) @ w
 
 
-def _flow(config: Config, queries: int) -> dict[str, Tensor]:
+def _flow(config: BlockConfig, queries: int) -> dict[str, Tensor]:
     """A flow from a random start, with the integral ξ of E[g h′] of each query carried along."""
-    block, start = _block(config, queries)
+    block, start = draw_block(config, "exp", queries=queries)
     share = torch.nn.functional.one_hot(block.query, queries).mT.double() / config.samples
 
     def field(time: float, w: Tensor, z: Tensor, xi: Tensor) -> tuple[Tensor, ...]:
@@ -234,13 +252,12 @@ def _flow(config: Config, queries: int) -> dict[str, Tensor]:
     nothing = torch.zeros(len(GRADIENTS), queries, config.nodes, dtype=torch.float64)
     # The identities are linear in w and ξ, so they do not depend on how tightly the flow is solved.
     w, z, xi = integrate_together(field, (*start, nothing), moments(config.horizon, config.steps), rtol=1e-8)
-    v = block.project(w)
-    embeddings = torch.cat([block.tokens, block.queries], 1)
-    before = _before(block, w, z)
-    return {"embeddings": embeddings, "w": w, "v": v, "xi": xi, "before": before, "v b": block.attend(z) @ v}
+    v, embeddings = block.project(w), torch.cat([block.tokens, block.queries], 1)
+    felt = block.attend(z) @ v
+    return {"embeddings": embeddings, "w": w, "v": v, "xi": xi, "before": _before(block, w, z), "v b": felt}
 
 
-def _saliency(config: Config, *, spread: int) -> Tensor:
+def _saliency(config: BlockConfig, *, spread: int) -> Tensor:
     """Two rows: E[g x] over sequences, and mean g over occurrences times frequency, token by token.
 
     `spread` lets the lengths of the sequences differ by up to that much.
@@ -260,11 +277,64 @@ STUDY = Study(
     name="block",
     title="The block: what one training step does to its weights",
     version=2,
-    claims=CLAIMS,
-    quick=Config(),
-    paper=Config(tokens=20, nodes=20, samples=100, length=30, steps=61),
+    claims={
+        FREQUENCIES: lambda run: _equal(
+            FREQUENCIES,
+            "The hidden values equal those of softmax attention over the positions.",
+            run.value("sequences"),
+            "logits that also depend on the position",
+            run.value("sequences/with a position bias"),
+        ),
+        ASCENT: lambda run: _equal(
+            ASCENT,
+            "The velocity equals the gradient that autograd computes.",
+            run.value("ascent")[1:],
+            "gradient that also flows through g",
+            run.value("ascent")[::2],
+        ),
+        LOSS: lambda run: _equal(
+            LOSS,
+            "The velocity equals minus the gradient of the loss that autograd computes.",
+            run.value("loss"),
+            "ascent on the loss instead of descent",
+            run.value("loss") * [[-1], [1]],
+        ),
+        PROJECTED: lambda run: _equal(
+            PROJECTED,
+            "The projected velocity equals E[g h′ b].",
+            run.value("projected"),
+            "a query that overlaps with a token",
+            run.value("projected/overlapping query"),
+        ),
+        EXPANSION: lambda run: _expanded(
+            EXPANSION,
+            run,
+            "one query",
+            "The embeddings explain all of w − w(0); nothing is left.",
+            "without the query's embedding",
+            printed=1,
+        ),
+        BIAS: _bias,
+        SUPERPOSED: lambda run: _expanded(
+            SUPERPOSED,
+            run,
+            "two queries",
+            "The sum explains all that two queries add to w; nothing is left.",
+            "without the queries' embeddings",
+            printed=-1,
+            corrected=1,
+        ),
+        SALIENCY: lambda run: _equal(
+            SALIENCY,
+            "Both ways of counting give the same numbers.",
+            run.value("saliency"),
+            "sequences of unequal length, where every occurrence counts the same",
+            run.value("saliency/unequal lengths"),
+        ),
+    },
+    quick=BlockConfig(),
+    paper=BlockConfig(tokens=20, nodes=20, samples=100, length=30, steps=61),
     run=run,
-    judge=judge,
     draw=draw,
     about=(
         "Eq. 1 is compared with attention over the positions of sequences. The velocities of eq. 2 are compared with "

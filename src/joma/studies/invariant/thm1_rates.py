@@ -5,41 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import cos, exp
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Least
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import end_label, label_lines
-from joma.figures.reading import between, listing, number
+from joma.figures.reading import number
 from joma.figures.style import CORRECTED, INK, PRINTED, depth_colours, panels
 from joma.runs import Run
-from joma.studies.invariant._blocks import (
-    SMOOTH,
-    draw_block,
-    draw_start,
-    drift,
-    kept,
-    largest,
-    moments,
-    pack,
-    smallest,
-    unpack,
-)
+from joma.studies.invariant import _blocks as blocks
+from joma.studies.invariant._blocks import FLOW, KINDS, drift, kept, largest, moments, pack, smallest, unpack
 from joma.theory.attention import Attention
 from joma.theory.flow import Block, State, integrate_together
 
-FLOW = 1e-10  # what the solver keeps of a first integral, at rtol 1e-12
-
-KINDS = ("exp", "linear")
+Case = tuple[str, float, float, float]
+"""Attention, rate of W, rate of z, temperature."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Thm1RatesConfig(StudyConfig):
     """Pairs of rates (MLP, attention), the first of them equal, all followed for the same time of the faster one."""
 
     rates: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.0, 0.1), (0.2, 1.0), (1.0, 3.0))
@@ -49,14 +39,13 @@ class Config:
     nodes: int = 4
     samples: int = 16
     horizon: float = 0.5
-    steps: int = 21
+    steps: Annotated[int, Least(2, "the start and a later moment")] = 21
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.rates) < 2 or self.rates[0][0] != self.rates[0][1]:
             raise ValueError(f"rates must be an equal pair followed by at least one unequal pair, got {self.rates}")
-        if self.steps < 2:
-            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
 
 
 EXP = Claim(
@@ -95,73 +84,113 @@ SCHEDULE = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Thm1RatesConfig, run: Run, progress: Progress) -> None:
     """Follow every pair of rates and every temperature by a solver that knows nothing of the invariant."""
     run.keep("share", lambda: moments(1.0, config.steps))
-    cases = _cases(config)
-    for i, (kind, rate_w, rate_z, temperature) in enumerate(cases):
-        name = _name(kind, rate_w, rate_z, temperature)
-        progress(i / (len(cases) + 1), name)
-        run.keep(name, partial(_follow, config, kind, rate_w, rate_z, temperature))
+    cases: list[Case] = [(kind, *pair, 1.0) for kind in KINDS for pair in config.rates]
+    cases += [("exp", *pair, config.cold) for pair in config.rates[:2]]  # linear attention does not feel a temperature
+    for i, case in enumerate(cases):
+        progress(i / (len(cases) + 1), _name(*case))
+        run.keep(_name(*case), partial(_follow, config, *case))
     progress(len(cases) / (len(cases) + 1), "schedules")
     run.keep("schedule", partial(_scheduled, config))
 
 
-def _exp(run: Run) -> Finding:
-    return _any_rates(run, EXP, "exp")
+def _name(kind: str, rate_w: float, rate_z: float, temperature: float) -> str:
+    return f"{kind}/rates {rate_w:g}, {rate_z:g}/temperature {temperature:g}"
 
 
-def _linear(run: Run) -> Finding:
-    return _any_rates(run, LINEAR, "linear")
+def _block(config: Thm1RatesConfig, kind: str, temperature: float) -> tuple[Block, State]:
+    attention = Attention(kind, temperature=temperature, norm=1 / config.tokens)  # type: ignore[arg-type]
+    block, start = blocks.draw_block(config, attention)
+    return block, State(start.w, temperature * start.z)
 
 
-def _any_rates(run: Run, claim: Claim, kind: str) -> Finding:
-    """At equal rates the printed form must pass: then it is the rates that break it."""
+def _follow(config: Thm1RatesConfig, kind: str, rate_w: float, rate_z: float, temperature: float) -> Tensor:
+    block, start = _block(config, kind, temperature)
+    block = replace(block, rate_w=rate_w, rate_z=rate_z)
+    w, z = block.solve(*start, moments(config.horizon * temperature / max(rate_w, rate_z), config.steps))
+    return pack(z, block.project(w))
+
+
+def _scheduled(config: Thm1RatesConfig) -> Tensor:
+    """The MLP's rate decays, the attention's warms up; the last column integrates κ Σ v v′."""
+    block, start = _block(config, "exp", 1.0)
+
+    def field(time: float, w: Tensor, z: Tensor, path: Tensor) -> tuple[Tensor, ...]:
+        rate_w, rate_z = (1 + cos(time)) / 2, 1 - exp(-3 * time)
+        dw, dz = block.velocity(w, z, time)
+        pull = (block.project(w) * block.project(rate_w * dw)).sum(-1)
+        return rate_w * dw, rate_z * dz, rate_z / rate_w * pull
+
+    nothing = torch.zeros_like(start.z[..., 0, :])
+    w, z, path = integrate_together(field, (*start, nothing), moments(config.horizon, config.steps))
+    return torch.cat([pack(z, block.project(w)), path[..., None]], -1)
+
+
+def _constant(run: Run, case: Case, *, corrected: bool) -> Tensor:
+    """The invariant of a case, as printed or with its κ and T."""
+    kind, rate_w, rate_z, temperature = case
+    form: dict[str, Any] = {"kappa": rate_z / rate_w, "temperature": temperature} if corrected else {}
+    return kept(*unpack(run.value(_name(*case))), kind=kind, **form)
+
+
+def _drift(run: Run, case: Case, *, corrected: bool = False) -> float:
+    return drift(_constant(run, case, corrected=corrected))
+
+
+def _motion(run: Run, case: Case) -> float:
+    """How far the logits get from their start: what would be left to explain if V explained nothing."""
+    return drift(unpack(run.value(_name(*case)))[0])
+
+
+def _pairs(run: Run, *kinds: str) -> tuple[list[Case], list[Case]]:
+    """The cases of equal rates and those of unequal rates, at T = 1."""
     equal, *unequal = run.config["rates"]
-    printed, corrected = (
-        largest(_drift(run, kind, *pair, corrected=form) for pair in unequal) for form in (False, True)
-    )
+    return [(kind, *equal, 1.0) for kind in kinds], [(kind, *pair, 1.0) for kind in kinds for pair in unequal]
+
+
+def _any_rates(run: Run, *, claim: Claim, kind: str) -> Finding:
+    """At equal rates the printed form must pass: then it is the rates that break it."""
+    (equal,), unequal = _pairs(run, kind)
+    printed, corrected = (largest(_drift(run, case, corrected=form) for case in unequal) for form in (False, True))
+    still = smallest(_motion(run, case) for case in unequal)
     return by_tests(
         claim,
         expected="The invariant does not drift for any pair of rates.",
         printed=[at_most("drift", printed, FLOW)],
         corrected=[at_most("drift with κ", corrected, FLOW)],
         controls=[
-            at_most("drift of the printed form at equal rates", _drift(run, kind, *equal, corrected=False), FLOW),
-            above(
-                "logits that stay at their start, drift", smallest(_motion(run, kind, *pair) for pair in unequal), FLOW
-            ),
+            at_most("drift of the printed form at equal rates", _drift(run, equal), FLOW),
+            above("logits that stay at their start, drift", still, FLOW),
         ],
     )
 
 
 def _equal(run: Run) -> Finding:
-    equal, *unequal = run.config["rates"]
+    equal, unequal = _pairs(run, *KINDS)
     return by_residual(
         EQUAL,
-        printed=largest(_drift(run, kind, *equal, corrected=False) for kind in KINDS),
+        printed=largest(_drift(run, case) for case in equal),
         tolerance=FLOW,
         what="drift",
         expected="The invariants do not drift at equal rates.",
-        control={
-            "unequal rates": smallest(_drift(run, kind, *pair, corrected=False) for kind in KINDS for pair in unequal)
-        },
+        control={"unequal rates": smallest(_drift(run, case) for case in unequal)},
     )
 
 
 def _temperature(run: Run) -> Finding:
-    cold = [(*pair, run.config["cold"]) for pair in run.config["rates"][:2]]
-    warm = _drift(run, "exp", *run.config["rates"][0], corrected=False)
+    cold: list[Case] = [("exp", *pair, run.config["cold"]) for pair in run.config["rates"][:2]]
+    (warm,), _ = _pairs(run, "exp")
+    still = smallest(_motion(run, case) for case in cold)
     return by_tests(
         TEMPERATURE,
         expected="The invariant does not drift when attention has a low temperature.",
-        printed=[at_most("drift", _drift(run, "exp", *cold[0], corrected=False), FLOW)],
-        corrected=[at_most("drift with T", largest(_drift(run, "exp", *case, corrected=True) for case in cold), FLOW)],
+        printed=[at_most("drift", _drift(run, cold[0]), FLOW)],
+        corrected=[at_most("drift with T", largest(_drift(run, case, corrected=True) for case in cold), FLOW)],
         controls=[
-            at_most("drift of the printed form at T = 1", warm, FLOW),
-            above(
-                "logits that stay at their start, drift", smallest(_motion(run, "exp", *case) for case in cold), FLOW
-            ),
+            at_most("drift of the printed form at T = 1", _drift(run, warm), FLOW),
+            above("logits that stay at their start, drift", still, FLOW),
         ],
     )
 
@@ -183,11 +212,29 @@ def _schedule(run: Run) -> Finding:
 def draw(run: Run) -> list[Drawing]:
     """Drift of the invariants with and without κ, and where the logits go for every pair of rates."""
     figure, (left, right) = panels(2, width=4.4)
-    seen = [_draw_drift(run, left), _draw_slopes(run, right)]
-    unequal = run.config["rates"][1:]
+    _, unequal = _pairs(run, *KINDS)
+    for case in unequal:
+        for with_kappa, colour, label in ((False, PRINTED, "printed"), (True, CORRECTED, "with κ")):
+            drifts = blocks.drift_over_time(_constant(run, case, corrected=with_kappa))
+            style, name = ("-", label) if case[0] == "exp" else ("--", None)
+            left.plot(run.value("share")[1:], drifts, style, color=colour, lw=1, label=name)
+    bound(left, FLOW)
+    end_label(left, "solid: exp")
+    end_label(left, "dashed: linear", ls="--")
+    left.set(yscale="log", ylim=(1e-15, 1e1), xlabel="share of the training time", ylabel="largest drift")
+    left.set_title("With κ nothing drifts")
+    pairs = sorted(run.config["rates"], key=lambda pair: pair[1] / pair[0])
+    for (rate_w, rate_z), colour in zip(pairs, depth_colours(len(pairs)), strict=True):
+        z, v = unpack(run.value(_name("exp", rate_w, rate_z, 1.0)))
+        across, up = ((part - part[0]).flatten() for part in (v.square().sum(-1) / 2, z))
+        right.plot(across, up, "o", ms=2.5, mew=0, color=colour, label=f"κ = {rate_z / rate_w:g}", zorder=2)
+        right.axline((0, 0), slope=rate_z / rate_w, color=INK, lw=0.6, zorder=1)
+    right.locator_params(axis="x", nbins=5)
+    right.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Exp logits move with slope κ")
+    for axis in (left, right):
+        label_lines(axis)
     printed, corrected = (
-        number(largest(_drift(run, kind, *pair, corrected=form) for kind in KINDS for pair in unequal))
-        for form in (False, True)
+        number(largest(_drift(run, case, corrected=form) for case in unequal)) for form in (False, True)
     )
     caption = (
         "With unequal learning rates the invariant needs the factor κ, the rate of attention divided by the rate of "
@@ -195,119 +242,22 @@ def draw(run: Run) -> list[Drawing]:
         "invariants as printed and with κ, one line per pair of rates. Right: the logit of every token changes by κ "
         "times the change of ½Σv²; the thin lines have slope κ."
     )
-    return [Drawing("learning-rates", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _draw_drift(run: Run, axis: Any) -> str:
-    share = run.value("share")
-    drifts: dict[str, list[float]] = {PRINTED: [], CORRECTED: []}
-    for kind, style in zip(KINDS, ("-", "--"), strict=True):
-        for pair in run.config["rates"][1:]:
-            for corrected, colour in ((False, PRINTED), (True, CORRECTED)):
-                c = _constant(run, kind, *pair, corrected=corrected)
-                drift = (c - c[0]).abs().flatten(1).amax(1)[1:].clamp(min=1e-17)
-                label = {PRINTED: "printed", CORRECTED: "with κ"}[colour]
-                axis.plot(share[1:], drift, style, color=colour, lw=1, label=label if kind == "exp" else None)
-                drifts[colour].append(float(drift.max()))
-    bound(axis, FLOW)
-    end_label(axis, "solid: exp")
-    end_label(axis, "dashed: linear", ls="--")
-    axis.set(yscale="log", ylim=(1e-15, 1e1), xlabel="share of the training time", ylabel="largest drift")
-    axis.set_title("With κ nothing drifts")
-    label_lines(axis)
-    return (
-        f"Left, on a log scale: with κ no invariant drifts by more than {number(max(drifts[CORRECTED]))}; the "
-        f"tolerance is {number(FLOW)}. As printed the drifts end {between(drifts[PRINTED])}."
-    )
-
-
-def _draw_slopes(run: Run, axis: Any) -> str:
-    pairs = sorted(run.config["rates"], key=lambda pair: pair[1] / pair[0])
-    reached = []
-    for (rate_w, rate_z), colour in zip(pairs, depth_colours(len(pairs)), strict=True):
-        kappa = rate_z / rate_w
-        z, v = unpack(run.value(_name("exp", rate_w, rate_z, 1.0)))
-        across, up = ((part - part[0]).flatten() for part in (v.square().sum(-1) / 2, z))
-        axis.plot(across, up, "o", ms=2.5, mew=0, color=colour, label=f"κ = {kappa:g}", zorder=2)
-        axis.axline((0, 0), slope=kappa, color=INK, lw=0.6, zorder=1)
-        reached.append(f"{number(float(up.max()))} for κ = {kappa:g}")
-    axis.locator_params(axis="x", nbins=5)
-    axis.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Exp logits move with slope κ")
-    label_lines(axis)
-    return f"Right: dots on straight lines through the origin with slope κ. The largest changes are {listing(reached)}."
-
-
-def _cases(config: Config) -> list[tuple[str, float, float, float]]:
-    """Attention, rate of W, rate of z, temperature; linear attention does not feel the temperature."""
-    warm = [(kind, *pair, 1.0) for kind in KINDS for pair in config.rates]
-    return warm + [("exp", *pair, config.cold) for pair in config.rates[:2]]
-
-
-def _name(kind: str, rate_w: float, rate_z: float, temperature: float) -> str:
-    return f"{kind}/rates {rate_w:g}, {rate_z:g}/temperature {temperature:g}"
-
-
-def _block(config: Config, kind: str, temperature: float) -> tuple[Block, State]:
-    generator = torch.Generator().manual_seed(config.seed)
-    block = draw_block(
-        tokens=config.tokens,
-        nodes=config.nodes,
-        samples=config.samples,
-        generator=generator,
-        attention=Attention(kind, temperature=temperature, norm=1 / config.tokens),  # type: ignore[arg-type]
-        activation=SMOOTH["SiLU"],
-    )
-    start = draw_start(block, config.nodes, generator)
-    return block, State(start.w, temperature * start.z)
-
-
-def _follow(config: Config, kind: str, rate_w: float, rate_z: float, temperature: float) -> Tensor:
-    block, start = _block(config, kind, temperature)
-    block = replace(block, rate_w=rate_w, rate_z=rate_z)
-    w, z = block.solve(*start, moments(config.horizon * temperature / max(rate_w, rate_z), config.steps))
-    return pack(z[..., 0, :], block.project(w))
-
-
-def _scheduled(config: Config) -> Tensor:
-    """The MLP's rate decays, the attention's warms up; the last column integrates κ Σ v v′."""
-    block, start = _block(config, "exp", 1.0)
-
-    def field(time: float, w: Tensor, z: Tensor, path: Tensor) -> tuple[Tensor, ...]:
-        rate_w, rate_z = (1 + cos(time)) / 2, 1 - exp(-3 * time)
-        dw, dz = block.velocity(w, z, time)
-        pull = (block.project(w) * block.project(rate_w * dw)).sum(-1)
-        return rate_w * dw, rate_z * dz, rate_z / rate_w * pull
-
-    nothing = torch.zeros_like(start.z[..., 0, :])
-    w, z, path = integrate_together(field, (*start, nothing), moments(config.horizon, config.steps))
-    return torch.cat([pack(z[..., 0, :], block.project(w)), path[..., None]], -1)
-
-
-def _constant(
-    run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0, *, corrected: bool
-) -> Tensor:
-    z, v = unpack(run.value(_name(kind, rate_w, rate_z, temperature)))
-    if corrected:
-        return kept(z, v, kind=kind, kappa=rate_z / rate_w, temperature=temperature)
-    return kept(z, v, kind=kind)
-
-
-def _drift(run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0, *, corrected: bool) -> float:
-    return drift(_constant(run, kind, rate_w, rate_z, temperature, corrected=corrected))
-
-
-def _motion(run: Run, kind: str, rate_w: float, rate_z: float, temperature: float = 1.0) -> float:
-    """How far the logits get from their start: what would be left to explain if V explained nothing."""
-    return drift(unpack(run.value(_name(kind, rate_w, rate_z, temperature)))[0])
+    return [Drawing("learning-rates", caption, figure)]
 
 
 STUDY = Study(
     name="thm1-rates",
     title="Theorem 1 with two learning rates and a temperature",
     version=1,
-    claims=(EXP, LINEAR, EQUAL, TEMPERATURE, SCHEDULE),
-    quick=Config(),
-    paper=Config(
+    claims={
+        EXP: partial(_any_rates, claim=EXP, kind="exp"),
+        LINEAR: partial(_any_rates, claim=LINEAR, kind="linear"),
+        EQUAL: _equal,
+        TEMPERATURE: _temperature,
+        SCHEDULE: _schedule,
+    },
+    quick=Thm1RatesConfig(),
+    paper=Thm1RatesConfig(
         rates=((1.0, 1.0), (1.0, 0.01), (1.0, 0.1), (0.1, 1.0), (0.2, 1.0), (1.0, 3.0)),
         tokens=20,
         nodes=20,
@@ -315,7 +265,6 @@ STUDY = Study(
         steps=41,
     ),
     run=run,
-    judge=each_claim(_exp, _linear, _equal, _temperature, _schedule),
     draw=draw,
     about=(
         "A solver follows the gradient flow of one block for several pairs of learning rates and temperatures, and "

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import above, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import label_lines
-from joma.figures.reading import course, number
+from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
-from joma.studies.isotropic._isotropic import (
+from joma.studies.isotropic._forms import (
     CURVE,
     LAWS,
     LENGTHS,
@@ -25,8 +26,9 @@ from joma.studies.isotropic._isotropic import (
     by_forms,
     by_samples,
     difference,
+    draw_forms,
     laws,
-    plain_ticks,
+    record_forms,
     sample_mean,
 )
 from joma.theory import isotropic
@@ -39,7 +41,7 @@ DIFFERENCES = 1e-8  # closed derivatives against differences of sixth order
 
 
 @dataclass(frozen=True)
-class Config:
+class Lemma2Config(StudyConfig):
     """Random clusters of either sign in the full space, and a random direction of v."""
 
     samples: int = 200_000
@@ -97,12 +99,20 @@ SLOPE = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Lemma2Config, run: Run, progress: Progress) -> None:
     """The velocity by sampling and by both forms, then Lemmas 3 and 5 by differences and quadrature."""
     run.keep("curve/lengths", lambda: np.array(CURVE))
     for i, (name, law) in enumerate(zip(LAWS, laws(config.dimension), strict=True)):
         progress(0.15 * i, f"sampling the {LAWS[name]} law")
-        _record_flow(run, name, _Case(config, law), config.samples, config.seed + i)
+        case = _Case(config, law)
+        record_forms(
+            run,
+            name,
+            partial(sample_mean, case.statistic, law, config.samples, config.seed + i),
+            corrected=partial(case.form, isotropic.velocity),
+            printed=partial(case.form, isotropic.printed_velocity),
+        )
+        run.keep(f"{name}/growth", case.growth)
         _record_lemmas(run, name, law)
     progress(0.8, "slopes of other activations")
     s = torch.linspace(-3, 3, 121, dtype=torch.float64)
@@ -111,13 +121,41 @@ def run(config: Config, run: Run, progress: Progress) -> None:
         _record_slopes(run, name, slopes, s)
 
 
-def _record_flow(run: Run, name: str, case: _Case, samples: int, seed: int) -> None:
-    run.keep(f"{name}/sampled", lambda: case.sampled(samples, seed))
-    run.keep(f"{name}/corrected", lambda: case.form(isotropic.velocity, LENGTHS))
-    run.keep(f"{name}/printed", lambda: case.form(isotropic.printed_velocity, LENGTHS))
-    run.keep(f"{name}/corrected curve", lambda: case.form(isotropic.velocity, CURVE))
-    run.keep(f"{name}/printed curve", lambda: case.form(isotropic.printed_velocity, CURVE))
-    run.keep(f"{name}/growth", case.growth)
+class _Case:
+    """Random clusters of either sign and a random direction of (v, xi)."""
+
+    def __init__(self, config: Lemma2Config, law: RadialLaw) -> None:
+        generator = torch.Generator().manual_seed(config.seed + 200)
+        normal = partial(torch.randn, generator=generator, dtype=torch.float64)
+        self.law = law
+        self.centres, self.weights = normal(config.clusters, config.dimension), normal(config.clusters)
+        direction = normal(config.dimension)
+        self.direction, self.bias = direction / direction.norm(), 0.3 * normal(1)
+
+    def nodes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """v (lengths, d) and xi (lengths,) of one direction."""
+        length = torch.tensor(lengths, dtype=torch.float64)
+        return length[:, None] * self.direction, length * self.bias
+
+    def form(self, lemma: Callable[..., isotropic.Velocity], lengths: tuple[float, ...]) -> Tensor:
+        """(lengths, d + 1): v' and xi'."""
+        motion = lemma(*self.nodes(lengths), self.centres, self.weights, self.law)
+        return torch.cat([motion.v, motion.xi[:, None]], -1)
+
+    def statistic(self, inner: Tensor) -> Tensor:
+        """(samples, lengths, d + 1): g x φ' and g φ'."""
+        v, xi = self.nodes(LENGTHS)
+        x = self.centres + inner[:, None, :]  # (samples, clusters, d)
+        pull = self.weights[:, None] * ((x @ v.mT + xi) > 0).to(x)  # (samples, clusters, lengths)
+        return torch.cat([pull.mT @ x, pull.sum(1)[..., None]], -1)
+
+    def growth(self) -> Tensor:
+        """(3, lengths): v . v' as printed, as corrected, and of the flow itself."""
+        v, xi = self.nodes(LENGTHS)
+        setting = (self.centres, self.weights, self.law)
+        motion = isotropic.velocity(v, xi, *setting)
+        printed = isotropic.printed_growth(v, xi, motion.xi, *setting)
+        return torch.stack([printed, isotropic.objective(v, xi, *setting) - xi * motion.xi, (v * motion.v).sum(-1)])
 
 
 def _record_lemmas(run: Run, name: str, law: RadialLaw) -> None:
@@ -143,33 +181,27 @@ def _record_slopes(run: Run, name: str, slopes: tuple[float, float], s: Tensor) 
     run.keep(f"slopes/{name}/F", lambda: isotropic.excess(s, law, slopes=slopes))
 
 
-def _weight(run: Run) -> Finding:
-    return by_samples(WEIGHT, run, slice(0, -1))
+def _integral(law: RadialLaw, s: Tensor) -> Tensor:
+    """∫₀ˢ θ₁ by Gauss-Legendre."""
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(60))
+    return s / 2 * (law.theta1(s[:, None] * (nodes + 1) / 2) * weights).sum(-1)
 
 
-def _bias(run: Run) -> Finding:
-    return by_samples(BIAS, run, slice(-1, None))
+def _off(run: Run, one: str, other: str) -> float:
+    return float(np.abs(run.value(one) - run.value(other)).max())
 
 
-def _derivative(run: Run) -> Finding:
+def _lemma_3(run: Run, claim: Claim, one: str, theta: int, tolerance: float, gives: str) -> Finding:
+    """`one` of each law beside θ₁ or θ₂ of it; the smallest distance from that of the next law must not be small."""
+    pairs = zip(SAME_GRID, (*SAME_GRID[1:], SAME_GRID[0]), strict=True)
+    wrong = np.min([_off(run, f"{law}/{one}", f"{following}/theta{theta}") for law, following in pairs])
     return by_residual(
-        DERIVATIVE,
-        printed=np.max([_off(run, f"{law}/F by differences", f"{law}/theta1") for law in LAWS]),
-        tolerance=DIFFERENCES,
+        claim,
+        printed=np.max([_off(run, f"{law}/{one}", f"{law}/theta{theta}") for law in LAWS]),
+        tolerance=tolerance,
         what="largest difference",
-        expected="Numerical differences of F give θ₁, in the scaled distance.",
-        control={"θ₁ of another law": _off_another_law(run, "F by differences", "theta1")},
-    )
-
-
-def _primitive(run: Run) -> Finding:
-    return by_residual(
-        PRIMITIVE,
-        printed=np.max([_off(run, f"{law}/theta2 by quadrature", f"{law}/theta2") for law in LAWS]),
-        tolerance=EXACT,
-        what="largest difference",
-        expected="Quadrature of θ₁ gives θ₂, in the scaled distance.",
-        control={"θ₂ of another law": _off_another_law(run, "theta2 by quadrature", "theta2")},
+        expected=f"{gives}, in the scaled distance.",
+        control={f"θ{'₁₂'[theta - 1]} of another law": wrong},
     )
 
 
@@ -218,127 +250,54 @@ def _slope(run: Run) -> Finding:
     )
 
 
-def _off(run: Run, one: str, other: str) -> float:
-    return float(np.abs(run.value(one) - run.value(other)).max())
-
-
-def _off_another_law(run: Run, one: str, other: str) -> float:
-    """The distance between `one` of a law and `other` of the next: the smallest of all such pairs."""
-    following = (*SAME_GRID[1:], SAME_GRID[0])
-    return float(np.min([_off(run, f"{a}/{one}", f"{b}/{other}") for a, b in zip(SAME_GRID, following, strict=True)]))
-
-
 def draw(run: Run) -> list[Drawing]:
     """The speed against the length of v, and Lemma 5 for four activations."""
     figure, (left, right) = panels(2, width=4.2)
-    seen = [_draw_speed(run, left), _draw_slopes(run, right)]
-    speed = np.linalg.norm(run.value("student/printed curve"), axis=-1)
-    caption = (
-        "The speed of a node does not depend on its length; as printed it falls from "
-        f"{number(speed[0])} to {number(speed[-1])}. In eq. 61 the values for |x| and for the identity are exchanged. "
-        "Left: the speed on Student-t clusters against the length of v. Right: θ₁′ of four activations by numerical "
-        "differences, as corrected and as printed."
-    )
-    return [Drawing("mixture-dynamics", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _draw_speed(run: Run, axis: Any) -> str:
-    law, lengths = "student", run.value("curve/lengths")
-    speeds = {form: np.linalg.norm(run.value(f"{law}/{form} curve"), axis=-1) for form in ("printed", "corrected")}
-    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
-        axis.plot(lengths, speeds[form], color=colour, label=form)
-    axis.plot(LENGTHS, np.linalg.norm(run.value(f"{law}/sampled")[0], axis=-1), "o", ms=5, color=GREEN, label="sampled")
-    axis.set(xscale="log", yscale="log", xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="speed ‖(v′, ξ′)‖")
-    axis.set_title("The speed does not depend on ‖v‖")
-    plain_ticks(axis.xaxis, (0.3, 1, 2.5))
-    plain_ticks(axis.yaxis, (0.5, 1, 2, 5, 10))
-    label_lines(axis)
-    told = {form: course(lengths, speed, at="length", log=True) for form, speed in speeds.items()}
-    return (
-        f"Left, on log scales: the printed speed {told['printed']}. The corrected speed {told['corrected']} and passes "
-        f"through the {len(LENGTHS)} sampled dots."
-    )
-
-
-def _draw_slopes(run: Run, axis: Any) -> str:
+    speed: Callable[[Any], Any] = partial(np.linalg.norm, axis=-1)
+    left.set(xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="speed ‖(v′, ξ′)‖")
+    left.set_title("The speed does not depend on ‖v‖")
+    draw_forms(left, run, (0.5, 1, 2, 5, 10), speed(run.value("student/sampled")[0]), {}, speed)
     at, places = int(np.argmin(np.abs(run.value("slopes/s") - 0.7))), np.arange(len(SLOPES))
-    values = {}
     for form, marker, size, colour, label in (
         ("truth", "o", 9, GREEN, "by differences"),
         ("corrected", "o", 4, CORRECTED, "corrected"),
         ("printed", "s", 4.5, PRINTED, "printed"),
     ):
-        values[form] = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
+        values = [run.value(f"slopes/{name}/{form}")[0, at] for name in SLOPES]
         face = "none" if form == "truth" else colour
-        axis.plot(places, values[form], marker, ms=size, mfc=face, color=colour, label=label)
-    axis.set_xticks(places, list(SLOPES))
-    axis.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.75))
-    axis.set_title("Lemma 5: the factor is c₊ − c₋")
-    label_lines(axis)
-    pairs = zip(SLOPES, values["truth"], values["printed"], strict=True)
-    rows = "; ".join(f"{name} {number(true)} and {number(printed)}" for name, true, printed in pairs)
-    return f"Right: θ₁′ by differences, where the corrected dots lie, and as printed: {rows}."
-
-
-class _Case:
-    """Random clusters of either sign and a random direction of (v, xi)."""
-
-    def __init__(self, config: Config, law: RadialLaw) -> None:
-        generator = torch.Generator().manual_seed(config.seed + 200)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-        self.law = law
-        self.centres, self.weights = normal(config.clusters, config.dimension), normal(config.clusters)
-        direction = normal(config.dimension)
-        self.direction, self.bias = direction / direction.norm(), 0.3 * normal(1)
-
-    def nodes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """v (lengths, d) and xi (lengths,) of one direction."""
-        length = torch.tensor(lengths, dtype=torch.float64)
-        return length[:, None] * self.direction, length * self.bias
-
-    def form(self, velocity: Callable[..., isotropic.Velocity], lengths: tuple[float, ...]) -> Tensor:
-        """(lengths, d + 1): v' and xi'."""
-        motion = velocity(*self.nodes(lengths), self.centres, self.weights, self.law)
-        return torch.cat([motion.v, motion.xi[:, None]], -1)
-
-    def sampled(self, count: int, seed: int) -> Tensor:
-        """(2, lengths, d + 1): E[g x φ'] and E[g φ'] by sampling, and their standard errors."""
-        v, xi = self.nodes(LENGTHS)
-
-        def statistic(inner: Tensor) -> Tensor:
-            x = self.centres + inner[:, None, :]  # (samples, clusters, d)
-            pull = self.weights[:, None] * ((x @ v.mT + xi) > 0).to(x)  # (samples, clusters, lengths)
-            return torch.cat([pull.mT @ x, pull.sum(1)[..., None]], -1)
-
-        return sample_mean(statistic, self.law, count, seed)
-
-    def growth(self) -> Tensor:
-        """(3, lengths): v . v' as printed, as corrected, and of the flow itself."""
-        v, xi = self.nodes(LENGTHS)
-        setting = (self.centres, self.weights, self.law)
-        motion = isotropic.velocity(v, xi, *setting)
-        printed = isotropic.printed_growth(v, xi, motion.xi, *setting)
-        return torch.stack([printed, isotropic.objective(v, xi, *setting) - xi * motion.xi, (v * motion.v).sum(-1)])
-
-
-def _integral(law: RadialLaw, s: Tensor) -> Tensor:
-    """∫₀ˢ θ₁ by Gauss-Legendre."""
-    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(60))
-    return s / 2 * (law.theta1(s[:, None] * (nodes + 1) / 2) * weights).sum(-1)
+        right.plot(places, values, marker, ms=size, mfc=face, color=colour, label=label)
+    right.set_xticks(places, list(SLOPES))
+    right.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.75))
+    right.set_title("Lemma 5: the factor is c₊ − c₋")
+    label_lines(right)
+    first, *_, last = speed(run.value("student/printed curve"))
+    caption = (
+        f"The speed of a node does not depend on its length; as printed it falls from {number(first)} to "
+        f"{number(last)}. In eq. 61 the values for |x| and for the identity are exchanged. "
+        "Left: the speed on Student-t clusters against the length of v. Right: θ₁′ of four activations by numerical "
+        "differences, as corrected and as printed."
+    )
+    return [Drawing("mixture-dynamics", caption, figure)]
 
 
 STUDY = Study(
     name="lemma2",
     title="Lemmas 2, 3 and 5: the flow of one node on a mixture of clusters",
     version=1,
-    claims=(WEIGHT, BIAS, DERIVATIVE, PRIMITIVE, SHAPE, GROWTH, SLOPE),
-    quick=Config(),
-    paper=Config(samples=2_000_000, clusters=8),
+    claims={
+        WEIGHT: partial(by_samples, claim=WEIGHT, part=slice(0, -1)),
+        BIAS: partial(by_samples, claim=BIAS, part=slice(-1, None)),
+        DERIVATIVE: lambda run: _lemma_3(
+            run, DERIVATIVE, "F by differences", 1, DIFFERENCES, "Numerical differences of F give θ₁"
+        ),
+        PRIMITIVE: lambda run: _lemma_3(run, PRIMITIVE, "theta2 by quadrature", 2, EXACT, "Quadrature of θ₁ gives θ₂"),
+        SHAPE: _shape,
+        GROWTH: _growth,
+        SLOPE: _slope,
+    },
+    quick=Lemma2Config(),
+    paper=Lemma2Config(samples=2_000_000, clusters=8),
     run=run,
-    judge=each_claim(_weight, _bias, _derivative, _primitive, _shape, _growth, _slope),
     draw=draw,
     about=(
         "The velocity of one ReLU node on clusters of four laws is sampled at three lengths of v. It is compared with "

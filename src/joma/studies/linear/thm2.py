@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import erf, pi, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Least, Within
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import end_label, label_lines
-from joma.figures.reading import between, number
+from joma.figures.reading import number
 from joma.figures.style import CORRECTED, PRINTED, SERIES, panels
 from joma.runs import Run
 from joma.theory import linear
@@ -26,24 +28,16 @@ NEARLY_ALL = 0.99  # of Σ|v| in one token: one-hot, as far as anybody could see
 
 
 @dataclass(frozen=True)
-class Config:
+class Thm2Config(StudyConfig):
     """Random saliencies, once from zero and once from random starts."""
 
-    tokens: int = 12
+    tokens: Annotated[int, Least(2, "a winner and a loser")] = 12
     draws: int = 8
     """Independent saliency vectors."""
-    horizon: float = 0.99
+    horizon: Annotated[float, Within(0, 1, "the winner's blow-up", open=True)] = 0.99
     """How far to follow the flow, as a share of the winner's blow-up time."""
-    steps: int = 60
+    steps: Annotated[int, Least(2, "the start and a later moment")] = 60
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.tokens < 2:
-            raise ValueError(f"tokens must be at least 2, a winner and a loser, got {self.tokens}")
-        if self.steps < 2:
-            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
-        if not 0 < self.horizon < 1:
-            raise ValueError(f"horizon must lie between 0 and 1, the winner's blow-up, got {self.horizon}")
 
 
 INVARIANT = Claim(
@@ -101,13 +95,11 @@ ONE_HOT = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Thm2Config, run: Run, progress: Progress) -> None:
     """Follow the flow by an ODE solver and record it beside the closed form."""
     generator = torch.Generator().manual_seed(config.seed)
     shape = (config.draws, config.tokens)
-    delta = torch.randn(shape, generator=generator, dtype=torch.float64)
-    v0 = 0.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    z0 = 0.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    delta, v0, z0 = (size * torch.randn(shape, generator=generator, dtype=torch.float64) for size in (1.0, 0.5, 0.5))
     zero = torch.zeros_like(delta)
     run.keep("delta", lambda: delta)
     run.keep("share", lambda: torch.linspace(0, config.horizon, config.steps, dtype=torch.float64))
@@ -121,27 +113,22 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     gap = torch.logspace(-1, -12, 45, dtype=torch.float64)
     run.keep("growth/gap", lambda: gap)
     run.keep("growth/share of weight", lambda: _winner_share(delta, gap))
-    run.keep("growth/asymptote off", lambda: _asymptote_error(gap))
+    exact = linear.trajectory([1.0], sqrt(pi / 2) * (1 - gap))[:, 0]
+    run.keep("growth/asymptote off", lambda: (linear.winner_growth(1 - gap) / exact - 1).abs())
 
 
-def _record_start(run: Run, start: str, delta: Tensor, v0: Tensor, z0: Tensor, config: Config) -> None:
+def _record_start(run: Run, start: str, delta: Tensor, v0: Tensor, z0: Tensor, config: Thm2Config) -> None:
     run.keep(f"{start}/constant", lambda: z0 - v0**2 / 2)
     run.keep(f"{start}/blow-up", lambda: linear.blow_up_time(delta, v0=v0, z0=z0))
     run.keep(f"{start}/blow-up by quadrature", lambda: _time_to_infinity(delta, v0, z0))
     end = linear.blow_up_time(delta, v0=v0, z0=z0).amin(-1)  # (draws,)
-    run.keep(f"{start}/v", lambda: _flow(delta, v0, z0, end, config))
-    run.keep(f"{start}/v closed", lambda: _closed(delta, v0, z0, end, config))
+    times = end[:, None] * torch.linspace(0, config.horizon, config.steps, dtype=torch.float64)  # (draws, steps)
+    starts = list(zip(delta, v0, z0, times, strict=True))
+    run.keep(f"{start}/v", lambda: torch.stack([_flow(*draw) for draw in starts]))  # (draws, steps, tokens)
+    run.keep(f"{start}/v closed", lambda: torch.stack([linear.trajectory(d, t, v0=v, z0=z) for d, v, z, t in starts]))
 
 
-def _invariant(run: Run) -> Finding:
-    return _one_value(run, INVARIANT, "zero/v")
-
-
-def _normalised(run: Run) -> Finding:
-    return _one_value(run, NORMALISED, "normalised/v")
-
-
-def _one_value(run: Run, claim: Claim, name: str) -> Finding:
+def _one_value(run: Run, *, claim: Claim, name: str) -> Finding:
     delta, v = run.value("delta")[:, None], run.value(name)[:, run.value("share") > 0]
     return by_residual(
         claim,
@@ -203,13 +190,11 @@ def _losers(run: Run) -> Finding:
         LOSERS,
         expected="At t* the weights of the losers are √2 erfinv(Δ/max|Δ|), which is finite.",
         printed=[
-            at_most("losers: largest distance of erf(v/√2) from its limit", float(off[loser].max()), EXACT),
-            below("losers: largest |erf(v/√2)|", float(np.abs(end[loser]).max()), 1.0),
+            at_most("losers: largest distance of erf(v/√2) from its limit", off[loser].max(), EXACT),
+            below("losers: largest |erf(v/√2)|", np.abs(end[loser]).max(), 1.0),
         ],
         controls=[
-            at_most(
-                "winners: largest distance of |erf(v/√2)| from 1", float(np.abs(np.abs(end[~loser]) - 1).max()), EXACT
-            )
+            at_most("winners: largest distance of |erf(v/√2)| from 1", np.abs(np.abs(end[~loser]) - 1).max(), EXACT)
         ],
     )
 
@@ -221,10 +206,10 @@ def _winner(run: Run) -> Finding:
     return by_tests(
         WINNER,
         expected="As printed: the largest |Δ| always wins. As corrected: the smallest t* always wins.",
-        printed=[at_least("random starts won by the largest |Δ|", float((salient == first).mean()), 1.0, "%")],
+        printed=[at_least("random starts won by the largest |Δ|", (salient == first).mean(), 1.0, "%")],
         corrected=[
-            at_least("random starts won by the smallest t*", float((soonest == first).mean()), 1.0, "%"),
-            at_least("zero starts won by the largest |Δ|", float((salient == first_from_zero).mean()), 1.0, "%"),
+            at_least("random starts won by the smallest t*", (soonest == first).mean(), 1.0, "%"),
+            at_least("zero starts won by the largest |Δ|", (salient == first_from_zero).mean(), 1.0, "%"),
         ],
     )
 
@@ -251,80 +236,49 @@ def _one_hot(run: Run) -> Finding:
 
 def draw(run: Run) -> list[Drawing]:
     """The trajectories with their limits, and the invariant as printed and as corrected."""
-    order = np.argsort(-np.abs(run.value("delta")[0]))[:6]
     figure, (left, right) = panels(2, width=4.5)
-    seen = [_draw_weights(run, left, order), _draw_invariant(run, right, order)]
-    share, end = run.value("share")[-1], np.abs(run.value("zero/v")[0, -1, order[0]])
-    caption = (
-        "One token takes all: the weight of the most salient token blows up, and the others stop at their predicted "
-        f"limits. At {number(share, '%')} of its blow-up time the winner is at {number(end)}. Left: the weights of "
-        "the six most salient tokens. Right: how much the printed and the corrected quantity differ between these "
-        "tokens; the corrected one is the same at all of them."
-    )
-    return [Drawing("winner-take-all", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _draw_weights(run: Run, axis: Any, order: Any) -> str:
-    share, size, delta = run.value("share"), np.abs(run.value("zero/v")[0]), np.abs(run.value("delta")[0])
-    limits = np.abs(run.value("limits")[0])
+    share, v, delta = run.value("share"), run.value("zero/v")[0], run.value("delta")[0]
+    order = np.argsort(-np.abs(delta))[:6]
     for rank, (token, colour) in enumerate(zip(order, SERIES, strict=False)):
-        axis.plot(share, size[:, token], color=colour, label=f"|Δ| = {delta[token]:.2f}", zorder=9 - rank)
+        label = f"|Δ| = {abs(delta[token]):.2f}"
+        left.plot(share, np.abs(v[:, token]), color=colour, label=label, zorder=9 - rank)
         if rank:
-            axis.axhline(limits[token], xmin=0.72, ls=":", lw=1, color=colour)
-    end_label(axis, "dotted: limit", ls=":", lw=1)
-    axis.set(xlabel="time / t* of the winner", ylabel="|v|", title="The winner blows up, the others stop")
-    label_lines(axis)
-    winner, others = order[0], order[1:]
-    return (
-        f"Left: the winner, |Δ| = {number(delta[winner])}, rises ever more steeply from 0 to "
-        f"{number(size[-1, winner])} at {number(share[-1], '%')} of t*. The other lines end "
-        f"{between(size[-1, others])}; their predicted limits lie {between(limits[others])}."
-    )
-
-
-def _draw_invariant(run: Run, axis: Any, order: Any) -> str:
-    share, v, delta, spreads = run.value("share"), run.value("zero/v")[0], run.value("delta")[0], []
+            left.axhline(abs(run.value("limits")[0, token]), xmin=0.72, ls=":", lw=1, color=colour)
+    end_label(left, "dotted: limit", ls=":", lw=1)
+    left.set(ylabel="|v|", title="The winner blows up, the others stop")
     for scale, colour, label in (
         (2, PRINTED, "printed:\nerf(v/2)/Δ"),
         (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ"),
     ):
         value = _erf(v[1:] / scale) / delta
         spread = np.abs(value[:, order[1:]] / value[:, order[:1]] - 1).max(1) + 1e-17
-        axis.plot(share[1:], spread, color=colour, label=label)
-        spreads.append(float(spread.max()))
-    bound(axis, EXACT)
-    axis.set(yscale="log", xlabel="time / t* of the winner", ylabel="relative spread over tokens", ylim=(1e-17, 10))
-    axis.set_title("erf(v/√2)/Δ is the same at all tokens")
-    label_lines(axis)
-    return (
-        f"Right, on a log scale: the printed quantity differs between tokens by up to {number(spreads[0])}, the "
-        f"corrected one by at most {number(spreads[1])}; the tolerance is {number(EXACT)}."
+        right.plot(share[1:], spread, color=colour, label=label)
+    bound(right, EXACT)
+    right.set(yscale="log", ylabel="relative spread over tokens", ylim=(1e-17, 10))
+    right.set_title("erf(v/√2)/Δ is the same at all tokens")
+    for axis in (left, right):
+        axis.set_xlabel("time / t* of the winner")
+        label_lines(axis)
+    caption = (
+        "One token takes all: the weight of the most salient token blows up, and the others stop at their predicted "
+        f"limits. At {number(share[-1], '%')} of its blow-up time the winner is at {number(abs(v[-1, order[0]]))}. "
+        "Left: the weights of the six most salient tokens. Right: how much the printed and the corrected quantity "
+        "differ between these tokens; the corrected one is the same at all of them."
     )
+    return [Drawing("winner-take-all", caption, figure)]
 
 
-def _times(end: Tensor, config: Config) -> Tensor:
-    return end[:, None] * torch.linspace(0, config.horizon, config.steps, dtype=torch.float64)  # (draws, steps)
-
-
-def _flow(delta: Tensor, v0: Tensor, z0: Tensor, end: Tensor, config: Config) -> Tensor:
+def _flow(delta: Tensor, v: Tensor, z: Tensor, t: Tensor) -> Tensor:
     """The flow v' = Δ e^z, z' = v v' with its logits, by the solver: it knows nothing of Theorem 1 or 2."""
-    paths = []
-    for d, v, z, t in zip(delta, v0, z0, _times(end, config), strict=True):
 
-        def field(time: float, y: Tensor, d: Tensor = d) -> Tensor:
-            dv = d * y[1].exp()
-            return torch.stack([dv, y[0] * dv])
+    def field(time: float, y: Tensor) -> Tensor:
+        dv = delta * y[1].exp()
+        return torch.stack([dv, y[0] * dv])
 
-        paths.append(integrate(field, torch.stack([v, z]), t)[:, 0])
-    return torch.stack(paths)  # (draws, steps, tokens)
+    return integrate(field, torch.stack([v, z]), t)[:, 0]
 
 
-def _closed(delta: Tensor, v0: Tensor, z0: Tensor, end: Tensor, config: Config) -> Tensor:
-    rows = zip(delta, v0, z0, _times(end, config), strict=True)
-    return torch.stack([linear.trajectory(d, t, v0=v, z0=z) for d, v, z, t in rows])
-
-
-def _normalised_flow(delta: Tensor, config: Config) -> Tensor:
+def _normalised_flow(delta: Tensor, config: Thm2Config) -> Tensor:
     """v' = Δ e^z / A(t), A = mean e^z: the remark on softmax with one normaliser for all samples."""
     t = torch.linspace(0, 4.0, config.steps, dtype=torch.float64)
 
@@ -351,11 +305,6 @@ def _winner_share(delta: Tensor, gap: Tensor) -> Tensor:
     return v.amax(-1) / v.sum(-1)
 
 
-def _asymptote_error(gap: Tensor) -> Tensor:
-    exact = linear.trajectory([1.0], sqrt(pi / 2) * (1 - gap))[:, 0]
-    return (linear.winner_growth(1 - gap) / exact - 1).abs()
-
-
 def _erf(x: Any) -> Any:
     return np.vectorize(erf, otypes=[float])(x)
 
@@ -379,11 +328,19 @@ STUDY = Study(
     name="thm2",
     title="Theorem 2: winner take all under a linear MLP",
     version=1,
-    claims=(INVARIANT, UNEQUAL, CLOSED, TIME, LOSERS, WINNER, ONE_HOT, NORMALISED),
-    quick=Config(),
-    paper=Config(tokens=64, draws=64, steps=200),
+    claims={
+        INVARIANT: partial(_one_value, claim=INVARIANT, name="zero/v"),
+        UNEQUAL: _any_start,
+        CLOSED: _closed_form,
+        TIME: _blow_up,
+        LOSERS: _losers,
+        WINNER: _winner,
+        ONE_HOT: _one_hot,
+        NORMALISED: partial(_one_value, claim=NORMALISED, name="normalised/v"),
+    },
+    quick=Thm2Config(),
+    paper=Thm2Config(tokens=64, draws=64, steps=200),
     run=run,
-    judge=each_claim(_invariant, _any_start, _closed_form, _blow_up, _losers, _winner, _one_hot, _normalised),
     draw=draw,
     about=(
         "An adaptive ODE solver follows the weights and logits of one linear node under exp attention. It does not use "

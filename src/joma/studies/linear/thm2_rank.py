@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import erf, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Least
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import at_least, at_most, below
 from joma.claims.verdicts import by_effect, by_residual
 from joma.claims.words import show
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import label_lines
-from joma.figures.reading import course, number
+from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, CORRECTED, ORANGE, PRINTED, panels
 from joma.measure import stable_rank
 from joma.measure.intervals import compare
@@ -34,7 +35,7 @@ ROUNDING = 1e-9  # V' ends at a stable rank of 1 and stays there, to rounding
 
 
 @dataclass(frozen=True)
-class Config:
+class Thm2RankConfig(StudyConfig):
     """Blocks small enough to follow exactly, and saliency matrices large enough to have a rank."""
 
     tokens: int = 10
@@ -44,16 +45,12 @@ class Config:
     """Independent blocks, each once from zero and once from a random start."""
     horizon: float = 0.99
     """How far to follow a block, as a share of its first blow-up time."""
-    steps: int = 30
+    steps: Annotated[int, Least(2, "the start and a later moment")] = 30
     rows: int = 100
     columns: int = 50
     matrices: int = 4
     """Independent Gaussian saliency matrices, rows x columns, whose stable rank is followed."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.steps < 2:
-            raise ValueError(f"steps must be at least 2, the start and a later moment, got {self.steps}")
 
 
 DYNAMICS = Claim(
@@ -98,7 +95,7 @@ ROWS = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Thm2RankConfig, run: Run, progress: Progress) -> None:
     """Follow real blocks by an ODE solver; then follow large matrices by the closed form that they confirm."""
     progress(0.0, "blocks with several nodes")
     if "block/v" not in run:
@@ -151,9 +148,9 @@ def _low_rank(run: Run) -> Finding:
         expected="As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.",
         over="matrices",
         corrected_size=[
-            at_most("matrices whose rank changes", float((rank != rank[:1]).any(0).mean()), 0.0, "%"),
+            at_most("matrices whose rank changes", (rank != rank[:1]).any(0).mean(), 0.0, "%"),
             below("largest change of the stable rank from one moment to the next", _steepest(path), 0.0),
-            at_least("share of the stable rank left at 0.99 t*", float(mean[soon] / mean[0]), 0.5, "%"),
+            at_least("share of the stable rank left at 0.99 t*", mean[soon] / mean[0], 0.5, "%"),
         ],
         details=_quote(run, {"stable rank": "V"}),
     )
@@ -171,9 +168,7 @@ def _gradient(run: Run) -> Finding:
         expected="From t*/4 on, V′ has a lower stable rank than V in every matrix, and both fall.",
         over="matrices",
         size=[
-            at_most(
-                "largest ratio of the stable ranks of V′ and V from t*/4 on", float((velocity / path)[later].max()), 1.0
-            ),
+            at_most("largest ratio of the stable ranks of V′ and V from t*/4 on", (velocity / path)[later].max(), 1.0),
             below("largest change of the stable rank of V from one moment to the next", _steepest(path), 0.0),
             at_most("the same for V′", _steepest(velocity), ROUNDING),
         ],
@@ -196,7 +191,27 @@ def _row_growth(run: Run) -> Finding:
 def draw(run: Run) -> list[Drawing]:
     """Stable ranks on the way to the blow-up, and the two readings of the talk's equation."""
     figure, (ranks, speeds) = panels(2, width=4.6)
-    seen = [_draw_ranks(run, ranks), _draw_speeds(run, speeds)]
+    left = run.value("rank/left")
+    for name, colour, style, label in (
+        ("V", BLUE, "-", "V"),
+        ("V'", ORANGE, "-", "V′"),
+        ("V without attention", CONTROL, "--", "V and V′\nwithout attention"),
+    ):
+        mean_and_band(ranks, left, run.value(f"rank/{name}"), color=colour, label=label, ls=style)
+    ranks.set(xscale="log", xlim=(1.5, left[-1]), ylim=(0, None), xlabel="time left, 1 − t/t*", ylabel="stable rank")
+    ranks.set_title("V falls slowly, V′ fast")
+    for form, colour, label in (
+        ("printed", PRINTED, "printed:\nexp(V∘V/2) 1"),
+        ("any A", ORANGE, "printed, best A"),
+        ("corrected", CORRECTED, "corrected:\nexp((V∘V) 1/2)"),
+    ):
+        error = run.value(f"block/velocity off/{form}").max(0) + 1e-17
+        speeds.plot(run.value("block/share"), error, color=colour, label=label)
+    bound(speeds, EXACT)
+    speeds.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
+    speeds.set_title("Summing rows first gives V′")
+    for axis in (ranks, speeds):
+        label_lines(axis)
     start, end, gradient = (
         number(run.value(f"rank/{name}")[at].mean()) for name, at in (("V", 0), ("V", -1), ("V'", -1))
     )
@@ -207,47 +222,10 @@ def draw(run: Run) -> list[Drawing]:
         "the talk on real blocks: as printed, with the best normaliser at every moment, and with rows summed before "
         "the exponential."
     )
-    return [Drawing("stable-rank", caption, figure, "Two panels. " + " ".join(seen))]
+    return [Drawing("stable-rank", caption, figure)]
 
 
-def _draw_ranks(run: Run, axis: Any) -> str:
-    left, courses = run.value("rank/left"), []
-    for name, colour, label in (
-        ("V", BLUE, "V"),
-        ("V'", ORANGE, "V′"),
-        ("V without attention", CONTROL, "V and V′\nwithout attention"),
-    ):
-        path = run.value(f"rank/{name}")
-        mean_and_band(axis, left, path, color=colour, label=label, ls="--" if colour == CONTROL else "-")
-        courses.append(f"{label} {course(left, path.mean(-1), at='time left')}".replace("V and V′\n", "V "))
-    axis.set(xscale="log", xlim=(1.5, left[-1]), ylim=(0, None), xlabel="time left, 1 − t/t*", ylabel="stable rank")
-    axis.set_title("V falls slowly, V′ fast")
-    label_lines(axis)
-    return f"Left: stable rank while the time left shrinks from 1 to {number(left[-1])}. {'; '.join(courses)}."
-
-
-def _draw_speeds(run: Run, axis: Any) -> str:
-    share, largest = run.value("block/share"), []
-    for form, colour, label in (
-        ("printed", PRINTED, "printed:\nexp(V∘V/2) 1"),
-        ("any A", ORANGE, "printed, best A"),
-        ("corrected", CORRECTED, "corrected:\nexp((V∘V) 1/2)"),
-    ):
-        error = run.value(f"block/velocity off/{form}").max(0) + 1e-17
-        axis.plot(share, error, color=colour, label=label)
-        largest.append(float(error.max()))
-    bound(axis, EXACT)
-    axis.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
-    axis.set_title("Summing rows first gives V′")
-    label_lines(axis)
-    printed, any_scale, corrected = map(number, largest)
-    return (
-        f"Right, on a log scale: the largest relative error of V′ is {printed} as printed, {any_scale} with the best A "
-        f"and {corrected} as corrected; the tolerance is {number(EXACT)}."
-    )
-
-
-def _follow_blocks(config: Config) -> dict[str, Tensor]:
+def _follow_blocks(config: Thm2RankConfig) -> dict[str, Tensor]:
     """Real blocks with K nodes, a linear MLP and constant g, time in units of their own t*: (draws, steps, ...)."""
     generator = torch.Generator().manual_seed(config.seed)
     embeddings = random_orthonormal(config.tokens + 1, config.tokens + 1, generator=generator)
@@ -259,8 +237,10 @@ def _follow_blocks(config: Config) -> dict[str, Tensor]:
     # first all draws from zero, then all of them from their random start
     x, g = (torch.cat([part, part]) for part in (x, g))
     w0, z0 = (torch.cat([torch.zeros_like(part), part]) for part in (w0, z0))
-    v0 = tokens.mT @ w0
-    g = g * _blow_up(x.mT @ g / config.samples, v0, z0)[:, None, None]
+    v0, delta = tokens.mT @ w0, x.mT @ g / config.samples
+    length = delta.norm(dim=-1)
+    first = linear.blow_up_time(length, v0=(v0 * delta).sum(-1) / length, z0=z0).amin(-1)  # of any row, (draws,)
+    g = g * first[:, None, None]
     delta = x.mT @ g / config.samples
     block = Block(x, query, tokens, embeddings[:, -1:], constant_gradient(g), Attention("exp"))
     share = torch.linspace(0, config.horizon, config.steps, dtype=torch.float64)
@@ -278,12 +258,6 @@ def _follow_blocks(config: Config) -> dict[str, Tensor]:
     }
 
 
-def _blow_up(delta: Tensor, v0: Tensor, z0: Tensor) -> Tensor:
-    """When the first row becomes infinite, (draws,)."""
-    length = delta.norm(dim=-1)
-    return linear.blow_up_time(length, v0=(v0 * delta).sum(-1) / length, z0=z0).amin(-1)
-
-
 def _velocity_errors(v: Tensor, truth: Tensor, delta: Tensor) -> dict[str, Tensor]:
     """Relative errors of both readings of the slide along the flow from zero, (steps, draws)."""
     printed = (v.square() / 2).exp().sum(-1, keepdim=True) * delta
@@ -294,7 +268,7 @@ def _velocity_errors(v: Tensor, truth: Tensor, delta: Tensor) -> dict[str, Tenso
     return {name: (form - truth).flatten(-2).norm(dim=-1) / size for name, form in forms.items()}
 
 
-def _follow_ranks(left: Tensor, config: Config) -> dict[str, Tensor]:
+def _follow_ranks(left: Tensor, config: Thm2RankConfig) -> dict[str, Tensor]:
     """Gaussian saliencies from a zero start by the closed form, at 1 - t/t* = left. (times, matrices) each."""
     generator = torch.Generator().manual_seed(config.seed)
     shape = (config.matrices, config.rows, config.columns)
@@ -305,21 +279,16 @@ def _follow_ranks(left: Tensor, config: Config) -> dict[str, Tensor]:
     v = linear.row_trajectory(delta, t).movedim(0, 1)
     s = linear.trajectory(delta.norm(dim=-1), t).movedim(0, 1)
     growth = (s.square() / 2).exp()  # |v_l'| / |Δ_l|
-    alone = t[:, None, None, None] * delta  # V without attention
+    alone = t[:, None, None, None] * delta  # V without attention, and |Δv_l|/|Δ_l| between neighbouring times
+    speed = alone.diff(dim=0).norm(dim=-1) / (t.diff()[:, None, None] * delta.norm(dim=-1))
     return {
         "V": stable_rank(v),
         "V'": stable_rank(growth[..., None] * delta),
         "V without attention": stable_rank(alone),
         "rank of V": torch.linalg.matrix_rank(v),
         "growth": growth.amax(-1) / growth.amin(-1),
-        "growth without attention": _spread_of_growth(alone, t, delta),
+        "growth without attention": speed.amax(-1) / speed.amin(-1),
     }
-
-
-def _spread_of_growth(v: Tensor, t: Tensor, delta: Tensor) -> Tensor:
-    """Fastest over slowest |Δv_l|/|Δ_l| between neighbouring times, (times - 1, matrices)."""
-    speed: Tensor = v.diff(dim=0).norm(dim=-1) / (t.diff()[:, None, None] * delta.norm(dim=-1))
-    return speed.amax(-1) / speed.amin(-1)
 
 
 @np.errstate(invalid="ignore")  # weights that stand still spread by 0/0, which is not a number and keeps no bound
@@ -364,11 +333,10 @@ STUDY = Study(
     name="thm2-rank",
     title="More than one node: how V loses stable rank",
     version=1,
-    claims=(DYNAMICS, CLOSED, RANK, GRADIENT, ROWS),
-    quick=Config(),
-    paper=Config(draws=16, steps=100, rows=400, columns=200, matrices=16),
+    claims={DYNAMICS: _dynamics, CLOSED: _closed, RANK: _low_rank, GRADIENT: _gradient, ROWS: _row_growth},
+    quick=Thm2RankConfig(),
+    paper=Thm2RankConfig(draws=16, steps=100, rows=400, columns=200, matrices=16),
     run=run,
-    judge=each_claim(_dynamics, _closed, _low_rank, _gradient, _row_growth),
     draw=draw,
     about=(
         "An adaptive ODE solver follows blocks with several linear nodes under exp attention to 99 % of their blow-up "

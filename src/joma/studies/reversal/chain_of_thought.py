@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Least, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_tests
-from joma.data.facts import chains
+from joma.data.facts import Chains, chains
+from joma.data.statements import Statements
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import label_lines
-from joma.figures.reading import listing, number
+from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, PURPLE, RED, panels
 from joma.runs import Run
-from joma.studies.reversal._rows_chains import trained
-from joma.studies.reversal._rows_findings import ROUNDING, cases, largest, least, powers_beside
-from joma.studies.reversal._rows_record import power_of
-from joma.studies.reversal._rows_sgd import MODELS
+from joma.studies.reversal import _rows as rows
 
-LEAST_TOKENS = 100
-"""The theorem asks for M >= 100 and for 1/M^0.99 <= rate <= 1."""
 HALF = 0.5  # of the chains: a walk that reaches more of them without training would need no learning
 
 
 @dataclass(frozen=True)
-class Config:
+class ChainOfThoughtConfig(StudyConfig):
     """Chains A, B, C of several numbers, row models at several rates."""
 
-    chains: tuple[int, ...] = (20, 25)
+    chains: Annotated[tuple[int, ...], Least(17, "for the 100 tokens of the theorem")] = (20, 25)
     """Chains; the vocabulary has 6 words per chain and two relations."""
     held_out: float = 0.3
     """Share of chains whose composition is tested and not trained."""
     rates: tuple[float, ...] = (0.2, 1.0)
-    horizon: float = 10.0
+    horizon: Annotated[float, Least(2, "well after the theorem begins at 1")] = 10.0
     """How long to train: rate times visits, in units of ln M."""
     moments: int = 7
     seeds: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for count in self.chains:
-            if 6 * count + 2 < LEAST_TOKENS:
-                raise ValueError(f"chains must give at least {LEAST_TOKENS} tokens, so be at least 17, got {count}")
             if not 1 <= round(self.held_out * count) < count:
                 raise ValueError(
                     f"held_out must leave a chain to test and one to train, got {self.held_out} of {count}"
                 )
-        lowest = (6 * min(self.chains) + 2) ** -0.99
-        if not all(lowest <= rate <= 1 for rate in self.rates):
-            raise ValueError(f"rates must lie from {lowest:.3g}, 1/M^0.99, to 1, got {self.rates}")
-        if self.horizon < 2:
-            raise ValueError(f"horizon must be at least 2, well after the theorem begins at 1, got {self.horizon}")
+        rows.check_rates(self.rates, 6 * min(self.chains) + 2)
 
 
 STEPS = Claim(
@@ -83,23 +75,61 @@ TWO_ANSWERS = Claim(
     "They are learned if the relation enters the prediction (model B). A row of the first token alone (model A) has to "
     "divide its probability between B and C.",
 )
-CLAIMS = (STEPS, COMPOSED, WALKED, TWO_ANSWERS)
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: ChainOfThoughtConfig, run: Run, progress: Progress) -> None:
     """Train both models on every number of chains at every rate."""
-    every = [(count, rate, model) for count in config.chains for rate in config.rates for model in MODELS]
-    for i, (count, rate, model) in enumerate(every):
-        facts = [chains(count, held_out=config.held_out, seed=config.seed + seed) for seed in range(config.seeds)]
-        name = f"{facts[0].vocabulary}/{rate:g}/{model}"
-        progress(i / len(every), f"model {model}, {facts[0].vocabulary} tokens, rate {rate:g}")
-        if f"{name}/moments" not in run:
-            seen = trained(
-                facts, model=model, rate=rate, horizon=config.horizon, count=config.moments, seed=config.seed + 1000
-            )
-            run.record(0, {f"{name}/{key}": value for key, value in seen.items()})
-    sizes = [6 * count + 2 for count in config.chains]
-    run.keep("powers", lambda: np.array([sizes, [power_of(size) for size in sizes]]))
+    seeds = range(config.seed, config.seed + config.seeds)
+    sizes = [[chains(count, held_out=config.held_out, seed=seed) for seed in seeds] for count in config.chains]
+    rows.record_cases(config, run, sizes, seen, progress)
+
+
+def seen(moment: rows.Moment, run: int, chains: Chains, model: str, rate: float) -> dict[str, float]:
+    """Numbers of one run at a moment."""
+    weights, tokens = moment.weights[run], chains.vocabulary
+    first, second, composed, trained, own = (
+        np.exp(-rows.losses_of(weights, some, model))
+        for some in (*chains.steps, chains.test, chains.compositions, first_steps_of_trained(chains))
+    )
+    tested = chains.held_out.repeat(chains.length - 1).numpy()  # of the steps: each of their rows has one answer
+    steps = Statements(chains.train.tokens[: len(tested)][tested], chains.entity)
+    visits, loss = moment.visits[run][: len(tested)][tested], rows.losses_of(weights, steps, model)
+    both = chains.compositions + first_steps_of_trained(chains)
+    return {
+        **rows.bounds(loss, visits, moment.step / len(chains.train), tokens, rate),
+        "first step p": first.mean(),
+        "second step p": second.mean(),
+        "two steps p": (first * second).mean(),
+        "composition p": composed.mean(),
+        "largest composition M p": tokens * composed.max(),
+        "reached by two steps": walked(weights, chains.entities[chains.held_out, :, 0].numpy(), chains, model),
+        "reached at once": _right(weights, chains.test, model),
+        "fresh reached by two steps": walked(weights, chains.fresh[:, :, 0].numpy(), chains, model),
+        "trained composition p": trained.mean(),
+        "its first step p": own.mean(),
+        "least trained composition M p": tokens * trained.min(),
+        "answered of two": _right(weights, both, model),
+    }
+
+
+def first_steps_of_trained(chains: Chains) -> Statements:
+    """`A -> B` of the chains whose `A ~> C` trains, too: their A begins two sequences."""
+    steps = chains.train.tokens[: len(chains.entities)]
+    return Statements(steps[~chains.held_out], chains.entity)
+
+
+def _right(weights: Any, sequences: Statements, model: str) -> float:
+    """The share of prompts after which the answer is the most likely token."""
+    return float((rows.logits_of(weights, sequences, model).argmax(-1) == sequences.target[:, 0].numpy()).mean())
+
+
+def walked(weights: Any, entities: Any, chains: Chains, model: str) -> float:
+    """The share of chains whose end is reached by following the most likely `->` from their first entity."""
+    shared = weights[chains.relations[0]] if model == "B" else 0.0
+    at = entities[:, 0]
+    for _ in range(entities.shape[1] - 1):
+        at = (weights[at] + shared).argmax(-1)
+    return float((at == entities[:, -1]).mean())
 
 
 def _steps(run: Run) -> Finding:
@@ -108,67 +138,60 @@ def _steps(run: Run) -> Finding:
     return by_tests(
         STEPS,
         expected="From ηs = ln M on, 1 − p of both steps is at most (M − 1)/(2qᶜ).",
-        printed=[at_most(f"{what} {m}", largest(run, "missing, c = 1", m), 1.0) for m in MODELS],
-        corrected=[at_most(f"{what} A", largest(run, "missing, c of the law", "A"), 1.0)],
-        controls=[above("the same of a step without training", least(run, "missing untrained"), 1.0)],
-        details=powers_beside(run)
-        | {
-            f"at the end, model {m}": {
-                "p(B|A→)": _end(run, "first step p", m),
-                "p(C|B→)": _end(run, "second step p", m),
-            }
-            for m in MODELS
-        },
+        printed=[at_most(f"{what} {m}", rows.largest(run, "missing, c = 1", m), 1.0) for m in rows.MODELS],
+        corrected=[at_most(f"{what} A", rows.largest(run, "missing, c of the law", "A"), 1.0)],
+        controls=[above("the same of a step without training", rows.least_untrained(run), 1.0)],
+        details=rows.powers_found(run) | _two_means(run, {"p(B|A→)": "first step p", "p(C|B→)": "second step p"}),
     )
 
 
+def _two_means(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
+    return {
+        f"at the end, model {m}": {what: rows.at_end(run, name, m) for what, name in series.items()}
+        for m in rows.MODELS
+    }
+
+
 def _composed(run: Run) -> Finding:
+    what, name = "smallest M p of compositions that are trained", "least trained composition M p"
+    ends = {case: run.value(f"{case}/composition p")[-1].mean() for case in rows.cases(run)}
     return by_tests(
         COMPOSED,
         expected="M p(C|A⇝) is at most 1 for held-out compositions.",
         printed=[
-            at_most(f"largest M p in model {m}", largest(run, "largest composition M p", m), 1 + ROUNDING)
-            for m in MODELS
+            at_most(f"largest M p in model {m}", rows.largest(run, "largest composition M p", m), 1 + rows.ROUNDING)
+            for m in rows.MODELS
         ],
-        controls=[
-            above(
-                "smallest M p of compositions that are trained",
-                least(run, "least trained composition M p", at_end=True),
-                1.0,
-            )
-        ],
+        controls=[above(what, rows.at_end(run, name, pick=np.min), 1.0)],
         details={
             f"at the end, model {m}": {
-                "mean M p": float(
-                    np.mean([int(c.split("/")[0]) * run.value(f"{c}/composition p")[-1].mean() for c in cases(run, m)])
-                )
+                "mean M p": float(np.mean([int(case.split("/")[0]) * ends[case] for case in rows.cases(run, m)]))
             }
-            for m in MODELS
+            for m in rows.MODELS
         },
     )
 
 
 def _walked(run: Run) -> Finding:
+    by_steps = {m: rows.at_end(run, "reached by two steps", m, np.min) for m in rows.MODELS}
+    at_once = {m: rows.at_end(run, "reached at once", m, np.max) for m in rows.MODELS}
+    fresh = rows.at_end(run, "fresh reached by two steps", pick=np.max)
     return by_tests(
         WALKED,
         expected="Taking the most likely token, two steps reach C in all held-out chains, and one question in none.",
         printed=[
             test
-            for m in MODELS
+            for m in rows.MODELS
             for test in (
-                at_least(
-                    f"reached by two steps in model {m}", least(run, "reached by two steps", m, at_end=True), 1, "%"
-                ),
-                at_most(f"reached at once in model {m}", _end_top(run, "reached at once", m), 0.0, "%"),
+                at_least(f"reached by two steps in model {m}", by_steps[m], 1, "%"),
+                at_most(f"reached at once in model {m}", at_once[m], 0.0, "%"),
             )
         ],
-        controls=[
-            below("fresh chains reached by two steps", _end_top(run, "fresh reached by two steps", "AB"), HALF, "%")
-        ],
+        controls=[below("fresh chains reached by two steps", fresh, HALF, "%")],
         details={
             "mean probability at the end": {
-                f"model {m}, {words}": _end(run, name, m)
-                for m in MODELS
+                f"model {m}, {words}": rows.at_end(run, name, m)
+                for m in rows.MODELS
                 for words, name in (("two steps", "two steps p"), ("at once", "composition p"))
             }
         },
@@ -177,32 +200,17 @@ def _walked(run: Run) -> Finding:
 
 def _two_answers(run: Run) -> Finding:
     what = "trained prompts answered right in model"
-    right = {m: least(run, "answered of two", m, at_end=True) for m in MODELS}
+    right = {m: rows.at_end(run, "answered of two", m, np.min) for m in rows.MODELS}
     return by_tests(
         TWO_ANSWERS,
         expected="The most likely token is the right one after all prompts A → and A ⇝ of one chain.",
         printed=[at_least(f"{what} A", right["A"], 1.0, "%")],
         corrected=[
             at_least(f"{what} B", right["B"], 1.0, "%"),
-            below(f"{what} A", _end_top(run, "answered of two", "A"), 1.0, "%"),
+            below(f"{what} A", rows.at_end(run, "answered of two", "A", np.max), 1.0, "%"),
         ],
-        details={
-            f"at the end, model {m}": {
-                "p(B|A→)": _end(run, "its first step p", m),
-                "p(C|A⇝)": _end(run, "trained composition p", m),
-            }
-            for m in MODELS
-        },
+        details=_two_means(run, {"p(B|A→)": "its first step p", "p(C|A⇝)": "trained composition p"}),
     )
-
-
-def _end(run: Run, name: str, models: str) -> float:
-    """The mean at the last moment."""
-    return float(np.mean([run.value(f"{case}/{name}")[-1].mean() for case in cases(run, models)]))
-
-
-def _end_top(run: Run, name: str, models: str) -> float:
-    return float(np.max([run.value(f"{case}/{name}")[-1].max() for case in cases(run, models)]))
 
 
 LINES = (
@@ -217,9 +225,18 @@ LINES = (
 def draw(run: Run) -> list[Drawing]:
     """Probabilities over training, one panel per model."""
     figure, axes = panels(2, width=4.6, height=3.0)
-    seen = [_draw_model(run, axis, model) for axis, model in zip(axes, MODELS, strict=True)]
+    for axis, model in zip(axes, rows.MODELS, strict=True):
+        case = rows.cases(run, model)[0]
+        tokens, rate = case.split("/")[:2]
+        for name, label, colour, style in LINES:
+            p, times = run.value(f"{case}/{name}"), run.value(f"{case}/times")
+            mean_and_band(axis, times, p, color=colour, ls=style, label=label)
+        bound(axis, 1 / int(tokens), "1/M")
+        axis.set(xscale="log", yscale="log", xlabel="η · steps per sequence / ln M", ylabel="probability of the answer")
+        axis.set_title(f"Model {model} (M = {tokens}, η = {rate})")
+        label_lines(axis)
     walk, once, first, second = (
-        [number(_end(run, name, model)) for model in MODELS]
+        [number(rows.at_end(run, name, model)) for model in rows.MODELS]
         for name in ("two steps p", "composition p", "its first step p", "trained composition p")
     )
     caption = (
@@ -229,33 +246,17 @@ def draw(run: Run) -> list[Drawing]:
         f"gives p = {first[0]} and {second[0]}, model B {first[1]} and {second[1]}. These are "
         "means over all sizes and rates; the panels show one of each. Bands go from the smallest to the largest seed."
     )
-    return [Drawing("steps", caption, figure, "Two panels, both on log scales. " + " ".join(seen))]
-
-
-def _draw_model(run: Run, axis: Any, model: str) -> str:
-    case = cases(run, model)[0]
-    tokens, rate = case.split("/")[:2]
-    texts = []
-    for name, label, colour, style in LINES:
-        p = run.value(f"{case}/{name}")
-        mean_and_band(axis, run.value(f"{case}/times"), p, color=colour, ls=style, label=label)
-        texts.append(f"{label} from {number(p[0].mean())} to {number(p[-1].mean())}")
-    bound(axis, 1 / int(tokens), "1/M")
-    axis.set(xscale="log", yscale="log", xlabel="η · steps per sequence / ln M", ylabel="probability of the answer")
-    axis.set_title(f"Model {model} (M = {tokens}, η = {rate})")
-    label_lines(axis)
-    return f"Model {model}: {listing(texts)}."
+    return [Drawing("steps", caption, figure)]
 
 
 STUDY = Study(
     name="chain-of-thought",
     title="Chain of thought: steps are learned, their composition is not",
     version=1,
-    claims=CLAIMS,
-    quick=Config(),
-    paper=Config(chains=(20, 50, 100), rates=(0.2, 0.5, 1.0), horizon=20.0, moments=12),
+    claims={STEPS: _steps, COMPOSED: _composed, WALKED: _walked, TWO_ANSWERS: _two_answers},
+    quick=ChainOfThoughtConfig(),
+    paper=ChainOfThoughtConfig(chains=(20, 50, 100), rates=(0.2, 0.5, 1.0), horizon=20.0, moments=12),
     run=run,
-    judge=each_claim(_steps, _composed, _walked, _two_answers),
     draw=draw,
     about=(
         "Chains A, B, C over M tokens. The steps A → B and B → C train for all chains, the composition A ⇝ C for 70 % "

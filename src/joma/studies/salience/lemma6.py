@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, pi, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Above, Least, Within
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures import bands
 from joma.figures.labels import label_lines
-from joma.figures.reading import between, course, number
+from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
 from joma.theory import salience
@@ -29,21 +30,13 @@ LATE = 100.0  # the depth ln 1/δ at which errata #24 is looked at: near converg
 
 
 @dataclass(frozen=True)
-class Config:
+class Lemma6Config(StudyConfig):
     """Grids in μ and in depth ln 1/(1 − r)."""
 
-    largest_mu: float = 6.0
-    targets: int = 48
-    depths: int = 24
-    deepest: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.targets < 2 or self.depths < 2:
-            raise ValueError("targets and depths must be 2 or more")
-        if not (0 < self.largest_mu <= 12 and self.deepest > 0.01):
-            raise ValueError(
-                f"largest_mu must lie in (0, 12] and deepest above 0.01, got {self.largest_mu:g}, {self.deepest:g}"
-            )
+    largest_mu: Annotated[float, Above(0), Within(0, 12)] = 6.0
+    targets: Annotated[int, Least(2)] = 48
+    depths: Annotated[int, Least(2)] = 24
+    deepest: Annotated[float, Above(0.01)] = 30.0
 
 
 LEMMA_6 = Claim(
@@ -89,7 +82,7 @@ EXPONENT = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Lemma6Config, run: Run, progress: Progress) -> None:
     """Maxima by grid and golden section, identities on a grid of targets and depths."""
     progress(0.0, "maxima of the lemmas")
     y = np.linspace(0.0, 6.0, 601)
@@ -97,7 +90,7 @@ def run(config: Config, run: Run, progress: Progress) -> None:
     run.keep("g/top", lambda: _peak(_g, 6.0))
     run.keep("G/top", lambda: _peak(_dawson, 10.0))
     run.keep("zeta/top", lambda: _peak(lambda mu: _zeta(torch.ones(()), torch.as_tensor(mu)).numpy(), 35.0))
-    run.keep("R/top", lambda: _peak(_whole_remainder, 12.0))
+    run.keep("R/top", lambda: _peak(_remainder, 12.0))
     run.keep("g", lambda: _g(y[1:]))
     run.keep("G", lambda: _dawson(y[1:]))
     progress(0.4, "identities")
@@ -127,19 +120,17 @@ def _lemma_6(run: Run) -> Finding:
 
 def _stationary(run: Run) -> Finding:
     """At the maximum of Lemma 6; at that of Lemma 7, another place, the two sides must differ."""
-    here, elsewhere = (run.value(f"{name}/top")[0] for name in ("g", "G"))
+    here, elsewhere = (
+        abs(exp(-(y**2)) - 1 / (2 * y**2 + 1)) for y in (run.value(f"{name}/top")[0] for name in ("g", "G"))
+    )
     return by_residual(
         STATIONARY,
-        printed=_off_stationary(here),
+        printed=here,
         tolerance=PLACE,
         what="difference of both sides",
         expected="Both sides are equal at the maximum.",
-        control={"at the maximum of the function of Lemma 7": _off_stationary(elsewhere)},
+        control={"at the maximum of the function of Lemma 7": elsewhere},
     )
-
-
-def _off_stationary(y: float) -> float:
-    return abs(exp(-(y**2)) - 1 / (2 * y**2 + 1))
 
 
 def _lemma_7(run: Run) -> Finding:
@@ -203,14 +194,14 @@ def _solved(run: Run) -> Finding:
 
 def _mean_value(run: Run) -> Finding:
     """What the second term is a multiple of must be a value of ζ; with the first term counted in it must not be."""
-    second, whole = (part / run.value("lemma 7 at mu") for part in (_second_term(run), run.value("F")))
+    second, both = (part / run.value("lemma 7 at mu") for part in (_second_term(run), run.value("F")))
     return by_residual(
         MEAN,
         printed=_outside(second, *run.value("zeta range")),
         tolerance=IDENTITY,
         what="largest distance outside the range",
         expected="The value lies inside the range of ζ on [0, μ] everywhere.",
-        control={"with the first term included": _outside(whole, *run.value("zeta range"))},
+        control={"with the first term included": _outside(both, *run.value("zeta range"))},
     )
 
 
@@ -231,23 +222,38 @@ def _bound_of_f(run: Run) -> Finding:
 def _late_form(run: Run) -> Finding:
     """Either exponent at a depth of 100, where almost all of the way is done."""
     mu, late = run.value("mu"), run.value("late F")
-    forms = {form: late - np.exp(-power * mu**2) * LATE for form, power in (("printed", 1.0), ("corrected", 0.5))}
-    tests = {
-        form: _within(f"value at ln 1/δ = {LATE:g}", rest.min(), rest.max(), -IDENTITY) for form, rest in forms.items()
-    }
+    what = f"value at ln 1/δ = {LATE:g}"
+    forms = [late - np.exp(-power * mu**2) * LATE for power in (1.0, 0.5)]
+    printed, corrected = (_within(what, rest.min(), rest.max(), -IDENTITY) for rest in forms)
     return by_tests(
         EXPONENT,
         expected=f"The value lies in [0, {BOUND_88:.4f}].",
-        printed=tests["printed"],
-        corrected=tests["corrected"],
-        details={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms["printed"]).argmax()])}},
+        printed=printed,
+        corrected=corrected,
+        details={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms[0]).argmax()])}},
     )
 
 
 def draw(run: Run) -> list[Drawing]:
     """The two lemmas under their bounds, and what is left of F late in training."""
     figure, (left, right) = panels(2, width=4.6, height=2.9)
-    seen = [_draw_lemmas(run, left), _draw_late(run, right)]
+    for name, limit, colour, label, limit_label in (
+        ("g", 1 / sqrt(2), BLUE, "Lemma 6:\n(1 − exp(−y²))/y", "bound of\nLemma 6: 1/√2"),
+        ("G", 1.0, GREEN, "Lemma 7:\nexp(−y²/2) ∫ exp(x²/2)", "bound of\nLemma 7: 1"),
+    ):
+        left.plot(run.value("y")[1:], run.value(name), color=colour, label=label)
+        left.axhline(limit, ls="--", lw=1, color=colour, label=limit_label)
+        left.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
+    left.set(xlabel="y", ylabel="value", ylim=(0, 1.1), title="Both lemmas stay below their bounds")
+    mu, late = run.value("mu"), run.value("late F")
+    floor = np.exp(-(mu**2) / 2)
+    right.plot(mu, late - floor**2 * LATE, color=PRINTED, label="printed:\nF − exp(−μ²) ln 1/δ")
+    right.plot(mu, late - floor * LATE, color=CORRECTED, label="corrected:\nF − exp(−μ²/2) ln 1/δ")
+    bands.bound(right, BOUND_88, "bound √(π/2) + 1")
+    right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
+    right.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
+    for axis in (left, right):
+        label_lines(axis)
     tops = [number(run.value(f"{name}/top")[1]) for name in ("g", "G")]
     caption = (
         "The functions of both lemmas stay below their bounds, and the time left over stays below its bound only with "
@@ -255,39 +261,7 @@ def draw(run: Run) -> list[Drawing]:
         "the functions of Lemmas 6 and 7. Right: the part of the time F that should stay bounded near convergence, "
         "with the exponent as printed after eq. 88 and as corrected."
     )
-    return [Drawing("convergence-bounds", caption, figure, "Two panels. " + " ".join(seen))]
-
-
-def _draw_lemmas(run: Run, axis: Any) -> str:
-    y, told = run.value("y")[1:], []
-    for name, limit, colour, label, limit_label in (
-        ("g", 1 / sqrt(2), BLUE, "Lemma 6:\n(1 − exp(−y²))/y", "bound of\nLemma 6: 1/√2"),
-        ("G", 1.0, GREEN, "Lemma 7:\nexp(−y²/2) ∫ exp(x²/2)", "bound of\nLemma 7: 1"),
-    ):
-        axis.plot(y, run.value(name), color=colour, label=label)
-        axis.axhline(limit, ls="--", lw=1, color=colour, label=limit_label)
-        axis.plot(*run.value(f"{name}/top"), "o", ms=4, color=colour)
-        told.append(f"{label.split(':')[0]} {course(y, run.value(name), at='y =')}; its bound is {number(limit)}")
-    axis.set(xlabel="y", ylabel="value", ylim=(0, 1.1), title="Both lemmas stay below their bounds")
-    label_lines(axis)
-    return f"Left: {'. '.join(told)}."
-
-
-def _draw_late(run: Run, axis: Any) -> str:
-    mu, late = run.value("mu"), run.value("late F")
-    floor = np.exp(-(mu**2) / 2)
-    printed, corrected = late - floor**2 * LATE, late - floor * LATE
-    axis.plot(mu, printed, color=PRINTED, label="printed:\nF − exp(−μ²) ln 1/δ")
-    axis.plot(mu, corrected, color=CORRECTED, label="corrected:\nF − exp(−μ²/2) ln 1/δ")
-    bands.bound(axis, BOUND_88, "bound √(π/2) + 1")
-    axis.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
-    axis.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
-    label_lines(axis)
-    return (
-        f"Right, on a log scale, for μ {between(mu)}: as printed the time left over "
-        f"{course(mu, printed, at='μ =')}; as corrected it {course(mu, corrected, at='μ =')}. The bound is "
-        f"{number(BOUND_88)}."
-    )
+    return [Drawing("convergence-bounds", caption, figure)]
 
 
 def _g(y: Any) -> Any:
@@ -321,7 +295,7 @@ def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
     return total
 
 
-def _whole_remainder(mu: Any) -> Any:
+def _remainder(mu: Any) -> Any:
     """F − exp(−μ²/2) ln 1/(1 − r) at r = 1."""
     target, level = torch.as_tensor(mu), torch.tensor(45.0, dtype=torch.float64)
     return (_elapsed(level, target) - torch.exp(-(target**2) / 2) * level).numpy()
@@ -373,21 +347,20 @@ STUDY = Study(
     name="lemma6",
     title="Lemmas 6 and 7 and the bounds behind Theorem 4",
     version=1,
-    claims=(LEMMA_6, STATIONARY, LEMMA_7, SLOPE, ZETA, SOLVED, MEAN, BOUND, EXPONENT),
-    quick=Config(),
-    paper=Config(largest_mu=12.0, targets=240, depths=120, deepest=200.0),
+    claims={
+        LEMMA_6: _lemma_6,
+        STATIONARY: _stationary,
+        LEMMA_7: _lemma_7,
+        SLOPE: _slope_of_f,
+        ZETA: _zeta_bound,
+        SOLVED: _solved,
+        MEAN: _mean_value,
+        BOUND: _bound_of_f,
+        EXPONENT: _late_form,
+    },
+    quick=Lemma6Config(),
+    paper=Lemma6Config(largest_mu=12.0, targets=240, depths=120, deepest=200.0),
     run=run,
-    judge=each_claim(
-        _lemma_6,
-        _stationary,
-        _lemma_7,
-        _slope_of_f,
-        _zeta_bound,
-        _solved,
-        _mean_value,
-        _bound_of_f,
-        _late_form,
-    ),
     draw=draw,
     about=(
         "Gauss-Legendre quadrature computes every function from its own definition, on a grid of targets μ and depths "

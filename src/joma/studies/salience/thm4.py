@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import log, pi, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
+from joma.claims.config import Above, Several, Within
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import end_label, label_lines
-from joma.figures.reading import course, number
+from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, panels
 from joma.host.arguments import together
 from joma.runs import Run
@@ -35,23 +36,17 @@ HALF = 0.5  # of the way to μ at t = 10: a component that has more left is not 
 
 
 @dataclass(frozen=True)
-class Config:
+class Thm4Config(StudyConfig):
     """Targets whose pairs are compared."""
 
-    mu: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+    mu: Annotated[tuple[float, ...], Several(2), Above(0), Within(0, 5)] = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
     horizon: float = 20.0
     """Of the flow; eq. 7 then compares depths of up to exp(μ²/2) times as much."""
     steps: int = 40
     grid: int = 40
     """Targets per side of the grid on which the largest λ is searched."""
-    linear_start: float = 0.001
+    linear_start: Annotated[float, Within(0, min(LINEAR_PAIR), open=True)] = 0.001
     """Linear attention does not move from zero."""
-
-    def __post_init__(self) -> None:
-        if len(set(self.mu)) < 2 or min(self.mu) <= 0 or max(self.mu) > 5:
-            raise ValueError(f"mu must hold two or more different targets in (0, 5], got {self.mu}")
-        if not 0 < self.linear_start < min(LINEAR_PAIR):
-            raise ValueError(f"linear_start must lie between 0 and {min(LINEAR_PAIR):g}, got {self.linear_start:g}")
 
 
 CLOCK = Claim(
@@ -96,7 +91,7 @@ LINEAR_ZERO = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
+def run(config: Thm4Config, run: Run, progress: Progress) -> None:
     """Follow weights and depths by an ODE solver, and record the closed forms beside them."""
     mu = torch.tensor(sorted(set(config.mu)), dtype=torch.float64)
     t = torch.linspace(0, config.horizon, config.steps + 1, dtype=torch.float64)
@@ -199,23 +194,17 @@ def _off_logistic(run: Run) -> float:
 
 def _linear(run: Run) -> Finding:
     early, late = (float(first / second) for first, second in run.value("linear/depth"))
-    limit = LINEAR_PAIR[0] / LINEAR_PAIR[1]
+    limit, pair = LINEAR_PAIR[0] / LINEAR_PAIR[1], f"μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}"
     exponential = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
     return by_tests(
         LINEAR,
-        expected=f"The ratio tends to μ_j/μ_k, which is {limit:g} for μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}.",
+        expected=f"The ratio tends to μ_j/μ_k, which is {limit:g} for {pair}.",
         printed=[
             at_most("distance of the ratio of depths at t = 1000 from μ_j/μ_k", abs(late - limit), NEAR),
             at_most("largest difference of logistic and flow", _off_logistic(run), EXACT),
         ],
         controls=[above("distance of the ratio at t = 1000 from that of exp attention", abs(late - exponential), NEAR)],
-        details={
-            f"μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}": {
-                "ratio at t = 30": early,
-                "at t = 1000": late,
-                "of exp attention": float(exponential),
-            }
-        },
+        details={pair: {"ratio at t = 30": early, "at t = 1000": late, "of exp attention": float(exponential)}},
     )
 
 
@@ -238,51 +227,38 @@ def _linear_from_zero(run: Run) -> Finding:
 def draw(run: Run) -> list[Drawing]:
     """Λ against depth with both thresholds, and the ratio of depths under three attentions."""
     figure, (left, right) = panels(2, width=4.4, height=3.0)
-    seen = [_draw_deviation(run, left), _draw_ratio(run, right)]
-    ends = [number(float(run.value(f"curve/ratio {name}")[-1])) for name in ("exp", "linear")]
+    for mu_j, style in zip(SHOWN, ("-", ":"), strict=True):
+        curve = np.abs(run.value(f"curve/{mu_j:g}"))
+        left.plot(run.value("curve/depth"), curve, style, color=GREEN, label=f"|Λ|, μ_j = {mu_j:g}")
+    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
+        threshold = float(run.value(f"{form}/threshold of the pair"))
+        left.axvline(threshold, color=colour, ls="--", lw=1.2)
+        where: Any = left.get_xaxis_transform()
+        offset: Any = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 8}
+        left.annotate(f"threshold,\n{form}", (threshold, 0.03), xycoords=where, **offset)
+    bound(left, SMALL, f"|Λ| = {SMALL:g}")
+    left.set(xscale="log", yscale="log", xlabel=f"depth ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|")
+    left.set_title("When is Λ small?")
+    leading = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
+    limits, ends = (leading, LINEAR_PAIR[0] / LINEAR_PAIR[1]), []
+    for name, colour, limit in zip(("exp", "linear"), (GREEN, ORANGE), limits, strict=True):
+        ratio = run.value(f"curve/ratio {name}")
+        right.plot(run.value("curve/t"), ratio, color=colour, label=f"{name} attention")
+        right.axhline(limit, ls=":", lw=1, color=colour)
+        ends.append(number(float(ratio[-1])))
+    right.axhline(float(_plain_ratio(run).mean()), color=CONTROL, label="no attention")
+    end_label(right, "dotted: limits", ls=":", lw=1)
+    right.set(xscale="log", yscale="log", ylim=(0.7, 400), xlabel="time", ylabel="ratio of ln 1/δ_j and ln 1/δ_k")
+    right.set_title(f"Depth of μ = {LINEAR_PAIR[0]:g} against μ = {LINEAR_PAIR[1]:g}")
+    for axis in (left, right):
+        label_lines(axis)
     caption = (
         f"The salient component converges deeper: {ends[0]} times under exp attention, {ends[1]} times under linear "
         "attention, 1 time without attention. Left: the deviation Λ of eq. 7 against the depth of the slower "
         "component. The dashed lines mark the depth from which Theorem 4 calls Λ small, as printed and as "
         "corrected. Right: the ratio of the two depths over time (linear attention starts from v = 0.001)."
     )
-    return [Drawing("salient-first", caption, figure, "Two panels, both on log scales. " + " ".join(seen))]
-
-
-def _draw_deviation(run: Run, axis: Any) -> str:
-    curve, at = run.value("curve/depth"), []
-    for mu_j, style in zip(SHOWN, ("-", ":"), strict=True):
-        axis.plot(curve, np.abs(run.value(f"curve/{mu_j:g}")), style, color=GREEN, label=f"|Λ|, μ_j = {mu_j:g}")
-    for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
-        threshold = float(run.value(f"{form}/threshold of the pair"))
-        axis.axvline(threshold, color=colour, ls="--", lw=1.2)
-        place = {"xytext": (3, 0), "textcoords": "offset points", "xycoords": axis.get_xaxis_transform()}
-        axis.annotate(f"threshold,\n{form}", (threshold, 0.03), fontsize=8, **place)
-        largest = max(float(np.interp(threshold, curve, np.abs(run.value(f"curve/{mu_j:g}")))) for mu_j in SHOWN)
-        at.append(f"at the {form} threshold, depth {number(threshold)}, the larger |Λ| is {number(largest)}")
-    bound(axis, SMALL, f"|Λ| = {SMALL:g}")
-    axis.set(xscale="log", yscale="log", xlabel=f"depth ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|")
-    axis.set_title("When is Λ small?")
-    label_lines(axis)
-    return f"Left, two falling curves of |Λ|: {'; '.join(at)}."
-
-
-def _draw_ratio(run: Run, axis: Any) -> str:
-    t, told = run.value("curve/t"), []
-    for name, colour in (("exp", GREEN), ("linear", ORANGE)):
-        ratio = run.value(f"curve/ratio {name}")
-        axis.plot(t, ratio, color=colour, label=f"{name} attention")
-        told.append(f"under {name} attention it {course(t, ratio, at='time', log=True)}")
-    plain = float(_plain_ratio(run).mean())
-    axis.axhline(plain, color=CONTROL, label="no attention")
-    leading = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
-    for value, colour in ((leading, GREEN), (LINEAR_PAIR[0] / LINEAR_PAIR[1], ORANGE)):
-        axis.axhline(value, ls=":", lw=1, color=colour)
-    end_label(axis, "dotted: limits", ls=":", lw=1)
-    axis.set(xscale="log", yscale="log", ylim=(0.7, 400), xlabel="time", ylabel="ratio of ln 1/δ_j and ln 1/δ_k")
-    axis.set_title(f"Depth of μ = {LINEAR_PAIR[0]:g} against μ = {LINEAR_PAIR[1]:g}")
-    label_lines(axis)
-    return f"Right, the ratio of depths: {'; '.join(told)}; without attention it is {number(plain)}."
+    return [Drawing("salient-first", caption, figure)]
 
 
 def _plain_ratio(run: Run) -> Any:
@@ -298,7 +274,7 @@ def _predicted_ratio(mu: Tensor, t: Tensor) -> Tensor:
     return (leading * (1 + deviation)).movedim(-1, 0)
 
 
-def _worst_lambda(config: Config) -> dict[str, Tensor]:
+def _worst_lambda(config: Thm4Config) -> dict[str, Tensor]:
     """The largest |λ| over time for each pair of targets, and the pair that has the largest."""
     mu = torch.linspace(0, max(config.mu) + 1, config.grid + 1, dtype=torch.float64)[1:]
     t = torch.logspace(-2, 2, 30, dtype=torch.float64)
@@ -332,7 +308,7 @@ def _deviation(mu_j: Tensor, mu_k: Tensor, depth_k: Tensor) -> Tensor:
     return depth_j / depth_k / torch.exp((mu_j**2 - mu_k**2) / 2) - 1
 
 
-def _record_linear(run: Run, config: Config) -> None:
+def _record_linear(run: Run, config: Thm4Config) -> None:
     """v' = (μ − v)|v| by the solver from zero and from a small start, and the logistic."""
     mu, t = torch.tensor(LINEAR_PAIR, dtype=torch.float64), torch.linspace(0, 10, 21, dtype=torch.float64)
     start = torch.full_like(mu, config.linear_start)
@@ -351,11 +327,18 @@ STUDY = Study(
     name="thm4",
     title="Theorem 4: salient components converge first",
     version=1,
-    claims=(CLOCK, RATIO, LAMBDA, CONDITION, FIRST, LINEAR, LINEAR_ZERO),
-    quick=Config(),
-    paper=Config(mu=(0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), horizon=100.0, steps=200, grid=160),
+    claims={
+        CLOCK: _clock,
+        RATIO: _ratio,
+        LAMBDA: _lambda,
+        CONDITION: _condition,
+        FIRST: _salient_first,
+        LINEAR: _linear,
+        LINEAR_ZERO: _linear_from_zero,
+    },
+    quick=Thm4Config(),
+    paper=Thm4Config(mu=(0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), horizon=100.0, steps=200, grid=160),
     run=run,
-    judge=each_claim(_clock, _ratio, _lambda, _condition, _salient_first, _linear, _linear_from_zero),
     draw=draw,
     about=(
         "An adaptive ODE solver follows eq. 6, once as printed and once in the depth L = ln 1/δ, which obeys "

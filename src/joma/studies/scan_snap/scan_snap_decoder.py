@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, each_claim
-from joma.claims.controls import hardest
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.claims.config import Least, Several
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import at_most
+from joma.claims.guards import hardest, needs_device
 from joma.claims.verdicts import by_effect, not_run
 from joma.claims.words import show
+from joma.data.text import Corpus, streams, windows
+from joma.figures.bands import mean_and_band
+from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
+from joma.figures.style import BLUE, CONTROL, INK, panels, step_axis
+from joma.host.words import counted
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language import PAPER, corpus, same_text
+from joma.models.decoder import Decoder
+from joma.recipes.language import (
+    PAPER,
+    LanguageModelConfig,
+    Recipe,
+    called,
+    corpus,
+    ensemble,
+    frequency_loss,
+    recipe,
+    same_text,
+)
+from joma.recipes.language.text import remember_corpus
 from joma.recipes.language_curves import alive, best_loss, layer_curves, mean_over_seeds, steps_of
 from joma.recipes.language_findings import diverged, learned_nothing
 from joma.runs import Run
-from joma.studies.scan_snap._decoder_figures import draw_entropy, draw_maps
-from joma.studies.scan_snap._decoders import SHUFFLED, TEXT, Config, depths, layers_of, moved, train
+from joma.training import Ensemble, Optimizer, train_all
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STILL = 0.1  # of what attention moved while it became sparse: what moves by less is frozen
 
@@ -38,9 +65,105 @@ FROZEN = Claim(
 )
 
 
-def run(config: Config, run: Run, progress: Progress) -> None:
-    """Train all depths on the text and on its words in random order."""
-    train(config, corpus(config, progress), run, progress)
+TEXT, SHUFFLED = 0, 1
+"""Where the two stand in what is recorded."""
+
+
+@dataclass(frozen=True)
+class ScanSnapDecoderConfig(LanguageModelConfig):
+    """Decoders of several depths trained with SGD at one rate, and twins that read the words in random order."""
+
+    depths: Annotated[tuple[int, ...], Least(1)] = (1, 3)
+    rate: float = 5.0
+    maps_at: Annotated[tuple[int, ...], Several(rising=True)] = (500, 1000, 1500)
+    """Steps at which the slide shows attention, besides 0; the last one is where sparseness is judged."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < (least := 2 * self.maps_at[-1]):
+            why = "twice the last of maps_at, to tell whether attention freezes"
+            raise ValueError(f"steps must be at least {least}, {why}, got {self.steps}")
+
+
+def layers_of(depth: int) -> str:
+    """A depth in words, and the name under which its networks are recorded."""
+    return counted(depth, "layer")
+
+
+def depths(config: Mapping[str, object]) -> Sequence[int]:
+    """The depths of a recorded config."""
+    found = config["depths"]
+    assert isinstance(found, list | tuple)
+    return [int(depth) for depth in found]
+
+
+def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
+    """Train all depths on the text and on its words in random order, with attention maps.
+
+    The networks of one depth are one ensemble: those that read the text, then those that read it shuffled. They take
+    the place of two rates in what is recorded.
+    """
+    text = corpus(config, progress)
+    needs_device(
+        config.device, f"the same command on a machine that has one, or joma run {run.study} with --device cpu"
+    )
+    remember_corpus(text, run)
+    ensembles = {}
+    for depth in config.depths:
+        base, name = recipe(config, text, layers=depth, rates=(config.rate, config.rate)), layers_of(depth)
+        made = base.with_(optimizer=Optimizer("sgd", rate=config.rate, clip=config.clip))
+        run.keep(f"{name}/rates", lambda made=made: np.array(made.rates))  # type: ignore[misc]
+        run.keep(f"{name}/seeds", lambda made=made: np.array(made.seeds))  # type: ignore[misc]
+        run.keep(f"{name}/loss by frequency", lambda made=made: frequency_loss(made, text))  # type: ignore[misc]
+        ensembles[name] = _ensemble(config, made, text)
+    train_all(ensembles, run, progress=lambda done, doing: progress(0.98 * done, doing))
+
+
+def shuffled(text: Corpus, seed: int) -> Corpus:
+    """The same corpus with the words of its training text in random order: frequencies stay, all else is lost."""
+    train = text.tokens["train"]
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    return replace(text, tokens=text.tokens | {"train": train[order]})
+
+
+def _ensemble(config: ScanSnapDecoderConfig, made: Recipe, text: Corpus) -> Ensemble:
+    own, twin = ensemble(made, text), ensemble(made, shuffled(text, config.seed))
+
+    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        parts = zip(own.batch(step, members), twin.batch(step, members), strict=True)
+        which = [member // len(made.seeds) for member in members]
+        return tuple(torch.stack(pair)[which] for pair in parts)  # (members, streams, length)
+
+    spoken = streams(text.tokens["valid"], made.valid_streams).long().to(config.device)
+    inputs, _ = windows(spoken, config.length)
+    single = inputs[made.sequence, :1].contiguous()
+    measures = {"valid": own.measures["valid"], "map": lambda decoder, members: lowest_attention(decoder, single)}
+    points = {*range(0, config.steps + 1, config.every), *config.maps_at, config.steps - config.maps_at[-1]}
+    return replace(own, batch=batch, measures=measures, measure_at=tuple(sorted(points)))
+
+
+def lowest_attention(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Attention of the lowest layer on one sequence, (members, queries, keys), averaged over heads."""
+    seen: list[Tensor] = []
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if layer == 0 and name == "attention":  # (members, batch, heads, queries, keys)
+            seen.append(value[:, 0].float().mean(1))
+
+    decoder.features(tokens, look=look)
+    return seen[0]
+
+
+def maps(run: Run, depth: int, step: int) -> np.ndarray:
+    """The recorded attention maps of one step, (texts, seeds, queries, keys)."""
+    found, name = np.asarray(run.at(f"{layers_of(depth)}/map", step)), layers_of(depth)
+    return found.reshape(len(run.value(f"{name}/rates")), -1, *found.shape[1:])
+
+
+def moved(run: Run, depth: int, start: int, end: int) -> np.ndarray:
+    """Which share of attention lies elsewhere at `end` than at `start`, mean over queries: (texts, seeds), 0 to 1."""
+    change = np.abs(maps(run, depth, end) - maps(run, depth, start)).sum(-1) / 2
+    return np.asarray(change[..., 1:].mean(-1))  # the first query has nowhere else to look
 
 
 def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
@@ -75,18 +198,18 @@ def _sparse(run: Run) -> Finding:
     if untold := _unlearned(SPARSE, expected, run):
         return untold
     cases: dict[str, Comparison] = {}
-    beside: dict[str, dict[str, float]] = {}
+    details: dict[str, dict[str, float]] = {}
     for layers in depths(run.config):
         own, twin = (_lost(run, layers, text, step) for text in (TEXT, SHUFFLED))
         controls = {"nothing": compare(own), "twin": compare(own, twin)}
         (cases[layers_of(layers)],) = hardest(SPARSE, controls).values()
-        beside[f"share lost with {layers_of(layers)}"] = {
+        details[f"share lost with {layers_of(layers)}"] = {
             f"at step {step:,}": mean_over_seeds(own),
             f"by the twin at step {step:,}": mean_over_seeds(twin),
             "at the end": mean_over_seeds(_lost(run, layers, TEXT, int(run.config["steps"]))),
         }
     return by_effect(
-        SPARSE, cases, expected=expected, what="share of the entropy that is lost", details=beside | _context(run)
+        SPARSE, cases, expected=expected, what="share of the entropy that is lost", details=details | _context(run)
     )
 
 
@@ -100,13 +223,13 @@ def _frozen(run: Run) -> Finding:
     if untold := _unlearned(FROZEN, expected, run):
         return untold
     cases: dict[str, Comparison] = {}
-    late_share, beside = [], {}
+    late_share, details = [], {}
     for layers in depths(run.config):
         kept, spans = alive(run, layers_of(layers))[TEXT], ((0, step), (end - step, end))
         early, late = (np.where(kept, moved(run, layers, *span)[TEXT], np.nan) for span in spans)
         cases[layers_of(layers)] = compare(early, late)
         late_share.append(mean_over_seeds(late) / mean_over_seeds(early))
-        beside[f"share of attention that moves with {layers_of(layers)}"] = {
+        details[f"share of attention that moves with {layers_of(layers)}"] = {
             f"in the first {step:,} steps": mean_over_seeds(early),
             f"in the last {step:,}": mean_over_seeds(late),
         }
@@ -116,7 +239,7 @@ def _frozen(run: Run) -> Finding:
         expected=expected,
         what="share of attention that moves",
         size=[at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")],
-        details=beside | _context(run),
+        details=details | _context(run),
     )
 
 
@@ -133,23 +256,94 @@ def _context(run: Run) -> dict[str, dict[str, float]]:
 
 
 def draw(run: Run) -> list[Drawing]:
-    """The maps of the slide, and the entropy over training."""
-    return [draw_maps(run), draw_entropy(run)]
+    """Attention maps over training, and entropy against the twin's."""
+    return [_draw_maps(run), _draw_entropy(run)]
+
+
+def _draw_maps(run: Run) -> Drawing:
+    """One row per depth, one column per step of the slide and one for the end; the first seed."""
+    steps = [0, *run.config["maps_at"], run.config["steps"]]
+    rows = depths(run.config)
+    figure, axes = panels(len(steps), len(rows), width=2.0, height=2.1)
+    grid = np.array(axes).reshape(len(rows), len(steps))
+    for layers, row in zip(rows, grid, strict=True):
+        for step, axis in zip(steps, row, strict=True):
+            _map(axis, maps(run, layers, step)[TEXT, 0])
+            axis.set_title(f"step {step:,}", fontsize=9)
+            axis.set_xlabel("key" if layers == rows[-1] else " ", fontsize=8)
+            axis.set_ylabel(f"{layers_of(layers)}: query" if step == 0 else " ", fontsize=8)
+    top = {layers: [_largest(maps(run, layers, step)[TEXT, 0]) for step in steps] for layers in rows}
+    ends = listing(f"{number(top[n][0], '%')} to {number(top[n][-1], '%')} with {layers_of(n)}" for n in rows)
+    last = int(run.config["maps_at"][-1])
+    late = listing(f"{_late(run, n, last, steps[-1])} with {layers_of(n)}" for n in rows)
+    caption = (
+        f"What a query gives to its favourite key goes from {ends} (first seed). In the last {last:,} of "
+        f"{steps[-1]:,} steps, part of attention still moves to another key: {late} (mean over seeds). Attention of "
+        f"the lowest layer on one held-out sequence of {called(run.config['corpus'])}, SGD at rate "
+        f"{run.config['rate']:g}; darker is more attention, each map on its own scale of square roots. Rows: depth. "
+        "Columns: training step."
+    )
+    return Drawing("attention-maps", caption, figure)
+
+
+def _late(run: Run, layers: int, last: int, end: int) -> str:
+    """Which share of attention moves in the last steps, a mean over seeds."""
+    return number(float(np.nanmean(moved(run, layers, end - last, end)[TEXT])), "%")
+
+
+def _map(axis: Axes, attention: np.ndarray) -> None:
+    past = np.tril(np.ones_like(attention)) > 0  # the rest is the future, which no query sees
+    shade = np.where(past, np.sqrt(attention), np.nan)
+    axis.imshow(shade, cmap="Greys", vmin=0, vmax=float(np.sqrt(attention[1:]).max()))
+    axis.tick_params(labelsize=7)
+
+
+def _largest(attention: np.ndarray) -> float:
+    """What queries give to their favourite key, a mean over those that have a choice."""
+    return float(attention[1:].max(-1).mean())
+
+
+def _draw_entropy(run: Run) -> Drawing:
+    """Entropy of the lowest layer over training, one panel per depth, details the twin's."""
+    rows = depths(run.config)
+    figure, axes = panels(len(rows), width=4.6)
+    for layers, axis in zip(rows, axes, strict=True):
+        for text, colour, name in ((TEXT, BLUE, "text"), (SHUFFLED, CONTROL, "random\norder")):
+            steps, curves = steps_of(run, layers_of(layers)), layer_curves(run, layers_of(layers), rate=text)[0]
+            if len(curves):
+                mean_and_band(axis, steps, curves, over=0, color=colour, label=name)
+        axis.axvline(run.config["maps_at"][-1], color=INK, lw=0.7, ls=":")
+        axis.set(ylabel="attention entropy (nats)", ylim=(0, None))
+        axis.set_title(f"{layers_of(layers)}")
+        step_axis(axis)
+        label_lines(axis)
+    step, lost = _judged_at(run), []
+    for layers in depths(run.config):
+        name, shares = layers_of(layers), []
+        for text in (TEXT, SHUFFLED):
+            curve = layer_curves(run, name, rate=text)[0].mean(0)
+            shares.append(1 - curve[steps_of(run, name) == step][0] / curve[0])
+        lost.append(f"{number(shares[0], '%')} with {name} (twin: {number(shares[1], '%')})")
+    caption = (
+        f"At step {step:,} attention of the lowest layer has lost {listing(lost)} of its untrained entropy. The twin "
+        f"reads the same words in random order. Lines: mean of {run.config['seeds']} seeds on held-out text of "
+        f"{called(run.config['corpus'])}; bands: their range. Dotted: step {step:,}, the slide's last map."
+    )
+    return Drawing("entropy-over-training", caption, figure)
 
 
 STUDY = Study(
     name="scan-snap-decoder",
     title="Attention maps of decoders trained with SGD: sparse, then frozen?",
     version=1,
-    claims=(SPARSE, FROZEN),
-    quick=Config(
+    claims={SPARSE: _sparse, FROZEN: _frozen},
+    quick=ScanSnapDecoderConfig(
         vocabulary=200, width=16, mlp=16, dropout=0.0, streams=4, valid_sequences=3, sequence=5, steps=180, every=45,
         maps_at=(30, 60, 90),
         seeds=5,
     ),
-    paper=Config(**PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
+    paper=ScanSnapDecoderConfig(**PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
     run=run,
-    judge=each_claim(_sparse, _frozen),
     draw=draw,
     check=same_text,
     about=(

@@ -1,4 +1,4 @@
-"""What the networks of `sinks` and `deja-vu` read: a text, and a made language in which attention is mostly idle.
+"""What `sinks` and `deja-vu` share: a text to read, a made language in which attention is mostly idle, their configs.
 
 The made language, its sizes and its rates were chosen after trials in which softmax formed a sink and all kinds of
 attention learned to fetch. So the sink of softmax is not a finding there. What the other kinds do is one.
@@ -6,13 +6,19 @@ attention learned to fetch. So the sink of softmax is not a finding there. What 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.config import StudyConfig
+from joma.claims.contract import Progress
 from joma.data.text import Corpus, CorpusError
-from joma.recipes.language import LanguageModelConfig, same_text
+from joma.recipes.language import PYTHON, LanguageModelConfig, corpus, same_text
+from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 
 COPY, TEXT = "copying", "text"
@@ -36,29 +42,68 @@ class Reading(NamedTuple):
         return self.words
 
 
-class Told(Protocol):
-    """A config that names a text."""
+@dataclass(frozen=True)
+class TextConfig(StudyConfig):
+    """A config that names a text. Quick scale: Python source."""
+
+    corpus: str = PYTHON
+    """The text: sympy, wikitext-2 or wikitext-103, or a text file."""
+    data: str = ""
+    """The folder that holds the folder of the corpus; empty: JOMA_DATA."""
+    tokens: int = 100_000
+    """Tokens of the text to read at most."""
+    vocabulary: int = 300
+    """Words of the text at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.text  # an unknown corpus is refused now
 
     @property
-    def corpus(self) -> str: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def vocabulary(self) -> int: ...
+    def text(self) -> LanguageModelConfig:
+        """What says which text is meant to those who find it."""
+        return LanguageModelConfig(corpus=self.corpus, data=self.data, tokens=self.tokens, vocabulary=self.vocabulary)
 
 
-def text_config(config: Told) -> LanguageModelConfig:
-    """What says which text is meant to those who find it."""
-    return LanguageModelConfig(
-        corpus=config.corpus, data=config.data, tokens=config.tokens, vocabulary=config.vocabulary
-    )
+C = TypeVar("C", bound=TextConfig)
 
 
-def same_words(config: Told, run: Run) -> None:
+def recorded_config(kind: type[C], run: Run) -> C:
+    """The config that a run was made with."""
+    names = kind.__dataclass_fields__.keys() & run.config.keys()
+    given: dict[str, Any] = {name: run.config[name] for name in names}
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return kind(**given)
+
+
+def known_mean(values: Any) -> float:
+    """Of what is a number, in the precision of the record; NaN where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def check_text(config: TextConfig, run: Run) -> None:
     """A study's `check`: the text of a finished run is still the one that is found, or none is found."""
-    same_text(text_config(config), run)
+    same_text(config.text, run)
+
+
+def read_text(config: TextConfig, run: Run, progress: Progress, length: int, valid: int) -> Reading:
+    """The text that the config names; the run remembers which one it was."""
+    found = corpus(config.text, progress)
+    remember_corpus(found, run)
+    return of_text(found, length, valid)
+
+
+def sequences_of(train: Tensor, step: int, batch: int) -> Tensor:
+    """(batch, length + 1): what is read at a step, whoever reads; every epoch has an order of its own."""
+    size = min(batch, len(train))
+    epoch, place = divmod(step, len(train) // size)
+    return train[_order(len(train), epoch)[place * size : (place + 1) * size].to(train.device)]
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, epoch: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
 
 
 def of_text(text: Corpus, length: int, valid: int) -> Reading:

@@ -1,0 +1,195 @@
+"""How a model's attention comes to see only what a policy keeps, and how positions are counted inside a cache.
+
+transformers looks attention functions up by name, and the functions that build masks under the same name. Both are
+registered here. The mask function builds none: it only refuses what is not plain causal attention. Causality, and what
+is evicted, come from the policy, one mask per key-value head.
+
+Rotary positions can be counted anew: a rotation by a and then by b is one by a + b, so what a model has rotated can be
+rotated on with the model's own functions. Whether they do what they seem to is tried: a text of one token repeated has
+the same hidden state everywhere, so its keys must be each other's rotations, in every layer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from joma.cache.errors import CacheError
+from joma.cache.policies import FUNCTIONS, Call, Choice
+
+NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
+Rotation = Callable[[Tensor, Tensor], Tensor]
+"""x (batch, heads, tokens, width) rotated by so many positions (tokens,)."""
+
+
+class Job(Protocol):
+    """Who attends for the modules of a model."""
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """(batch, queries, heads, width) of query (batch, heads, queries, width)."""
+
+
+_ACTIVE: list[tuple[set[nn.Module], Job]] = []
+"""Found by the module that attends, so that models in several threads do not mix; the last one is the innermost."""
+
+
+@contextmanager
+def attending(model: nn.Module, job: Job) -> Iterator[None]:
+    """Inside the block, every attention of `model` is the job's; the model's own setting comes back afterwards."""
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    found: list[Any] = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
+    configs = list({id(config): config for config in found}.values())
+    before = [config._attn_implementation_internal for config in configs]
+    entry = (set(model.modules()), job)
+    try:
+        for config in configs:
+            config._attn_implementation_internal = NAME
+        _ACTIVE.append(entry)
+        yield
+    finally:
+        _ACTIVE[:] = [one for one in _ACTIVE if one is not entry]
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation
+
+
+def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None) -> tuple[Tensor, Choice]:
+    """The output (batch, queries, heads, width) of one call, and what the policy chose.
+
+    rotate: how queries are rotated for sinks, where positions are counted inside the cache. Where nothing is evicted,
+    the call is the one that the model makes without a policy.
+    """
+    choice = FUNCTIONS[call.rule.policy](call)
+    query, key, mask = call.query, call.key, choice.seen
+    if mask is None:
+        mask = None if call.n_kept == 0 or call.q_len == 1 else call.causal
+    else:
+        mask = mask.expand(len(query), -1, -1, -1) if mask.ndim == 4 else mask.expand(len(query), 1, -1, -1)
+        if mask.shape[1] > 1:
+            mask = mask.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        if call.rule.policy == "sinks" and rotate is not None:
+            # Between a query and a recent key nothing changes. A sink is as far from the query as its place in the
+            # cache is from the last one, so sinks meet the query as it would be there: in the second half of a width
+            # twice as large, where other keys are 0.
+            position = call.seen + call.own[:, 0] - call.n_kept
+            shifted = rotate(query, position.clamp(max=call.rule.budget - 1) - position)
+            first = (call.place < call.rule.sinks)[:, None]
+            query, key = torch.cat([query, shifted], -1), torch.cat([key * ~first, key * first], -1)
+    return plain_attention(module, query, key, value, mask, call.scale), choice
+
+
+def plain_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """What the model does without a policy."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    output, _ = sdpa_attention_forward(module, query, key, value, mask, dropout=0.0, scaling=scale, is_causal=True)
+    result: Tensor = output
+    return result
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """What every attention layer calls in place of sdpa."""
+    job = next((job for modules, job in reversed(_ACTIVE) if module in modules), None)
+    name = type(module).__name__
+    if job is None:
+        raise CacheError(f"{name} is set to {NAME!r} outside the block of joma.cache that did so")
+    for what in ("softcap", "s_aux", "position_bias", "indices", "cu_seq_lens_q"):
+        if kwargs.get(what) is not None:
+            raise CacheError(f"{name} passes {what!r} to its attention, and eviction does not know that")
+    if attention_mask is not None:
+        raise CacheError(f"{name} brings a mask of its own: eviction needs plain causal attention without padding")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return job.attend(module, query, key, value, scale), None
+
+
+def _mask(*_: Any, **kwargs: Any) -> None:
+    """No mask where attention is causal and nothing else; else a refusal."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    function, local, padding = (kwargs.get(key) for key in ("mask_function", "local_size", "attention_mask"))
+    if function is bidirectional_mask_function:
+        raise CacheError("a model that attends in both directions has no cache: give one that reads from left to right")
+    if padding is not None and not bool(padding.all()):
+        raise CacheError("padded batches cannot be read with eviction: give sequences of one length")
+    length = int(kwargs["q_offset"]) + int(kwargs["q_length"])
+    if local is not None and local < length:
+        raise CacheError(f"the model already forgets what is {local} tokens away, and is asked to read {length}")
+    if local is None and function is not causal_mask_function:
+        raise CacheError("the model's attention is not plain causal attention: eviction cannot be added to it")
+
+
+class _Listening:
+    """Attends as the model does, and keeps the keys."""
+
+    def __init__(self) -> None:
+        self.keys: dict[nn.Module, Tensor] = {}
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        self.keys[module] = key
+        return plain_attention(module, query, key, value, None, scale)
+
+
+def rotations(model: nn.Module) -> dict[nn.Module, Rotation | None]:
+    """How every attention of a model rotates queries and keys; None where positions are no rotation."""
+    listening, words = _Listening(), model.get_input_embeddings().weight  # type: ignore[operator]
+    with torch.inference_mode(), attending(model, listening):
+        loudest = words.float().norm(dim=1).argmax()  # a token of padding may have no embedding, and no keys
+        model(input_ids=loudest.expand(1, 4), use_cache=False)
+    keys = listening.keys
+    rotary = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
+    if not rotary:
+        return dict.fromkeys(keys)
+    return {module: _rotation_of(model, module, rotary[0], key) for module, key in keys.items()}
+
+
+def _rotation_of(model: nn.Module, module: nn.Module, rotary: Any, key: Tensor) -> Rotation | None:
+    refusal = CacheError(
+        f"positions of {type(model).__name__} cannot be counted inside the cache, as the policy sinks does; "
+        "the other policies leave positions as they are"
+    )
+    if not key.any():  # nothing can be seen
+        raise refusal
+    if _alike(key, key[:, :, :1]):  # this layer knows no positions
+        return None
+    model_rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+    if model_rotate is None or getattr(rotary, "rope_type", "default") in ("dynamic", "longrope"):
+        raise refusal
+
+    def rotate(x: Tensor, by: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scaling = getattr(rotary, "attention_scaling", 1.0)
+        cos, sin = (table / scaling for table in rotary(wide, position_ids=by[None]))
+        width = cos.shape[-1]
+        rotated, _ = model_rotate(wide[..., :width], wide[..., :width], cos, sin)
+        return torch.cat([rotated, wide[..., width:]], -1).to(x.dtype)
+
+    try:
+        expected = rotate(key[:, :, :1].expand_as(key), torch.arange(key.shape[2], device=key.device))
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise refusal from error
+    if not _alike(key, expected):
+        raise refusal
+    return rotate
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 0.05
+    return bool((one - other).abs().max() <= tolerance * one.abs().max())

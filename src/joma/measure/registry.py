@@ -1,0 +1,258 @@
+"""Every measure that joma takes of a model, described once: its name, meaning, unit, columns, and what it needs.
+
+A scan of checkpoints, a page and a monitor of a training run all read this table. A measure of weight matrices is
+computed here, too. One that needs a running model is only described: `joma.probes` and `joma.scan` compute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from joma.measure.power_law import LEAST
+
+TOLERANCE = 1e-3
+"""Relative, of stable ranks and spectral norms."""
+KEPT = 16
+"""Keys whose mass sparsity tells beside that of the top 10 %."""
+Needs = Literal["weights", "model", "text"]
+"""weights: matrices alone. model: a running model, on any tokens. text: two checkpoints on the same text."""
+_QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number that a measure compares with, what happens beyond it, and who chose it."""
+
+    value: float
+    says: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What one measure is.
+
+    - name: as a user gives it and as files have it
+    - title: as an axis calls it, without its unit
+    - unit: of all columns; empty where they have none
+    - meaning: one sentence, or a few, for a page
+    - needs: what it is taken from
+    - columns: the numbers that it gives. Of weights they are columns of one curve, else each is a curve of its own
+    - column_titles: of columns whose name does not say enough
+    - statistics: of a running model, what `joma.probes` calls a column, where that is another name
+    - thresholds: numbers inside its definition, with their source
+
+    >>> MEASURES["entropy"].axis, MEASURES["entropy"].needs
+    ('attention entropy (nats)', 'model')
+    >>> list(MEASURES["sparsity"].curves)[:2]
+    ['sparsity/top_tenth', 'sparsity/top_16']
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    meaning: str
+    needs: Needs
+    columns: tuple[str, ...]
+    column_titles: Mapping[str, str] = field(default_factory=dict)
+    statistics: Mapping[str, str] = field(default_factory=dict)
+    thresholds: tuple[Threshold, ...] = ()
+
+    @property
+    def axis(self) -> str:
+        """The title with its unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def curves(self) -> dict[str, str]:
+        """Of a measure of running models: its curves by name, each with the statistic that it shows."""
+        return {
+            self.name if column == self.name else f"{self.name}/{column}": self.statistics.get(column, column)
+            for column in self.columns
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMeasure(Measure):
+    """Numbers of weight matrices. Measures with the same `compute` share its result.
+
+    - group: "mlp": every group of matrices, those named by pattern included. "embedding": that group alone
+    - compute: the result of one matrix; the generator is for what is estimated
+    - pick: the numbers of such a result, one per column
+    - stacked: the results of a stack of small matrices at once, where that saves time; None: one after the other
+    - side_by_side: whether a CPU is faster with several large matrices at a time, one thread each, than with all
+      threads on one
+
+    >>> measure = MEASURES["stable_rank"]
+    >>> measure.pick(measure.compute(torch.eye(3), torch.Generator()))
+    [3.0]
+    """
+
+    needs: Needs = "weights"
+    group: Literal["mlp", "embedding"]
+    compute: Callable[[Tensor, torch.Generator], Any]
+    pick: Callable[[Any], list[float]]
+    stacked: Callable[[Tensor], list[Any]] | None = None
+    side_by_side: bool = False
+
+
+def axis_of(name: str) -> str:
+    """What an axis is called that shows a measure; a name that is not in the table stands for itself.
+
+    >>> axis_of("alpha"), axis_of("my_measure")
+    ('power-law exponent α', 'my measure')
+    """
+    return MEASURES[name].axis if name in MEASURES else name.replace("_", " ")
+
+
+def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
+    """Stable rank and spectral norm of one matrix, to the tolerance."""
+    from joma.measure.spectrum import spectrum
+
+    found = spectrum(w, tolerance=TOLERANCE, generator=generator)
+    return float(found.stable_rank), float(found.spectral_norm)
+
+
+def _leading_spectra(stack: Tensor) -> list[tuple[float, float]]:
+    """Of small matrices `spectrum` finds all eigenvalues and draws nothing: no generator is needed."""
+    from joma.measure.spectrum import spectrum
+
+    found = spectrum(stack, tolerance=TOLERANCE)
+    return list(zip(found.stable_rank.tolist(), found.spectral_norm.tolist(), strict=True))
+
+
+def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, float | ValueError]:
+    """Stable rank, spectral norm and alpha of one matrix from all of its singular values; nothing is drawn."""
+    return full_spectra(w[None])[0]
+
+
+def full_spectra(stack: Tensor) -> list[tuple[float, float, float | ValueError]]:
+    """Stable rank, spectral norm and alpha of matrices of one shape, or why a matrix has no alpha."""
+    from joma.measure.power_law import squared_singular_values
+
+    squares = squared_singular_values(stack)
+    top = squares[:, -1]
+    ranks = torch.where(top > 0, squares.sum(-1) / top, 0.0)
+    return list(zip(ranks.tolist(), top.sqrt().tolist(), map(_exponent, squares), strict=True))
+
+
+def _exponent(squares: Tensor) -> float | ValueError:
+    from joma.measure.power_law import power_law_of_squares
+
+    try:
+        return float(power_law_of_squares(squares).alpha)
+    except ValueError as error:  # the other numbers of the matrix stand
+        return error
+
+
+def _alpha(found: tuple[float, float, float | ValueError]) -> list[float]:
+    if isinstance(found[2], ValueError):
+        raise found[2]
+    return [found[2]]
+
+
+def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
+    from joma.measure.embedding import coherence
+
+    found = coherence(vectors, quantiles=_QUANTILES, generator=generator)
+    return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
+
+
+_ALL = (
+    WeightMeasure(
+        name="stable_rank",
+        title="stable rank",
+        meaning="The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
+        "everything, at most the smaller side.",
+        columns=("stable rank",),
+        group="mlp",
+        compute=leading_spectrum,
+        pick=lambda found: [found[0]],
+        stacked=_leading_spectra,
+    ),
+    WeightMeasure(
+        name="spectral_norm",
+        title="spectral norm",
+        meaning="The largest singular value of a matrix.",
+        columns=("spectral norm",),
+        group="mlp",
+        compute=leading_spectrum,
+        pick=lambda found: [found[1]],
+        stacked=_leading_spectra,
+    ),
+    WeightMeasure(
+        name="alpha",
+        title="power-law exponent α",
+        meaning="The exponent of a power law fitted to the largest squared singular values, as WeightWatcher defines "
+        "it.",
+        columns=("alpha",),
+        thresholds=(Threshold(LEAST, "a matrix with fewer singular values above zero is left out", "WeightWatcher"),),
+        group="mlp",
+        compute=full_spectrum,
+        pick=_alpha,
+        stacked=full_spectra,
+        side_by_side=True,
+    ),
+    WeightMeasure(
+        name="coherence",
+        title="coherence",
+        meaning="The mean absolute cosine between two rows of the token embedding: 0 if all are orthogonal, 1 if all "
+        "point one way.",
+        columns=("mean", *(f"q{q}" for q in _QUANTILES), "random mean"),
+        column_titles={
+            "mean": "mean absolute cosine",
+            **{f"q{q}": f"{q:.0%} quantile of the absolute cosine" for q in _QUANTILES},
+            "random mean": "mean absolute cosine of random vectors",
+        },
+        group="embedding",
+        compute=_coherence,
+        pick=lambda found: list(found),
+    ),
+    Measure(
+        name="entropy",
+        title="attention entropy",
+        unit="nats",
+        meaning="The mean entropy of an attention row on the text, in nats: 0 if a token attends to one other alone.",
+        needs="model",
+        columns=("entropy",),
+    ),
+    Measure(
+        name="sparsity",
+        title="attention sparsity",
+        meaning="Means over queries on the text. Mass: how much attention goes to the keys with the largest "
+        "probability, or to the first keys. Keys below 1 % of the largest: their share of the keys seen, H2O's "
+        "sparsity. Effective keys: e^entropy.",
+        needs="model",
+        columns=("top_tenth", f"top_{KEPT}", "first_key", "first_4", "near_zero", "effective_share"),
+        column_titles={
+            "top_tenth": "mass on the top 10 % of keys",
+            f"top_{KEPT}": f"mass on the top {KEPT} keys",
+            "first_key": "mass on the first key",
+            "first_4": "mass on the first 4 keys",
+            "near_zero": "keys below 1 % of the largest",
+            "effective_share": "effective keys / keys seen",
+        },
+        statistics={f"top_{KEPT}": "top_keys", "first_4": "first_keys"},
+        thresholds=(
+            Threshold(0.01, "a key with a smaller share of the row's largest probability is near zero", "H2O"),
+        ),
+    ),
+    Measure(
+        name="allocation",
+        title="change of attention entropy by parameters",
+        unit="nats",
+        meaning="Between neighbouring checkpoints, how much of the change of each layer's mean attention entropy, and "
+        "of the loss, came through each group of parameters, along the straight way between the two. The parts sum to "
+        "the change up to the closing error.",
+        needs="text",
+        columns=("entropy", "loss"),
+        column_titles={"entropy": "change of entropy (nats)", "loss": "change of the loss (nats)"},
+    ),
+)
+MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}
+"""All measures by name."""

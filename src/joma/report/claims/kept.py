@@ -1,0 +1,94 @@
+"""What was found at paper scale: it travels with the package, so that a quick report and `joma show` can show it.
+
+`results/keep.py` writes kept.json from the records under results/; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from joma.claims.contract import Claim, Verdict
+from joma.claims.evidence import Effect, plain
+from joma.claims.finding import Provenance
+
+
+@dataclass(frozen=True)
+class KeptFinding:
+    """A finding of paper scale without its evidence: what readers ask of a `Finding`, under the same names.
+
+    >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
+    >>> KeptFinding("thm2/winner", claim, "holds", "0.5").main is None
+    True
+    """
+
+    id: str
+    claim: Claim
+    verdict: Verdict
+    measured: float | str
+    brief: str = ""
+    main: Effect | None = None
+    """Of an empirical claim, the effect that decides. The interval of its control is not kept."""
+    expected: str = ""
+    control: str | None = None
+    tolerance: float | None = None
+    command: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
+
+    @staticmethod
+    def from_json(id: str, claim: Claim, data: Mapping[str, Any]) -> KeptFinding:
+        """What kept.json holds on a claim."""
+        unknown = {"what": "", "unit": "", "control_interval": ("nan", "nan"), "ceiling": claim.ceiling, "level": 0.95}
+        main = None
+        if "effect" in data and claim.matters is not None:
+            main = Effect.from_json({**unknown, "matters": claim.matters, **data})
+        names = ("verdict", "measured", "brief", "expected", "control", "tolerance", "command", "provenance")
+        return KeptFinding(id, claim, main=main, **{name: data[name] for name in names if name in data})
+
+    def as_json(self) -> dict[str, Any]:
+        """As a finding in findings.json, without its cases and its evidence."""
+        claim, numbers = self.claim, {} if self.main is None else self.main.as_json()
+        return {
+            "id": self.id,
+            "claim": claim.name,
+            **{name: getattr(claim, name) for name in ("source", "says", "corrected", "empirical", "uses")},
+            "expected": self.expected,
+            "verdict": self.verdict,
+            "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
+            "control": self.control,
+            **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},
+            "unit": numbers.get("unit", claim.unit),
+            "seeds": numbers.get("seeds"),
+            "tolerance": self.tolerance,
+            "command": self.command,
+            "provenance": {"claim_sha256": claim.sha256, **self.provenance.as_json()},
+        }
+
+
+@cache
+def kept() -> Mapping[str, Mapping[str, Any]]:
+    """kept.json by the finding's id, with what all findings of a record have in common; only of kept studies.
+
+    >>> kept()["fig6/fig6-deeper-is-better"]["verdict"] in ("holds", "only qualitative", "undecided")
+    True
+    """
+    content = json.loads(files(__package__).joinpath("kept.json").read_text(encoding="utf-8"))
+    studies = {
+        name: {"command": study.pop("command"), "provenance": Provenance(**study)}
+        for name, study in content["studies"].items()
+    }
+    return {id: {**studies[id.partition("/")[0]], **data} for id, data in content["findings"].items()}
+
+
+def kept_of(id: str, claim: Claim) -> KeptFinding | None:
+    """What is kept on a claim; None if nothing is, or if the claim's sentence has changed since.
+
+    >>> kept_of("thm2/who-wins", Claim("who-wins", "JoMA Thm 2", "The winner is the token with the largest |Δ|."))
+    """
+    data = kept().get(id)
+    same = data is not None and data["claim_sha256"] == claim.sha256
+    return KeptFinding.from_json(id, claim, data) if data is not None and same else None

@@ -1,0 +1,333 @@
+"""The networks that `fig10` reads, trained here or given, and what it reads off them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from joma.claims.config import StudyConfig
+from joma.claims.contract import NotRun, Progress
+from joma.claims.guards import needs_device
+from joma.claims.text_source import remember_source
+from joma.data.python_source import source_text
+from joma.measure.superposition import Superposition, peaks, superposition
+from joma.runs import Run
+from joma.studies.checkpoints._seeds import prefix
+
+_PIECE = re.compile(r"\n *| ?[A-Za-z_]+| ?\d+| ?[^\sA-Za-z_\d]|\s")
+_DOWN = re.compile(
+    r"\d+\.(mlp\.(dense_4h_to_h|c_proj|down_proj|fc_out|fc2)|feed_forward\.w2|fc2|output\.dense|ffn\.lin2|linear2)$"
+)
+_RATE = 3e-3
+_KEYS = 16  # most attended positions kept for every query
+_TRAINING_SHARE = 0.8  # of the text; the rest is what the networks are read on
+_SKIPPED = 0.25  # of a text at its beginning: queries there have no context to speak of
+NETWORKS = ("trained", "untrained")
+SPAN = 28  # tokens of a context that are printed, the query last
+SHOWN = 3  # neurons whose contexts are printed
+COMMAND = "joma run fig10 --model FOLDER --text FILE"
+
+
+@dataclass(frozen=True)
+class Fig10Config(StudyConfig):
+    """A model and a text, or a small model trained on the spot on Python source.
+
+    `steps`, `width`, `layers` and `vocabulary` are those of the small model; a given one brings its own.
+    """
+
+    model: str = ""
+    """A model folder or hub name; without one, a small GPT-NeoX is trained first."""
+    text: str = ""
+    """A UTF-8 file; without one, the source of sympy."""
+    characters: int = 1_000_000
+    """How much of the text to read."""
+    texts: int = 400
+    """Windows on which neurons are looked at."""
+    length: int = 40
+    contexts: int = 20
+    """Strongest contexts of each neuron."""
+    batch: int = 16
+    steps: int = 150
+    width: int = 64
+    layers: int = 2
+    vocabulary: int = 600
+    device: str = "cpu"
+    seeds: int = 3
+    """Networks that are trained here, for an interval over seeds; a given model was trained once."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model and self.seeds != 1:
+            raise ValueError(f"seeds must be 1 with a model, which was trained once, got {self.seeds}")
+
+
+@dataclass(frozen=True)
+class Material:
+    """Two networks that differ in training alone, and the texts to read them on."""
+
+    trained: nn.Module
+    untrained: nn.Module
+    tokens: Tensor  # (texts, length)
+    words: list[list[str]]  # (texts, length) as the text has them, also where the network's vocabulary does not
+    losses: list[float]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer's neurons and attention did on every text."""
+
+    height: Tensor  # (texts, neurons) largest activation
+    position: Tensor  # (texts, neurons) and where
+    keys: Tensor  # (texts, length, m) most attended positions of every query
+    weights: Tensor  # (texts, length, m) and their attention, averaged over heads
+
+
+def run(config: Fig10Config, run: Run, progress: Progress) -> None:
+    """Train or load, read each network and its untrained twin on the same texts, score every neuron."""
+    if not config.text:
+        remember_source(run)
+    for number in range(config.seeds):
+
+        def of_this(share: float, doing: str, number: int = number) -> None:
+            progress((number + share) / config.seeds, doing if config.seeds == 1 else f"network {number + 1}: {doing}")
+
+        _one_network(replace(config, seed=config.seed + number), run, prefix(number), of_this)
+
+
+def _one_network(config: Fig10Config, run: Run, place: str, progress: Progress) -> None:
+    @cache
+    def material() -> Material:
+        return prepare(config, progress)
+
+    @cache
+    def layers(network: str) -> list[Layer]:
+        made, share = material(), 0.7 + 0.15 * NETWORKS.index(network)
+        return read(
+            getattr(made, network),
+            made.tokens,
+            batch=config.batch,
+            progress=lambda done: progress(share + 0.15 * done, f"reading the {network} network"),
+        )
+
+    @cache
+    def found(network: str) -> list[Superposition]:
+        return [
+            superposition(
+                layer.height,
+                layer.position,
+                material().tokens,
+                keys=layer.keys,
+                weights=layer.weights,
+                contexts=config.contexts,
+                seed=config.seed,
+            )
+            for layer in layers(network)
+        ]
+
+    def joined(network: str, field: str) -> Callable[[], Tensor]:
+        return lambda: torch.cat([getattr(layer, field) for layer in found(network)])
+
+    def of_shown(field: str) -> Callable[[], Any]:
+        return lambda: shown()[field]
+
+    @cache
+    def shown() -> dict[str, Any]:
+        return _shown(found("trained"), layers("trained"), material().words)
+
+    run.keep(f"{place}losses", lambda: torch.tensor(material().losses, dtype=torch.float64))
+    for network in NETWORKS:
+        for field in ("score", "z", "patterns", "shuffled_score", "shuffled_patterns"):
+            run.keep(f"{place}{network}/{field}", joined(network, field))
+    if not place:  # a few neurons of the first network are enough to read
+        for field in ("neuron", "group", "words", "weight"):
+            run.keep(f"shown/{field}", of_shown(field))
+
+
+def _shown(found: list[Superposition], layers: list[Layer], words: list[list[str]]) -> dict[str, Any]:
+    """The neurons whose second pattern is largest, with two contexts of each of their two largest patterns."""
+    ranked = []
+    for number, each in enumerate(found):
+        for neuron in torch.nonzero(each.patterns >= 2)[:, 0].tolist():
+            sizes = torch.bincount(each.group[neuron], minlength=each.group.shape[1])
+            largest = sizes.argsort(descending=True, stable=True)[:2].tolist()
+            ranked.append((-int(sizes[largest[1]]), number, neuron, largest))
+    neurons, groups, text, weight = [], [], [], []
+    for _, number, neuron, labels in sorted(ranked)[:SHOWN]:
+        each, layer = found[number], layers[number]
+        firsts = [torch.nonzero(each.group[neuron] == label)[:2, 0].tolist() for label in labels]
+        members = [(g, c) for g, two in enumerate(firsts) for c in two]
+        at = [(int(each.texts[neuron, c]), int(each.positions[neuron, c])) for _, c in members]
+        neurons.append([number, neuron])
+        groups.append([g for g, _ in members])
+        text.append([words[t][max(0, p + 1 - SPAN) : p + 1] for t, p in at])
+        weight.append(torch.stack([_attention(layer, t, p) for t, p in at]))
+    return {
+        "neuron": torch.tensor(neurons),
+        "group": torch.tensor(groups),
+        "words": np.frombuffer(json.dumps(text).encode(), dtype=np.uint8),
+        "weight": torch.stack(weight) if weight else torch.zeros(0),
+    }
+
+
+def _attention(layer: Layer, text: int, position: int) -> Tensor:
+    """(SPAN,) the attention of a query to the tokens up to itself, which comes last; 0 before the text begins."""
+    all_keys = torch.zeros(SPAN + layer.keys.shape[1])
+    all_keys.scatter_(0, SPAN + layer.keys[text, position], layer.weights[text, position])
+    return all_keys[position + 1 : position + 1 + SPAN]
+
+
+def prepare(config: Fig10Config, progress: Progress) -> Material:
+    """The model that the config names, or a small one trained on the spot."""
+    try:
+        import transformers
+    except ImportError:
+        raise NotRun("transformers is not installed", "pip install 'joma[hf]' && joma verify fig10") from None
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # progress is ours to show
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return _given(config) if config.model else _trained_here(config, progress)
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+
+
+def read(model: Any, tokens: Tensor, *, batch: int, progress: Callable[[float], None]) -> list[Layer]:
+    """Run `model` on every text and keep the peaks of its MLP neurons and the strongest attention, layer by layer."""
+    down = [module for name, module in model.named_modules() if _DOWN.search(name)]
+    hidden: dict[nn.Module, Tensor] = {}
+    hooks = [module.register_forward_pre_hook(lambda m, x: hidden.__setitem__(m, x[0])) for module in down]
+    before = model.config._attn_implementation
+    parts: list[list[tuple[Tensor, ...]]] = []
+    at = next(model.parameters()).device
+    try:
+        model.set_attn_implementation("eager")
+        model.eval()
+        for start in range(0, len(tokens), batch):
+            ids = tokens[start : start + batch]
+            with torch.inference_mode():
+                attentions = model(input_ids=ids.to(at), output_attentions=True, use_cache=False).attentions
+            if len(attentions or ()) != len(down) or len(hidden) != len(down):
+                raise ValueError(
+                    f"{type(model).__name__} shows {len(attentions or ())} attentions for {len(down)} MLPs: "
+                    "its neurons cannot be paired with what they attend to"
+                )
+            parts.append(
+                [_layer(hidden[module], each, ids.shape) for module, each in zip(down, attentions, strict=True)]
+            )
+            progress((start + len(ids)) / len(tokens))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        model.set_attn_implementation(before)
+    return [Layer(*(torch.cat(each) for each in zip(*layer, strict=True))) for layer in zip(*parts, strict=True)]
+
+
+def _layer(hidden: Tensor, attention: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    skip = int(_SKIPPED * shape[1])
+    height, position = peaks(hidden.float().view(*shape, -1)[:, skip:])
+    strongest = attention.float().mean(1).topk(min(_KEYS, shape[1]), dim=-1)
+    return height.cpu(), skip + position.cpu(), strongest.indices.cpu(), strongest.values.cpu()
+
+
+def _trained_here(config: Fig10Config, progress: Progress) -> Material:
+    """A GPT-NeoX of a few layers, trained on the first part of Python source and read on the rest."""
+    import transformers
+
+    words = _PIECE.findall(_text(config))
+    common = [word for word, _ in Counter(words).most_common(config.vocabulary - 1)]
+    number = {word: i + 1 for i, word in enumerate(common)}
+    ids = torch.tensor([number.get(word, 0) for word in words])
+    cut = int(len(ids) * _TRAINING_SHARE)
+    layout = transformers.GPTNeoXConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=4,
+        intermediate_size=4 * config.width,
+        hidden_act="relu",
+        max_position_embeddings=config.length,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    untrained = transformers.GPTNeoXForCausalLM(layout)
+    trained = transformers.GPTNeoXForCausalLM(layout)
+    trained.load_state_dict(untrained.state_dict())
+    needs_device(config.device, f"{COMMAND} --device cpu")
+    losses = _train(trained.to(config.device), ids[:cut], config, progress)
+    at = cut + _spread(len(ids) - cut, config)
+    shown = [[words[i] for i in row] for row in at.tolist()]
+    return Material(trained, untrained.to(config.device), ids[at], shown, losses)
+
+
+def _train(model: Any, ids: Tensor, config: Fig10Config, progress: Progress) -> list[float]:
+    generator = torch.Generator().manual_seed(config.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01)
+    losses: list[float] = []
+    model.train()
+    for step in range(config.steps):
+        starts = torch.randint(len(ids) - config.length, (config.batch, 1), generator=generator)
+        batch = ids[starts + torch.arange(config.length)].to(config.device)
+        for group in optimizer.param_groups:  # up over the first 20 steps, then down to nothing
+            group["lr"] = _RATE * min((step + 1) / 20, 1 - step / config.steps)
+        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if step % 20 == 0:
+            progress(0.7 * step / config.steps, f"training, loss {losses[-1]:.2f}")
+    return losses
+
+
+def _given(config: Fig10Config) -> Material:
+    """A model folder or hub name, beside the same architecture with random weights. Never runs code from there."""
+    import transformers
+
+    try:
+        trained, info = transformers.AutoModelForCausalLM.from_pretrained(
+            config.model, trust_remote_code=False, output_loading_info=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise NotRun(f"{config.model} could not be read ({str(error).splitlines()[0]})", COMMAND) from None
+    if lost := sorted(info["missing_keys"]):  # transformers makes them up, at random
+        raise NotRun(f"the weights of {config.model} lack {lost[0]}", COMMAND)
+    untrained = type(trained)(trained.config).to(trained.dtype)
+    ids = torch.tensor(tokenizer(_text(config), verbose=False)["input_ids"])
+    tokens = ids[_spread(len(ids), config)]
+    piece = {i: tokenizer.decode([i]) for i in tokens.unique().tolist()}
+    words = [[piece[i] for i in row] for row in tokens.tolist()]
+    needs_device(config.device, f"{COMMAND} --device cpu")
+    return Material(trained.to(config.device), untrained.to(config.device), tokens, words, [])
+
+
+def _text(config: Fig10Config) -> str:
+    if not config.text:
+        return source_text(config.characters)
+    try:
+        return Path(config.text).read_text(encoding="utf-8")[: config.characters]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"text {config.text!r} could not be read as UTF-8: {error}") from None
+
+
+def _spread(count: int, config: Fig10Config) -> Tensor:
+    """(texts, length) indices of windows at equal distances; they must not overlap, or contexts would repeat."""
+    step = count // config.texts
+    if step < config.length:
+        raise ValueError(
+            f"{count} tokens do not hold {config.texts} texts of {config.length}: raise characters or lower texts"
+        )
+    windows: Tensor = (step * torch.arange(config.texts))[:, None] + torch.arange(config.length)
+    return windows

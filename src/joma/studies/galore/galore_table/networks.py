@@ -1,0 +1,195 @@
+"""The methods of the table: which network each one trains, with which optimizers, and at which share of the rate.
+
+Linear layers may have factors: W = B A (low rank), or W = W0 + scale B A with W0 held fast (LoRA, ReLoRA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import cos, pi, sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from joma.models.llama import Llama
+from joma.optim import GaLore
+from joma.optim.projector import Kind
+from joma.studies.galore.galore_table.config import GALORE, LORA, LOW, MUON, RANDOM, RELORA, SCALED, GaloreTableConfig
+
+KIND = {LORA: "adapted", RELORA: "adapted", LOW: "factored"}
+"""Of networks; those of other methods are plain. Methods with the same kind share its compiled code."""
+PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random"}
+WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic with which Muon moves all singular values close to 1 in few steps."""
+NEWTON_SCHULZ_STEPS = 5
+LIKE_ADAM = 0.2
+"""The root mean square of Adam's updates, about: with it Muon can use the rates of Adam."""
+
+
+class Factored(nn.Module):
+    """W = up down. Its initial entries have the spread of those of the matrix that it stands for."""
+
+    def __init__(self, plain: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.empty(plain.out_features, rank))
+        self.down = nn.Parameter(torch.empty(rank, plain.in_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.down), self.up)
+
+    @torch.no_grad()
+    def restart(self, source: torch.Generator) -> None:
+        spread = sqrt(0.02 / sqrt(self.up.shape[1]))
+        for factor in (self.up, self.down):
+            factor.copy_(spread * torch.randn(factor.shape, generator=source))
+
+
+class Adapted(Factored):
+    """W = weight + scale up down, where only the factors are trained; up starts at zero."""
+
+    def __init__(self, plain: nn.Linear, rank: int, alpha: float) -> None:
+        nn.Module.__init__(self)  # not that of Factored: the weight comes first, as initial values are drawn in order
+        self.weight = nn.Parameter(plain.weight.detach(), requires_grad=False)
+        self.up = nn.Parameter(torch.empty(plain.out_features, rank))
+        self.down = nn.Parameter(torch.empty(rank, plain.in_features))
+        self.scale = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) + self.scale * super().forward(x)
+
+    @torch.no_grad()
+    def restart(self, source: torch.Generator) -> None:
+        self.up.zero_()
+        spread = 1 / sqrt(self.down.shape[1])
+        self.down.copy_(spread * (2 * torch.rand(self.down.shape, generator=source) - 1))
+
+
+def network_of(kind: str, config: GaloreTableConfig) -> Llama:
+    """A network without sensible weights yet, which `start` gives it. Embedding, head and norms have no factors."""
+    network = Llama(config.shape)
+    for block in network.blocks if kind != "plain" else ():
+        for name, part in list(block.named_children()):
+            if isinstance(part, nn.Linear):
+                made = Factored(part, config.rank) if kind == "factored" else Adapted(part, config.rank, config.alpha)
+                setattr(block, name, made)
+    return network.to(config.device)
+
+
+def start(network: Llama, seed: int) -> None:
+    """Initial weights, in place. The same seed gives every kind of network the same embedding."""
+    network.initialise(seed)
+    source = torch.Generator().manual_seed(seed)
+    for part in network.modules():
+        if isinstance(part, Factored):
+            part.restart(source)
+
+
+def merge_and_restart(network: Llama, source: torch.Generator) -> None:
+    """ReLoRA's restart: what the factors learned moves into the weights, and new factors begin."""
+    for part in network.modules():
+        if isinstance(part, Adapted):
+            part.weight.data.add_(part.up.data @ part.down.data, alpha=part.scale)
+            part.restart(source)
+
+
+def trained(network: Llama) -> list[Tensor]:
+    """The weights that are not held fast."""
+    return [weight for weight in network.parameters() if weight.requires_grad]
+
+
+class Muon(Optimizer):
+    """Nesterov momentum whose matrix is replaced by the nearest orthogonal one, about. Equal shapes go together.
+
+    torch.optim.Muon does the same, one matrix after another and always in bfloat16, which many CPUs lack.
+    """
+
+    def __init__(self, matrices: list[Tensor], lr: float) -> None:
+        super().__init__(matrices, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[Tensor]] = {}
+            for matrix in group["params"]:
+                shapes.setdefault(matrix.shape, []).append(matrix)
+            for (rows, columns), alike in shapes.items():
+                updates = orthogonal(torch.stack([self._pushed(matrix) for matrix in alike]))
+                size = group["lr"] * LIKE_ADAM * max(rows, columns) ** 0.5
+                torch._foreach_add_(alike, list(updates.to(alike[0].dtype).unbind()), alpha=-size)
+
+    def _pushed(self, matrix: Tensor) -> Tensor:
+        """The gradient with its momentum, one step ahead."""
+        assert matrix.grad is not None
+        state = self.state[matrix]
+        if not state:
+            state["momentum"] = torch.zeros_like(matrix)
+        momentum: Tensor = state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
+        return matrix.grad.lerp(momentum, MOMENTUM)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """U V^T of each matrix U S V^T, about: singular values end between 0.7 and 1.2. (batch, rows, columns)."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    wide: Tensor = x.mT if x.shape[-2] > x.shape[-1] else x
+    wide = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    a, b, c = COEFFICIENTS
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = wide @ wide.mT
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide.mT if x.shape[-2] > x.shape[-1] else wide
+
+
+def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:
+    """What trains a network by a method. A group of parameters may have a share of the rate."""
+    options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "fused": True}  # no weight decay, as in the paper
+    if method in PROJECTORS:  # a step with a gradient that is not finite is skipped: nothing is learned, nothing counts
+        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
+        return [GaLore(network, AdamW, projector=PROJECTORS[method], nonfinite="skip", **own, **options)]
+    if method not in (SCALED, MUON):
+        return [AdamW(trained(network), **options)]
+    blocks = [part.weight for part in network.blocks.modules() if isinstance(part, nn.Linear)]
+    known = {id(weight) for weight in blocks}
+    rest = [weight for weight in trained(network) if id(weight) not in known]  # embedding, head and norms
+    if method == MUON:
+        return [Muon(blocks, rate), AdamW(rest, **options)]
+    # GaLore's smaller rate in the blocks: what GaLore would be if its rank were full
+    groups: list[dict[str, Any]] = [{"params": blocks, "share": config.share}, {"params": rest}]
+    return [AdamW(groups, **options)]
+
+
+def rate_share(step: int, steps: int) -> float:
+    """Of the rate at a step: linear warm-up, then a cosine down to a tenth.
+
+    >>> [round(rate_share(step, 100), 3) for step in (0, 9, 54, 99)]
+    [0.1, 1.0, 0.55, 0.1]
+    """
+    warm = max(1, round(WARM_UP * steps))
+    if step < warm:
+        return (step + 1) / warm
+    way = (step + 1 - warm) / max(1, steps - warm)
+    return LAST + (1 - LAST) * (1 + cos(pi * way)) / 2
+
+
+def rewarmed(step: int, steps: int, restarts: int) -> float:
+    """ReLoRA: the share again, times a new linear warm-up after every restart."""
+    length = -(-steps // restarts)
+    warm = max(1, round(WARM_UP * length))
+    return rate_share(step, steps) * (1.0 if step < length else min(1.0, (step % length + 1) / warm))
+
+
+def restarts_at(steps: int, restarts: int) -> set[int]:
+    """The steps before which ReLoRA merges and begins anew; never at the start."""
+    length = -(-steps // restarts)
+    return set(range(length, steps, length))
+
+
+def set_rates(optimizers: list[Optimizer], rate: float) -> None:
+    """Of all groups; a group may have a share of the rate."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group.get("share", 1.0)

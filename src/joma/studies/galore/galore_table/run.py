@@ -1,0 +1,179 @@
+"""The protocol: each method finds its rate at a short horizon, then all are compared at a long one.
+
+A trial is one training run: a method, a rate, a seed, a horizon. Losses, time per step and memory come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import Optimizer
+
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
+from joma.models.llama import Llama
+from joma.optim.memory import memory
+from joma.runs import Run
+from joma.studies.galore.galore_table import networks as nets
+from joma.studies.galore.galore_table.config import RELORA, GaloreTableConfig
+from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
+from joma.studies.galore.galore_table.text import Reading, read_text, remember
+
+CLIP = 1.0
+"""Of the gradient's norm, for every method."""
+UNTIMED = 10
+"""Steps at the beginning that are not timed: kernels are compiled and memory is found."""
+
+
+class Trial(NamedTuple):
+    """Which training run."""
+
+    method: str
+    rate: float
+    seed: int
+    steps: int
+
+
+def run(config: GaloreTableConfig, run: Run, progress: Progress) -> None:
+    """Find each method's rate at the short horizon, then compare at the long one. Every trial is kept when it ends."""
+    needs_device(config.device, at_paper_scale("galore-table"))
+    reading = Reading(config, read_text(config, progress))
+    remember(reading, run)
+    trainer = Trainer(config, reading)
+    total = len(config.methods) * (len(config.rates) * config.sweep_steps + config.seeds * config.steps)
+    done = 0
+    for horizon, trial in trials(config, run):
+        name = place(horizon, trial.method, trial.rate, trial.seed)
+        progress(min(done / total, 0.99), f"training {name}")
+        if f"{name}/held out" not in run:
+            found = trainer.carry_out(trial)
+            run.record(0, {f"{name}/{key}": value for key, value in found.items()})
+        done += trial.steps
+
+
+def trials(config: GaloreTableConfig, run: Run) -> Iterator[tuple[str, Trial]]:
+    """All trials, in an order in which later ones can depend on the record of earlier ones."""
+    for method in config.methods:
+        for rate in config.rates:
+            yield SWEEP, Trial(method, rate, config.seed, config.sweep_steps)
+    for method in config.methods:
+        table = Table(run)
+        best = table.best_of(SWEEP, method)
+        if best is not None:
+            yield LONG, Trial(method, best, config.seed, config.steps)
+            lower = [rate for rate in table.rates if rate < best]
+            if lower and method in config.neighbours:  # long runs often want less
+                yield LONG, Trial(method, lower[-1], config.seed, config.steps)
+    for method in config.methods:  # the first ones carry most claims: what is stopped early has them
+        chosen = Table(run).rate(method)
+        for seed in range(config.seed + 1, config.seed + config.seeds):
+            if chosen is not None:
+                yield LONG, Trial(method, chosen, seed, config.steps)
+
+
+class Trainer:
+    """Keeps one network of each kind and its compiled code; a trial begins by giving it new weights."""
+
+    def __init__(self, config: GaloreTableConfig, reading: Reading) -> None:
+        self.config, self.reading, self.on_gpu = config, reading, config.device != "cpu"
+        self.networks: dict[str, Llama] = {}
+        self.loss: Callable[[Llama, Tensor], Tensor] = _loss
+        if self.on_gpu:
+            torch.set_float32_matmul_precision("high")
+            self.loss = torch.compile(_loss, dynamic=False)
+
+    def carry_out(self, trial: Trial) -> dict[str, Any]:
+        """What is recorded of a trial; the losses from where it diverged on are NaN."""
+        kind = nets.KIND.get(trial.method, "plain")
+        if kind not in self.networks:
+            self.networks[kind] = nets.network_of(kind, self.config)
+        network = self.networks[kind]
+        nets.start(network, trial.seed)
+        size, before = sum(weight.numel() * weight.element_size() for weight in network.parameters()), 0
+        if self.on_gpu:  # the text and the other networks are no part of this trial
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated() - size
+        optimizers = nets.optimizers_of(trial.method, network, self.config, trial.rate, trial.seed)
+        losses, held_out, seconds = self._train(network, optimizers, trial)
+        kept = [memory(network, optimizer).total.measured for optimizer in optimizers]
+        states = sum(one.states + one.projections for one in kept)  # between steps, bases of subspaces included
+        peak = torch.cuda.max_memory_allocated() - before if self.on_gpu else 0
+        for weight in network.parameters():
+            weight.grad = None
+        return {
+            "losses": losses,
+            "held out": held_out,
+            "seconds per step": seconds,
+            "bytes": np.array([size, 4 * sum(w.numel() for w in nets.trained(network)), states, peak]),
+        }
+
+    def _train(self, network: Llama, optimizers: list[Optimizer], trial: Trial) -> tuple[np.ndarray, np.ndarray, float]:
+        """Losses by step, held-out losses by look and source, and seconds per step without those of the looks."""
+        count = self.config.looks if trial.steps == self.config.steps else 1
+        looks = [round(trial.steps * (i + 1) / count) for i in range(count)]  # the end is one of them
+        found: list[list[float]] = []
+        losses: list[Tensor] = []
+        seconds, since, pieces = 0.0, 0.0, self.config.restarts
+        restarts = nets.restarts_at(trial.steps, pieces) if trial.method == RELORA else set()
+        for step in range(trial.steps):
+            if step in restarts:
+                nets.merge_and_restart(network, torch.Generator().manual_seed(1000 * trial.seed + step))
+                for optimizer in optimizers:
+                    optimizer.state.clear()
+            if step == UNTIMED or step in looks:
+                since = self._now()
+            share = nets.rewarmed(step, trial.steps, pieces) if restarts else nets.rate_share(step, trial.steps)
+            nets.set_rates(optimizers, trial.rate * share)
+            losses.append(self._step(network, optimizers, trial, step))
+            if step + 1 in looks:
+                seconds += self._now() - since if step >= UNTIMED else 0.0
+                found.append([self.held_out(network, tokens) for tokens in self.reading.held_out.values()])
+                if not np.isfinite(found[-1]).all():
+                    break
+        timed = len(losses) - UNTIMED
+        missing = [[np.nan] * len(found[0])] * (len(looks) - len(found))
+        curve = torch.stack(losses).float().cpu().numpy()
+        curve = np.pad(curve, (0, trial.steps - len(curve)), constant_values=np.nan)
+        return curve, np.array(found + missing), seconds / timed if timed > 0 else np.nan
+
+    def _now(self) -> float:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return perf_counter()
+
+    def _step(self, network: Llama, optimizers: list[Optimizer], trial: Trial, step: int) -> Tensor:
+        parts = self.reading.batch(trial.seed, step).split(self.config.at_once)
+        total = torch.zeros((), device=self.config.device)
+        for part in parts:
+            with self._precision():
+                loss = self.loss(network, part) / len(parts)
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(nets.trained(network), CLIP)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        return total
+
+    def held_out(self, network: Llama, tokens: Tensor) -> float:
+        """Mean loss per token. On a GPU with gradients allowed: the compiled code for training is then used again."""
+        with torch.set_grad_enabled(self.on_gpu), self._precision():
+            parts = tokens.split(self.config.at_once if self.on_gpu else len(tokens))
+            losses = [self.loss(network, part).detach() for part in parts]
+        return float(torch.stack(losses).double().mean())
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """bf16 products with float32 weights on a GPU, float32 elsewhere."""
+        return torch.autocast("cuda", torch.bfloat16) if self.on_gpu else nullcontext()
+
+
+def _loss(network: Llama, tokens: Tensor) -> Tensor:
+    logits = network(tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())

@@ -1,0 +1,172 @@
+"""The networks of Table 1: who is in the ensemble, what each one reads, and how it is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joma.claims.config import Least, Several, StudyConfig, Within
+from joma.claims.contract import Progress
+from joma.claims.guards import at_paper_scale, needs_device
+from joma.data.latent_sets import TABLE1, LatentSets
+from joma.data.samples import rows, streams, uniform
+from joma.measure.alignment import best_neuron_correlation, held_out_correlation
+from joma.models.decoder import Decoder
+from joma.recipes.grid import Grid
+from joma.runs import Run
+from joma.studies.hierarchy._networks import by_level, ensemble_of, finite, read, transformer
+from joma.training import train
+from joma.training.ensemble import Precision
+
+VOCABULARY, LENGTH = 100, 30
+KINDS = ("best neuron", "permuted latents", "held out", "held out, permuted latents")
+"""Scores that are recorded: Table 1's own, and with the neuron chosen on one half of the classes, scored on the other;
+each for the true latents and for latents permuted between classes."""
+SIMPLE, COMPLEX = (2, (10, 20)), (3, (20, 30))
+"""N_ch and (N0, N1) at the two ends of the table."""
+ABSENT = -1e4
+"""The bias of a class that a member does not have: exp of it is 0, so it has no part in the loss and no gradient."""
+
+
+@dataclass(frozen=True)
+class Table1Config(StudyConfig):
+    """Table 1's networks, for some of its 12 columns and a number of seeds, all of them as one ensemble.
+
+    The source gives 1e-5 as the learning rate in its text, 1e-4 in its script, and no number of steps.
+    """
+
+    columns: Annotated[tuple[int, ...], Several(), Within(1, len(TABLE1))] = (1, 4)
+    """Which columns of the table, counted from 1."""
+    seeds: Annotated[int, Least(2, "for an interval")] = 6
+    width: int = 48
+    steps: int = 60
+    look_at: tuple[int, ...] = (10, 30)
+    """Measure after so many steps, besides the beginning and the end."""
+    rate: float = 1e-3
+    weight_decay: float = 1e-4
+    batch: int = 128
+    merge: bool = True
+    """Compute each class once a step and weigh it with how often the batch holds it, which is the same to rounding."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+    together: int = 12
+    """Networks trained at the same time; fewer take turns if the memory does not hold them."""
+    checkpoint_every: float = 120.0
+    """Seconds between checkpoints; at the paper's width one holds 0.4 GB for each network."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ends = [(TABLE1[c - 1].children, TABLE1[c - 1].latents) for c in self.columns]
+        if not {SIMPLE, COMPLEX} <= set(ends):
+            raise ValueError(f"columns must hold one of each end of the table, like 1 and 4, got {self.columns}")
+        transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)  # refuses an impossible width
+        if any(step >= self.steps for step in self.look_at):
+            raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
+
+
+class Members:
+    """Who is in the ensemble: column after column, each with its seeds, and what each of them reads."""
+
+    def __init__(self, config: Table1Config) -> None:
+        self.config = config
+        grid = Grid(config.columns, config.seeds)
+        self.column = grid.cell
+        # A number that names column and seed whatever other columns there are, so that a subset draws the same.
+        self.number = [1000 * column + seed for column, seed in zip(grid.cell, grid.seed_of, strict=True)]
+        self.sets = [self._draw(*named).to(config.device) for named in zip(self.column, self.number, strict=True)]
+        self.most = max(sets.classes for sets in self.sets)
+        self.classes = torch.tensor([sets.classes for sets in self.sets], device=config.device)
+        self.tokens = torch.stack([F.pad(sets.tokens, (0, 0, 0, self.most - sets.classes)) for sets in self.sets])
+
+    def _draw(self, column: int, number: int) -> LatentSets:
+        classes, children, latents, _ = TABLE1[column - 1]
+        source = streams(self.config.seed, [number], step=-1)[0]
+        return LatentSets.draw(classes, latents, children, vocabulary=VOCABULARY, length=LENGTH, generator=source)
+
+    def networks(self, members: Sequence[int]) -> Decoder:
+        """All with as many outputs as the column with most classes; those that a member has no class for are shut."""
+        shape = transformer(vocabulary=VOCABULARY, outputs=self.most, width=self.config.width, context=LENGTH)
+        own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
+        made = Decoder(shape, [source.initial_seed() for source in own])
+        with torch.no_grad():
+            for row, member in enumerate(members):
+                made.out_bias[row, self.sets[member].classes :] = ABSENT
+        return made
+
+    def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        """Tokens (members, sequences, length), their classes, and what each sequence counts for."""
+        here, size = list(members), self.config.batch
+        source = streams(self.config.seed, [self.number[m] for m in members], step, device=self.config.device)
+        luck = uniform((len(here), size), source, self.tokens.device)
+        labels = (luck * self.classes[here, None]).long()
+        share = torch.full(labels.shape, 1 / size, device=labels.device)
+        if not self.config.merge:
+            return rows(self.tokens[here], labels), labels, share
+        share = share.new_zeros(len(here), self.most).scatter_add(1, labels, share)
+        return self.tokens[here], torch.arange(self.most, device=labels.device).expand_as(share), share
+
+    def scores(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
+        """(members, kinds, blocks, levels), over the inputs that there are: one a class."""
+        activity, sound = finite(read(decoder, self.tokens[list(members)])[0])
+        found = [self._of_member(member, activity[row]) for row, member in enumerate(members)]
+        return torch.stack(found) * sound[:, None, None, None].to(activity)
+
+    def _of_member(self, member: int, activity: Tensor) -> Tensor:
+        """(kinds, blocks, levels) from (blocks, classes, neurons)."""
+        sets = self.sets[member]
+        levels = [latents.shape[-1] for latents in sets.latents]
+        latents = torch.cat(sets.latents, dim=-1)  # (classes, latents)
+        chance = streams(self.config.seed, [self.number[member]], step=-3)[0]
+        order, halves = (torch.randperm(sets.classes, generator=chance).to(latents.device) for _ in range(2))
+        both = torch.cat([latents, latents[order]], dim=-1)
+        here = activity[:, : sets.classes]
+        found = best_neuron_correlation(here, both).per_latent, _across_halves(here, both, halves)
+        return torch.stack([by_level(part, levels) for each in found for part in each.chunk(2, -1)])
+
+    def accuracy(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
+        """The share of classes that are told right, (members,)."""
+        here = list(members)
+        said = read(decoder, self.tokens[here])[1].argmax(-1)
+        classes = torch.arange(self.most, device=said.device)
+        real = classes < self.classes[here, None]
+        return ((said == classes) & real).sum(-1) / self.classes[here]
+
+
+def _across_halves(activity: Tensor, latents: Tensor, order: Tensor) -> Tensor:
+    """The neuron chosen on one half of the classes and scored on the other, both ways, (blocks, latents).
+
+    A latent that does not vary within both halves is left out, NaN.
+    """
+    halves = order.chunk(2)
+    ways = [
+        held_out_correlation(
+            activity[:, one], latents[one], fresh_activity=activity[:, other], fresh_latents=latents[other]
+        ).per_latent
+        for one, other in (halves, halves[::-1])
+    ]
+    return torch.stack(ways).mean(0)
+
+
+def shared_loss(decoder: Decoder, batch: tuple[Tensor, ...], noise: Tensor | None = None) -> Tensor:
+    """Cross-entropy of the class read at the last position, weighted, (members,)."""
+    tokens, labels, share = batch
+    logits = decoder.read(decoder.features(tokens, noise=noise)[:, :, -1])
+    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return (each.view_as(share) * share).sum(-1)
+
+
+def run(config: Table1Config, run: Run, progress: Progress) -> None:
+    """Train all members at once, measuring them as they go."""
+    needs_device(config.device, at_paper_scale("table1"))
+    who = Members(config)
+    run.keep("column", lambda: np.array(who.column))
+    run.keep("distinct inputs", lambda: np.array([int(sets.distinct) for sets in who.sets]))
+    ensemble = ensemble_of(who, shared_loss)
+    train(ensemble, run, name="networks", progress=progress, checkpoint_every=config.checkpoint_every)

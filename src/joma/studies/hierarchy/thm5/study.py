@@ -1,0 +1,309 @@
+"""The study `thm5`: what is said of co-occurrence in a latent tree, and how each sentence is judged."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from joma.claims.contract import Claim, Finding, Judge, Study
+from joma.claims.evidence import above, at_least, at_most, below
+from joma.claims.verdicts import by_residual, by_tests
+from joma.runs import Run
+from joma.studies.hierarchy.thm5.figures import draw
+from joma.studies.hierarchy.thm5.run import ERRORS, SLOPES, Thm5Config, orders, run, standard_errors
+
+EXACT = 1e-12  # formulas against sums over all latents
+ORDER = 0.05  # a fitted order of a remainder
+SURE = 0.99  # co-occurrence that is almost certain
+LIMIT = 1e-4  # limits, read at 1 - rho = 1e-6
+
+FORMULA = Claim(
+    "co-occurrence",
+    "JoMA Thm 5",
+    "P[l | m] = (1 + ρ²ᴴ − 2ρᴸ⁻¹ρ₀) / (2(1 − ρᴸ⁻¹ρ₀)) with ρ₀ the mean over classes of P[y₁ = 0 | class].",
+    "ρ₀ is the mean over classes of 2P[y₁ = 0 | class] − 1.",
+    uses=("thm5/root-through-one-number",),
+)
+SAMPLED = Claim(
+    "co-occurrence-sampled",
+    "JoMA Thm 5",
+    "In sequences drawn from a deep tree, tokens co-occur as often as the formula says with the printed ρ₀.",
+    "Tokens co-occur as often as the formula says with the corrected ρ₀.",
+    uses=("thm5/co-occurrence",),
+)
+ROOT = Claim(
+    "any-pair",
+    "JoMA Thm 5",
+    "The formula holds for any two tokens and their common latent ancestor.",
+    "It holds for tokens below one child of the root, H ≤ L − 1. Tokens that meet only in the root obey another "
+    "formula.",
+    uses=("thm5/co-occurrence",),
+)
+REACH = Claim(
+    "root-through-one-number",
+    "JoMA eq. 105",
+    "If ρ₀ is the uncertainty of the root's child, co-occurrence depends on root and depth only through ρᴸ⁻¹ρ₀.",
+    uses=("thm5/joint-of-two-latents", "thm5/marginal-of-a-latent"),
+)
+JOINT = Claim(
+    "joint-of-two-latents",
+    "JoMA eq. 98",
+    "The joint of two descendants of a latent c is (11ᵀ + ρ₁ρ₂eeᵀ + ρ₁ρ_c e1ᵀ + ρ₂ρ_c 1eᵀ)/4, whatever the edges.",
+    uses=("thm5/chain",),
+)
+REMAINDER = Claim(
+    "remainder",
+    "JoMA eq. 8",
+    "At ρ = ρ₀ = 1 − ε co-occurrence is 1 − H/L up to a remainder of order ε².",
+    "The remainder is εH(2H − L)/(2L), which is of order ε. Only what is left after it is of order ε².",
+    uses=("thm5/co-occurrence",),
+)
+SATURATING = Claim(
+    "saturating-root",
+    "JoMA eq. 8",
+    "When ρ and ρ₀ are both very close to 1, co-occurrence is close to 1 − H/L.",
+    "It is close to 1 − H/(L − 1 + k) with k = (1 − ρ₀)/(1 − ρ). k = 1 gives 1 − H/L; ρ₀ fixed below 1 gives 1.",
+    uses=("thm5/co-occurrence",),
+)
+DEEP = Claim(
+    "deep-and-shallow",
+    "JoMA Sec. 5",
+    "In a deep tree with ρ and ρ₀ near 1, tokens with a shallow common ancestor co-occur almost surely.",
+    uses=("thm5/saturating-root",),
+)
+SHALLOW = Claim(
+    "shallow-means-often",
+    "JoMA Sec. 5",
+    "The shallower the common ancestor of two tokens, the more often they co-occur.",
+    uses=("thm5/co-occurrence",),
+)
+SPARSE = Claim(
+    "sparse-root", "JoMA Sec. 5", "If each of many classes turns on one latent of its own, ρ₀ is very close to 1."
+)
+LEMMA8 = Claim("algebra", "JoMA Lemma 8", "M(ρ) is symmetric and keeps 1; M(a)M(b) = M(ab) and M(a)p(b) = p(ab).")
+LEMMA9 = Claim(
+    "chain",
+    "JoMA Lemma 9",
+    "Along α ≻ β₁ ≻ … ≻ βₖ ≻ γ, P(γ|α) = P(γ|β₁)P(β₁|β₂)…P(βₖ|α) = M of the product of their uncertainties.",
+    "The product is right if β₁ is the latent next to γ. The chain is printed in the wrong direction.",
+    uses=("thm5/algebra",),
+)
+MARGINAL = Claim(
+    "marginal-of-a-latent",
+    "JoMA eq. 103",
+    "The distribution of a latent c is M(ρ_c|1 ρ₀).",
+    "It is p(ρ_c|1 ρ₀), a vector of two probabilities and not a 2 × 2 matrix.",
+    uses=("thm5/table-of-the-root", "thm5/algebra"),
+)
+TABLE = Claim(
+    "table-of-the-root",
+    "JoMA eq. 101",
+    "Class k gives y₁ the distribution ((1 + p)/2, (1 − p)/2), where p = P[y₁ = 0 | k], for C classes.",
+    "p = 2P[y₁ = 0 | k] − 1, for D classes. (C and D name the same number; no measurement can tell them apart.)",
+)
+
+
+def _off(run: Run, truth: str, *said: str) -> float:
+    """The largest distance; unlike `max`, NaN if one of them is."""
+    return float(np.max([np.abs(run.value(truth) - run.value(one)).max() for one in said]))
+
+
+def _exactly(claim: Claim, expected: str, group: str, *corrected: str) -> Judge:
+    """The judge of a formula: how far are its recorded forms from the truth of their group?"""
+    return lambda run: by_residual(
+        claim,
+        printed=_off(run, f"{group}truth", f"{group}printed"),
+        corrected=_off(run, f"{group}truth", *(group + form for form in corrected)),
+        tolerance=EXACT,
+        expected=expected,
+    )
+
+
+def _reach(run: Run) -> Finding:
+    return by_residual(
+        REACH,
+        printed=_off(run, "trees/truth", "trees/summed root"),
+        tolerance=EXACT,
+        expected="The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
+        control={"the mean of P[y₁ = 0] for ρ₀": _off(run, "trees/truth", "trees/printed")},
+    )
+
+
+def _sampled(run: Run) -> Finding:
+    errors = standard_errors(run)
+    below_the_root = errors[: len(run.value("sampled/printed"))]  # the printed formula does not reach the root
+    return by_residual(
+        SAMPLED,
+        printed=_off_in_errors(run, "truth", "printed", below_the_root).max(),
+        corrected=_off_in_errors(run, "truth", "corrected", errors).max(),
+        tolerance=ERRORS,
+        expected="The sampled frequency at every height, within its sampling error.",
+        what="distance in standard errors",
+        control={"l of another sequence": _off_in_errors(run, "shuffled", "corrected", below_the_root).min()},
+    )
+
+
+def _any_pair(run: Run) -> Finding:
+    corrected = [_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")]
+    return by_residual(
+        ROOT,
+        printed=_off(run, "root/alike truth", "root/alike printed"),
+        corrected=float(np.max(corrected)),
+        tolerance=EXACT,
+        expected="The sum over all latents for tokens that meet in the root (printed formula at H = L).",
+    )
+
+
+def _remainder(run: Run) -> Finding:
+    order = {kind: orders(run, kind) for kind in ("printed", "corrected")}
+    off = {kind: np.abs(found - 2).max() for kind, found in order.items()}
+    balanced, eps = _off(run, "eq8/balanced truth", "eq8/balanced printed"), run.value("eq8/eps").max()
+    what = "largest distance of an order from two"
+    return by_tests(
+        REMAINDER,
+        expected="A remainder of order 2 for every pair.",
+        printed=[at_most(what, off["printed"], ORDER)],
+        corrected=[at_most(what, off["corrected"], ORDER)],
+        controls=[at_most("distance as printed at L = 2H, where the first order vanishes,", balanced, eps**2)],
+        details={"mean order": {f"as {kind}": found.mean() for kind, found in order.items()}},
+    )
+
+
+def _saturating(run: Run) -> Finding:
+    return by_tests(
+        SATURATING,
+        expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {SLOPES[0]:g} to {SLOPES[-1]:g}.",
+        printed=[at_most("distance", _off(run, "limits/truth", "limits/printed"), LIMIT)],
+        corrected=[
+            at_most("distance", _off(run, "limits/truth", "limits/corrected"), LIMIT),
+            at_most("distance from certainty with ρ₀ fixed at one half", 1 - run.value("limits/half").min(), LIMIT),
+        ],
+    )
+
+
+def _deep(run: Run) -> Finding:
+    siblings, strangers = run.value("deep/siblings"), run.value("deep/strangers")
+    depths = [f"L = {depth}:" for depth in run.value("deep/depths")]
+    return by_tests(
+        DEEP,
+        expected="The deeper the tree, the more often siblings co-occur, and in the end almost always.",
+        printed=[
+            above("smallest rise from one depth to the next", np.diff(siblings).min(), 0),
+            above("co-occurrence of siblings in the deepest tree", siblings[-1], SURE),
+        ],
+        controls=[below("co-occurrence of pairs that meet just below its root", strangers[-1], SURE)],
+        details={
+            "siblings": dict(zip(depths, siblings, strict=True)),
+            "pairs that meet just below the root": dict(zip(depths, strangers, strict=True)),
+        },
+    )
+
+
+def _shallow(run: Run) -> Finding:
+    change = {kind: np.diff(run.value(f"heights/{kind}"), axis=-1) for kind in ("positive", "negative", "unequal")}
+    falls = {
+        kind: float((steps < 0).all(-1).mean()) if np.isfinite(steps).all() else nan for kind, steps in change.items()
+    }
+    flat = np.abs(np.diff(run.value("heights/certain"), axis=-1)).max()
+    return by_tests(
+        SHALLOW,
+        expected="Co-occurrence falls from sibling to cousin to second cousin, in every tree with one ρ.",
+        printed=[
+            at_least("share of trees with positive ρ in which it falls", falls["positive"], 1, "%"),
+            at_least("share of trees with negative ρ in which it falls", falls["negative"], 1, "%"),
+        ],
+        controls=[
+            below("share of trees with a different ρ on every edge in which it falls", falls["unequal"], 1, "%"),
+            at_most("change from height to height where ρ = 1", flat, EXACT),
+        ],
+    )
+
+
+def _sparse(run: Run) -> Finding:
+    classes, gap, half = (run.value(f"sparse/{name}") for name in ("classes", "gap", "half"))
+    return by_residual(
+        SPARSE,
+        printed=np.abs(gap - 2 / classes).max(),
+        tolerance=EXACT,
+        expected="1 − ρ₀ = 2/D for D equally likely classes.",
+        control={"each class turns on half of the latents": np.abs(half - 2 / classes).max()},
+        details={"1 − ρ₀": {f"{count} classes:": value for count, value in zip(classes, gap, strict=True)}},
+    )
+
+
+def _algebra(run: Run) -> Finding:
+    return by_residual(
+        LEMMA8,
+        printed=run.value("algebra/off").max(),
+        tolerance=EXACT,
+        expected="All four properties.",
+        control={"matrices that are only stochastic do not commute": float(run.value("algebra/stochastic"))},
+    )
+
+
+def _joint(run: Run) -> Finding:
+    exchanged = np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max()
+    return by_residual(
+        JOINT,
+        printed=_off(run, "joint/truth", "joint/printed"),
+        tolerance=EXACT,
+        expected="The sum over all latents, every edge different.",
+        control={"the two latents exchanged": exchanged},
+    )
+
+
+def _marginal(run: Run) -> Finding:
+    truth, printed = run.value("latent/truth"), run.value("latent/printed")
+    spare = printed.ndim - truth.ndim
+    columns = np.moveaxis(printed, -1, 0) if spare else printed[None]
+    return by_tests(
+        MARGINAL,
+        expected="The distribution of a latent, summed over the tree.",
+        printed=[
+            at_most("number of extra dimensions", spare, 0),
+            at_most("distance of the worse column", np.abs(columns - truth).max(), EXACT),
+        ],
+        corrected=[at_most("distance", _off(run, "latent/truth", "latent/corrected"), EXACT)],
+    )
+
+
+def _off_in_errors(run: Run, drawn: str, said: str, errors: Any) -> Any:
+    """|drawn - said| in standard errors, for as many heights as there are errors."""
+    count = len(errors)
+    return np.abs(run.value(f"sampled/{drawn}")[:count] - run.value(f"sampled/{said}")[:count]) / errors
+
+
+STUDY = Study(
+    name="thm5",
+    title="Theorem 5: co-occurrence in a latent hierarchy",
+    version=2,
+    claims={
+        FORMULA: _exactly(FORMULA, "The sum over all latents of random trees.", "trees/", "corrected"),
+        SAMPLED: _sampled,
+        ROOT: _any_pair,
+        REMAINDER: _remainder,
+        SATURATING: _saturating,
+        DEEP: _deep,
+        SHALLOW: _shallow,
+        SPARSE: _sparse,
+        LEMMA8: _algebra,
+        LEMMA9: _exactly(
+            LEMMA9, "P(γ|α) of a chain of four latents, all edges different.", "chain/", "corrected", "merged"
+        ),
+        JOINT: _joint,
+        TABLE: _exactly(TABLE, "P[y₁ | k] of random roots.", "latent/table ", "corrected"),
+        MARGINAL: _marginal,
+        REACH: _reach,
+    },
+    quick=Thm5Config(),
+    paper=Thm5Config(trees=2000, samples=8_000_000),
+    run=run,
+    draw=draw,
+    about=(
+        "Random trees of depth 2 to 5 are summed exactly over all latents, and one tree of depth 7 is sampled. Neither "
+        "uses the formulas. The formulas are evaluated as printed and as corrected, and compared with both. Limits, "
+        "and the order of the remainder of eq. 8, are computed from the formula that the trees confirm."
+    ),
+)

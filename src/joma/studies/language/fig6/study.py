@@ -1,0 +1,324 @@
+"""The study `fig6`: its claims and their judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.evidence import above, at_least, at_most
+from joma.claims.verdicts import by_effect, not_run
+from joma.claims.words import show
+from joma.measure.intervals import compare
+from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
+from joma.recipes.language_curves import (
+    alive,
+    best_loss,
+    curve,
+    drops_and_rebounds,
+    layer_curves,
+    learned_at,
+    mean_over_seeds,
+)
+from joma.recipes.language_findings import diverged, learned_nothing
+from joma.runs import Run
+from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
+from joma.studies.language.fig6.figures import Depths, draw_entropy, draw_weights
+
+CLOSE = 0.02  # nats between our best validation loss and the paper's
+FLAT = 0.05  # nats of entropy: what curves of single runs of one recipe were seen to differ by (RMS)
+SHARE = 0.02  # of its drop: what comes back must be more than that
+HIGH = 0.9  # a Pearson correlation that counts as high, here as under softmax attention in the block
+MARGIN = 0.05  # by how much a correlation must exceed its control
+PRINTED = {
+    "wikitext-2": {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
+    "wikitext-103": {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
+}
+"""The best validation losses in the titles of the figure's panels, by layers."""
+STEPS_103 = 724_000  # five epochs of WikiText-103: 101.4 million words, 35 at a time from 20 streams
+NOTHING = compare([])
+"""The comparison of a depth that tells nothing."""
+
+
+@dataclass(frozen=True)
+class Fig6Config(LanguageModelConfig):
+    """Models that differ in depth alone, one rate for all."""
+
+    layers: tuple[int, ...] = (1, 2)
+    rate: float = 3e-3
+
+
+def _claim(name: str, says: str, matters: float = FLAT, **more: Any) -> Claim:
+    return Claim(name, "JoMA Fig. 6", says, matters=matters, unit="nats", **more)
+
+
+ONE = _claim(
+    "fig6-one-layer",
+    "With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.",
+    uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
+)
+TOP = _claim(
+    "fig6-top-layers",
+    "With several layers, the attention entropy of the top layers first drops and then rebounds.",
+    uses=("fig6/fig6-one-layer",),
+)
+BOTTOM = _claim(
+    "fig6-bottom-layers",
+    "With several layers, attention entropy is suppressed in the bottom layers: it ends lower there than in the top "
+    "layers.",
+)
+# losses that are nearer than CLOSE are the same loss to this study
+DEEPER = _claim("fig6-deeper-is-better", "Deeper models reach a lower validation loss.", matters=CLOSE)
+LOSSES = {
+    name: _claim(
+        f"fig6-losses-{name}",
+        f"The best validation losses on {name} are {', '.join(f'{loss:.3f}' for loss in printed.values())} "
+        f"with {', '.join(map(str, printed))} layers.",
+        # The nearest two printed losses have their middle 0.03 from either: one that is off by CLOSE has 0.01 to spare.
+        matters=0.01,
+    )
+    for name, printed in PRINTED.items()
+}
+CURVES = _claim(
+    "fig6-curves",
+    "On WikiText-2, the attention entropy of every layer follows the curves of the runs that the figure shows.",
+    matters=NEARER,
+)
+LOGITS = Claim(
+    "logits-of-a-language-model",
+    "JoMA Thm 1",
+    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c. This is tested in a real model's first "
+    "layer.",
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=("thm1-softmax/softmax-published",),
+)
+
+
+def run(config: Fig6Config, run: Run, progress: Progress) -> None:
+    """Train one ensemble of seeds per depth; keep the distance to the stored curves where there are any."""
+    stored = None if differs(run.config) else find_stored(config.data)  # before the training: it may be damaged
+    text = corpus(config, progress)
+    run.keep("layers", lambda: np.array(config.layers))
+    variants = {f"L{layers}": recipe(config, text, layers=layers, rates=(config.rate,)) for layers in config.layers}
+    train_variants(variants, text, run, progress)
+    if stored is not None:
+        keep_distances(run, {f"L{layers}": layers for layers in config.layers}, stored)
+
+
+def _variants(run: Run, fewest: int = 1) -> dict[int, str]:
+    return {int(layers): f"L{layers}" for layers in sorted(run.value("layers")) if layers >= fewest}
+
+
+def _tells(run: Run, name: str) -> bool:
+    """Whether the networks of a depth learned more than the words' frequencies; not if all diverged."""
+    return bool(learned_at(run, name)[0])
+
+
+def _too_few(claim: Claim, expected: str, run: Run, variants: Depths, *, fewest: int = 1) -> Finding | None:
+    """The finding on a claim of which fewer than `fewest` of these depths tell anything; None if enough do."""
+    if len(variants) < fewest:
+        reason = f"the record has too few depths for this claim: {run.config['layers']} layers"
+        return not_run(claim, expected, reason, "joma verify fig6")
+    silent = [name for name in variants.values() if not _tells(run, name)]
+    if len(variants) - len(silent) >= fewest:
+        return None
+    lost = [name for name in silent if not alive(run, name).any()]
+    reasons = [f"all runs of {', '.join(lost)} diverged"] if lost else []
+    reasons += [learned_nothing(run, name) for name in silent if name not in lost]
+    remedy = f"a lower --rate than {run.config['rate']:g}" if lost else f"more --steps than {run.config['steps']}"
+    return not_run(claim, expected, "; ".join(reasons), f"joma run fig6 with {remedy}")
+
+
+def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run) -> Finding:
+    """Every layer of the top half must drop and come back, and the only one; details: what the bottom half does.
+
+    The control is entropy that stays where it is.
+    """
+    expected = (
+        f"in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than seeds "
+        f"differ by chance (99 %); more than {show(SHARE, '%')} of the drop comes back"
+    )
+    variants = variants_of(run)
+    if finding := _too_few(claim, expected, run, variants):
+        return finding
+    cases, details, shares, lower = {}, {}, [], []
+    for layers, name in variants.items():
+        for layer, pair in enumerate(zip(*drops_and_rebounds(run, name), strict=True)):
+            # A layer that does not drop has nothing to come back from: the one with the lower interval decides.
+            found = min((compare(part, 0.0, level=0.99) for part in pair), key=lambda one: one.low)
+            found = found if _tells(run, name) else NOTHING
+            if layer < layers // 2:
+                lower.append(found.low > 0)
+                continue
+            drop, back = map(mean_over_seeds, pair)
+            cases[case := f"L = {layers}, layer {layer + 1}"] = found
+            details[case] = {"drop": drop, "rebound": back}
+            shares.append(back / drop if drop > 0 else nan)
+    if lower:
+        details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
+    return by_effect(
+        claim,
+        cases,
+        expected=expected,
+        what="rebound after a drop",
+        size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
+        details=details | diverged(run, variants.values()),
+    )
+
+
+def judge_bottom(run: Run) -> Finding:
+    """Top half minus bottom half, at the end; before training it is the control."""
+    expected = (
+        f"at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats "
+        "larger than before training, and larger by more than seeds differ (95 %)"
+    )
+    variants = _variants(run, fewest=2)
+    if finding := _too_few(BOTTOM, expected, run, variants):
+        return finding
+    cases, ends = {}, []
+    for layers, name in variants.items():
+        curves = layer_curves(run, name)  # (layers, seeds, points)
+        gap = curves[layers // 2 :].mean(0) - curves[: layers // 2].mean(0)
+        cases[f"L = {layers}"] = compare(gap[:, -1], gap[:, 0]) if _tells(run, name) else NOTHING
+        ends.append(compare(gap[:, -1]).low if _tells(run, name) else nan)
+    return by_effect(
+        BOTTOM,
+        cases,
+        expected=expected,
+        what="entropy of the top half minus the bottom half, at the end",
+        size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
+        details=diverged(run, variants.values()),
+    )
+
+
+def judge_deeper(run: Run) -> Finding:
+    """The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest."""
+    expected = (
+        f"each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ (95 %)"
+    )
+    variants = _variants(run)
+    if finding := _too_few(DEEPER, expected, run, variants, fewest=2):
+        return finding
+    losses = {layers: best_loss(run, name)[0] for layers, name in variants.items()}
+    known = {layers: loss if _tells(run, variants[layers]) else loss * nan for layers, loss in losses.items()}
+    depths = list(losses)
+    fall = compare(known[depths[0]] - known[depths[-1]]).low
+    return by_effect(
+        DEEPER,
+        {f"L = {deep} against {shallow}": compare(known[shallow] - known[deep]) for shallow, deep in pairwise(depths)},
+        expected=expected,
+        what="fall of the best validation loss",
+        controls=[above("fall from shallowest to deepest, lower end", fall, 0.0, "nats")] if len(depths) > 2 else (),
+        details={
+            "best validation loss": {f"L = {layers}": mean_over_seeds(loss) for layers, loss in losses.items()},
+            **diverged(run, variants.values()),
+        },
+    )
+
+
+def judge_losses(name: str, run: Run) -> Finding:
+    """A loss must lie nearer to its own printed one than to the middle between that and the next printed one."""
+    claim, printed = LOSSES[name], PRINTED[name]
+    expected = (
+        ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
+        + f"; each loss is within {CLOSE:g} nats of its own printed one, and nearer to it than to any other (95 %)"
+    )
+    wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
+    config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
+    if reason := differs(config, **wanted) or (name == "wikitext-2" and not_wikitext_2(run)):
+        command = "JOMA_DATA=FOLDER joma verify fig6 --scale paper"
+        if name != "wikitext-2":
+            command = f"JOMA_DATA=FOLDER joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
+        return not_run(claim, expected, reason, command)
+    variants = _variants(run)
+    if finding := _too_few(claim, expected, run, variants):
+        return finding
+    cases, means = {}, {}
+    for layers, wants in printed.items():
+        loss = best_loss(run, variants[layers])[0]
+        means[f"L = {layers}"] = mean_over_seeds(loss)
+        middle = min(abs(wants - other) for others, other in printed.items() if others != layers) / 2
+        tells = _tells(run, variants[layers])
+        cases[f"L = {layers}"] = compare(middle - np.abs(loss - wants)) if tells else NOTHING
+    off = float(np.max(np.abs([*means.values()] - np.array([*printed.values()]))))  # NaN if a depth diverged
+    return by_effect(
+        claim,
+        cases,
+        expected=expected,
+        what="margin: half the distance between two printed losses, minus the distance from its own",
+        size=[at_most("largest distance from a printed loss", off, CLOSE, "nats")],
+        details={"best validation loss": means},
+    )
+
+
+def judge_logits(run: Run) -> Finding:
+    """Theorem 1 beside the words' log frequency, each by its correlation with the changes of the logits."""
+    expected = f"at the end of training, a correlation of at least {HIGH} over the most frequent words"
+    layers, name = min(_variants(run).items())
+    if finding := _too_few(LOGITS, expected, run, {layers: name}):
+        return finding
+    if f"{name}/estimate/theorem" not in run:
+        reason = "with several heads the theorem does not say which logits it means"
+        return not_run(LOGITS, expected, reason, "joma verify fig6")
+    theorem, squares, frequency = (
+        np.where(alive(run, name)[0], curve(run, name, f"estimate/{part}")[0, :, -1], nan)
+        for part in ("theorem", "squares", "frequency")
+    )
+    found = compare(theorem, frequency * np.sign(mean_over_seeds(frequency)))  # a negative one tells as much
+    if not found.seeds:
+        reason = (
+            "a correlation cannot be computed: the changes of the logits, or their predictions, are the same for all "
+            "words or not finite"
+        )
+        return not_run(LOGITS, expected, reason, "joma verify fig6")
+    others = {"½Σv² alone": mean_over_seeds(squares), "log frequency, with its sign": mean_over_seeds(frequency)}
+    return by_effect(
+        LOGITS,
+        found,
+        expected=expected,
+        what="correlation of the logits' changes with Theorem 1",
+        size=[at_least("mean correlation", found.value, HIGH)],
+        details={f"L = {layers}": {part: value for part, value in others.items() if np.isfinite(value)}}
+        | diverged(run, [name]),
+    )
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Entropy by layer for every depth beside the losses, and what else was recorded of the deepest model."""
+    printed = {} if differs(run.config, rate=1e-4) or not_wikitext_2(run) else PRINTED.get(run.config["corpus"], {})
+    return [draw_entropy(run, _variants(run), printed), draw_weights(run, _variants(run), HIGH)]
+
+
+STUDY = Study(
+    name="fig6",
+    title="Figure 6: attention entropy over the training of language models",
+    version=3,
+    claims={
+        ONE: partial(judge_rebounds, ONE, lambda run: {n: name for n, name in _variants(run).items() if n == 1}),
+        TOP: partial(judge_rebounds, TOP, partial(_variants, fewest=2)),
+        BOTTOM: judge_bottom,
+        DEEPER: judge_deeper,
+        **{claim: partial(judge_losses, name) for name, claim in LOSSES.items()},
+        CURVES: partial(near_stored, CURVES),
+        LOGITS: judge_logits,
+    },
+    quick=Fig6Config(),
+    paper=Fig6Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4, seeds=5),
+    run=run,
+    draw=draw,
+    check=same_text,
+    about=(
+        "Decoders of several depths are trained from scratch with the recipe of the paper's runs. All seeds of one "
+        "depth train together as one ensemble. A layer drops and rebounds if the mean over seeds does so by more than "
+        "the seeds differ by chance. Networks that learn only how frequent words are show nothing and are not judged. "
+        "Quick scale trains small models on Python source. Paper scale trains for 58,580 steps on WikiText-2. It "
+        "compares the losses with the printed ones, and the curves with the published ones where they are available."
+    ),
+)

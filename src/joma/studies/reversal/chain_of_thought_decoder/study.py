@@ -1,0 +1,157 @@
+"""The study `chain-of-thought-decoder`: claims, which effects matter, stated before the run, and what was found."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from joma.claims.contract import Claim, Finding, Study
+from joma.claims.evidence import at_least
+from joma.claims.guards import hardest
+from joma.claims.words import show
+from joma.measure.intervals import Comparison, compare
+from joma.runs import Run
+from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, train_conditions
+from joma.studies.reversal.chain_of_thought_decoder.figures import draw
+from joma.studies.reversal.chain_of_thought_decoder.run import (
+    BASE,
+    SPELLED,
+    ChainNetworks,
+    ChainOfThoughtDecoderConfig,
+    Scores,
+    conditions,
+)
+
+GAP = 0.5  # of a probability: half of all answers
+ORDER = 0.25  # of rivals beaten: half of the way from chance to all
+GAIN = 0.05  # of held-out chains: fewer than one in twenty are no cure
+CURED = 0.5  # of held-out chains
+
+_claim = partial(Claim, source="Reversal Thm 4", matters=GAP, unit="%")
+COMPOSE = _claim(
+    "held-out-composition-no-better-than-uniform",
+    says="A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a "
+    "uniform guess.",
+    uses=("chain-of-thought/composition-is-not-learned",),
+)
+FROZEN = _claim(
+    "no-composition-with-frozen-embeddings",
+    says="The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen "
+    "embeddings?",
+)
+TRACE = _claim(
+    "no-trace-of-the-composition",
+    says="An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other "
+    "held-out chains.",
+    matters=ORDER,
+    uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
+)
+ROLLOUT = _claim(
+    "rollout-answers",
+    says="Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.",
+    uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
+)
+WRITTEN = _claim(
+    "steps-spelled-out",
+    says="Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of "
+    "chains whose composition it was never taught?",
+    matters=GAIN,
+    ceiling=1.0,
+)
+
+
+def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
+    """The step that is known less against the composition, and the composition against the uniform guess."""
+    scores = Scores(run)
+    cases = scores.at(name, run.config[depths])
+    return scores.judged(
+        claim,
+        {case: compare(scores.steps_known(one), scores.probability(one, "held out")) for case, one in cases.items()},
+        cases.values(),
+        what="probability of the answer to a step (control: to the untrained composition)",
+        expected=(
+            f"steps at least {show(GAP, '%')} more likely than the composition, and a composition that is less than "
+            f"{show(LITTLE, '%')} above the uniform guess of {show(scores.uniform, '%')}, beyond chance (95 %)"
+        ),
+        size=scores.over_uniform("the composition", cases, "held out"),
+        details=scores.guesses(cases, "held out", "shuffled held out", "unseen"),
+    )
+
+
+def judge_trace(run: Run) -> Finding:
+    """The gap between trained and held-out compositions, of at most one half: chance is one half, all is one."""
+    scores = Scores(run)
+    cases = scores.at(BASE, scores.depths)
+    return scores.judged(
+        TRACE,
+        scores.compared(scores.rank, cases, "compositions", "held out"),
+        cases.values(),
+        what="share of rival ends less likely than the right one, trained compositions (control: held out)",
+        expected=(
+            f"trained compositions beat at least {show(ORDER, '%')} more of their rivals than held-out ones, which "
+            "beat less than 60 % (chance: 50 %)"
+        ),
+        size=scores.over_half("the held-out share", cases, "held out", 0.1),
+    )
+
+
+def judge_rollout(run: Run) -> Finding:
+    """Step by step, against asking at once."""
+    scores = Scores(run)
+    cases = scores.at(BASE, scores.depths)
+    found = scores.compared(scores.answered, cases, "rollout", "direct")
+    return scores.judged(
+        ROLLOUT,
+        found,
+        cases.values(),
+        what="share of held-out chains whose end is reached step by step (control: asked at once)",
+        expected=f"at least {show(LEARNED, '%')} reached, and at least {show(GAP, '%')} more than when asked at once",
+        size=[at_least(f"reached step by step ({case})", one.value, LEARNED, "%") for case, one in found.items()],
+    )
+
+
+def judge_written(run: Run) -> Finding:
+    """Against asking at once, and against networks taught with the steps of other chains."""
+    scores = Scores(run)
+    own, other, base = (scores.at(name, scores.spelled) for name in (*SPELLED, BASE))
+    found: dict[str, Comparison] = {}
+    for case, one in own.items():
+        controls = {"asked at once": (base[case], "direct"), SPELLED[1]: (other[case], "written")}
+        written = scores.answered(one, "written")
+        compared = {name: compare(written, scores.answered(*control)) for name, control in controls.items()}
+        found |= {f"{case}, against {name}": worst for name, worst in hardest(WRITTEN, compared).items()}
+    return scores.judged(
+        WRITTEN,
+        found,
+        [*own.values(), *other.values(), *base.values()],
+        what="share of held-out chains whose end is written after the steps",
+        expected=(
+            f"at least {show(CURED, '%')} reached, and at least {show(GAIN, '%')} more than when asked at once and "
+            "than with steps of other chains"
+        ),
+        size=[at_least(f"reached ({case})", one.value, CURED, "%") for case, one in found.items()],
+    )
+
+
+STUDY = Study(
+    name="chain-of-thought-decoder",
+    title="Chain of thought in decoders: compositions at once and step by step",
+    version=1,
+    claims={
+        COMPOSE: partial(judge_unknown, COMPOSE, BASE, "depths"),
+        FROZEN: partial(judge_unknown, FROZEN, "frozen", "spelled"),
+        TRACE: judge_trace,
+        ROLLOUT: judge_rollout,
+        WRITTEN: judge_written,
+    },
+    quick=ChainOfThoughtDecoderConfig(),
+    paper=ChainOfThoughtDecoderConfig(**PAPER, chains=150, spelled=(1, 4)),
+    run=partial(train_conditions, conditions, ChainNetworks),
+    draw=draw,
+    about=(
+        "Decoders of GPT-2's shape are taught the steps A -> B and B -> C of every chain, and the composition A ~> C "
+        "of 70 % of them. The other compositions are asked. The loss is on the last entity. The end of such a chain is "
+        "asked for at once, step by step from the network's own answers, and, of networks that were taught "
+        "compositions with their steps, as they write it. Networks that were taught compositions with the steps of "
+        "other chains write as much. A network counts if it answers at least 95 % of what it was taught."
+    ),
+)

@@ -1,0 +1,77 @@
+"""A study as a task for `joma.scale`: what goes to its process, and what comes back. All of it is plain JSON.
+
+Nothing heavy loads before a result is there: the processes start while this one still loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joma.host.progress import Progress
+from joma.scale.local import Task
+from joma.studies import load, room
+
+if TYPE_CHECKING:
+    from joma.claims.execute import Result
+
+FUNCTION = f"{__name__}:carry_out"
+"""What `joma.scale.local.side_by_side` is to call."""
+
+
+def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task:
+    """The task of carrying out one study, with what `carry_out` needs to know.
+
+    >>> study_task("fig7", "quick", Path("joma-out")).arguments["study"]
+    'fig7'
+    """
+    arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
+    # These load a library that takes long to load: one process can carry out all that do.
+    shared_load = "transformers" if room(name) == "checkpoints" else ""
+    return Task(name, arguments, shared_load)
+
+
+def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Run, judge and draw; in the other process."""
+    from joma.claims.execute import attempt
+
+    study = load(arguments["study"])
+    config = study.preset(arguments["scale"])
+    result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)
+    return {
+        "config": result.config,
+        "seconds": result.seconds,
+        "findings": [finding.as_json() for finding in result.findings],
+        "pictures": [asdict(picture) for picture in result.pictures],
+        "command": result.command,
+        "run": None if result.run is None else str(result.run),
+        "error": result.error,
+        "cached": result.cached,
+    }
+
+
+def result_of(name: str, answer: dict[str, Any]) -> Result:
+    """The result that `carry_out` gave, in this process."""
+    from joma.claims.execute import Picture, Result
+    from joma.claims.finding import Finding
+
+    return Result(
+        study=load(name),
+        config=answer["config"],
+        seconds=answer["seconds"],
+        findings=[Finding.from_json(finding) for finding in answer["findings"]],
+        pictures=[Picture(**picture) for picture in answer["pictures"]],
+        command=answer["command"],
+        run=None if answer["run"] is None else Path(answer["run"]),
+        error=answer["error"],
+        cached=answer["cached"],
+    )
+
+
+def lost(name: str, scale: str, reason: str) -> Result:
+    """The result of a study whose process did not live to give one."""
+    from joma.claims.execute import broken
+
+    study = load(name)
+    return replace(broken(study, study.preset(scale), RuntimeError()), error=reason)

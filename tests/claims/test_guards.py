@@ -1,0 +1,80 @@
+"""A number with several controls: above all of them or above none."""
+
+import math
+
+import pytest
+
+from joma.claims.claim import Claim
+from joma.claims.guards import beyond, hardest
+from joma.claims.verdicts import by_effect
+from joma.measure.intervals import compare
+
+CLAIM = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%", ceiling=1.0)
+SEEN = [0.80, 0.81, 0.79, 0.80]
+CONTROLS = {
+    "holds": [0.50, 0.51, 0.49, 0.50],
+    "only qualitative": [0.78, 0.78, 0.78, 0.78],
+    "undecided": [0.50, 0.90, 0.95, 0.40],
+    "not above its control": SEEN,
+    "fails": [0.90, 0.91, 0.89, 0.90],
+}
+
+
+def verdict(found):
+    return by_effect(CLAIM, found, expected="more").verdict
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_each_control_alone_gives_its_verdict(name):
+    assert verdict(compare(SEEN, CONTROLS[name])) == name
+
+
+def test_the_least_favourable_control_decides_whatever_the_order():
+    worst_last = list(CONTROLS)
+    for count in range(1, len(worst_last) + 1):
+        some = {name: compare(SEEN, CONTROLS[name]) for name in worst_last[:count]}
+        expected = {"undecided": 2, "not above its control": 1, "fails": 0, "only qualitative": 3, "holds": 4}
+        worst = min(some, key=expected.__getitem__)
+        for order in (some, dict(reversed(some.items()))):
+            assert list(hardest(CLAIM, order)) == [worst]
+            assert verdict(hardest(CLAIM, order)) == worst
+
+
+def test_a_small_gain_is_harder_than_a_large_one_whose_interval_begins_lower():
+    large, small = compare([0.55, 0.58, 0.62, 0.65], 0.5), compare(SEEN, [one - 0.04 for one in SEEN])
+    assert large.low - large.control < small.low - small.control
+    assert (verdict(large), verdict(small)) == ("holds", "only qualitative")
+    assert list(hardest(CLAIM, {"large": large, "small": small})) == ["small"]
+
+
+def test_among_equals_the_lower_interval_decides():
+    found = {"far": compare(SEEN, [0.1] * 4), "near": compare(SEEN, [0.6] * 4)}
+    assert list(hardest(CLAIM, found)) == ["near"]
+
+
+def test_a_control_without_an_interval_leaves_it_undecided():
+    found = {"good": compare(SEEN, CONTROLS["holds"]), "one seed": compare(SEEN, [0.4], paired=False)}
+    assert verdict(hardest(CLAIM, found)) == "undecided"
+
+
+def test_no_control_is_refused():
+    with pytest.raises(ValueError, match="taught: at least one control is needed"):
+        hardest(CLAIM, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("holds", "holds"),
+        ("only qualitative", "not above its control"),
+        ("undecided", "undecided"),
+        ("not above its control", "not above its control"),
+        ("fails", "not above its control"),
+    ],
+)
+def test_a_further_control_is_part_of_the_verdict(name, expected):
+    test = beyond(CLAIM, "gain", compare(SEEN, CONTROLS[name]))
+    assert math.isnan(test.value) == (name == "undecided")
+    assert test.unit == "%"
+    found = by_effect(CLAIM, compare(SEEN, 0.5), expected="more", controls=[test])
+    assert found.verdict == expected

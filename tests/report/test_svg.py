@@ -1,0 +1,122 @@
+"""Figures made small: fewer bytes and elements, the same picture, text as text."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from joma.figures.style import house_style, panels, to_svg
+from joma.report.svg import compact_svg, short_path
+
+
+@pytest.fixture(scope="module")
+def drawn() -> str:
+    with house_style():
+        figure, (left, right) = panels(2)
+        left.plot(np.linspace(0, 1, 400), np.linspace(0, 1, 400), label="straight")
+        left.fill_between([0, 0.5, 1], [0, 0.2, 0.1], [0.5, 0.6, 0.7], alpha=0.3)
+        right.scatter(np.arange(40), np.arange(40) % 7, s=9)
+        right.set(title="Many < dots", xlabel="v² & Δ")
+        return to_svg(figure, title="two panels")
+
+
+def test_a_figure_needs_a_third_of_its_bytes_and_of_its_elements(drawn: str) -> None:
+    small = compact_svg(drawn)
+    assert len(small) < len(drawn) / 3
+    assert small.count("<") < drawn.count("<") / 3
+    for gone in ("<metadata", "<style", "xmlns", "DejaVu", "rotate(-0"):
+        assert gone not in small
+
+
+def test_all_words_stay_words(drawn: str) -> None:
+    words = re.compile(r"<text[^>]*>([^<]*)</text>")
+    assert words.findall(compact_svg(drawn)) == words.findall(drawn)
+    assert 'role="img" aria-label="two panels"' in compact_svg(drawn)
+
+
+def test_every_name_that_is_referred_to_stands_once_and_no_other(drawn: str) -> None:
+    small = compact_svg(drawn)
+    names = re.findall(r' id="([^"]+)"', small)
+    assert sorted(names) == sorted(set(names))
+    assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', small)) - {("", "")}
+    assert {a or b for a, b in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', small)} == set(names)
+
+
+def test_all_dots_stand_in_one_line_of_markers(drawn: str) -> None:
+    small = compact_svg(drawn)
+    assert drawn.count("<use") > 50
+    assert small.count("<use") < 12
+    ways = re.findall(r'<path d="([^"]+)" style="fill:none;marker', small)
+    assert 40 in [len(points(way)) for way in ways]
+
+
+def test_dots_of_two_colours_stay_of_two_colours() -> None:
+    """As in a legend: one shape, uses beside each other with nothing but text between them."""
+    colours = ["red", "blue", "red", "blue", "blue", "red", "blue"]
+    uses = "".join(
+        f'<use href="#dot" x="{40 + 10 * at}" y="50" style="fill:{colour}"/><text x="1" y="2">{at}</text>'
+        for at, colour in enumerate(colours)
+    )
+    small = compact_svg(f'<svg><defs><path id="dot" d="M 0 0 L 1 1 z"/></defs>{uses}</svg>')
+    looks = dict(re.findall(r'<marker id="([^"]+)"[^>]*?fill:(\w+)', small))
+    ways = re.findall(r'<path d="([^"]+)" style="fill:none;marker:url\(#([^)]+)\)', small)
+    found = {looks[name]: [x for x, _ in points(way)] for way, name in ways}
+    places = {colour: [40.0 + 10 * at for at, one in enumerate(colours) if one == colour] for colour in colours}
+    assert found == {colour: pytest.approx(place) for colour, place in places.items()}
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    """Where a path of M, l, h and v goes: written anew here, so that it does not trust the code under test."""
+    here, found = (0.0, 0.0), []
+    for name, numbers in re.findall(r"([Mlhv])([^Mlhvz]*)", path):
+        values = [float(one) for one in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", numbers)]
+        if name in "hv":
+            pairs = [(one, 0.0) if name == "h" else (0.0, one) for one in values]
+        else:
+            pairs = list(zip(values[::2], values[1::2], strict=True))
+        for x, y in pairs:
+            here = (x, y) if name == "M" else (here[0] + x, here[1] + y)
+            found.append(here)
+    return found
+
+
+def distance(point: np.ndarray, way: np.ndarray) -> float:
+    """From a point to the nearest place of a line."""
+    start, along = way[:-1], np.diff(way, axis=0)
+    share = np.clip(((point - start) * along).sum(1) / np.maximum((along**2).sum(1), 1e-12), 0, 1)
+    return float(np.linalg.norm(point - start - share[:, None] * along, axis=1).min())
+
+
+def test_a_thinned_curve_is_nowhere_off_by_what_can_be_seen() -> None:
+    x = np.linspace(0, 400, 2000)
+    y = 100 + 60 * np.sin(x / 30) + 0.3 * np.sin(x * 3)
+    path = "M " + " L ".join(f"{a:.6f} {b:.6f}" for a, b in zip(x, y, strict=True))
+    short = short_path(path)
+    assert len(short) < len(path) / 5
+    way = np.array(points(short))
+    assert max(distance(np.array(point), way) for point in zip(x, y, strict=True)) < 0.15
+    assert way[-1] == pytest.approx((400, y[-1]), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("M 1 1 L 1 1", "M1 1l0 0"),
+        ("M 0 0 L 10 0 L 10 5 z", "M0 0h10v5z"),
+        ("M 20.04 20 C 21 22 23 24 25.06 26 z", "M20 20c1 2 3 4 5.1 6z"),
+        ("M 0 1.5 C 0.397805 1.5 0.77937 1.341951 1.06066 1.06066 z", "M0 1.5c.4 0 .78-.16 1.06-.44z"),
+        ("M 30 0 L 40 40 M 50 50 L 60 60", "M30 0l10 40M50 50l10 10"),
+        ("M 0 0 A 1 1 0 0 0 2 2", "M 0 0 A 1 1 0 0 0 2 2"),
+        ("m 0 0 l 1 1", "m 0 0 l 1 1"),
+        ("", ""),
+    ],
+)
+def test_paths(path: str, short: str) -> None:
+    assert short_path(path) == short
+
+
+@pytest.mark.parametrize("odd", ["", "no picture", "<svg><g></svg>", "<svg></g></svg>", "<p></p>", "<svg>"])
+def test_what_is_no_whole_picture_comes_back_as_it_was(odd: str) -> None:
+    assert compact_svg(odd) == odd
