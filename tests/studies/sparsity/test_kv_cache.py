@@ -170,9 +170,9 @@ def test_figures_tell_what_is_recorded(tmp_path):
         draws_labelled_figures(STUDY, run, tmp_path)
         first, second = STUDY.draw(run)
         assert "h2o +0.125" in first.caption
-        assert "stories260K, at a fifth: h2o +0.010" in first.alt
+        assert "stories260K" in first.description, first.description
         assert "to 89.9 %" in second.caption
-        assert "random logits stays at 50 %" in second.alt
+        assert "“zero, random logits” stays at 0.5" in second.description
 
 
 def test_sparsity_is_that_of_the_measures():
@@ -253,10 +253,10 @@ def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"policies": ("window", "lru")}, "policies must be some of window, .*, got 'lru'"),
+        ({"policies": ("window", "lru")}, "policies must be one of window, .*, got 'lru'"),
         ({"policies": ("window", "sinks", "h2o")}, "'random' is missing"),
-        ({"keeps": (0.5,)}, "keeps must be shares between 0 and 1, 0.2 among them"),
-        ({"keeps": (0.2, 1.0)}, "keeps must be shares"),
+        ({"keeps": (0.5,)}, r"keeps must hold 0\.2, which is judged"),
+        ({"keeps": (0.2, 1.0)}, "keeps must lie between 0 and 1"),
         ({"checkpoints": (60,)}, "checkpoints must lie below 60"),
         ({"context": 16}, "context must be at least 32"),
         ({"sequences": 2}, "sequences must be at least 4"),
