@@ -35,7 +35,6 @@ __all__ = [
     "StudyConfig",
     "Verdict",
     "check_config",
-    "each_claim",
     "silent",
     "tally",
 ]
@@ -91,15 +90,6 @@ class Drawing:
         return self.alt or describe(self.figure)
 
 
-def each_claim(*judges: Callable[[Run], Finding]) -> Callable[[Run], list[Finding]]:
-    """A study's `judge`, from one function per claim.
-
-    >>> each_claim()(None)
-    []
-    """
-    return lambda run: [judge(run) for judge in judges]
-
-
 Judge = Callable[[Run], Finding]
 
 
@@ -113,7 +103,7 @@ class Study:
     name: str
     title: str
     version: int
-    claims: Mapping[Claim, Judge] | tuple[Claim, ...]
+    claims: Mapping[Claim, Judge]
     """Every claim, with what judges it by the record."""
     quick: Any
     paper: Any
@@ -125,13 +115,14 @@ class Study:
     """Raises a ValueError where a finished run of this config read what has changed since, a text say."""
     file: str = ""
     """Where it stands, if it is not joma's own: commands name this file."""
-    judge: Callable[[Run], list[Finding]] = lambda run: []
 
     def __post_init__(self) -> None:
         if type(self.quick) is not type(self.paper) or not dataclasses.is_dataclass(self.quick):
             raise ValueError(f"study {self.name!r}: quick and paper must be instances of one dataclass")
-        if isinstance(self.claims, Mapping):
-            object.__setattr__(self, "judge", each_claim(*self.claims.values()))
+
+    def judge(self, run: Run) -> list[Finding]:
+        """The finding of every claim, from what the run recorded."""
+        return [judge(run) for judge in self.claims.values()]
 
     def preset(self, scale: str) -> Any:
         """The config of a scale, quick or paper."""
