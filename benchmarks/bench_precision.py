@@ -18,7 +18,7 @@ import numpy as np
 from _record import record
 
 from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, train_variants
-from joma.recipes.language_curves import curve
+from joma.recipes.language.curves import curve
 from joma.runs import Run
 
 

@@ -18,7 +18,7 @@ from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.style import BLUE, GREEN, GREY, ORANGE, house_style, panels, step_axis
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language_curves import best_loss, steps_of
+from joma.recipes.language.curves import best_loss, steps_of
 from joma.runs import Run
 from joma.studies.ablations._figures import PARTS
 from joma.studies.ablations._twins import MATTERS, by_layer, curves_of, differences

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from joma.recipes.language_curves import best_loss, curve, layer_rebounds
+from joma.recipes.language.curves import best_loss, curve, layer_rebounds
 from joma.runs import Run
 from joma.studies.language._published import Distance
 from joma.studies.language.fig6.study import PRINTED

@@ -7,8 +7,8 @@ import pytest
 
 from joma.claims.contract import Claim, tally
 from joma.claims.evidence import above, at_least
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, by_residual, by_tests
-from joma.claims.words import show
 from joma.measure.intervals import compare
 
 PLAIN = Claim("plain", "JoMA Lemma 6", "It is so.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from joma.claims import words
+from joma.claims import sentences
 from joma.claims.evidence import Effect, Evidence
 from joma.claims.finding import Finding
 from joma.claims.limits import limits_of
@@ -25,21 +25,21 @@ def effect(value, interval, control, control_interval, what=PROBABILITY, unit="%
 def test_an_interval_of_a_probability_is_cut_where_it_is_shown_and_says_so():
     found = effect(0.9996, (0.9698, 1.0295), 0.0238, (-0.0059, 0.0536))
     evidence = Evidence({"": found})
-    assert words.measured(evidence) == "probability of the answer 100.0 % [97.0, 100.0 (cut)] over 4 seeds"
-    assert words.control(evidence) == "2.4 % [0 (cut), 5.4]"
-    assert words.brief(evidence, main=found) == "100.0 % [97.0, 100.0 (cut)]; control 2.4 % [0 (cut), 5.4]"
+    assert sentences.measured(evidence) == "probability of the answer 100.0 % [97.0, 100.0 (cut)] over 4 seeds"
+    assert sentences.control(evidence) == "2.4 % [0 (cut), 5.4]"
+    assert sentences.brief(evidence, main=found) == "100.0 % [97.0, 100.0 (cut)]; control 2.4 % [0 (cut), 5.4]"
     assert effect_texts(found)["effect"] == "100.0 % [97.0, 100.0 (cut)]"
 
 
 def test_words_of_files_give_the_interval_as_computed():
     evidence = Evidence({"": effect(0.9996, (0.9698, 1.0295), 0.0238, (-0.0059, 0.0536))})
-    with words.as_computed():
-        assert words.control(evidence) == "2.4 % [-0.6, 5.4]"
-    assert words.control(evidence) == "2.4 % [0 (cut), 5.4]"
+    with sentences.as_computed():
+        assert sentences.control(evidence) == "2.4 % [-0.6, 5.4]"
+    assert sentences.control(evidence) == "2.4 % [0 (cut), 5.4]"
 
 
 def test_an_end_that_is_written_the_same_is_not_called_cut():
-    assert words.control(Evidence({"": effect(0.5, (0.3, 0.7), 0.1, (-0.0001, 0.2))})) == "10 % [0, 20]"
+    assert sentences.control(Evidence({"": effect(0.5, (0.3, 0.7), 0.1, (-0.0001, 0.2))})) == "10 % [0, 20]"
 
 
 @pytest.mark.parametrize(

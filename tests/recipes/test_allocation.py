@@ -16,8 +16,8 @@ from joma.models.decoder import Decoder
 from joma.models.groups import parameter_groups
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.recipes.language.allocation import allocation, frozen_parts, layer_entropies
+from joma.recipes.language.curves import allocated, curve
 from joma.recipes.language.training import ensemble
-from joma.recipes.language_curves import allocated, curve
 from joma.runs import Run
 from joma.training import train_all
 

@@ -10,7 +10,7 @@ from joma.claims.contract import NotRun, check_config, silent
 from joma.claims.execute import draw, execute, plain_config
 from joma.data.text import Corpus, CorpusError
 from joma.recipes import language as lm
-from joma.recipes import language_curves as recorded
+from joma.recipes.language import curves as recorded
 from joma.runs import Run
 from joma.studies.language._published import differs
 from joma.studies.language.fig6 import study as fig6

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small_language_models import FREQUENCIES, SMALL, by_hand, down_and_up
 
-from joma.recipes import language_curves as recorded
-from joma.recipes.language_findings import diverged, learned_nothing
+from joma.recipes.language import curves as recorded
+from joma.recipes.language.curves import diverged, learned_nothing
 from joma.studies.language.fig6 import study as fig6
 
 

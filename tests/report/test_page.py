@@ -183,7 +183,7 @@ def test_a_page_without_figures_says_why(
     monkeypatch.setattr("joma.report.figures.find_spec", lambda name: None)
     html = write_report(bare, tmp_path, scale="quick").read_text(encoding="utf-8")
     assert said in html[: html.index("</header>")]
-    assert 'pip install "joma[viz]"' in html
+    assert "pip install -e '.[viz]'" in html
     assert said not in write_report(results, tmp_path, scale="quick").read_text(encoding="utf-8")
 
 

@@ -141,11 +141,11 @@ def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
     shown = read_scan(scanned)
     assert shown.pictures == {}
     html = write_scan_page(shown, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'pip install "joma[viz]"' in html
+    assert "pip install -e '.[viz]'" in html
     assert "<details open><summary>Numbers by layer" in html
     assert "<figure" not in html
     both = write_comparison((shown, shown), tmp_path / "both.html", made_by="joma").read_text(encoding="utf-8")
-    assert both.count('pip install "joma[viz]"') == 1
+    assert both.count("pip install -e '.[viz]'") == 1
     assert "Where they end" in both
 
 

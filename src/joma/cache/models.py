@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from joma.cache.errors import CacheError
 from joma.host.arguments import as_tensor
 from joma.host.errors import BadInput
+from joma.host.extras import how_to_install
 from joma.host.words import counted
 from joma.probes import lengths
 from joma.probes._support import INTERFACE, can_probe, way
@@ -61,7 +62,7 @@ def must_be_cached(model: nn.Module) -> None:
     try:
         from transformers import PreTrainedModel
     except ImportError:
-        raise CacheError("transformers is not installed: pip install 'joma[hf]'") from None
+        raise CacheError(f"transformers is not installed: {how_to_install('hf')}") from None
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise CacheError(f"{name} is not a model of transformers: only those have a cache that can be cut")

@@ -2,7 +2,7 @@
 
 An `Effect` is a number over seeds beside the same number in the control. A `Test` is a number that must lie on one side
 of a bound. `Evidence` collects them for one form of a claim, the printed or the corrected one. Nothing here is a
-sentence: `joma.claims.words` makes sentences of it, `joma.claims.verdicts` verdicts.
+sentence: `joma.claims.sentences` makes sentences of it, `joma.claims.verdicts` verdicts.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import Any
 
-from joma.claims import words
+from joma.claims import sentences
 from joma.claims.claim import Claim
 from joma.claims.evidence import Effect, Evidence, Test, number, plain
 from joma.claims.rules import Verdict, judged, of_effect
@@ -99,20 +99,20 @@ class Finding:
         """In words, or the number where there is one alone."""
         if self.printed is None:
             return f"{self.reason}; run it with: {self.command}" if self.command else self.reason
-        found = words.measured(self.printed, self.corrected, self.details)
+        found = sentences.measured(self.printed, self.corrected, self.details)
         if self.verdict != "undecided" or isinstance(found, float):
             return found
-        return "; ".join(part for part in (found, words.missing(self.printed, self.corrected)) if part)
+        return "; ".join(part for part in (found, sentences.missing(self.printed, self.corrected)) if part)
 
     @property
     def brief(self) -> str:
         """The numbers that decide, in one short line; of what was not run, the reason."""
-        return self.reason if self.printed is None else words.brief(self.printed, self.corrected, self.main)
+        return self.reason if self.printed is None else sentences.brief(self.printed, self.corrected, self.main)
 
     @property
     def control(self) -> str | None:
         """In words."""
-        return None if self.printed is None else words.control(self.printed, self.corrected)
+        return None if self.printed is None else sentences.control(self.printed, self.corrected)
 
     @property
     def main(self) -> Effect | None:
@@ -155,7 +155,7 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Plain data, as `findings.json` holds it; docs/reference/file-formats.md says what each key means."""
         main = self.main
-        with words.as_computed():
+        with sentences.as_computed():
             measured, control = self.measured, self.control
         shown = {
             "id": self.id,

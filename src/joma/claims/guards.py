@@ -22,6 +22,7 @@ from joma.claims.finding import Finding
 from joma.claims.rules import Verdict, of_effect
 from joma.claims.verdicts import Compared, by_effect, not_run
 from joma.host.devices import lacking
+from joma.host.extras import install_command
 from joma.measure.intervals import Comparison
 
 
@@ -46,7 +47,7 @@ def needs_device(device: str, command: str) -> None:
 def needs_transformers(study: str) -> None:
     """Raise `NotRun` where transformers is not installed."""
     if find_spec("transformers") is None:
-        raise NotRun("transformers is not installed (the extra hf)", f"pip install 'joma[hf]' && joma verify {study}")
+        raise NotRun("transformers is not installed (the extra hf)", f"{install_command('hf')} && joma verify {study}")
 
 
 def of_learned(

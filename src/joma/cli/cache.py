@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
+from joma.host.extras import how_to_install
 from joma.host.files import as_json, usable_file, write_json
 from joma.host.printing import say
 from joma.host.progress import ProgressLines
@@ -130,6 +131,6 @@ def _print(costs: Costs, options: argparse.Namespace, screen: Any) -> None:
         spread = "one sequence, no intervals" if costs.no_interval else f"95 % intervals, n = {costs.sequences}"
         write_png(costs, target.with_suffix(".png"), title=f"{costs.name} ({spread})")
     except ImportError:
-        say("figure: none, since matplotlib is not installed (pip install 'joma[viz]')", screen)
+        say(f"figure: none, since matplotlib is not installed ({how_to_install('viz')})", screen)
     else:
         say(f"figure: {target.with_suffix('.png')}", screen)

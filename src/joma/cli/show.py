@@ -115,8 +115,8 @@ def text(found: Finding | KeptFinding, width: int | None = None) -> str:
 
     width: of the terminal; None for lines as long as they are.
     """
+    from joma.claims.sentences import show as number
     from joma.claims.text_source import other_text
-    from joma.claims.words import show as number
 
     claim, origin = found.claim, found.provenance
     lines = {

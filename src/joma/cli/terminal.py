@@ -21,6 +21,7 @@ from rich.text import Text
 from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
 from joma.cli.wrapping import columns
+from joma.host.extras import install_command
 from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
 from joma.report.claims.kept import kept_of
@@ -162,7 +163,7 @@ class Screen:
         if broken:
             self._line(Text(f"broken: {', '.join(broken)}", style="bold red"))
         if report and not any(result.pictures for result in results) and any(result.run for result in results):
-            self._line(Text('the report has no figures: pip install "joma[viz]" brings matplotlib'))
+            self._line(Text(f"the report has no figures: {install_command('viz')} brings matplotlib"))
         self._where(results, report)
 
     def _where(self, results: Sequence[Result], report: Path | None) -> None:

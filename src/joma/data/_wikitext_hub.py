@@ -21,6 +21,7 @@ from joma.data._cache import cache_folder
 from joma.data._words import file_hash, need_pyarrow, split_files
 from joma.data.errors import CorpusError
 from joma.host import hub as hub_client
+from joma.host.extras import how_to_install
 from joma.host.progress import Progress, silent
 
 _REPOSITORY = "Salesforce/wikitext"
@@ -57,7 +58,7 @@ def download_wikitext(
     try:
         import_module("huggingface_hub")
     except ImportError:
-        raise CorpusError(f"downloading {name} needs huggingface_hub: pip install 'joma[hf]'") from None
+        raise CorpusError(f"downloading {name} needs huggingface_hub: {how_to_install('hf')}") from None
     with _in_one_sentence(name, target):
         files = _listing(_FOLDERS[name])
         target.mkdir(parents=True, exist_ok=True)

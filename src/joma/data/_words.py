@@ -12,6 +12,7 @@ import numpy as np
 
 from joma.data.errors import CorpusError
 from joma.host import limits
+from joma.host.extras import how_to_install
 
 UNKNOWN = "<unk>"
 _BLOCK = 4_000_000  # bytes or so: enough to be fast, little beside the tokens
@@ -112,7 +113,7 @@ def _plain(path: Path) -> Iterator[tuple[bytes, float]]:
 def need_pyarrow(what: str) -> None:
     """Says what to install where parquet files cannot be read."""
     if find_spec("pyarrow") is None:
-        raise CorpusError(f"{what} needs pyarrow: pip install 'joma[export]'")
+        raise CorpusError(f"{what} needs pyarrow: {how_to_install('export')}")
 
 
 def _parquet(path: Path) -> Iterator[tuple[bytes, float]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from inspect import getsource
 from typing import Any
 
+from joma.host.extras import how_to_install
 from joma.probes._own import ATTENDING
 
 INTERFACE, OWN = "interface", "own"
@@ -31,7 +32,7 @@ def can_probe(config: Any, *, gradients: bool = False) -> str | None:
     try:
         classes = list(_classes(config))
     except ImportError:
-        return "transformers is not installed: pip install 'joma[hf]'"
+        return f"transformers is not installed: {how_to_install('hf')}"
     kind = getattr(config, "model_type", None) or type(config).__name__
     if not classes:
         return f"transformers has no model for a config of type {kind!r}: it cannot be measured"

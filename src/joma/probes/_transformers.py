@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import seen_by, structure
 from joma.probes._own import ON_SDPA, watching
@@ -112,7 +113,7 @@ def _pretrained(model: nn.Module) -> list[Any]:
     try:
         from transformers import PreTrainedModel
     except ImportError:
-        raise ProbeError("transformers is not installed: pip install 'joma[hf]'") from None
+        raise ProbeError(f"transformers is not installed: {how_to_install('hf')}") from None
     found = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     if not found:
         raise ProbeError(f"{type(model).__name__} is not a transformers model: use joma.probes.collect_plain")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma.claims.execute import Picture
 from joma.figures.style import house_style, to_svg
+from joma.host.extras import install_command
 from joma.report.markup import embed_svg, natural_width
 from joma.report.svg import compact_svg
 
@@ -63,6 +64,6 @@ def can_draw() -> bool:
 def no_figures(consequence: str) -> str:
     """Why a page has no figures, and how to get them. consequence: what giving the command again does not repeat."""
     return (
-        '<p class="notice">This page has no figures, because matplotlib is not installed. '
-        f'Install it with <code>pip install "joma[viz]"</code> and give the command again: {consequence}</p>'
+        '<p class="notice">This page has no figures, because matplotlib is not installed. Install it with '
+        f"<code>{install_command('viz')}</code>, in the checkout of joma, and give the command again: {consequence}</p>"
     )

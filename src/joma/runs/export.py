@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from joma.host.extras import how_to_install
 from joma.host.files import atomically
 from joma.runs.dims import Named, coordinates
 from joma.runs.errors import RunError
@@ -140,7 +141,7 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise RunError("exporting to parquet needs pyarrow: pip install 'joma[export]'") from None
+        raise RunError(f"exporting to parquet needs pyarrow: {how_to_install('export')}") from None
     dims = {dim: _cell_type(dim, given) for dim, given in _columns(run).items()}
     types = {int: pa.int64(), float: pa.float64(), str: pa.string()}
     columns = [("series", pa.string()), ("step", pa.int64()), *((dim, types[kind]) for dim, kind in dims.items())]

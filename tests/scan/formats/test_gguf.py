@@ -107,5 +107,5 @@ def test_gguf_without_the_package(tmp_path, monkeypatch):
     plain = gguf_file(tmp_path / "b.gguf", {GGUF_UP: (random(2, 32).numpy(), "F16")})
     for name in ("gguf", "gguf.constants", "gguf.quants"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert "needs the package gguf: pip install 'joma[gguf]'" in refusal(LocalFile(quantised, 0).open)
+    assert "needs the package gguf: pip install -e '.[gguf]'" in refusal(LocalFile(quantised, 0).open)
     assert torch.equal(tensors_of(LocalFile(plain, 0))[GGUF_UP], random(2, 32).half())

@@ -5,7 +5,7 @@ import pytest
 from small_ablations import NONE, STUDIES, carry_out, changed, idle, must_show, patterns, verdict
 
 from joma.claims.execute import judge
-from joma.recipes import language_curves as recorded
+from joma.recipes.language import curves as recorded
 from joma.studies.ablations import embeddings
 
 

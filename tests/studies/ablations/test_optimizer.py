@@ -6,7 +6,7 @@ from small_ablations import SGD, SMALL, STUDIES, carry_out, changed, must_show, 
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import draw, judge
-from joma.recipes import language_curves as recorded
+from joma.recipes.language import curves as recorded
 from joma.studies.ablations import optimizer
 
 

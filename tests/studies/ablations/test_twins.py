@@ -16,7 +16,7 @@ from joma.claims.finding import Finding
 from joma.measure.intervals import t_quantile
 from joma.models import Decoder
 from joma.recipes import language as lm
-from joma.recipes import language_curves as recorded
+from joma.recipes.language import curves as recorded
 from joma.studies.ablations import _twins as twins
 from joma.studies.ablations import dropout, mlp_rank, nonlinearity, norm, optimizer, residual
 

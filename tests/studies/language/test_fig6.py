@@ -10,7 +10,7 @@ from small_language_models import SMALL, as_the_paper, by_hand, down_and_up, unt
 from joma.claims.contract import silent
 from joma.claims.execute import draw, judge
 from joma.figures.style import house_style
-from joma.recipes import language_curves as recorded
+from joma.recipes.language import curves as recorded
 from joma.studies.language import _published
 from joma.studies.language.fig6 import study as fig6
 from joma.studies.language.fig6.figures import draw_entropy

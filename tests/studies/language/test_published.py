@@ -16,7 +16,7 @@ from joma.data.text import streams, windows
 from joma.models import Decoder
 from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language import corpus, recipe
-from joma.recipes.language_curves import curve
+from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.language import _published
 from joma.studies.language._published import (

@@ -14,7 +14,7 @@ from joma.claims.execute import draw
 from joma.measure.forecast import backtest, persistence, skill
 from joma.models import Decoder, DecoderConfig
 from joma.probes.decoder import ensemble_entropy
-from joma.recipes.language_curves import alive, curve, steps_of
+from joma.recipes.language.curves import alive, curve, steps_of
 from joma.studies.rebound._points import spread_points
 from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast

@@ -7,7 +7,7 @@ from records import carried_out, changed, found, verdicts
 from small_language_models import SMALL
 
 from joma.claims.execute import draw, plain_config
-from joma.recipes.language_curves import curve
+from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.rebound.optimizer_or_rate import study
 from joma.studies.rebound.optimizer_or_rate.record import at_equal, at_loss, reaching

@@ -8,7 +8,7 @@ from records import carried_out, changed, found, verdicts
 
 from joma.data.text import python_corpus
 from joma.models import Decoder, DecoderConfig
-from joma.recipes.language_curves import steps_of
+from joma.recipes.language.curves import steps_of
 from joma.studies.scan_snap import scan_snap_decoder as study
 from joma.studies.scan_snap.scan_snap_decoder import (
     SHUFFLED,

@@ -4,7 +4,7 @@
     base = recipe(config, text)
     train_variants({"relu": base, "identity": base.with_decoder(activation="identity")}, text, run, progress)
 
-`joma.recipes.language_curves` reads what was recorded back.
+`joma.recipes.language.curves` reads what was recorded back.
 """
 
 from joma.recipes.language.config import PAPER, PYTHON, TEXTS, LanguageModelConfig, called

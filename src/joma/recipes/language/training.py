@@ -1,7 +1,7 @@
 """Training language models as ensembles: their recipes, and what is measured on the way.
 
 All members of a variant (rates x seeds) train as one ensemble. Recorded under the variant's name, over steps, with the
-members first (`joma.recipes.language_curves.curve` gives them back as (rates, seeds, points, ...)):
+members first (`joma.recipes.language.curves.curve` gives them back as (rates, seeds, points, ...)):
 
     valid/loss                (members,)                  on the whole validation text, as is
     valid/entropy             (members, layers, heads)    attention entropy

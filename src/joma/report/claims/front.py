@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from joma.claims.contract import Verdict
-from joma.claims.words import show, worst
+from joma.claims.sentences import show, worst
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.claims.questions import HEADLINES, SURPRISES, THEORY, Sentence
 from joma.report.claims.verdicts import TEXT, count_claims, count_verdicts, effect_texts, notable, verdict_bar

@@ -14,7 +14,7 @@ import numpy as np
 
 from joma.figures.style import BLUE, CONTROL, CORRECTED, GREEN, INK, PRINTED
 from joma.recipes.language import called
-from joma.recipes.language_curves import layer_curves, steps_of
+from joma.recipes.language.curves import layer_curves, steps_of
 from joma.report.claims.panels import Line, Panel, line_of
 from joma.runs import Run
 

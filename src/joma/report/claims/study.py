@@ -13,8 +13,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from joma.claims.contract import Finding
+from joma.claims.sentences import show
 from joma.claims.text_source import other_text
-from joma.claims.words import show
 from joma.report.claims.layout import Entry, Section
 from joma.report.claims.verdicts import count_claims, count_verdicts, css, mark, notable
 from joma.report.figures import figure

@@ -10,7 +10,7 @@ from math import isfinite, log10
 
 from joma.claims.contract import VERDICTS, Verdict
 from joma.claims.evidence import Effect
-from joma.claims.words import interval, show
+from joma.claims.sentences import interval, show
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.markup import NOTHING, duration
 

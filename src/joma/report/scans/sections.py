@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.words import show
+from joma.claims.sentences import show
 from joma.host.words import counted
 from joma.measure.registry import MEASURES
 from joma.report.figures import figure, no_figures

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from joma.host import limits
+from joma.host.extras import how_to_install
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.tensor_file import Bytes, Stored, Stream, TensorFile, closed_on_error
 
@@ -116,7 +117,7 @@ class GgufFile(TensorFile):
 
             block, size = GGML_QUANT_SIZES[_kind(kind)]
         except ImportError:
-            need = f"{self.name} is quantised, and undoing that needs the package gguf: pip install 'joma[gguf]'"
+            need = f"{self.name} is quantised, and undoing that needs the package gguf: {how_to_install('gguf')}"
             raise CheckpointError(need, file=self.name, tensor=tensor) from None
         except (KeyError, ValueError):
             what = f"gives it the number format {kind}, which this version of gguf does not know"

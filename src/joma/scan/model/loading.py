@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_module
 
 from joma.host import limits
 from joma.host.errors import BadInput
+from joma.host.extras import how_to_install
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG as ADAPTER
@@ -144,6 +145,6 @@ def transformers_library() -> Any:
     try:
         import transformers
     except ImportError:
-        raise BadInput("a model runs by transformers: pip install 'joma[hf]'") from None
+        raise BadInput(f"a model runs by transformers: {how_to_install('hf')}") from None
     transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
     return transformers

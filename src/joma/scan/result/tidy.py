@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from joma.host.errors import BadInput
+from joma.host.extras import how_to_install
 from joma.host.files import atomically
 from joma.scan.result.curves import Scan
 
@@ -81,5 +82,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise BadInput("parquet needs pyarrow: pip install 'joma[export]'") from None
+        raise BadInput(f"parquet needs pyarrow: {how_to_install('export')}") from None
     return pyarrow

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 from joma.host import hub as hub_client
 from joma.host import limits
+from joma.host.extras import how_to_install
 from joma.host.hub import StrangeAnswer, client, transport_errors
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG
@@ -63,7 +64,7 @@ class HubModel:
         try:
             from huggingface_hub import HfApi
         except ImportError:
-            need = "is no local path, and reading from the hub needs huggingface_hub: pip install 'joma[hf]'"
+            need = f"is no local path, and reading from the hub needs huggingface_hub: {how_to_install('hf')}"
             raise CheckpointError(f"{self.repository} {need}") from None
         self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
 

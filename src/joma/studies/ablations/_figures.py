@@ -12,7 +12,7 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, depth_colours, panels, step_axis
 from joma.recipes.language import called
-from joma.recipes.language_curves import alive, curve, steps_of
+from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run
 from joma.studies.ablations._twins import ENTROPY, Part, Quantity, by_layer, curves_of
 

@@ -22,14 +22,13 @@ import torch
 from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import at_most
 from joma.claims.guards import hardest
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.figures.reading import number
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, corpus, recipe, train_variants
-from joma.recipes.language_curves import alive, best_loss, layer_curves, steps_of
-from joma.recipes.language_findings import diverged, learned_nothing
+from joma.recipes.language.curves import alive, best_loss, diverged, layer_curves, learned_nothing, steps_of
 from joma.runs import Run
 
 

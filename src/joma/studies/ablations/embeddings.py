@@ -7,12 +7,11 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.guards import hardest
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.measure.intervals import compare
 from joma.recipes.language import Recipe, same_text
-from joma.recipes.language_curves import alive, best_loss, curve
-from joma.recipes.language_findings import diverged
+from joma.recipes.language.curves import alive, best_loss, curve, diverged
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
 from joma.studies.ablations._twins import (

@@ -10,7 +10,7 @@ from joma.claims.verdicts import by_effect
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.recipes.language import same_text
-from joma.recipes.language_curves import layer_curves, steps_of
+from joma.recipes.language.curves import layer_curves, steps_of
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
 from joma.studies.ablations._twins import (

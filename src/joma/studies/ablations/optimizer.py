@@ -12,7 +12,7 @@ from joma.claims.config import Above
 from joma.claims.contract import Drawing, Finding, NotRun, Progress, Study
 from joma.claims.verdicts import not_run
 from joma.recipes.language import Recipe, corpus, recipe, same_text, train_variants
-from joma.recipes.language_curves import curve
+from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
 from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, again, in_nats, shows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joma.figures.style import depth_colours, step_axis
-from joma.recipes.language_curves import layer_curves, steps_of
+from joma.recipes.language.curves import layer_curves, steps_of
 from joma.runs import Run
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.data.errors import CorpusError
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER
-from joma.recipes.language_curves import alive, best_loss, curve, steps_of
+from joma.recipes.language.curves import alive, best_loss, curve, steps_of
 from joma.runs import Run
 
 AS_THE_PAPER = {

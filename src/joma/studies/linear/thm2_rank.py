@@ -13,8 +13,8 @@ from torch import Tensor
 from joma.claims.config import Least
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.evidence import at_least, at_most, below
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, by_residual
-from joma.claims.words import show
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.reading import number

@@ -14,8 +14,8 @@ from joma.claims.config import Least, Several
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import at_most
 from joma.claims.guards import hardest, needs_device
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.data.text import Corpus, streams, windows
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
@@ -35,9 +35,16 @@ from joma.recipes.language import (
     recipe,
     same_text,
 )
+from joma.recipes.language.curves import (
+    alive,
+    best_loss,
+    diverged,
+    layer_curves,
+    learned_nothing,
+    mean_over_seeds,
+    steps_of,
+)
 from joma.recipes.language.text import remember_corpus
-from joma.recipes.language_curves import alive, best_loss, layer_curves, mean_over_seeds, steps_of
-from joma.recipes.language_findings import diverged, learned_nothing
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train_all
 

@@ -20,6 +20,7 @@ from joma.claims.contract import NotRun, Progress
 from joma.claims.guards import needs_device
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
+from joma.host.extras import install_command
 from joma.measure.superposition import Superposition, peaks, superposition
 from joma.runs import Run
 from joma.studies.checkpoints._seeds import prefix
@@ -192,7 +193,7 @@ def prepare(config: Fig10Config, progress: Progress) -> Material:
     try:
         import transformers
     except ImportError:
-        raise NotRun("transformers is not installed", "pip install 'joma[hf]' && joma verify fig10") from None
+        raise NotRun("transformers is not installed", f"{install_command('hf')} && joma verify fig10") from None
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # progress is ours to show
     try:

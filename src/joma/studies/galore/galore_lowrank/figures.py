@@ -13,7 +13,7 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.recipes.language import called
-from joma.recipes.language_curves import steps_of
+from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.galore.galore_lowrank.claims import QUARTER
 from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank, variants

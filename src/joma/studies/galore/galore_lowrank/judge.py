@@ -11,11 +11,10 @@ import numpy as np
 from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import beyond, hardest
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language_curves import best_loss, mean_over_seeds
-from joma.recipes.language_findings import diverged, learned_nothing
+from joma.recipes.language.curves import best_loss, diverged, learned_nothing, mean_over_seeds
 from joma.runs import Run
 from joma.studies.galore.galore_lowrank import claims
 from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank, variants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from joma.host.words import counted
-from joma.recipes.language_curves import alive, curve, steps_of
+from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run
 from joma.studies.galore.galore_lowrank.run import SERIES, TEXT
 from joma.studies.galore.galore_lowrank.spectra import STATISTICS

@@ -10,8 +10,8 @@ import numpy as np
 from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, clears
+from joma.claims.sentences import show
 from joma.claims.verdicts import not_run
-from joma.claims.words import show
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.hierarchy._networks import ALL_BLOCKS, BLOCKS, over_seeds

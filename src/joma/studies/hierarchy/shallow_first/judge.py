@@ -10,8 +10,8 @@ import numpy as np
 from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import Test, above, at_most
 from joma.claims.guards import at_paper_scale, clears
+from joma.claims.sentences import show
 from joma.claims.verdicts import Compared, by_effect, not_run
-from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import claims as c

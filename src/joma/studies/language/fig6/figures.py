@@ -13,7 +13,7 @@ from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import called
-from joma.recipes.language_curves import (
+from joma.recipes.language.curves import (
     alive,
     best_loss,
     curve,

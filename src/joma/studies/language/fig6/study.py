@@ -13,20 +13,21 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, at_most
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
-from joma.recipes.language_curves import (
+from joma.recipes.language.curves import (
     alive,
     best_loss,
     curve,
+    diverged,
     drops_and_rebounds,
     layer_curves,
     learned_at,
+    learned_nothing,
     mean_over_seeds,
 )
-from joma.recipes.language_findings import diverged, learned_nothing
 from joma.runs import Run
 from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
 from joma.studies.language.fig6.figures import Depths, draw_entropy, draw_weights

@@ -11,7 +11,7 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import INK, panels, rate_colours
 from joma.recipes.language import called
-from joma.recipes.language_curves import curve, mean_over_seeds, steps_of
+from joma.recipes.language.curves import curve, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.language._figures import plot_layers
 from joma.studies.language.fig8.record import SWEEP, Rates, by_rate, comes_back

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joma.recipes.language_curves import alive, best_loss, curve, drops_and_rebounds, learned_at, mean_over_seeds
+from joma.recipes.language.curves import alive, best_loss, curve, drops_and_rebounds, learned_at, mean_over_seeds
 from joma.runs import Run
 
 SWEEP = "sweep"

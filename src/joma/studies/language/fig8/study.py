@@ -11,13 +11,13 @@ import numpy as np
 from joma.claims.config import Several
 from joma.claims.contract import Claim, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, below
+from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
-from joma.claims.words import show
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_POINTS
 from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
-from joma.recipes.language_curves import alive, curve, layer_rebounds, mean_over_seeds
+from joma.recipes.language.curves import alive, curve, layer_rebounds, mean_over_seeds
 from joma.runs import Run
 from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
 from joma.studies.language.fig8.figures import draw_sweep

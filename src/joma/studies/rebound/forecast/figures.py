@@ -14,7 +14,7 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
 from joma.measure.intervals import compare
 from joma.recipes.language import called
-from joma.recipes.language_curves import curve, mean_over_seeds, steps_of
+from joma.recipes.language.curves import curve, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound.forecast.record import CONTROLS, EQUATION, QUANTITIES, THEOREM, skill_by_step, skill_of
 

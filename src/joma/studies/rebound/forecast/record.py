@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.measure.forecast import Backtest, backtest, backtest_earlier_runs, linear, log_linear, persistence, value_at
-from joma.recipes.language_curves import alive, curve, learned_at, steps_of
+from joma.recipes.language.curves import alive, curve, learned_at, steps_of
 from joma.runs import Run
 from joma.studies.rebound.forecast.theory import SCALES, Form, Past, Way, equation_6, known_shift, logit_shift
 

@@ -8,8 +8,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, same_text
-from joma.recipes.language_curves import mean_over_seeds
-from joma.recipes.language_findings import diverged, learned_nothing
+from joma.recipes.language.curves import diverged, learned_nothing, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound.forecast.figures import draw_paths, draw_skill
 from joma.studies.rebound.forecast.record import CONTROLS, EQUATION, KNOWN, QUANTITIES, THEOREM, skill_of, variants_of

@@ -13,7 +13,7 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import called
-from joma.recipes.language_curves import steps_of
+from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.rebound.layer_lottery.record import (
     PATTERNS,

@@ -14,7 +14,7 @@ import numpy as np
 
 from joma.measure.correlation import pearson
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language_curves import LEARNED, alive, best_loss, curve
+from joma.recipes.language.curves import LEARNED, alive, best_loss, curve
 from joma.runs import Run
 from joma.studies.rebound.layer_lottery.run import KINDS, NETWORKS
 

@@ -13,7 +13,7 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
 from joma.measure.intervals import compare
 from joma.recipes.language import called
-from joma.recipes.language_curves import alive, curve, mean_over_seeds
+from joma.recipes.language.curves import alive, curve, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound.optimizer_or_rate.record import (
     OPTIMIZERS,

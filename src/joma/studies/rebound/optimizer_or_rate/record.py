@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from joma.recipes.language_curves import alive, curve, steps_of
+from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run
 
 OPTIMIZERS = ("Adam", "SGD")

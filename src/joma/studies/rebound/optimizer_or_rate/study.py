@@ -15,8 +15,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, corpus, recipe, same_text
-from joma.recipes.language_curves import mean_over_seeds
-from joma.recipes.language_findings import diverged
+from joma.recipes.language.curves import diverged, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
 from joma.studies.rebound.optimizer_or_rate.figures import draw_against_loss, draw_alike

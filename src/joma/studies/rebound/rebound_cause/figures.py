@@ -13,7 +13,7 @@ from joma.figures.reading import listing
 from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import called
-from joma.recipes.language_curves import steps_of
+from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause.record import (
     KINDS,

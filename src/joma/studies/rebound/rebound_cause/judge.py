@@ -12,8 +12,7 @@ from joma.claims.guards import at_paper_scale, hardest
 from joma.claims.verdicts import by_effect, by_tests, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS
-from joma.recipes.language_curves import alive
-from joma.recipes.language_findings import diverged, learned_nothing
+from joma.recipes.language.curves import alive, diverged, learned_nothing
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause.record import (
     BLIND,

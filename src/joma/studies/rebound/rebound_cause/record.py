@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from joma.measure.intervals import compare
-from joma.recipes.language_curves import alive, allocated, curve, steps_of
+from joma.recipes.language.curves import alive, allocated, curve, steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause.run import ALTERED, TWO, altered_name, base_name, valley_at
 

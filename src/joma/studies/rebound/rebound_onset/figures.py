@@ -13,7 +13,7 @@ from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, pane
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import called
-from joma.recipes.language_curves import curve, mean_over_seeds, steps_of
+from joma.recipes.language.curves import curve, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_onset.record import FALLEN, factor_levels, first_learned, places, points_of, slopes
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.recipes.language_curves import LEARNED, alive, curve, steps_of
+from joma.recipes.language.curves import LEARNED, alive, curve, steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_onset.run import FACTORS
 

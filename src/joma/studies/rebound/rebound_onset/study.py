@@ -12,7 +12,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, same_text
-from joma.recipes.language_curves import mean_over_seeds
+from joma.recipes.language.curves import mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound.rebound_onset.figures import draw_curves, draw_factors
 from joma.studies.rebound.rebound_onset.record import (

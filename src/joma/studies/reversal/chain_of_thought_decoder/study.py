@@ -7,7 +7,7 @@ from functools import partial
 from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.guards import hardest
-from joma.claims.words import show
+from joma.claims.sentences import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, train_conditions

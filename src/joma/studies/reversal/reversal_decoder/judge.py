@@ -9,8 +9,8 @@ from typing import Any
 from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import Test, at_least
 from joma.claims.guards import at_paper_scale, hardest, mean_known, no_more
+from joma.claims.sentences import show
 from joma.claims.verdicts import Numbers, not_run
-from joma.claims.words import show
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import LITTLE, layers_of

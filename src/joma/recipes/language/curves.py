@@ -1,14 +1,18 @@
-"""What `joma.recipes.language` recorded, read back by variant: curves, losses, rebounds, and means over seeds."""
+"""What `joma.recipes.language` recorded, read back by variant.
+
+Curves, losses, rebounds, means over seeds; and why a record may show nothing.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 
-from joma.figures.reading import course
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS, Rebound, drop_and_rebound, rebound
 from joma.runs import Run
@@ -87,18 +91,6 @@ def drops_and_rebounds(
     return drop, back
 
 
-def fall_and_rise(steps: np.ndarray, values: np.ndarray, unit: str = "nats") -> str:
-    """A curve in words, from its first point to its lowest and its last: small turns between them are not told.
-
-    >>> fall_and_rise(np.array([0, 10, 20, 30]), np.array([2.5, 1.5, 1.8, 1.75]))
-    'falls from 2.5 to 1.5 nats at step 10, then rises to 1.75 nats'
-    """
-    if not np.isfinite(values).all():
-        return course(steps, values, unit)
-    told = [0, int(values.argmin()), -1]
-    return course(steps[told], values[told], unit)
-
-
 def mean_over_seeds(values: Any) -> float:
     """The mean of one number per seed; NaN ones (diverged) are left out, and NaN if none is left.
 
@@ -106,3 +98,27 @@ def mean_over_seeds(values: Any) -> float:
     5.25
     """
     return compare(np.asarray(values, dtype=float).reshape(-1)).value
+
+
+def diverged(run: Run, variants: Iterable[str]) -> dict[str, dict[str, float]]:
+    """How many members of each variant had a loss that was no longer finite, for a finding's `details`; {} if none."""
+    lost = {f"runs of {name}": float((~alive(run, name)).sum()) for name in variants}
+    lost = {name: count for name, count in lost.items() if count}
+    return {"diverged and left out": lost} if lost else {}
+
+
+def learned_nothing(run: Run, variant: str, rate: int = 0) -> str:
+    """Why the networks of one rate show nothing: they learned the words' frequencies and no more. Empty if more.
+
+    Where all diverged there is no loss, and nothing was learned either.
+    """
+    if learned_at(run, variant)[rate]:
+        return ""
+    loss = mean_over_seeds(best_loss(run, variant)[rate])
+    if not isfinite(loss):
+        return f"the networks of {variant} learned nothing: all diverged"
+    frequencies = float(run.value(f"{variant}/loss by frequency"))
+    return (
+        f"the networks of {variant} learned no more than how frequent words are: their best loss is {loss:.3f} nats, "
+        f"predicting by frequency alone has {frequencies:.3f} nats, and they must be {LEARNED:g} nats lower than that"
+    )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joma.claims import words
+from joma.claims import sentences
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most
 
 GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound")
@@ -26,51 +26,51 @@ GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound"
     ],
 )
 def test_numbers(number, unit, shown):
-    assert words.show(number, unit) == shown
+    assert sentences.show(number, unit) == shown
 
 
 def test_an_effect_has_name_value_interval_and_seeds():
-    assert words.measured(Evidence({"": GAIN})) == "rebound 0.50 nats [0.40, 0.60] over 6 seeds"
-    assert words.control(Evidence({"": GAIN})) == "0.10 nats [0.05, 0.15]"
+    assert sentences.measured(Evidence({"": GAIN})) == "rebound 0.50 nats [0.40, 0.60] over 6 seeds"
+    assert sentences.control(Evidence({"": GAIN})) == "0.10 nats [0.05, 0.15]"
 
 
 def test_cases_are_named():
     other = replace(GAIN, effect=0.7, interval=(0.6, 0.8), control_effect=0.2, control_interval=(0.2, 0.2))
     several = Evidence({"layer 1": GAIN, "layer 2": other})
     said = "rebound over 6 seeds: layer 1 0.50 nats [0.40, 0.60]; layer 2 0.70 nats [0.60, 0.80]"
-    assert words.measured(several) == said
-    assert words.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: 0.20 nats"
+    assert sentences.measured(several) == said
+    assert sentences.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: 0.20 nats"
 
 
 def test_cases_of_which_the_same_is_said_stand_together():
     alone = replace(GAIN, interval=(float("nan"),) * 2, seeds=1)
-    said = words.missing(Evidence({"layer 1": alone, "layer 2": alone}))
+    said = sentences.missing(Evidence({"layer 1": alone, "layer 2": alone}))
     assert said == "layer 1, layer 2: only 1 of the seeds could be compared, at least 2 are needed"
 
 
 def test_cases_of_other_kinds_are_named_each():
     several = Evidence({"early": GAIN, "late": replace(GAIN, what="drop")})
-    assert words.measured(several).startswith(
+    assert sentences.measured(several).startswith(
         "early: rebound 0.50 nats [0.40, 0.60] over 6 seeds; late: drop 0.50 nats"
     )
 
 
 def test_a_known_control_has_no_interval():
-    assert words.control(Evidence({"": Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 6, 0.2)})) == "0"
+    assert sentences.control(Evidence({"": Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 6, 0.2)})) == "0"
 
 
 def test_a_single_number_stays_a_number():
-    assert words.measured(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) == 1e-12
-    assert words.control(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) is None
+    assert sentences.measured(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) == 1e-12
+    assert sentences.control(Evidence(tests=(at_most("off by", 1e-12, 1e-9),))) is None
 
 
 def test_tests_say_what_was_needed():
     both = Evidence(tests=(at_least("share in order", 0.98, 1.0, "%"), above("slope", 0.2, 0.0)))
-    assert words.measured(both) == "share in order 98 % (needed: at least 100 %); slope 0.2 (needed: above 0)"
+    assert sentences.measured(both) == "share in order 98 % (needed: at least 100 %); slope 0.2 (needed: above 0)"
 
 
 def test_numbers_beside_are_shown_by_case():
-    assert words.measured(Evidence({"": GAIN}), None, {"L = 2": {"loss": 5.25}}).endswith("; L = 2: loss 5.25")
+    assert sentences.measured(Evidence({"": GAIN}), None, {"L = 2": {"loss": 5.25}}).endswith("; L = 2: loss 5.25")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_numbers_beside_are_shown_by_case():
     ],
 )
 def test_what_is_missing(effect, said):
-    assert words.missing(Evidence({"": effect})).startswith(said)
-    assert bool(words.missing(Evidence({"": effect}))) == bool(said)
+    assert sentences.missing(Evidence({"": effect})).startswith(said)
+    assert bool(sentences.missing(Evidence({"": effect}))) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def test_what_is_missing(effect, said):
 def test_an_effect_has_the_digits_that_its_interval_gives_sense_to(effect, interval, unit, said):
     one = Effect(effect, interval, 0.0, (0.0, 0.0), 6, 0.1, unit=unit)
     assert (
-        words.brief(Evidence({"": one}), None, one)
+        sentences.brief(Evidence({"": one}), None, one)
         == f"{said}; control 0{unit if unit == '°' else ' ' + unit}".rstrip()
     )
