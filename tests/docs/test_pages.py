@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from kept_records import RECORDS, WHY
@@ -82,14 +83,16 @@ def beside_the_checkout(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("beside_the_checkout")
-def test_the_page_runs_from_top_to_bottom(page):
+def test_the_page_runs_from_top_to_bottom(page, monkeypatch):
     """Files last for the page, names for one section: it can be pasted alone."""
     if not RECORDS.is_dir() and any("results/" in block.text for block in blocks(page)):
         pytest.skip(WHY)
     section, names = -1, {}
     for block in blocks(page):
         if block.section != section:
-            section, names = block.section, {"__name__": "__main__"}
+            section, module = block.section, ModuleType("pasted")
+            monkeypatch.setitem(sys.modules, "pasted", module)  # where annotations are looked up
+            names = vars(module)
         runs(block, names)
 
 
@@ -109,7 +112,9 @@ def test_no_block_of_another_kind_hides_code():
     """Code in a fence called bash, sh, py or without a name would not be run."""
     for page in pages():
         for fence in re.findall(r"^ *```([^\n`]*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE):
-            assert fence.strip() in {"", "python", "console", "text", "json", "bibtex"} or fence.startswith("{"), (
+            assert fence.strip() in {"", "python", "console", "text", "json", "toml", "bibtex"} or fence.startswith(
+                "{"
+            ), (
                 page,
                 fence,
             )

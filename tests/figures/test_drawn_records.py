@@ -137,9 +137,10 @@ def test_rates_are_in_order_in_figure_8_and_look_like_no_layer(drawn):
     assert len(rates) == 7
     layers = {to_hex(line.get_color()) for axis in drawing.figure.axes[:-1] for line in axis.get_lines()}
     assert layers == set(depth_colours(5))
-    squares = [line for label, line in lines_of(last).items() if label.startswith("rate")]
-    assert not layers & {to_hex(line.get_color()) for line in squares}
-    assert any(line.get_markerfacecolor() == "none" for line in squares)
+    squares = [squares for squares in last.collections if squares.get_label().startswith("rate")]
+    assert len(squares) == 7
+    assert not layers & {to_hex(rate.get_edgecolor()[0]) for rate in squares}
+    assert 0 < sum(len(rate.get_facecolor()) == 0 for rate in squares) < 7  # hollow ones have no colour inside
     assert "hollow" in legend.get_title().get_text()
     assert "hollow" in drawing.caption
 

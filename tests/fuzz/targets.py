@@ -239,7 +239,7 @@ def _read_findings(content: bytes, folder: Path) -> None:
     from joma.cli.show import text
 
     for finding in read_findings(_written(content, folder, "findings.json")):
-        text(finding.id, finding.claim, finding), json.dumps(finding.as_json())
+        text(finding), json.dumps(finding.as_json())
 
 
 # models

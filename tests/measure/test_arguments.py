@@ -20,6 +20,7 @@ from joma.measure import (
     intervals,
     power_law,
     rebound,
+    registry,
     sparsity,
     spectrum,
     superposition,
@@ -119,6 +120,10 @@ WITHOUT_ARRAYS = {
     intervals.t_quantile,
     intervals.seeds_to_decide,
     sparsity.stability,
+    registry.axis_of,
+    registry.leading_spectrum,
+    registry.full_spectrum,
+    registry.full_spectra,
 }
 IN_KIND = {correlation.pearson}
 """Answers arrays in arrays: it is for both, and says so."""

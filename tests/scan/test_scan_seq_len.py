@@ -121,7 +121,7 @@ def test_what_no_model_can_read_is_refused_before_anything_is_written(tokens, tm
     folder = saved(tmp_path / "gpt2", "gpt2", vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, n_positions=24)
     words = ["scan", folder, "--measures", "entropy", "--text", tokens, "--seq-len", asked, "--out", tmp_path / "out"]
     assert main([str(word) for word in words]) == 2
-    assert capsys.readouterr().err == f"joma: {sentence}\n"
+    assert capsys.readouterr().err.splitlines()[-1] == f"joma: {sentence}"  # transformers may say that it saved
     assert not list((tmp_path / "out").glob("**/*.sqlite"))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from joma.host.words import brief_repr
 from joma.measure.power_law import LEAST
 
 TOLERANCE = 1e-3
@@ -24,15 +25,22 @@ Needs = Literal["weights", "model", "text"]
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Threshold:
-    """A number that a measure compares with, what happens beyond it, and who chose it."""
+    """A number that a measure compares with.
+
+    - value: the number
+    - says: what it means to be beyond it
+    - source: who chose it
+    """
 
     value: float
     says: str
     source: str
 
 
+@brief_repr
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """What one measure is.
@@ -77,10 +85,12 @@ class Measure:
         }
 
 
+@brief_repr
 @dataclass(frozen=True, kw_only=True)
 class WeightMeasure(Measure):
     """Numbers of weight matrices. Measures with the same `compute` share its result.
 
+    - name, title, unit, meaning, needs, columns, column_titles, statistics, thresholds: those of every `Measure`
     - group: "mlp": every group of matrices, those named by pattern included. "embedding": that group alone
     - compute: the result of one matrix; the generator is for what is estimated
     - pick: the numbers of such a result, one per column
