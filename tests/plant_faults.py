@@ -49,10 +49,10 @@ class Fault:
         """The file with the fault in it."""
         lines = text.encode().splitlines(keepends=True)
         at = sum(map(len, lines[: self.line - 1])) + self.column
-        whole, before = text.encode(), self.before.encode()
-        if whole[at : at + len(before)] != before:
+        code, before = text.encode(), self.before.encode()
+        if code[at : at + len(before)] != before:
             raise ValueError(f"{self} does not stand there")
-        return (whole[:at] + self.after.encode() + whole[at + len(before) :]).decode()
+        return (code[:at] + self.after.encode() + code[at + len(before) :]).decode()
 
 
 TURNED = {"at_least": "at_most", "at_most": "at_least", "above": "below", "below": "above"}
@@ -90,13 +90,22 @@ def changes(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr, str]]:
 
 
 def where_tested(file: str) -> tuple[str, ...]:
-    """Where the tests of a file are: its own; of a helper, those of the studies that import it; else the whole room."""
-    path = Path(file)
-    room = ROOT / "tests" / path.parent
-    users = [each.stem for each in sorted((SOURCE / path.parent).glob("*.py")) if path.stem in each.read_text("utf-8")]
-    wanted = [path.stem] if not path.stem.startswith("_") else [path.stem.strip("_"), *users]
-    found = [room / f"test_{name}.py" for name in dict.fromkeys(wanted) if (room / f"test_{name}.py").is_file()]
-    return tuple(str(one.relative_to(ROOT)) for one in found or [room])
+    """Where the tests of a file are: those of its study; of a helper, of the studies that use it; else the room's.
+
+    A study is a file, studies/ROOM/NAME.py, or a folder, studies/ROOM/NAME/.
+    """
+    parts = Path(file).with_suffix("").parts
+    if parts[0] != "studies":
+        return (f"tests/{parts[0]}",)
+    room, name = Path(*parts[:2]), parts[2]
+    wanted = [name.strip("_")]
+    if name.startswith("_"):
+        users = [each.relative_to(SOURCE / room) for each in sorted((SOURCE / room).rglob("*.py"))
+                 if name in each.read_text("utf-8")]  # fmt: skip
+        wanted += [user.with_suffix("").parts[0] for user in users]
+    tests = ROOT / "tests" / room
+    found = [tests / f"test_{name}.py" for name in dict.fromkeys(wanted) if (tests / f"test_{name}.py").is_file()]
+    return tuple(str(one.relative_to(ROOT)) for one in found or [tests])
 
 
 NAMED = (
@@ -128,7 +137,7 @@ def named() -> list[Fault]:
 
 def all_faults() -> list[Fault]:
     """The named ones, then a sample of the others, the same every time."""
-    files = sorted([*(SOURCE / "studies").glob("*/*.py"), *(SOURCE / "recipes").rglob("*.py")])
+    files = sorted([*(SOURCE / "studies").glob("*/**/*.py"), *(SOURCE / "recipes").rglob("*.py")])
     general = [fault for path in files for fault in faults_of(path)]
     random.Random(SEED).shuffle(general)
     return [*named(), *general]
@@ -137,8 +146,8 @@ def all_faults() -> list[Fault]:
 def caught(fault: Fault, tree: Path) -> bool:
     """Whether the tests fail with the fault in the tree."""
     target = tree / "src" / "joma" / fault.file
-    whole = target.read_text(encoding="utf-8")
-    target.write_text(fault.planted(whole), encoding="utf-8")
+    sound = target.read_text(encoding="utf-8")
+    target.write_text(fault.planted(sound), encoding="utf-8")
     try:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
         paths = os.pathsep.join([str(tree / "src")])
@@ -148,7 +157,7 @@ def caught(fault: Fault, tree: Path) -> bool:
     except subprocess.TimeoutExpired:
         return True
     finally:
-        target.write_text(whole, encoding="utf-8")
+        target.write_text(sound, encoding="utf-8")
 
 
 def copy_of_the_tree(folder: Path) -> Path:
