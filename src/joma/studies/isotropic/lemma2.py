@@ -58,24 +58,12 @@ WEIGHT = Claim(
     uses=("lemma1/hyperplane-vector",),
 )
 BIAS = Claim(
-    "mixture-bias",
-    "JoMA eq. 43",
-    "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).",
-    "ξ′ = Σ aⱼθ₁(ρⱼ).",
-    uses=("lemma1/hyperplane-mean",),
+    "mixture-bias", "JoMA eq. 43", "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).", "ξ′ = Σ aⱼθ₁(ρⱼ).", uses=("lemma1/hyperplane-mean",)
 )
 DERIVATIVE = Claim(
-    "f-derivative",
-    "JoMA eq. 48",
-    "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.",
-    uses=("lemma2/theta-slopes",),
+    "f-derivative", "JoMA eq. 48", "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.", uses=("lemma2/theta-slopes",)
 )
-PRIMITIVE = Claim(
-    "f-primitive",
-    "JoMA eq. 49",
-    "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.",
-    uses=("lemma2/f-derivative",),
-)
+PRIMITIVE = Claim("f-primitive", "JoMA eq. 49", "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.", uses=("lemma2/f-derivative",))
 SHAPE = Claim(
     "f-increasing",
     "JoMA Lemma 3",

@@ -246,10 +246,7 @@ def draw(run: Run) -> list[Drawing]:
             left.axhline(abs(run.value("limits")[0, token]), xmin=0.72, ls=":", lw=1, color=colour)
     end_label(left, "dotted: limit", ls=":", lw=1)
     left.set(ylabel="|v|", title="The winner blows up, the others stop")
-    for scale, colour, label in (
-        (2, PRINTED, "printed:\nerf(v/2)/Δ"),
-        (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ"),
-    ):
+    for scale, colour, label in ((2, PRINTED, "printed:\nerf(v/2)/Δ"), (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ")):
         value = _erf(v[1:] / scale) / delta
         spread = np.abs(value[:, order[1:]] / value[:, order[:1]] - 1).max(1) + 1e-17
         right.plot(share[1:], spread, color=colour, label=label)

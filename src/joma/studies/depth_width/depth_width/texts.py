@@ -73,14 +73,7 @@ class TextReader:
     outputs = None
 
     def __init__(
-        self,
-        texts: Sequence[Corpus],
-        *,
-        seeds: int,
-        batch: int,
-        length: int,
-        valid_sequences: int,
-        device: str,
+        self, texts: Sequence[Corpus], *, seeds: int, batch: int, length: int, valid_sequences: int, device: str
     ) -> None:
         self.texts, self.seeds, self.length = texts, seeds, length
         self.vocabulary = max(len(text.vocabulary) for text in texts)

@@ -38,10 +38,7 @@ STATIONARY = Claim(
     uses=BOTH,
 )
 ANY_DATA = Claim(
-    "any-data",
-    "JoMA talk Thm 1",
-    "The invariants hold for any distribution of the data.",
-    uses=("thm1/exp-invariant",),
+    "any-data", "JoMA talk Thm 1", "The invariants hold for any distribution of the data.", uses=("thm1/exp-invariant",)
 )
 RESIDUAL = Claim(
     "residual",

@@ -52,9 +52,4 @@ LIMIT = Claim(
     "JoMA eq. 57",
     "As y → 0, G(y) = F(r) tends to the limit of rθ₁(r) at r → −∞. The value of the limit is not given.",
 )
-SLOPE = Claim(
-    "g-slope",
-    "JoMA eq. 57",
-    "G′(y) = θ₁(x)/pₙ(x) at y = θ₁(x).",
-    uses=("lemma2/f-derivative",),
-)
+SLOPE = Claim("g-slope", "JoMA eq. 57", "G′(y) = θ₁(x)/pₙ(x) at y = θ₁(x).", uses=("lemma2/f-derivative",))

@@ -59,9 +59,4 @@ ISOLATED = Claim(
     "It attracts towards its ray and is neutral along the ray. With weight decay it is isolated and attracts.",
     uses=("thm3/positive-definite", "thm3/frozen-bias"),
 )
-PARALLEL = Claim(
-    "direction",
-    "JoMA Thm 3",
-    "Critical weights are parallel to x̄₊.",
-    uses=("lemma4/critical-points",),
-)
+PARALLEL = Claim("direction", "JoMA Thm 3", "Critical weights are parallel to x̄₊.", uses=("lemma4/critical-points",))

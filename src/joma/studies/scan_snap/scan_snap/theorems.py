@@ -50,9 +50,7 @@ BOUNDS = Claim(
     uses=("scan-snap/one-gain-for-all",),
 )
 TRANSITION = Claim(
-    "transition-time",
-    "Scan&Snap Thm 4",
-    "Scanning turns into snapping at a time of the order of 2 K ln M / η_Y.",
+    "transition-time", "Scan&Snap Thm 4", "Scanning turns into snapping at a time of the order of 2 K ln M / η_Y."
 )
 LATE = Claim(
     "late-growth",
@@ -238,9 +236,7 @@ def _slope(run: Run) -> Finding:
     return by_tests(
         SLOPE,
         expected="The slope is the printed one within 10 % for small ratios.",
-        printed=[
-            at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1),
-        ],
+        printed=[at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1)],
         direction=[above("smallest increase with the ratio, for small ones", float(np.diff(found[slow]).min()), 0.0)],
         details={
             "slope over η_Z/η_Y by ratio": _by_ratio(ratios, found / ratios),

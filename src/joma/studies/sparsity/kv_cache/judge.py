@@ -107,9 +107,7 @@ def _arises(series: Series) -> dict[str, Any]:
     return {
         "found": compare(1 - series.mean("effective"), 1 - series.mean("effective", 0)),
         "what": "share of keys that attention leaves out, 1 - e^entropy / keys (control: untrained)",
-        "details": {
-            "over training": {f"step {step}": float(x) for step, x in zip(series.steps, over, strict=True)},
-        },
+        "details": {"over training": {f"step {step}": float(x) for step, x in zip(series.steps, over, strict=True)}},
     }
 
 
