@@ -14,11 +14,11 @@ from joma.claims.execute import plain_config
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.galore.galore_table import STUDY, claims
-from joma.studies.galore.galore_table import config as names
-from joma.studies.galore.galore_table.config import METHODS
-from joma.studies.galore.galore_table.judge import operations_per_token, states_by_formula
+from joma.studies.galore.galore_table import STUDY
+from joma.studies.galore.galore_table import networks as names
+from joma.studies.galore.galore_table import study as claims
 from joma.studies.galore.galore_table.networks import (
+    METHODS,
     Adapted,
     Factored,
     merge_and_restart,
@@ -33,8 +33,8 @@ from joma.studies.galore.galore_table.networks import (
     trained,
 )
 from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
-from joma.studies.galore.galore_table.run import Trainer, Trial
-from joma.studies.galore.galore_table.text import Reading, Text, read_text, remember
+from joma.studies.galore.galore_table.run import Reading, Text, Trainer, Trial, read_text, remember
+from joma.studies.galore.galore_table.study import operations_per_token, states_by_formula
 
 TINY = names.GaloreTableConfig(
     methods=METHODS,

@@ -16,9 +16,72 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language.curves import best_loss, diverged, learned_nothing, mean_over_seeds
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank import claims
-from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank, variants
-from joma.studies.galore.galore_lowrank.run import MATRICES, SHUFFLED, TEXT
+from joma.studies.galore.galore_lowrank.run import (
+    MATRICES,
+    SHUFFLED,
+    TEXT,
+    after_refresh,
+    gradient,
+    probe,
+    rank,
+    variants,
+)
+
+QUARTER = 4  # the smallest rank in the paper's table is a quarter of the width
+MOST = 0.9  # of the energy: who keeps nine tenths keeps most
+NEAR = 0.8  # of what two batches share at one step: subspaces that share as much have hardly moved
+WIDELY = 10.0  # a large growth rate over a small one, as in the study thm2-rank
+HALF = 0.5  # of the fall in stable rank, in logarithms
+
+share_claim = partial(Claim, unit="%", ceiling=1.0)
+
+LOW = share_claim(
+    "gradient-is-low-rank",
+    "GaLore Sec. 3.2",
+    "The gradient of every weight matrix has a low stable rank.",
+    matters=0.5,  # of the stable rank of a Gaussian matrix with the same norms: a factor of two
+)
+FALLS = share_claim(
+    "gradient-rank-falls",
+    "GaLore Lemma 3.3",
+    "The stable rank of the gradient falls during training.",
+    matters=0.1,  # of the untrained network's: what falls by less than a tenth stays where it is
+)
+CAPTURES = share_claim(
+    "quarter-rank-captures",
+    "GaLore Table 2",
+    "A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.",
+    matters=0.1,  # of the energy: more than random matrices with the same norms would let it keep
+)
+SLOW = share_claim(
+    "subspace-changes-slowly",
+    "GaLore Sec. 1",
+    "The subspace of the gradient changes slowly: a projector can be used for 200 steps.",
+    matters=0.25,  # of the subspace: as much again as random subspaces of a quarter of the dimensions share
+)
+NODES_FALL = share_claim(
+    "nodes-become-low-rank",
+    "JoMA talk slide K",
+    "With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.",
+    matters=0.1,  # as for gradients
+    uses=("thm2-rank/nodes-low-rank",),
+)
+NODES_BELOW = share_claim(
+    "nodes-gradient-is-lower",
+    "JoMA talk slide K",
+    "Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.",
+    matters=0.1,  # as for gradients
+    uses=("thm2-rank/nodes-gradient-rank",),
+)
+ROWS = Claim(
+    "nodes-rows-carry-it",
+    "JoMA talk slide K",
+    "The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.",
+    matters=1.0,  # a factor of two between the ratio of growth rates and that of the control
+    unit="doublings",
+    uses=("thm2-rank/nodes-row-growth",),
+)
+
 
 Numbers = dict[str, dict[str, float]]
 
@@ -62,7 +125,7 @@ def _batches_are_large(run: Run) -> list[Test]:
 
 
 @_judge(
-    claims.LOW,
+    LOW,
     "At the end of training every kind of matrix has a gradient whose stable rank is at most half that of a "
     "Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.",
 )
@@ -99,7 +162,7 @@ def judge_low(run: Run) -> dict[str, Any]:
     return {
         "found": _cases(run, lambda name, i: compare(lacks[name][:, i], 0.0)),
         "what": "share of the control's stable rank that is missing",
-        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / claims.QUARTER, "%")],
+        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / QUARTER, "%")],
         "controls": _batches_are_large(run),
         "details": details,
     }
@@ -111,7 +174,7 @@ def _fall(path: np.ndarray) -> np.ndarray:
 
 
 @_judge(
-    claims.FALLS,
+    FALLS,
     f"From the first step to the last the stable rank of every kind of matrix falls by at least {show(0.1, '%')}, "
     "and by as much more than in twins that are trained on shuffled targets.",
 )
@@ -121,7 +184,7 @@ def judge_falls(run: Run) -> dict[str, Any]:
 
     def found(name: str, i: int) -> Comparison:
         own, twin = (part[:, i] for part in lost[name])
-        (one,) = hardest(claims.FALLS, {"nothing": compare(own), "twins": compare(own, twin)}).values()
+        (one,) = hardest(FALLS, {"nothing": compare(own), "twins": compare(own, twin)}).values()
         return one
 
     details = {
@@ -133,8 +196,8 @@ def judge_falls(run: Run) -> dict[str, Any]:
 
 
 @_judge(
-    claims.CAPTURES,
-    f"At the end of training the first m/4 directions hold at least {show(claims.MOST, '%')} of the energy, and "
+    CAPTURES,
+    f"At the end of training the first m/4 directions hold at least {show(MOST, '%')} of the energy, and "
     f"at least {show(0.1, '%')} more than in a Gaussian matrix with the same norms of rows and columns.",
 )
 def judge_captures(run: Run) -> dict[str, Any]:
@@ -161,20 +224,20 @@ def judge_captures(run: Run) -> dict[str, Any]:
     return {
         "found": _cases(run, lambda name, i: compare(*(part[:, i] for part in kept[name]))),
         "what": "share of the energy in the first m/4 directions",
-        "size": [at_least("smallest share of energy", smallest, claims.MOST, "%")],
+        "size": [at_least("smallest share of energy", smallest, MOST, "%")],
         "controls": _batches_are_large(run),
         "details": details,
     }
 
 
 @_judge(
-    claims.SLOW,
+    SLOW,
     f"Over the last {{refresh}} steps the first m/4 directions share at least {show(0.25, '%')} more "
-    f"than random subspaces, and at least {show(claims.NEAR, '%')} of what the gradients of two large batches share.",
+    f"than random subspaces, and at least {show(NEAR, '%')} of what the gradients of two large batches share.",
 )
 def judge_slow(run: Run) -> dict[str, Any]:
     """Overlap of subspaces at the last two points, compared with random ones and with two batches at one step."""
-    chance = {name: (side // claims.QUARTER) / side for name, side in variants(run).items()}
+    chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
     for name in variants(run):
         first, last = after_refresh(run, name)[[0, -1]]
@@ -203,7 +266,7 @@ def judge_slow(run: Run) -> dict[str, Any]:
     return {
         "found": _cases(run, lambda name, i: compare(shared[name][:, i], chance[name])),
         "what": "overlap of the first m/4 directions over one refresh",
-        "size": [at_least("smallest overlap, as a share of that of two batches", min(near), claims.NEAR, "%")],
+        "size": [at_least("smallest overlap, as a share of that of two batches", min(near), NEAR, "%")],
         "details": details,
     }
 
@@ -220,7 +283,7 @@ def _ends(own: np.ndarray, twin: np.ndarray) -> dict[str, float]:
 
 
 @_judge(
-    claims.NODES_FALL,
+    NODES_FALL,
     f"V loses at least {show(0.1, '%')} of its untrained stable rank, and as much more than in twins that are "
     "trained on shuffled targets.",
 )
@@ -231,15 +294,13 @@ def judge_nodes_fall(run: Run) -> dict[str, Any]:
     return {
         "found": {name: compare(own) for name, (own, _) in lost.items()},
         "what": "share of the untrained stable rank of V that is lost",
-        "controls": [
-            beyond(claims.NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()
-        ],
+        "controls": [beyond(NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()],
         "details": {f"stable rank of V, {name}": _ends(*both) for name, both in paths.items()},
     }
 
 
 @_judge(
-    claims.NODES_BELOW,
+    NODES_BELOW,
     f"At the end the stable rank of V' is below that of V by a share that is at least {show(0.1, '%')} larger than "
     "in the untrained network.",
 )
@@ -257,8 +318,8 @@ def judge_nodes_below(run: Run) -> dict[str, Any]:
 
 
 @_judge(
-    claims.ROWS,
-    f"At the end a large row of V' (90 %) is at least {claims.WIDELY:g} times a small one (10 %). This ratio is twice "
+    ROWS,
+    f"At the end a large row of V' (90 %) is at least {WIDELY:g} times a small one (10 %). This ratio is twice "
     "that of the untrained network. The norms of rows and columns alone give half of the fall from the stable rank "
     "of a Gaussian matrix to that of V', in logarithms.",
 )
@@ -273,8 +334,8 @@ def judge_rows(run: Run) -> dict[str, Any]:
         "found": {name: compare(np.log2(own[:, -1]), np.log2(own[:, 0])) for name, (own, _) in spread.items()},
         "what": "logarithm of a large growth rate over a small one",
         "size": [
-            at_least("smallest ratio of growth rates", ratios, claims.WIDELY),
-            at_least("smallest share of the fall that norms alone give", explained, claims.HALF, "%"),
+            at_least("smallest ratio of growth rates", ratios, WIDELY),
+            at_least("smallest share of the fall that norms alone give", explained, HALF, "%"),
         ],
         "details": details,
     }

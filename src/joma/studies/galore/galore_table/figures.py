@@ -12,7 +12,7 @@ from joma.figures.reading import listing
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, panels
 from joma.host.words import counted
 from joma.runs import Run
-from joma.studies.galore.galore_table.config import FULL, GALORE, LORA, LOW, MUON, RANDOM, RELORA, SCALED, shown
+from joma.studies.galore.galore_table.networks import FULL, GALORE, LORA, LOW, MUON, RANDOM, RELORA, SCALED, shown
 from joma.studies.galore.galore_table.record import SWEEP, Table
 
 LOOKS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.galore.galore_table.config import FULL, METHODS, SCALED
+from joma.studies.galore.galore_table.networks import FULL, METHODS, SCALED
 
 SWEEP, LONG = "sweep", "long"
 BYTES = ("weights", "gradients", "states", "peak")

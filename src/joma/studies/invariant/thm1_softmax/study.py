@@ -14,9 +14,9 @@ from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, SERIES, panels
 from joma.measure.correlation import pearson
 from joma.runs import Run
-from joma.studies.invariant.thm1_softmax import claims, judge
-from joma.studies.invariant.thm1_softmax.record import concentration, relative
-from joma.studies.invariant.thm1_softmax.run import KINDS, Thm1SoftmaxConfig, run
+from joma.studies.invariant.thm1_softmax import judge
+from joma.studies.invariant.thm1_softmax import judge as claims
+from joma.studies.invariant.thm1_softmax.run import KINDS, Thm1SoftmaxConfig, concentration, relative, run
 
 
 def _figure_2(run: Run) -> Drawing:

@@ -2,12 +2,148 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from joma.claims.contract import Study
+from joma.claims.contract import Drawing, Study
+from joma.figures.bands import bound, mean_and_band
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import between, listing, number
+from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, depth_colours, panels
+from joma.runs import Run
 from joma.studies.scan_snap.scan_snap import signs, theorems
-from joma.studies.scan_snap.scan_snap.figures import draw
-from joma.studies.scan_snap.scan_snap.run import ScanSnapConfig, run
+from joma.studies.scan_snap.scan_snap.run import PHASE_TIME, ScanSnapConfig, dominant_growth, phases, recorded, run
+from joma.studies.scan_snap.scan_snap.signs import common_share
+from joma.studies.scan_snap.scan_snap.theorems import JUDGED_AT, UNEQUAL, late_fits, relative_spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw(run: Run) -> list[Drawing]:
+    """The talk's pictures, and what was measured of the two theorems."""
+    return [_draw_cooccurrence(run), _draw_rates(run), _draw_gain(run), _draw_sgd(run)]
+
+
+def _draw_cooccurrence(run: Run) -> Drawing:
+    """c of every token in two classes over time, at the largest ratio of the rates."""
+    flow, p = recorded(run, "ratio"), run.value("p")
+    figure, axes = panels(2, width=4.4)
+    c = p[:2, None] * np.exp(flow.z[:, -1])  # (classes, steps, tokens)
+    distinct = int(run.config["distinct"])
+    shared = int(run.config["classes"]) * distinct
+    for n, axis in enumerate(axes):
+        for l, colour in zip(range(n * distinct, (n + 1) * distinct), depth_colours(distinct), strict=True):
+            name = {n * distinct: "rarest distinct", (n + 1) * distinct - 1: "most frequent\ndistinct"}.get(l)
+            axis.plot(flow.t, c[n, :, l], color=colour, lw=1.2, label=name)
+        axis.plot(flow.t, c[n, :, shared:], color=CONTROL, lw=1.2, ls="--", label=["common"] * (p.shape[-1] - shared))
+        axis.set(xscale="log", xlabel="η_Y t", ylabel=f"c of class {n + 1}", title=f"Class {n + 1}")
+        label_lines(axis)
+    first, last = c[0, 0], c[0, -1]
+    top, common, rare = distinct - 1, shared, 0
+    ratio = float(run.value("ratio/ratios")[-1])
+    caption = (
+        f"Distinct tokens gain and common ones lose: in class 1, c of the most frequent distinct token goes from "
+        f"{number(first[top])} to {number(last[top])}, that of a common token from {number(first[common])} to "
+        f"{number(last[common])}. The rarest distinct token stays near {number(first[rare])}. c = P(l|n) exp(z), "
+        f"expected gradient, η_Z/η_Y = {ratio:g}. Each class has {distinct} distinct tokens; the "
+        f"{p.shape[-1] - shared} common ones lie on one line."
+    )
+    return Drawing("co-occurrence", caption, figure)
+
+
+def _draw_rates(run: Run) -> Drawing:
+    """The slide's curves, and B and the transition over a grid of rates."""
+    figure, (left, middle, right) = panels(3, width=3.7, height=3.0)
+    t, growth, rates = run.value("equal/t"), dominant_growth(run, "equal"), run.config["equal_rates"]
+    for k, (rate, colour) in enumerate(zip(rates, depth_colours(len(rates)), strict=True)):
+        left.plot(t, growth[:, k], color=colour, label=f"{rate:g}")
+    left.set(xlabel="t", ylabel="B of the most frequent token", title="Equal rates: a rate is a clock")
+    label_lines(left)
+    found = phases(run)
+    side = run.value("phase/rates")
+    _table(middle, side, found["growth"], f"B at t = {PHASE_TIME:g}")
+    _table(right, side, found["transition"], "Transition time")
+    words, time = int(run.config["slide_vocabulary"]), found["transition"]
+    caption = (
+        f"Larger equal rates give an earlier transition and a larger B: at t = {t[-1]:g}, B goes from "
+        f"{number(growth[-1, 0])} at rate {rates[0]:g} to {number(growth[-1, -1])} at rate {rates[-1]:g} (left, M = "
+        f"{words:,}). In the flow a rate only sets the clock: at equal rate × time the curves coincide. Middle and "
+        f"right: B and the time at which the right output passes ½, for η_Y and η_Z from {side[0]:g} to {side[-1]:g} "
+        f"(M = {int(run.config['vocabulary']):,}). Along η_Z the transition "
+        f"changes by at most {number(float((np.ptp(time, axis=1) / time.min(1)).max()), '%')}."
+    )
+    return Drawing("growth-and-rates", caption, figure)
+
+
+def _table(axis: Axes, rates: Any, values: Any, title: str) -> None:
+    """Squares shaded by value with the value inside; eta_Y upwards, eta_Z to the right."""
+    axis.imshow(np.log(values), origin="lower", cmap="Blues", alpha=0.6, aspect="auto")
+    few = len(rates) <= 6
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            if few or (i % 2 == 0 and j % 2 == 0):
+                axis.text(j, i, f"{value:.2g}", ha="center", va="center", fontsize=8, color=INK)
+    places = range(0, len(rates), 1 if few else 2)
+    axis.set_xticks(list(places), [f"{rates[i]:g}" for i in places])
+    axis.set_yticks(list(places), [f"{rates[i]:g}" for i in places])
+    axis.set(xlabel="η_Z", ylabel="η_Y", title=title)
+
+
+def _draw_gain(run: Run) -> Drawing:
+    """Theorem 3's premise and Theorem 4's slope over the ratio of the rates."""
+    ratios, (spread, matched), many = run.value("ratio/ratios"), relative_spread(run), int(run.config["classes"])
+    slopes = late_fits(run)["printed"][:, 1] / ratios
+    figure, (left, right) = panels(2, width=4.6)
+    left.plot(ratios, spread, "o-", ms=4, color=BLUE, label=f"at η_Y t = {JUDGED_AT:,.0f}")
+    left.plot(ratios, matched, "s-", ms=4, color=ORANGE, label="where χ has\nmoved by 1 %")
+    bound(left, UNEQUAL)
+    left.set(xscale="log", yscale="log", xlabel="η_Z/η_Y", ylabel="spread of χ / (χ − 1)")
+    left.set_title("One gain for all needs η_Z ≪ η_Y")
+    label_lines(left)
+    right.plot(ratios, slopes, "o-", ms=4, color=BLUE, label="measured")
+    right.plot(ratios, np.full_like(ratios, 2.0 * many), color=PRINTED, label="printed: 2K")
+    right.set(xscale="log", yscale="log", xlabel="η_Z/η_Y", ylabel="slope of e^B over η_Z/η_Y")
+    right.set_title("The printed slope is not reproduced")
+    label_lines(right)
+    caption = (
+        f"Theorem 3's gain is the same against all other tokens only if η_Z is far below η_Y: its relative spread is "
+        f"{number(spread[0])} at a ratio of {ratios[0]:g} and {number(spread[-1])} at {ratios[-1]:g}. It grows with "
+        "the ratio also where χ has moved equally far. Right: late slope of e^B against ln²(M η_Y t/K), divided by "
+        f"η_Z/η_Y. It lies {between(slopes)}; the slide prints 2K = {2 * many}."
+    )
+    return Drawing("gain-and-slope", caption, figure)
+
+
+def _draw_sgd(run: Run) -> Drawing:
+    """What SGD with one sequence per step does: attention to common tokens, and logits over frequency."""
+    figure, (left, right) = panels(2, width=4.6)
+    steps, own, twin = run.value("sgd/steps"), common_share(run), common_share(run, "sgd shuffled")
+    pairs, distinct = run.config["sgd_rates"], int(run.config["distinct"])
+    p, z = run.value("p")[0, :distinct], run.value("sgd/z")[-1][..., :distinct]
+    ends = []
+    for k, (pair, colour) in enumerate(zip(pairs, SERIES, strict=False)):
+        name = f"η_Y {pair[0]:g}, η_Z {pair[1]:g}"
+        mean_and_band(left, steps, own[:, k], color=colour, label=name)
+        left.plot(steps, twin[:, k].mean(-1), color=colour, ls="--", lw=1)
+        mean_and_band(right, p, z[k].T, color=colour, label=name)
+        ends.append(f"{number(float((z[k] > 0).mean()), '%')} at {name}")
+    end_label(left, "dashed:\nshuffled labels", ls="--", lw=1)
+    left.set(xlabel="training step", ylabel="attention to common tokens", ylim=(0, 1), title="Common tokens lose")
+    right.axhline(0, color=INK, lw=0.7)
+    right.set(xlabel="P(l|n) of a distinct token", ylabel="z at the end", title="Rare distinct tokens lose too")
+    label_lines(left)
+    label_lines(right)
+    first = float(own[0].mean())
+    caption = (
+        f"Under SGD with one sequence of {run.config['length']} tokens per step, attention to common tokens falls from "
+        f"{number(first, '%')} to {listing(number(float(row), '%') for row in own[-1].mean(-1))}. But of the distinct "
+        f"tokens of class 1 only {listing(ends)} gain: the rare ones lose. Lines: mean of {run.config['seeds']} seeds; "
+        f"bands: their range. {int(steps[-1]):,} steps."
+    )
+    return Drawing("sgd", caption, figure)
+
 
 LENIENT = np.errstate(divide="ignore", invalid="ignore", over="ignore")
 """A record that is not as it should be may divide by zero: what is not a number then keeps no bound."""

@@ -10,7 +10,7 @@ from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
-from joma.studies.scan_snap.scan_snap.record import (
+from joma.studies.scan_snap.scan_snap.run import (
     attention,
     dominant_growth,
     entropy,
