@@ -77,16 +77,13 @@ class Reading:
         """(batch, context + 1), which depends on seed and step alone: every epoch is a new order of all windows."""
         per_epoch = self.windows // self.config.batch
         epoch, place = divmod(step, per_epoch)
-        places = self._order(seed, epoch)[place * self.config.batch : (place + 1) * self.config.batch]
-        offsets = torch.arange(self.config.context + 1, device=self.config.device)
-        return self.train[places[:, None] * self.config.context + offsets].long()
-
-    def _order(self, seed: int, epoch: int) -> Tensor:
         if getattr(self, "_known", None) != (seed, epoch):
             source = torch.Generator().manual_seed(1000 * seed + epoch)
             self._orders = torch.randperm(self.windows, generator=source).to(self.config.device)
             self._known = (seed, epoch)
-        return self._orders
+        places = self._orders[place * self.config.batch : (place + 1) * self.config.batch]
+        offsets = torch.arange(self.config.context + 1, device=self.config.device)
+        return self.train[places[:, None] * self.config.context + offsets].long()
 
     def _spread(self, name: str, tokens: Tensor) -> Tensor:
         """(held_out, context + 1) sequences, evenly spread over the held-out tokens of one source."""
