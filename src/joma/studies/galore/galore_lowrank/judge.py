@@ -16,16 +16,8 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language.curves import best_loss, diverged, learned_nothing, mean_over_seeds
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank.run import (
-    MATRICES,
-    SHUFFLED,
-    TEXT,
-    after_refresh,
-    gradient,
-    probe,
-    rank,
-    variants,
-)
+from joma.studies.galore.galore_lowrank import run as decoders
+from joma.studies.galore.galore_lowrank.run import SHUFFLED, gradient, probe, rank, variants
 
 QUARTER = 4  # the smallest rank in the paper's table is a quarter of the width
 MOST = 0.9  # of the energy: who keeps nine tenths keeps most
@@ -94,7 +86,7 @@ def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, A
 
     def judge_by(evidence: Callable[[Run], dict[str, Any]], run: Run) -> Finding:
         for name in variants(run):
-            if reason := learned_nothing(run, name, rate=TEXT):
+            if reason := learned_nothing(run, name, rate=decoders.TEXT):
                 again = f"joma run {run.study} with more --steps or another --rate"
                 return not_run(claim, expected.format(**run.config), reason, again)
         given = evidence(run)
@@ -110,7 +102,7 @@ def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, A
 
 def _cases(run: Run, found: Callable[[str, int], Comparison]) -> dict[str, Comparison]:
     """One per decoder and kind of matrix."""
-    return {f"{name}, {matrix}": found(name, i) for name in variants(run) for i, matrix in enumerate(MATRICES)}
+    return {f"{name}, {matrix}": found(name, i) for name in variants(run) for i, matrix in enumerate(decoders.MATRICES)}
 
 
 def _over_matrices(values: np.ndarray) -> float:
@@ -180,7 +172,7 @@ def _fall(path: np.ndarray) -> np.ndarray:
 )
 def judge_falls(run: Run) -> dict[str, Any]:
     """What is lost of the untrained stable rank, compared with nothing and with the twins."""
-    lost = {name: [_fall(rank(run, name, text=text)) for text in (TEXT, SHUFFLED)] for name in variants(run)}
+    lost = {name: [_fall(rank(run, name, text=text)) for text in (decoders.TEXT, SHUFFLED)] for name in variants(run)}
 
     def found(name: str, i: int) -> Comparison:
         own, twin = (part[:, i] for part in lost[name])
@@ -216,9 +208,9 @@ def judge_captures(run: Run) -> dict[str, Any]:
         details[f"energy in m/4, {name}"] = {
             kind: _over_matrices(gradient(run, name, batch, "energy m/4", text=text)[:, point])
             for kind, batch, text, point in (
-                ("untrained", "large", TEXT, 0),
+                ("untrained", "large", decoders.TEXT, 0),
                 ("shuffled targets", "large", SHUFFLED, -1),
-                ("one training batch", "small", TEXT, -1),
+                ("one training batch", "small", decoders.TEXT, -1),
             )
         }
     return {
@@ -240,9 +232,9 @@ def judge_slow(run: Run) -> dict[str, Any]:
     chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
     for name in variants(run):
-        first, last = after_refresh(run, name)[[0, -1]]
+        first, last = decoders.after_refresh(run, name)[[0, -1]]
 
-        def kept(what: str, point: int = last, text: int = TEXT, name: str = name) -> float:
+        def kept(what: str, point: int = last, text: int = decoders.TEXT, name: str = name) -> float:
             return _over_matrices(probe(run, name, what, text=text)[:, point])
 
         shared[name], batches = (
@@ -326,7 +318,7 @@ def judge_nodes_below(run: Run) -> dict[str, Any]:
 def judge_rows(run: Run) -> dict[str, Any]:
     """Growth rates of the rows compared with the untrained network's, and what norms alone do to the rank."""
     spread = {name: _both(run, name, "spread") for name in variants(run)}
-    share = {name: [_by_norms(run, name, text) for text in (TEXT, SHUFFLED)] for name in spread}
+    share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}
     details = {f"ratio of growth rates, {name}": _ends(*both) for name, both in spread.items()}
     details |= {f"share of the fall that norms alone give, {name}": _ends(*both) for name, both in share.items()}
     ratios, explained = (min(mean_over_seeds(own[:, -1]) for own, _ in part.values()) for part in (spread, share))

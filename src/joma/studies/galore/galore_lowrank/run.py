@@ -41,15 +41,8 @@ from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble,
 from joma.recipes.language.curves import alive, curve, steps_of
 from joma.recipes.language.text import epoch_steps, remember_corpus
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank.spectra import (
-    STATISTICS,
-    captured,
-    gram,
-    overlap,
-    same_norms,
-    spectrum_of,
-    statistics,
-)
+from joma.studies.galore.galore_lowrank import spectra
+from joma.studies.galore.galore_lowrank.spectra import gram, same_norms, spectrum_of, statistics
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 
 SERIES = "Figure 7's size"
@@ -238,13 +231,13 @@ def _subspaces(decoder: Decoder, one: Tensor, other: Tensor, targets: Tensor) ->
     found = {
         "gradient/large": statistics(shares),
         "gradient/other": statistics(other_shares),
-        "subspace/before": torch.where(known, overlap(before, space), torch.nan),
-        "subspace/batches": overlap(space, other_space),
-        "subspace/targets": overlap(space, target_space),
-        "kept/targets": captured(one, target_space[..., :1]),
-        "kept/own": captured(other, other_space),
-        "kept/batch": captured(other, space),
-        "kept/before": torch.where(known, captured(other, before), torch.nan),
+        "subspace/before": torch.where(known, spectra.overlap(before, space), torch.nan),
+        "subspace/batches": spectra.overlap(space, other_space),
+        "subspace/targets": spectra.overlap(space, target_space),
+        "kept/targets": spectra.captured(one, target_space[..., :1]),
+        "kept/own": spectra.captured(other, other_space),
+        "kept/batch": spectra.captured(other, space),
+        "kept/before": torch.where(known, spectra.captured(other, before), torch.nan),
     }
     before.copy_(space)
     return found
@@ -279,7 +272,7 @@ def variants(run: Run) -> dict[str, int]:
 
 def gradient(run: Run, name: str, batch: str, statistic: str, *, text: int = TEXT) -> np.ndarray:
     """A statistic of gradients, (seeds, points, layers, matrices); batch: large, other, small, gaussian."""
-    return np.asarray(probe(run, name, f"gradient/{batch}", text=text)[..., STATISTICS.index(statistic)])
+    return np.asarray(probe(run, name, f"gradient/{batch}", text=text)[..., spectra.STATISTICS.index(statistic)])
 
 
 def probe(run: Run, name: str, measure: str, *, text: int = TEXT) -> np.ndarray:

@@ -17,20 +17,9 @@ from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.galore.galore_lowrank import judge
 from joma.studies.galore.galore_lowrank import judge as claims
+from joma.studies.galore.galore_lowrank import run as decoders
 from joma.studies.galore.galore_lowrank.judge import QUARTER
-from joma.studies.galore.galore_lowrank.run import (
-    MATRICES,
-    SERIES,
-    SHUFFLED,
-    TEXT,
-    GaloreLowrankConfig,
-    after_refresh,
-    gradient,
-    probe,
-    rank,
-    run,
-    variants,
-)
+from joma.studies.galore.galore_lowrank.run import probe, rank, run, variants
 from joma.studies.galore.galore_lowrank.spectra import projector_ranks
 
 if TYPE_CHECKING:
@@ -48,7 +37,7 @@ def draw(run: Run) -> list[Drawing]:
 
 def _title(run: Run, name: str) -> str:
     """A decoder with its size."""
-    if name == SERIES:
+    if name == decoders.SERIES:
         return f"{name}: {run.config['series_layers']} layers, m = {run.config['series_width']}"
     return f"Figure 6: {name}, m = {run.config['width']}"
 
@@ -72,11 +61,13 @@ def _draw_matrices(run: Run) -> Drawing:
             ("Gaussian, same norms", rank(run, name, "gaussian")[:, -1], CONTROL, "D"),
             ("trained", rank(run, name)[:, -1], BLUE, "o"),
             ("untrained", rank(run, name)[:, 0], GREEN, "s"),
-            ("shuffled targets", rank(run, name, text=SHUFFLED)[:, -1], ORANGE, "^"),
+            ("shuffled targets", rank(run, name, text=decoders.SHUFFLED)[:, -1], ORANGE, "^"),
         ):
-            axis.plot(range(len(MATRICES)), _mean(values), color=colour, marker=marker, ms=5, ls="none", label=label)
+            axis.plot(
+                range(len(decoders.MATRICES)), _mean(values), color=colour, marker=marker, ms=5, ls="none", label=label
+            )
             ends.setdefault(label, []).extend(_mean(values))
-        axis.set_xticks(range(len(MATRICES)), MATRICES)
+        axis.set_xticks(range(len(decoders.MATRICES)), decoders.MATRICES)
         axis.set(yscale="log", xlabel="gradient by this matrix", ylabel="stable rank", title=_title(run, name))
         _plain_ticks(axis)
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
@@ -120,14 +111,14 @@ def _over_training(run: Run, ylabel: str, lines: Callable[[str], dict[str, Line]
 def _draw_training(run: Run) -> Drawing:
     """Stable rank over training, the geometric mean over all matrices, and that of the controls."""
 
-    def path(name: str, batch: str = "large", text: int = TEXT) -> np.ndarray:
+    def path(name: str, batch: str = "large", text: int = decoders.TEXT) -> np.ndarray:
         return np.asarray(np.exp(np.log(rank(run, name, batch, text=text)).mean(-1)))
 
     def lines(name: str) -> dict[str, Line]:
         return {
             "Gaussian,\nsame norms": (path(name, "gaussian"), CONTROL, "-"),
             "text": (path(name), BLUE, "-"),
-            "shuffled\ntargets": (path(name, text=SHUFFLED), ORANGE, "-"),
+            "shuffled\ntargets": (path(name, text=decoders.SHUFFLED), ORANGE, "-"),
         }
 
     figure = _over_training(run, "stable rank of the gradient", lines, marker="o", ms=3)
@@ -167,12 +158,12 @@ def _draw_energy(axis: Axes, run: Run, name: str) -> float:
     order = np.argsort(ranks)
     x, last = np.array(ranks)[order], {}
     for label, batch, point, text, colour in (
-        ("shuffled\ntargets", "large", -1, SHUFFLED, ORANGE),
-        ("untrained", "large", 0, TEXT, GREEN),
-        ("trained", "large", -1, TEXT, BLUE),
-        ("Gaussian,\nsame norms", "gaussian", -1, TEXT, CONTROL),
+        ("shuffled\ntargets", "large", -1, decoders.SHUFFLED, ORANGE),
+        ("untrained", "large", 0, decoders.TEXT, GREEN),
+        ("trained", "large", -1, decoders.TEXT, BLUE),
+        ("Gaussian,\nsame norms", "gaussian", -1, decoders.TEXT, CONTROL),
     ):
-        energies = (gradient(run, name, batch, f"energy {r}", text=text) for r in ("1", "4", "m/16", "m/4"))
+        energies = (decoders.gradient(run, name, batch, f"energy {r}", text=text) for r in ("1", "4", "m/16", "m/4"))
         path = np.array([_mean(energy[:, point].mean((1, 2))) for energy in energies])[order]
         axis.plot(x, path, color=colour, marker="o", ms=4, label=label)
         last[label] = float(path[-1])
@@ -186,13 +177,13 @@ def _draw_energy(axis: Axes, run: Run, name: str) -> float:
 
 def _longer_before(run: Run, name: str) -> np.ndarray:
     """The points whose neighbour before is more than one refresh away."""
-    return np.setdiff1d(np.arange(1, len(steps_of(run, name))), after_refresh(run, name))
+    return np.setdiff1d(np.arange(1, len(steps_of(run, name))), decoders.after_refresh(run, name))
 
 
 def _draw_overlap(axis: Axes, run: Run, name: str) -> float:
     """What the subspace shares with that of one refresh before, at the last such pair of points."""
     x, side = steps_of(run, name), variants(run)[name]
-    near, far = after_refresh(run, name), _longer_before(run, name)
+    near, far = decoders.after_refresh(run, name), _longer_before(run, name)
     two, before, targets = (
         _mean(probe(run, name, f"subspace/{which}")[:, 1:].mean((2, 3))) for which in ("batches", "before", "targets")
     )
@@ -218,7 +209,7 @@ def _draw_nodes(run: Run) -> Drawing:
             "V' by its\nnorms alone": (probe(run, name, "nodes/V' by its norms"), CONTROL, "--"),
             "V": (probe(run, name, "nodes/V"), BLUE, "-"),
             "V'": (probe(run, name, "nodes/V'"), PURPLE, "-"),
-            "V, shuffled": (probe(run, name, "nodes/V", text=SHUFFLED), ORANGE, "-"),
+            "V, shuffled": (probe(run, name, "nodes/V", text=decoders.SHUFFLED), ORANGE, "-"),
         }
 
     ends = []
@@ -249,12 +240,12 @@ STUDY = Study(
         claims.NODES_BELOW: judge.judge_nodes_below,
         claims.ROWS: judge.judge_rows,
     },
-    quick=GaloreLowrankConfig(
+    quick=decoders.GaloreLowrankConfig(
         vocabulary=200, width=32, mlp=32, dropout=0.0, streams=4, valid_sequences=3, steps=60, every=30, refresh=20,
         pairs=2, seeds=5, batches=2, layers=(1,), series_layers=2, series_width=32, series_heads=2, series_length=35,
         series_streams=4, series_batches=2, series_vocabulary=200, series_steps=60,
     ),
-    paper=GaloreLowrankConfig(
+    paper=decoders.GaloreLowrankConfig(
         **PAPER | {"steps": 5_800, "every": 2_900, "valid_sequences": 40},
         layers=(1, 5), rate=1e-4, seeds=5, pairs=4, batches=8, series_layers=6, series_width=512, series_heads=8,
         series_length=512, series_streams=8, series_batches=4, series_vocabulary=16_384, series_steps=1_000,

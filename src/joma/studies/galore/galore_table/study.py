@@ -15,20 +15,9 @@ from joma.claims.guards import at_paper_scale, of_learned
 from joma.claims.verdicts import Numbers, by_effect, by_residual, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
+from joma.studies.galore.galore_table import networks as methods
 from joma.studies.galore.galore_table.figures import draw
-from joma.studies.galore.galore_table.networks import (
-    FULL,
-    GALORE,
-    INSTALLED,
-    LORA,
-    LOW,
-    METHODS,
-    RANDOM,
-    RELORA,
-    SCALED,
-    GaloreTableConfig,
-    shown,
-)
+from joma.studies.galore.galore_table.networks import FULL, GALORE, LORA, LOW, RELORA, shown
 from joma.studies.galore.galore_table.record import Table
 from joma.studies.galore.galore_table.run import run, same_text
 
@@ -120,7 +109,7 @@ def _gaps(table: Table) -> dict[str, Any]:
     gap, bound = table.more(GALORE, table.tuned), GAP
     low, high = gap.low - gap.control, gap.high - gap.control
     value = nan if low <= bound < high else gap.difference
-    kinds = {method: table.more(GALORE, method) for method in (FULL, SCALED)}
+    kinds = {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}
     return {
         "size": (at_most("GaLore minus tuned full rank", value, bound, "nats"),),
         "details": {
@@ -161,7 +150,7 @@ judge_subspace = _by_losses(
     SUBSPACE,
     f"random subspaces of the same rank have a loss at least {MATTERS} nats above GaLore's",
     "loss with random subspaces (control: GaLore)",
-    lambda table: {"": table.more(RANDOM, GALORE)},
+    lambda table: {"": table.more(methods.RANDOM, GALORE)},
 )
 
 
@@ -251,12 +240,12 @@ STUDY = Study(
         TIME: judge_time,
         PRINTED: judge_printed,
     },
-    quick=GaloreTableConfig(),
-    paper=GaloreTableConfig(
-        methods=METHODS, text=INSTALLED, source=110_000_000, vocabulary=32_000, width=512, mlp=1376, heads=8, layers=8,
-        context=256, batch=128, at_once=128, rank=128, refresh=200, alpha=32.0,
+    quick=methods.GaloreTableConfig(),
+    paper=methods.GaloreTableConfig(
+        methods=methods.METHODS, text=methods.INSTALLED, source=110_000_000, vocabulary=32_000, width=512, mlp=1376,
+        heads=8, layers=8, context=256, batch=128, at_once=128, rank=128, refresh=200, alpha=32.0,
         rates=(0.01, 0.005, 0.001, 0.0005, 0.0001), restarts=4, sweep_steps=80, steps=512, looks=4,
-        neighbours=(FULL, SCALED, GALORE), held_out=768, device="cuda",
+        neighbours=(FULL, methods.SCALED, GALORE), held_out=768, device="cuda",
     ),
     run=run,
     draw=draw,

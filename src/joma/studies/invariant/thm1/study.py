@@ -17,17 +17,8 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, INK, ORANGE, panels
 from joma.runs import Run
-from joma.studies.invariant._blocks import (
-    FLOW,
-    GRADIENTS,
-    KINDS,
-    drift,
-    drift_over_time,
-    kept,
-    largest,
-    smallest,
-    unpack,
-)
+from joma.studies.invariant import _blocks as blocks
+from joma.studies.invariant._blocks import FLOW, KINDS, drift, kept, largest, smallest, unpack
 from joma.studies.invariant.thm1.run import SIGMAS, Thm1Config, run
 
 BOTH = ("thm1/exp-invariant", "thm1/linear-invariant")
@@ -147,7 +138,7 @@ def kinks(run: Run) -> Finding:
 
 def stationary(run: Run) -> Finding:
     """E[g x] moves in training on cross-entropy. With different gradients for z and W the invariant must drift."""
-    saliency = run.value("saliency")[:, 0, :, GRADIENTS.index("cross-entropy")]  # from random starts
+    saliency = run.value("saliency")[:, 0, :, blocks.GRADIENTS.index("cross-entropy")]  # from random starts
     moved = np.abs(saliency - saliency[0]).max() / np.abs(saliency[0]).max()
     unlike = _drift(run, "exp/two gradients", "exp")
     return by_tests(
@@ -239,7 +230,7 @@ def draw(run: Run) -> list[Drawing]:
     figure, (left, right) = panels(2, width=4.6)
     z, v = (part[:, 0] for part in widths(run, "exp")[-1])  # from random starts
     predicted = v.square().sum(-1) / 2
-    for i, (gradient, colour) in enumerate(zip(GRADIENTS, (CORRECTED, ORANGE, GREEN), strict=True)):
+    for i, (gradient, colour) in enumerate(zip(blocks.GRADIENTS, (CORRECTED, ORANGE, GREEN), strict=True)):
         across, up = ((part - part[0])[:, :, i].flatten() for part in (predicted, z))
         left.plot(across, up, "o", ms=2.5, mew=0, alpha=0.6, color=colour, label=f"g {gradient}")
     ends = torch.stack([predicted - predicted[0], z - z[0]]).aminmax()
@@ -251,7 +242,7 @@ def draw(run: Run) -> list[Drawing]:
         path = widths(run, kind)[-1]
         constants = (kept(*path, kind=kind), CORRECTED), (wrong_integral(*path, kind), CONTROL)
         for label, (c, colour) in zip(reached, constants, strict=True):
-            drifts = drift_over_time(c)
+            drifts = blocks.drift_over_time(c)
             right.plot(run.value("t")[1:], drifts, color=colour, ls=style, label=f"{label}, {kind}")
             reached[label].append(float(drifts.max()))
     bound(right, FLOW)

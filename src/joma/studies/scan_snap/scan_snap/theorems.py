@@ -10,16 +10,8 @@ from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
-from joma.studies.scan_snap.scan_snap.run import (
-    attention,
-    dominant_growth,
-    entropy,
-    gains,
-    passes,
-    phases,
-    recorded,
-    straight_line,
-)
+from joma.studies.scan_snap.scan_snap import run as series
+from joma.studies.scan_snap.scan_snap.run import gains, passes, phases, recorded, straight_line
 
 CLOSED_FORM = 1e-5  # the trapezoidal rule over 3,000 steps is good to about 1e-6
 SLOW = 0.03  # the largest ratio of the rates that counts as eta_Z << eta_Y
@@ -139,7 +131,7 @@ def _premise(run: Run) -> Finding:
 
 def _bounds(run: Run) -> Finding:
     """ln chi minus the logarithm of each bound, as a share of ln chi; chi is a geometric mean over the other tokens."""
-    ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), dominant_growth(run, "ratio")
+    ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), series.dominant_growth(run, "ratio")
     p = run.value("p")[0]
     f0 = p[int(run.config["distinct"]) - 1] / np.sqrt((p**2).sum())
     log, low, high = np.log(chi).mean(-1), 2 * f0**2 * growth, 2 * growth
@@ -199,7 +191,7 @@ def _transition(run: Run) -> Finding:
 
 def late_fits(run: Run) -> dict[str, Any]:
     """Straight lines through late points of every ratio: of e^B and of B, against ln^2(M t / K)."""
-    t, growth = run.value("ratio/t"), dominant_growth(run, "ratio")
+    t, growth = run.value("ratio/t"), series.dominant_growth(run, "ratio")
     start = passes(t, recorded(run, "ratio").alpha)
     many, words = int(run.config["classes"]), int(run.config["vocabulary"])
     found: dict[str, list[tuple[float, float, float]]] = {"printed": [], "rival": []}
@@ -251,7 +243,7 @@ def _by_ratio(ratios: Any, values: Any) -> dict[str, float]:
 
 def same_clock(run: Run) -> float:
     """The largest difference of B at equal rate x time between the smallest rate and the others."""
-    growth, rates = dominant_growth(run, "equal"), np.array(run.config["equal_rates"])
+    growth, rates = series.dominant_growth(run, "equal"), np.array(run.config["equal_rates"])
     steps, worst = np.arange(len(growth)), 0.0
     for k, factor in enumerate(rates / rates[0]):
         if factor == round(factor):
@@ -263,7 +255,7 @@ def same_clock(run: Run) -> float:
 def _equal(run: Run) -> Finding:
     """Time of the transition and B at the last time, for every rate. In the flow a rate is only a clock."""
     flow = recorded(run, "equal")
-    time, growth = passes(flow.t, flow.alpha), dominant_growth(run, "equal")[-1]
+    time, growth = passes(flow.t, flow.alpha), series.dominant_growth(run, "equal")[-1]
     rates = run.config["equal_rates"]
     return by_tests(
         EQUAL,
@@ -285,7 +277,7 @@ def _fixed(run: Run) -> Finding:
 
     The phase plot was added to the tests after a first look at it: there B rises with eta_Y where eta_Z is large.
     """
-    growth, rates = dominant_growth(run, "fixed")[-1], run.config["decoder_rates"]
+    growth, rates = series.dominant_growth(run, "fixed")[-1], run.config["decoder_rates"]
     change = np.diff(phases(run)["growth"], axis=0)  # from one eta_Y to the next, at every eta_Z
     late = below("largest change of B from η_Y to η_Y, late and at a small η_Z", float(np.diff(growth).max()), 0.0)
     return by_tests(
@@ -304,9 +296,9 @@ def _fixed(run: Run) -> Finding:
 
 def _sparse(run: Run) -> Finding:
     flow = recorded(run, "ratio")
-    share = attention(run, flow.z[:, -1])
-    begin = attention(run, np.zeros_like(flow.z[0, -1]))
-    course, start = entropy(share), float(entropy(begin))
+    share = series.attention(run, flow.z[:, -1])
+    begin = series.attention(run, np.zeros_like(flow.z[0, -1]))
+    course, start = series.entropy(share), float(series.entropy(begin))
     own = slice(0, int(run.config["distinct"]))
     moved = above("gain of the distinct tokens' share", float(share[-1, own].sum() - begin[own].sum()), 0.0, "%")
     lost = 1 - float(course[-1]) / start

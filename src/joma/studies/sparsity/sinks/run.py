@@ -19,17 +19,8 @@ from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Attention, Decoder, DecoderConfig
 from joma.recipes.grid import Grid, ensemble
 from joma.runs import Run
-from joma.studies.sparsity._readings import (
-    COPY,
-    TEXT,
-    Reading,
-    TextConfig,
-    copying,
-    read_text,
-    recorded_config,
-    sequences_of,
-    without_fetching,
-)
+from joma.studies.sparsity import _readings as texts
+from joma.studies.sparsity._readings import COPY, TEXT, Reading
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
@@ -42,7 +33,7 @@ KEYS = 4
 
 
 @dataclass(frozen=True)
-class SinksConfig(TextConfig):
+class SinksConfig(texts.TextConfig):
     """Decoders with four kinds of attention. Quick scale: small ones, on Python source."""
 
     words: int = 24
@@ -120,12 +111,12 @@ def run(config: SinksConfig, run: Run, progress: Progress) -> None:
     needs_device(config.device, COMMAND)
     words, triggers, length, valid = config.words, config.triggers, config.length, config.valid
     readings = {
-        COPY: copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
-        TEXT: read_text(config, run, progress, length, valid),
+        COPY: texts.copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
+        TEXT: texts.read_text(config, run, progress, length, valid),
     }
     for name, reading in readings.items():
         run.keep(f"{name}/words", lambda reading=reading: reading.words)  # type: ignore[misc]
-    run.keep("unfetched", lambda: without_fetching(readings[COPY]))
+    run.keep("unfetched", lambda: texts.without_fetching(readings[COPY]))
     train_all(
         {f"{name}/{kind}": Members(config, name, kind, readings[name]).ensemble() for name, kind in config.variants},
         run,
@@ -167,7 +158,7 @@ class Members:
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(members, batch, length) of what is read and of what follows; which sequences depends on the step alone."""
-        return self.begun(sequences_of(self.train, step, self.config.batch), members)
+        return self.begun(texts.sequences_of(self.train, step, self.config.batch), members)
 
     def begun(self, text: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Sequences as each member reads them: with its fixed first token, and one token less, or as they are."""
@@ -236,7 +227,7 @@ class Sinks:
     """What a run recorded. Every number is a row over seeds; networks that diverged or did not learn are NaN."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.config = run, recorded_config(SinksConfig, run)
+        self.run, self.config = run, texts.recorded_config(SinksConfig, run)
         self.uniform = uniform(self.config.length)
 
     def steps(self, reading: str, kind: str) -> Any:
