@@ -151,15 +151,12 @@ def _ratio(run: Run) -> Finding:
 
 def _lambda(run: Run) -> Finding:
     first, second = run.value("lambda/at")
-    return by_tests(
-        LAMBDA,
-        expected=f"|λ| is at most {BOUND:.4f}.",
-        printed=[at_most("largest |λ|", run.value("lambda").max(), BOUND)],
-        details={
-            "largest between": {"μ_j": float(first), "μ_k": float(second)},
-            "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
-        },
-    )
+    printed = [at_most("largest |λ|", run.value("lambda").max(), BOUND)]
+    details = {
+        "largest between": {"μ_j": float(first), "μ_k": float(second)},
+        "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
+    }
+    return by_tests(LAMBDA, expected=f"|λ| is at most {BOUND:.4f}.", printed=printed, details=details)
 
 
 def _condition(run: Run) -> Finding:

@@ -240,14 +240,9 @@ def _frozen(run: Run) -> Finding:
             f"in the first {step:,} steps": mean_over_seeds(early),
             f"in the last {step:,}": mean_over_seeds(late),
         }
-    return by_effect(
-        FROZEN,
-        cases,
-        expected=expected,
-        what="share of attention that moves",
-        size=[at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")],
-        details=details | _context(run),
-    )
+    what = "share of attention that moves"
+    size = [at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")]
+    return by_effect(FROZEN, cases, expected=expected, what=what, size=size, details=details | _context(run))
 
 
 def _context(run: Run) -> dict[str, dict[str, float]]:

@@ -176,14 +176,10 @@ def judge_memory(run: Run) -> Finding:
         shown(method): {f"{name}, MiB": value / 2**20 for name, value in table.bytes(method).items()}
         for method in table.tried
     }
+    printed = max(off.values(), key=abs)
+    control = {"Adam against GaLore's formula": states[FULL] / states_by_formula(run.config, GALORE) - 1}
     return by_residual(
-        MEMORY,
-        printed=max(off.values(), key=abs),
-        tolerance=ROUNDING,
-        expected=expected,
-        what="share off",
-        control={"Adam against GaLore's formula": states[FULL] / states_by_formula(run.config, GALORE) - 1},
-        details=sizes,
+        MEMORY, printed=printed, tolerance=ROUNDING, expected=expected, what="share off", control=control, details=sizes
     )
 
 

@@ -16,13 +16,10 @@ from joma.studies.galore.galore_theory.run import MODELS, ODD, UNITS, columns, e
 
 
 def _by_autograd(claim: Claim, run: Run, **evidence: Any) -> Finding:
+    expected = "The formula gives the gradient that autograd gives."
+    control = {f"{networks.BENT} activations": float(run.value(f"network/{networks.BENT}")[0].min())}
     return by_residual(
-        claim,
-        tolerance=EXACT,
-        what="relative error of G",
-        expected="The formula gives the gradient that autograd gives.",
-        control={f"{networks.BENT} activations": float(run.value(f"network/{networks.BENT}")[0].min())},
-        **evidence,
+        claim, tolerance=EXACT, what="relative error of G", expected=expected, control=control, **evidence
     )
 
 

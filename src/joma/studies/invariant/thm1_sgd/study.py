@@ -145,14 +145,10 @@ def identity(run: Run, *, claim: Claim, kind: Kind, decayed: bool) -> Finding:
 
 def vanishes(run: Run, *, claim: Claim, recipe: str) -> Finding:
     """The drift of `recipe` is of order 1 in the rate; with weight decay, which no small rate removes, it must not."""
+    expected = "The drift is of order 1 in η."
+    controls = [above(f"with weight decay, {what}", off, ORDER) for what, off in _orders(run, "weight decay").items()]
     return by_tests(
-        claim,
-        expected="The drift is of order 1 in η.",
-        printed=_first_order(run, recipe),
-        controls=[
-            above(f"with weight decay, {what}", off, ORDER) for what, off in _orders(run, "weight decay").items()
-        ],
-        details=_drifts(run, recipe),
+        claim, expected=expected, printed=_first_order(run, recipe), controls=controls, details=_drifts(run, recipe)
     )
 
 
@@ -187,14 +183,10 @@ def adam(run: Run) -> Finding:
     if not all(shares.seeds for shares in explained.values()):
         reason = "no network moved by a finite amount under Adam"
         return not_run(ADAM, expected, reason, "joma run thm1-sgd --rates 0.05 0.025 0.0125")
+    what = "share of the movement of z that the relation explains at the smallest η"
+    details = _drifts(run, "Adam", "full batch")
     return by_effect(
-        ADAM,
-        explained,
-        what="share of the movement of z that the relation explains at the smallest η",
-        expected=expected,
-        over="networks",
-        size=_first_order(run, "Adam"),
-        details=_drifts(run, "Adam", "full batch"),
+        ADAM, explained, what=what, expected=expected, over="networks", size=_first_order(run, "Adam"), details=details
     )
 
 

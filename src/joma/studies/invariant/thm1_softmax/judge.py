@@ -198,14 +198,9 @@ def mean(run: Run) -> Finding:
         np.max([np.ptp(run.value(f"{kind}/{name}").mean(-1), axis=-1) for kind in KINDS])
         for name in ("z", "first term")
     )
-    return by_residual(
-        MEAN,
-        printed=moved,
-        tolerance=EXACT,
-        what="largest change",
-        expected="The mean logit stays constant during training.",
-        control={"½Σv² without the second term": without},
-    )
+    expected = "The mean logit stays constant during training."
+    control = {"½Σv² without the second term": without}
+    return by_residual(MEAN, printed=moved, tolerance=EXACT, what="largest change", expected=expected, control=control)
 
 
 Learned = dict[Kind, Networks]
@@ -253,14 +248,9 @@ def published(run: Run) -> Finding:
         strayed = float(np.abs(attention[:, -1] - attention[:, 0]).sum(-1).mean())
         details[f"{kind} classes, b̄"] = {"distance moved, at most 2": strayed}
         effects[f"{kind} classes"] = compare(correlation[:, -1], guess[:, -1])
-    return by_effect(
-        PUBLISHED,
-        effects,
-        what="correlation of the estimate with z at the end",
-        expected=expected,
-        size=[_worst_error(kind, networks, "published") for kind, networks in found.items()],
-        details=details | _left_out(found),
-    )
+    what = "correlation of the estimate with z at the end"
+    size = [_worst_error(kind, networks, "published") for kind, networks in found.items()]
+    return by_effect(PUBLISHED, effects, what=what, expected=expected, size=size, details=details | _left_out(found))
 
 
 def figure_2(run: Run, *, kind: Kind) -> Finding:

@@ -106,13 +106,9 @@ def distance_left(run: Run, name: str) -> Any:
 def jacobian_of_theta2(run: Run) -> Finding:
     """Eq. 69 as printed and as corrected."""
     printed, corrected = run.value("eq69")
+    expected = "The formula equals the Jacobian by numerical differences."
     return by_residual(
-        EQ69,
-        printed=printed,
-        corrected=corrected,
-        tolerance=JACOBIAN,
-        what="largest difference",
-        expected="The formula equals the Jacobian by numerical differences.",
+        EQ69, printed=printed, corrected=corrected, tolerance=JACOBIAN, what="largest difference", expected=expected
     )
 
 
@@ -182,15 +178,12 @@ def frozen(run: Run) -> Finding:
     """How strongly v and ξ are coupled."""
     ray = Record(run, "ray +1")
     size = "‖∂v′/∂ξ‖ relative to the largest rate in C"
-    return by_tests(
-        FROZEN,
-        expected="v and ξ are not coupled at first order.",
-        printed=[at_most(f"largest {size}", ray.coupling.max(), JACOBIAN)],
-        corrected=[
-            at_most("largest error of the closed form of ∂v′/∂ξ", ray.coupling_off.max(), JACOBIAN),
-            above(f"smallest {size}", ray.coupling.min(), COUPLED),
-        ],
-    )
+    printed = [at_most(f"largest {size}", ray.coupling.max(), JACOBIAN)]
+    corrected = [
+        at_most("largest error of the closed form of ∂v′/∂ξ", ray.coupling_off.max(), JACOBIAN),
+        above(f"smallest {size}", ray.coupling.min(), COUPLED),
+    ]
+    return by_tests(FROZEN, expected="v and ξ are not coupled at first order.", printed=printed, corrected=corrected)
 
 
 def isolated(run: Run) -> Finding:
@@ -214,13 +207,10 @@ def isolated(run: Run) -> Finding:
 def parallel(run: Run) -> Finding:
     """The angle to x̄₊ at the end of flows; at their start there must be one."""
     first, last = (np.array([run.value(f"flow/{name}")[i, :, 2].max() for name in ("ray", "decayed")]) for i in (0, -1))
+    expected = "The sine of the angle to x̄₊ vanishes at the end of every flow."
+    control = {"at the start": first.min()}
     return by_residual(
-        PARALLEL,
-        printed=last.max(),
-        tolerance=ARRIVED,
-        expected="The sine of the angle to x̄₊ vanishes at the end of every flow.",
-        what="sine of the angle",
-        control={"at the start": first.min()},
+        PARALLEL, printed=last.max(), tolerance=ARRIVED, expected=expected, what="sine of the angle", control=control
     )
 
 

@@ -93,12 +93,9 @@ _off = partial(by_residual, tolerance=EXACT, what="largest difference")
 def critical(run: Run) -> Finding:
     """Where flows end, from both sides of μ; μ of another component must not fit."""
     ends, targets = run.value("long run"), np.array(TARGETS)
-    return _off(
-        CRITICAL,
-        printed=np.abs(ends - targets).max(),
-        expected="In the long run the flow reaches v = μ from both sides, with and without the factor.",
-        control={"μ of another component": float(np.abs(ends - np.roll(targets, 1)).min())},
-    )
+    expected = "In the long run the flow reaches v = μ from both sides, with and without the factor."
+    control = {"μ of another component": float(np.abs(ends - np.roll(targets, 1)).min())}
+    return _off(CRITICAL, printed=np.abs(ends - targets).max(), expected=expected, control=control)
 
 
 def factor(run: Run) -> Finding:

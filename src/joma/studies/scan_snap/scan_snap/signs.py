@@ -126,25 +126,19 @@ def _in_order(run: Run, name: str) -> float:
 
 def _sgd_common(run: Run) -> Finding:
     """The share of common tokens below zero at the end, against labels that say nothing and against a coin."""
+    expected = "At every pair of rates all common tokens end below zero: more than the controls."
+    what = "share of common tokens with z < 0"
     return _by_rates(
-        run,
-        SGD_COMMON,
-        lambda z: (_shared(run, z) < 0).mean(-1),
-        expected="At every pair of rates all common tokens end below zero: more than the controls.",
-        what="share of common tokens with z < 0",
-        control=COIN,
+        run, SGD_COMMON, lambda z: (_shared(run, z) < 0).mean(-1), expected=expected, what=what, control=COIN
     )
 
 
 def _sgd_distinct(run: Run) -> Finding:
     """The share of distinct tokens above zero at the end, against labels that say nothing and against a coin."""
+    expected = "At every pair of rates all distinct tokens end above zero: more than the controls."
+    what = "share of distinct tokens with z > 0"
     return _by_rates(
-        run,
-        SGD_DISTINCT,
-        lambda z: (_own(run, z) > 0).mean((-2, -1)),
-        expected="At every pair of rates all distinct tokens end above zero: more than the controls.",
-        what="share of distinct tokens with z > 0",
-        control=COIN,
+        run, SGD_DISTINCT, lambda z: (_own(run, z) > 0).mean((-2, -1)), expected=expected, what=what, control=COIN
     )
 
 
@@ -157,14 +151,8 @@ def _sgd_order(run: Run) -> Finding:
         flat = [spearman(places, row) for row in own.reshape(-1, own.shape[-1])]
         return np.array(flat).reshape(own.shape[:-1]).mean(-1)
 
-    return _by_rates(
-        run,
-        SGD_ORDER,
-        ranked,
-        expected="At every pair of rates logits are in the order of frequencies: rank correlation 1.",
-        what="rank correlation of z with P(l|n)",
-        control=0.0,
-    )
+    expected = "At every pair of rates logits are in the order of frequencies: rank correlation 1."
+    return _by_rates(run, SGD_ORDER, ranked, expected=expected, what="rank correlation of z with P(l|n)", control=0.0)
 
 
 def _by_rates(run: Run, claim: Claim, measured: Any, *, expected: str, what: str, control: float) -> Finding:
@@ -175,14 +163,8 @@ def _by_rates(run: Run, claim: Claim, measured: Any, *, expected: str, what: str
         name = f"η_Y {pair[0]:g}, η_Z {pair[1]:g}"
         (cases[name],) = hardest(claim, {"shuffled": compare(mine, other), "known": compare(mine, control)}).values()
         details[name] = {"with shuffled labels": float(other.mean()), "by chance": control, **_masses(run, pair)}
-    return by_effect(
-        claim,
-        cases,
-        expected=expected,
-        what=what,
-        size=[at_least(f"smallest {what}, a mean over seeds,", float(own.mean(-1).min()), 1 - ZERO, claim.unit)],
-        details=details,
-    )
+    size = [at_least(f"smallest {what}, a mean over seeds,", float(own.mean(-1).min()), 1 - ZERO, claim.unit)]
+    return by_effect(claim, cases, expected=expected, what=what, size=size, details=details)
 
 
 def common_share(run: Run, name: str = "sgd") -> Any:

@@ -157,16 +157,11 @@ def _predicted(units: str, run: Run) -> Finding:
             "told from the token and its place alone": known_mean(carried["from the token"]),
             "untrained, predicted beyond static": first - usual,
         }
-    return _by_hardest(
-        PREDICTED[units],
-        seen,
-        compared,
-        what=f"share of the output that the predicted {_percent(seen.config.of(units))} of the {units} carry",
-        expected="5 % more of the output than static, permuted and random sets, and "
-        f"{_percent(MOST)} of what the best carry",
-        size=size,
-        details=details,
+    what = f"share of the output that the predicted {_percent(seen.config.of(units))} of the {units} carry"
+    expected = (
+        f"5 % more of the output than static, permuted and random sets, and {_percent(MOST)} of what the best carry"
     )
+    return _by_hardest(PREDICTED[units], seen, compared, what=what, expected=expected, size=size, details=details)
 
 
 def _skipped(units: str, run: Run) -> Finding:

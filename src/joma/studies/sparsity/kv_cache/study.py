@@ -208,20 +208,17 @@ def _stories(run: Run) -> Finding:
     fifth = list(run.config["keeps"]).index(FIFTH)
     cut = run.value("stories/cut")[:, fifth] - run.value("stories/loss")  # (policies, sequences)
     cost = dict(zip(run.config["policies"], cut, strict=True))
-    return by_effect(
-        STORIES,
-        **_against_h2o(STORIES, cost),
-        expected=expected,
-        what="cost of the other policy (control: H2O's choice)",
-        over="sequences",
-        details={
-            "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
-            "attention": {
-                "share of keys that are zero": float(run.value("stories/zero").mean()),
-                "the same with random logits": float(run.value("stories/random zero").mean()),
-                "on the first key": float(run.value("stories/sink").mean()),
-            },
+    what = "cost of the other policy (control: H2O's choice)"
+    details = {
+        "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
+        "attention": {
+            "share of keys that are zero": float(run.value("stories/zero").mean()),
+            "the same with random logits": float(run.value("stories/random zero").mean()),
+            "on the first key": float(run.value("stories/sink").mean()),
         },
+    }
+    return by_effect(
+        STORIES, **_against_h2o(STORIES, cost), expected=expected, what=what, over="sequences", details=details
     )
 
 

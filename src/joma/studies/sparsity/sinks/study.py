@@ -80,12 +80,9 @@ def _sinks(run: Run) -> Finding:
             cases[f"{name}, beside {control}"] = found
     if not cases:
         return not_run(SINKS, expected, "no network learned what it read", COMMAND)
+    details = {name: _of_softmax(seen, reading) for reading, name in READINGS.items()} | dict(seen.lost)
     return by_effect(
-        SINKS,
-        cases,
-        what="attention of late queries on the first key",
-        expected=expected,
-        details={name: _of_softmax(seen, reading) for reading, name in READINGS.items()} | dict(seen.lost),
+        SINKS, cases, what="attention of late queries on the first key", expected=expected, details=details
     )
 
 
