@@ -132,10 +132,9 @@ def _unexplained(run: Run, kind: str, way: str, queries: int = 0, *, own: bool =
 
 
 def _exp(run: Run) -> Finding:
-    other = _sum(run, "exp", MIXED, form="linear")
     controls = [
         at_most("drift in a block with one query", _each(run, "exp", MIXED, 1), FLOW),
-        above("drift of Σ z² − Σv², the invariant of linear attention", other, FLOW),
+        above("drift of Σ z² − Σv², the invariant of linear attention", _sum(run, "exp", MIXED, form="linear"), FLOW),
     ]
     return _every_query(run, EXP, "exp", controls)
 
@@ -190,8 +189,7 @@ def draw(run: Run) -> list[Drawing]:
         each, total = kept(z, v[..., None, :, :], kind=kind), kept(z, v, first_integral_over_queries, kind=kind)
         labels = ("each query", "sum of queries") if kind == "exp" else (None, None)
         for query in range(queries):
-            drifts = blocks.drift_over_time(each[..., query, :])
-            left.plot(t[1:], drifts, style, color=PRINTED, lw=1, label=labels[0])
+            left.plot(t[1:], blocks.drift_over_time(each[..., query, :]), style, color=PRINTED, lw=1, label=labels[0])
         left.plot(t[1:], blocks.drift_over_time(total), style, color=CORRECTED, label=labels[1])
     bound(left, FLOW)
     end_label(left, "solid: exp")

@@ -273,12 +273,10 @@ def _follow_ranks(left: Tensor, config: Thm2RankConfig) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(config.seed)
     shape = (config.matrices, config.rows, config.columns)
     delta = torch.randn(shape, generator=generator, dtype=torch.float64)
-    length = delta.norm(dim=-1)
-    delta = delta / length.amax(-1)[:, None, None] * sqrt(torch.pi / 2)  # so that t* = 1
+    delta = delta / delta.norm(dim=-1).amax(-1)[:, None, None] * sqrt(torch.pi / 2)  # so that t* = 1
     t = 1 - left
     v = linear.row_trajectory(delta, t).movedim(0, 1)
-    s = linear.trajectory(delta.norm(dim=-1), t).movedim(0, 1)
-    growth = (s.square() / 2).exp()  # |v_l'| / |Δ_l|
+    growth = (linear.trajectory(delta.norm(dim=-1), t).movedim(0, 1).square() / 2).exp()  # |v_l'| / |Δ_l|
     alone = t[:, None, None, None] * delta  # V without attention, and |Δv_l|/|Δ_l| between neighbouring times
     speed = alone.diff(dim=0).norm(dim=-1) / (t.diff()[:, None, None] * delta.norm(dim=-1))
     return {

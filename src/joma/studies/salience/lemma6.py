@@ -272,8 +272,7 @@ def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
     total = torch.exp(-(mu**2) / 2) * (depth - near)
     for start, end in pairwise(edges):
         x = -torch.expm1(-near[..., None] * (start + (end - start) * nodes))
-        panel = (torch.exp(-((mu[..., None] * x) ** 2) / 2) * weight).sum(-1)
-        total = total + near * (end - start) * panel
+        total = total + near * (end - start) * (torch.exp(-((mu[..., None] * x) ** 2) / 2) * weight).sum(-1)
     return total
 
 
@@ -294,14 +293,12 @@ def _zeta_integral(depth: Tensor, mu: Tensor) -> Tensor:
     """exp(−μ²/2) times the integral of ζ(r, x) exp(x²/2) over [0, μ]."""
     nodes, weight = (torch.from_numpy(a) for a in _rule(80))
     x = mu[:, None] * nodes
-    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
-    return mu * (zeta * torch.exp((x**2 - mu[:, None] ** 2) / 2) * weight).sum(-1)
+    return mu * (_zeta(-torch.expm1(-depth)[..., None], x) * torch.exp((x**2 - mu[:, None] ** 2) / 2) * weight).sum(-1)
 
 
 def _zeta_range(depth: Tensor, mu: Tensor) -> Tensor:
     """Smallest and largest ζ(r, x) for x in (0, μ]. (2, depths, targets)."""
-    x = mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64)
-    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
+    zeta = _zeta(-torch.expm1(-depth)[..., None], mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64))
     return torch.stack([zeta.amin(-1), zeta.amax(-1)])
 
 

@@ -208,8 +208,7 @@ def _sparse(run: Run) -> Finding:
     details: dict[str, dict[str, float]] = {}
     for layers in depths(run.config):
         own, twin = (_lost(run, layers, text, step) for text in (TEXT, SHUFFLED))
-        controls = {"nothing": compare(own), "twin": compare(own, twin)}
-        (cases[layers_of(layers)],) = hardest(SPARSE, controls).values()
+        (cases[layers_of(layers)],) = hardest(SPARSE, {"nothing": compare(own), "twin": compare(own, twin)}).values()
         details[f"share lost with {layers_of(layers)}"] = {
             f"at step {step:,}": mean_over_seeds(own),
             f"by the twin at step {step:,}": mean_over_seeds(twin),
@@ -267,8 +266,7 @@ def _draw_maps(run: Run) -> Drawing:
     steps = [0, *run.config["maps_at"], run.config["steps"]]
     rows = depths(run.config)
     figure, axes = panels(len(steps), len(rows), width=2.0, height=2.1)
-    grid = np.array(axes).reshape(len(rows), len(steps))
-    for layers, row in zip(rows, grid, strict=True):
+    for layers, row in zip(rows, np.array(axes).reshape(len(rows), len(steps)), strict=True):
         for step, axis in zip(steps, row, strict=True):
             _map(axis, maps(run, layers, step)[TEXT, 0])
             axis.set_title(f"step {step:,}", fontsize=9)

@@ -147,6 +147,4 @@ def without_fetching(reading: Reading) -> float:
     asked = before < reading.triggers
     pairs = before[asked] * reading.words + after[asked]
     counts = torch.bincount(pairs, minlength=reading.triggers * reading.words).view(reading.triggers, -1).double()
-    share = counts / counts.sum()
-    given = counts / counts.sum(-1, keepdim=True).clamp(min=1)
-    return float(-torch.special.xlogy(share, given).sum())
+    return float(-torch.special.xlogy(counts / counts.sum(), counts / counts.sum(-1, keepdim=True).clamp(min=1)).sum())

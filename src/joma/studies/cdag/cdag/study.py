@@ -302,8 +302,7 @@ def draw(run: Run) -> list[Drawing]:
     left.set(xscale="log", xlabel="training step", ylabel="share of gradients that agree")
     left.set(ylim=(0.3, 1.05), yticks=(0.4, 0.6, 0.8, 1.0), title="Gradients that agree with the latent")
     for what, label, colour in (("total", "between layers", SERIES[0]), ("direct total", "residual edges", SERIES[1])):
-        values = column(run, "residual", what)
-        mean_and_band(right, 1 + run.steps("residual/counts"), values, color=colour, label=label)
+        mean_and_band(right, 1 + run.steps("residual/counts"), column(run, "residual", what), color=colour, label=label)
     bound(right, 90, "needed:\nbelow 90°")
     right.set(xscale="log", xlabel="1 + training step", ylabel="a + b + c (degrees)")
     right.set(ylim=(60, 240), yticks=(90, 135, 180, 225), title="The angles of the premises stay too large")

@@ -31,8 +31,7 @@ def parameters_of(shape: DecoderConfig) -> int:
     >>> parameters_of(DecoderConfig(9, width=4, mlp=16, norm="pre-layer", activation="gelu"))
     333
     """
-    width = shape.width
-    return embeddings_of(shape) + (shape.outputs or shape.vocabulary) + 2 * width + shape.layers * _block(shape)
+    return embeddings_of(shape) + (shape.outputs or shape.vocabulary) + 2 * shape.width + shape.layers * _block(shape)
 
 
 def embeddings_of(shape: DecoderConfig) -> int:
@@ -103,8 +102,7 @@ def find_shape(
 
 def _filled(shape: DecoderConfig, parameters: int, multiple: int) -> list[DecoderConfig]:
     """The shape with the MLP that makes its count right; none if no MLP between 2 and 8 times the width does."""
-    slope = shape.layers * (2 * shape.width + 1)
-    mlp = shape.mlp + (parameters - parameters_of(shape)) / slope
+    mlp = shape.mlp + (parameters - parameters_of(shape)) / (shape.layers * (2 * shape.width + 1))
     wanted = [multiple * round(mlp / multiple), round(mlp)]
     fitting = [each for each in wanted if 2 * shape.width <= each <= 8 * shape.width]
     shapes = [shape.with_(mlp=each) for each in fitting]

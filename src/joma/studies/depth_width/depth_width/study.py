@@ -53,8 +53,7 @@ def _against_depth(run: Run, sweeps: list[Sweep]) -> Drawing:
 
 def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
     """Thick: every shape at its best rate, with its interval over seeds. Thin: one rate for all shapes, in order."""
-    colours = rate_colours(len(sweep.rates))
-    for rate, colour in zip(np.argsort(sweep.rates), colours, strict=True):
+    for rate, colour in zip(np.argsort(sweep.rates), rate_colours(len(sweep.rates)), strict=True):
         losses, name = sweep.judging[:, rate].mean(-1), f"rate {sweep.rates[rate]:g}"
         axis.plot(sweep.layers, losses, color=colour, lw=1.0, marker=".", ms=4, label=name)
     found = [compare(sweep.at_best(shape)) for shape in range(len(sweep.layers))]
@@ -131,8 +130,7 @@ def _gain_in_words(sweep: Sweep) -> str:
 def _over_training(sweeps: list[Sweep]) -> Drawing:
     figure, axes = _grid(len(sweeps))
     for axis, sweep in zip(axes, sweeps, strict=True):
-        colours = depth_colours(len(sweep.layers))
-        for shape, colour in enumerate(colours):
+        for shape, colour in enumerate(depth_colours(len(sweep.layers))):
             curve = sweep.curves[shape, 1:, sweep.best_rate(shape)]  # (points, seeds); untrained networks lie far above
             mean_and_band(axis, sweep.steps[1:], curve, color=colour, label=layers_of(sweep, shape))
         axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
@@ -178,9 +176,8 @@ def run(config: DepthWidthConfig, run: Run, progress: Progress) -> None:
 def _trees(config: DepthWidthConfig, run: Run) -> Family:
     deep = Tree(config.classes, config.branching, config.rho)
     rho = run.keep("tree/rho of the flat one", lambda: flattened(deep, config.ideal_samples).rho)
-    flat = Tree(config.classes, (int(np.prod(config.branching)),), float(rho))
     reader = TreeReader(
-        [deep, flat],
+        [deep, Tree(config.classes, (int(np.prod(config.branching)),), float(rho))],
         seed=config.seed,
         seeds=config.seeds,
         batch=config.tree_batch,

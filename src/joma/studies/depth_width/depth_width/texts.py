@@ -121,8 +121,7 @@ def _full_sequences(text: Corpus, batch: int, length: int) -> Tensor:
     if count < 1:
         raise CorpusError(f"length must be below {len(tokens) // batch}, the tokens of a stream, got {length}")
     pieces = tokens[: batch * count * length].view(batch, -1)
-    follows = torch.cat([pieces[1:, :1], tokens[batch * count * length :][:1, None]])
-    return torch.cat([pieces, follows], 1)
+    return torch.cat([pieces, torch.cat([pieces[1:, :1], tokens[batch * count * length :][:1, None]])], 1)
 
 
 def _halves(text: Corpus, length: int, count: int, device: str) -> list[tuple[Tensor, Tensor]]:

@@ -305,8 +305,7 @@ def judge_nodes_below(run: Run) -> dict[str, Any]:
         cases[name] = compare(own[:, -1], own[:, 0])
         details[f"stable rank of V', {name}"] = _ends(*ranks[0])
         details[f"share by which V' is below V, {name}"] = _ends(own, twin)
-    what = "share by which the stable rank of V' is below that of V"
-    return {"found": cases, "what": what, "details": details}
+    return {"found": cases, "what": "share by which the stable rank of V' is below that of V", "details": details}
 
 
 @_judge(

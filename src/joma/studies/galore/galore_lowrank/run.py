@@ -165,8 +165,7 @@ def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus
 
     def measure(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         first, second = ([batch(step, members) for step in chosen[start::2]] for start in (0, 1))
-        swapped = [batch(step, members, swap=True) for step in chosen[::2]]
-        return _look(decoder, first, second, swapped, often)
+        return _look(decoder, first, second, [batch(step, members, swap=True) for step in chosen[::2]], often)
 
     measures = {"valid": own.measures["valid"], "probe": measure}
     at = points(made.steps, config.refresh, config.pairs)

@@ -75,8 +75,7 @@ class Reading:
 
     def batch(self, seed: int, step: int) -> Tensor:
         """(batch, context + 1), which depends on seed and step alone: every epoch is a new order of all windows."""
-        per_epoch = self.windows // self.config.batch
-        epoch, place = divmod(step, per_epoch)
+        epoch, place = divmod(step, self.windows // self.config.batch)
         if getattr(self, "_known", None) != (seed, epoch):
             source = torch.Generator().manual_seed(1000 * seed + epoch)
             self._orders = torch.randperm(self.windows, generator=source).to(self.config.device)
@@ -91,8 +90,7 @@ class Reading:
         windows = (len(tokens) - 1) // length
         if windows < count:
             raise CorpusError(f"{name}: {count} held-out sequences of {length} tokens are wanted, there are {windows}")
-        places = torch.arange(count) * windows // count
-        cut = tokens[places[:, None] * length + torch.arange(length + 1)].long()
+        cut = tokens[(torch.arange(count) * windows // count)[:, None] * length + torch.arange(length + 1)].long()
         return cut.to(self.config.device)
 
     @cached_property
@@ -276,5 +274,4 @@ class Trainer:
 
 
 def _loss(network: Llama, tokens: Tensor) -> Tensor:
-    logits = network(tokens[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    return F.cross_entropy(network(tokens[:, :-1]).flatten(0, 1).float(), tokens[:, 1:].flatten())

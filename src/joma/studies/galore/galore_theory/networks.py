@@ -73,8 +73,7 @@ def softmax_errors(classes: int, sizes: Tensor, draws: int, seed: int) -> Tensor
             weight = w * size / largest
             truth = _autograd(lambda x: (y * torch.log_softmax(j @ x @ f, -1)).sum(), weight)  # noqa: B023
             form = galore.softmax_gradient(j, weight, f, y)
-            first_order = form - galore.softmax_gradient(j, 0 * weight, f, y)
-            found[i, draw] = (form - truth).norm() / first_order.norm()
+            found[i, draw] = (form - truth).norm() / (form - galore.softmax_gradient(j, 0 * weight, f, y)).norm()
     return found
 
 

@@ -83,8 +83,7 @@ def run(config: GaloreTheoryConfig, run: Run, progress: Progress) -> None:
     for i, (name, compute) in enumerate(parts):
         progress(i / len(parts), name)
         if f"{name}/done" not in run:
-            found = {f"{name}/{key}": value for key, value in compute().items()}
-            run.record(0, {**found, f"{name}/done": np.array(1)})
+            run.record(0, {**{f"{name}/{key}": value for key, value in compute().items()}, f"{name}/done": np.array(1)})
 
 
 def _softmax(config: GaloreTheoryConfig) -> dict[str, Tensor]:

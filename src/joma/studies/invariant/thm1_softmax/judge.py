@@ -134,8 +134,7 @@ def _where_uncorrelated(run: Run, claim: Claim, expected: str, tolerance: float,
     """Both forms on one sample, where Cov(s, b) = 0. In training, where it is not, eq. 17 must be off."""
     control = {"in training, where Cov(s, b) ≠ 0": np.min(list(_off_in_training(run).values()))}  # NaN if one is
     forms = {form: each.max() for form, each in off.items()}
-    what = "relative error"
-    return by_residual(claim, tolerance=tolerance, what=what, expected=expected, control=control, **forms)
+    return by_residual(claim, tolerance=tolerance, what="relative error", expected=expected, control=control, **forms)
 
 
 def sums(run: Run) -> Finding:
@@ -297,8 +296,7 @@ def components(run: Run) -> Finding:
             size.append(below(what, np.abs(term.mean(0)).max(), LOW))
         first, second = (term[:, -1] for term in terms)
         corrected[f"{kind} classes, {TERMS['second term']} beside ½Σv²"] = compare(1 - second, 1 - first)
-        end = at_least(f"{kind} classes, ½Σv²: correlation at the end", first.mean(), HIGH)
-        corrected_size += [size[-1], end]
+        corrected_size += [size[-1], at_least(f"{kind} classes, ½Σv²: correlation at the end", first.mean(), HIGH)]
         details[f"{kind} classes, correlation of ½Σv²"] = _means(terms[0])
         details[f"{kind} classes, correlation of ½Σv² of another seed"] = _means(stranger)
     other = "random classes, ½Σv² of another seed: correlation at the end"
@@ -396,5 +394,4 @@ def figure_3(run: Run, *, kind: Kind) -> Finding:
 
 def _standing_still(v: Any) -> float:
     """The share of tokens that move late by less than a tenth of what their node's largest has moved in all."""
-    largest = np.abs(v[:, 2] - v[:, 0]).max(1, keepdims=True)
-    return float((np.abs(v[:, 2] - v[:, 1]) < STILL * largest).mean())
+    return float((np.abs(v[:, 2] - v[:, 1]) < STILL * np.abs(v[:, 2] - v[:, 0]).max(1, keepdims=True)).mean())

@@ -120,8 +120,7 @@ def _in_order(run: Run, name: str) -> float:
     p = run.value(f"{name}/p")
     z = _own(run, run.value(f"{name}/z"))  # (steps, draws, classes, distinct)
     own = np.stack([p[:, n, n * distinct : (n + 1) * distinct] for n in range(classes)], 1)
-    by_frequency = np.take_along_axis(z, np.broadcast_to(own.argsort(-1), z.shape), -1)
-    return _share(np.diff(by_frequency) >= -ZERO)
+    return _share(np.diff(np.take_along_axis(z, np.broadcast_to(own.argsort(-1), z.shape), -1)) >= -ZERO)
 
 
 def _sgd_common(run: Run) -> Finding:

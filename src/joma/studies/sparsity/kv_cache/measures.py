@@ -33,11 +33,10 @@ def answers(
         protected = None if policy in ("full", "window", "top-k") else sinks
         return losses(model, ids, policy, keep, sinks=protected, seed=seed)[:, late].double().mean(-1)
 
-    cut = [torch.stack([mean(tokens, policy, keep) for keep in keeps]) for policy in policies]
     return {
         "loss": mean(tokens),
         "permuted": mean(shuffled(tokens, seed)),
-        "cut": torch.stack(cut),
+        "cut": torch.stack([torch.stack([mean(tokens, policy, keep) for keep in keeps]) for policy in policies]),
         **sparsity(model, tokens, seed),
     }
 
@@ -98,8 +97,7 @@ def _of_weights(weights: Tensor, source: torch.Generator) -> dict[str, Tensor]:
 
 def _zeros(weights: Tensor, future: Tensor, seen: Tensor) -> Tensor:
     """The share of the keys seen whose weight is below `ZERO` of the largest."""
-    small = weights <= ZERO * weights.amax(-1, keepdim=True)
-    return (small & ~future).sum(-1) / seen
+    return ((weights <= ZERO * weights.amax(-1, keepdim=True)) & ~future).sum(-1) / seen
 
 
 def _overlap(weights: Tensor) -> tuple[Tensor, float]:

@@ -164,8 +164,7 @@ def _corpus(config: KvCacheConfig) -> str:
         raise NotRun(f"WikiText-2 is not at {folder}", f"JOMA_DATA=FOLDER {COMMAND}")
     # Held out is the end: half of each, so that both kinds of text are measured.
     wiki, half = (folder / "train.txt").read_text(encoding="utf-8"), config.held_out // 2
-    unseen = (folder / "valid.txt").read_text(encoding="utf-8")[:half]
-    return wiki + text[:-half] + unseen + text[-half:]
+    return wiki + text[:-half] + (folder / "valid.txt").read_text(encoding="utf-8")[:half] + text[-half:]
 
 
 FIFTH = 0.2  # of the cache, as H2O says
@@ -197,8 +196,7 @@ class Series:
 
     def costs(self, policy: str, keep: float = FIFTH) -> Any:
         """(seeds, checkpoints, sequences): what the policy adds to the loss, in nats per token."""
-        cut = self.of("cut")[:, :, self.policies.index(policy), self.keeps.index(keep)]
-        return cut - self.of("loss")
+        return self.of("cut")[:, :, self.policies.index(policy), self.keeps.index(keep)] - self.of("loss")
 
     def cost(self, policy: str, keep: float = FIFTH, checkpoint: int = -1) -> Any:
         """(seeds,), mean over sequences."""

@@ -242,16 +242,14 @@ class Sinks:
     def learned(self, reading: str, kind: str, first: str = "fixed") -> Any:
         """(seeds,) bool. In the made language, whether it attends where it must: one that never does needs no sink."""
         if reading == COPY:
-            fetched = self.over_steps(reading, kind, "fetched", first)[-1]
-            return fetched <= FETCHED * float(self.run.value("unfetched"))
+            return self.over_steps(reading, kind, "fetched", first)[-1] <= FETCHED * float(self.run.value("unfetched"))
         guessing = log(int(self.run.value(f"{reading}/words")) + 1)  # with the fixed first token
         return self.over_steps(reading, kind, "loss", first)[-1] <= (1 - FALLEN) * guessing
 
     def mean(self, reading: str, kind: str, what: str = "mass", first: str = "fixed", step: int = -1) -> Any:
         """(seeds, ...), mean over layers and heads, of the networks that learned."""
         found = self.over_steps(reading, kind, what, first)[step].mean((1, 2))
-        kept = self.learned(reading, kind, first)
-        return np.where(kept.reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan)
+        return np.where(self.learned(reading, kind, first).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan)
 
     def first_key(self, reading: str, kind: str, first: str = "fixed", step: int = -1) -> Any:
         """(seeds,)."""

@@ -124,8 +124,7 @@ def _place(run: Run) -> Finding:
         ((control, found),) = hardest(PLACE, seen.controls(reading, replaced)).items()
         own, moved = seen.first_key(reading, "softmax"), seen.mean(reading, "softmax", "moved")
         cases[f"{name}, beside {control}"] = found
-        share = known_mean(replaced) / known_mean(own)
-        size.append(at_least(f"share of the own word's mass, {name}", share, 0.5, "%"))
+        size.append(at_least(f"share of the own word's mass, {name}", known_mean(replaced) / known_mean(own), 0.5, "%"))
         details[name] = {
             "own first word": known_mean(own),
             "the same word at a quarter of the length": known_mean(moved[:, 0]),
@@ -149,8 +148,7 @@ def _against(
         name, mass = READINGS[reading], seen.first_key(reading, kind)
         cases[name] = compare(seen.first_key(reading, "softmax"), mass)
         size.append(bound(f"beyond uniform with {kind}, {name}", _excess(compare(mass, seen.uniform)), MATTERS, "%"))
-        kept = seen.learned(reading, kind)
-        strongest = seen.over_steps(reading, kind)[-1][..., 0].max((1, 2))[kept]
+        strongest = seen.over_steps(reading, kind)[-1][..., 0].max((1, 2))[seen.learned(reading, kind)]
         losses = [
             known_mean(np.where(seen.learned(reading, one), seen.over_steps(reading, one, "loss")[-1], np.nan))
             for one in (kind, "softmax")
@@ -237,8 +235,7 @@ def _by_place(seen: Sinks) -> Drawing:
         for count, kind in enumerate(kinds):
             for row, seeds in enumerate(_by_key(seen, reading, kind)):
                 at = np.full(len(seeds), row + (count - (len(kinds) - 1) / 2) * 0.15)
-                label = kind if row == 0 else None
-                axis.plot(seeds, at, "o", ms=4.5, color=COLOURS[kind], alpha=0.8, label=label)
+                axis.plot(seeds, at, "o", ms=4.5, color=COLOURS[kind], alpha=0.8, label=kind if row == 0 else None)
         axis.axvline(seen.uniform, color=CONTROL, ls="--", lw=1)
         axis.set_yticks(range(len(PLACES)), PLACES)
         axis.set(title=name.capitalize(), xlabel="attention on that key", ylabel="key")
