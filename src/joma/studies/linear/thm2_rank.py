@@ -142,8 +142,8 @@ def _low_rank(run: Run) -> Finding:
     mean, soon = path.mean(-1), _at(left, SOON)
     return by_effect(
         RANK,
-        {"rank": compare(_lost(rank), 0.0)},
-        corrected={"stable rank": compare(_lost(path), _lost(alone))},
+        {"rank": compare(1 - rank[-1] / rank[0], 0.0)},
+        corrected={"stable rank": compare(1 - path[-1] / path[0], 1 - alone[-1] / alone[0])},
         what="share lost",
         expected="As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.",
         over="matrices",
@@ -301,11 +301,6 @@ def _node_spread(run: Run, scale: float) -> float:
 def _steepest(path: Any) -> float:
     """The largest change of the mean over matrices between neighbouring moments; below zero if it always falls."""
     return float(np.diff(path.mean(-1)).max())
-
-
-def _lost(path: Any) -> Any:
-    """The share that is lost from the first moment to the last, of each matrix."""
-    return 1 - path[-1] / path[0]
 
 
 def _at(left: Any, value: float) -> int:

@@ -180,11 +180,6 @@ def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
     return None
 
 
-def _judged_at(run: Run) -> int:
-    """The step at which the slide's last map is taken."""
-    return int(run.config["maps_at"][-1])
-
-
 def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
     """Which share of the untrained lowest layer's entropy is lost at `step`, (seeds,); NaN for runs that diverged."""
     name = layers_of(layers)
@@ -197,7 +192,7 @@ def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
 
 def _sparse(run: Run) -> Finding:
     """What is lost of the untrained network's entropy, against what the twin loses that reads words in random order."""
-    step = _judged_at(run)
+    step = int(run.config["maps_at"][-1])
     expected = (
         f"At step {step:,} the lowest layer has lost at least {show(0.05, '%')} more of its untrained entropy than the "
         "untrained network (nothing) and than a twin that reads the same words in random order."
@@ -221,7 +216,7 @@ def _sparse(run: Run) -> Finding:
 
 def _frozen(run: Run) -> Finding:
     """How far the map moves in the first steps against as many of the last, on one held-out sequence."""
-    step, end = _judged_at(run), int(run.config["steps"])
+    step, end = int(run.config["maps_at"][-1]), int(run.config["steps"])
     expected = (
         f"The attention map moves far in the first {step:,} steps, and in the last {step:,} of {end:,} by at most "
         f"{show(STILL, '%')} of that."
@@ -262,7 +257,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_maps(run: Run) -> Drawing:
-    """One row per depth, one column per step of the slide and one for the end; the first seed."""
     steps = [0, *run.config["maps_at"], run.config["steps"]]
     rows = depths(run.config)
     figure, axes = panels(len(steps), len(rows), width=2.0, height=2.1)
@@ -304,7 +298,6 @@ def _largest(attention: np.ndarray) -> float:
 
 
 def _draw_entropy(run: Run) -> Drawing:
-    """Entropy of the lowest layer over training, one panel per depth, details the twin's."""
     rows = depths(run.config)
     figure, axes = panels(len(rows), width=4.6)
     for layers, axis in zip(rows, axes, strict=True):
@@ -317,7 +310,7 @@ def _draw_entropy(run: Run) -> Drawing:
         axis.set_title(f"{layers_of(layers)}")
         step_axis(axis)
         label_lines(axis)
-    step, lost = _judged_at(run), []
+    step, lost = int(run.config["maps_at"][-1]), []
     for layers in depths(run.config):
         name, shares = layers_of(layers), []
         for text in (TEXT, SHUFFLED):

@@ -52,7 +52,6 @@ def _about(run: Run) -> str:
 
 
 def _draw_matrices(run: Run) -> Drawing:
-    """Stable rank by matrix: untrained, trained, twins, and Gaussian matrices with the same norms."""
     names = list(variants(run))
     figure, axes = panels(len(names), width=4.2, height=3.0)
     ends: dict[str, list[float]] = {}
@@ -109,8 +108,6 @@ def _over_training(run: Run, ylabel: str, lines: Callable[[str], dict[str, Line]
 
 
 def _draw_training(run: Run) -> Drawing:
-    """Stable rank over training, the geometric mean over all matrices, and that of the controls."""
-
     def path(name: str, batch: str = "large", text: int = decoders.TEXT) -> np.ndarray:
         return np.asarray(np.exp(np.log(rank(run, name, batch, text=text)).mean(-1)))
 
@@ -133,7 +130,6 @@ def _draw_training(run: Run) -> Drawing:
 
 
 def _draw_subspaces(run: Run) -> Drawing:
-    """Above: energy in the first r directions at the end. Below: overlap of subspaces over one refresh."""
     names = list(variants(run))
     figure, axes = panels(len(names), 2, width=4.4)
     energies = [_draw_energy(axis, run, name) for axis, name in zip(axes, names, strict=False)]
@@ -202,8 +198,6 @@ def _draw_overlap(axis: Axes, run: Run, name: str) -> float:
 
 
 def _draw_nodes(run: Run) -> Drawing:
-    """V of the talk and its gradient over training."""
-
     def lines(name: str) -> dict[str, Line]:
         return {
             "V' by its\nnorms alone": (probe(run, name, "nodes/V' by its norms"), CONTROL, "--"),

@@ -37,7 +37,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_rates(table: Table) -> Drawing:
-    """Perplexity at the short horizon against the rate."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure, (axis,) = panels(width=6.2, height=3.6)
@@ -63,7 +62,6 @@ def _draw_rates(table: Table) -> Drawing:
 
 
 def _draw_ends(table: Table) -> Drawing:
-    """Perplexity of every seed at the long horizon, and the bytes of weights and states."""
     figure, (left, right) = panels(2, width=4.4, height=3.2)
     methods = table.methods()
     rows = np.arange(len(methods))[::-1]
@@ -103,7 +101,6 @@ def _first(method: str) -> str:
 
 
 def _draw_curves(table: Table) -> Drawing:
-    """Training loss, step by step, of the first seed."""
     figure, (axis,) = panels(width=6.2, height=3.6)
     last = {}
     unit, size = _unit(int(table.run.config["steps"]) * table.tokens_per_step)

@@ -30,7 +30,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_contrast(contrast: Contrast) -> Drawing:
-    """Left: accuracy against loss. Right: what the codes of the MLPs and of the linear map can tell."""
     figure, (left, right) = panels(2, width=4.4, height=3.0)
     colours = {LINEAR: GREEN, **dict(zip(contrast.decayed, (ORANGE, RED, PURPLE), strict=False)), MLP: BLUE}
     _draw_paths(left, contrast, colours)
@@ -74,7 +73,6 @@ def _draw_paths(axis: Axes, contrast: Contrast, colours: dict[str, str]) -> None
 
 
 def _draw_curves(fits: Fits) -> Drawing:
-    """Training loss and training accuracy over epochs, of the network with three hidden layers."""
     figure, axes = panels(2, width=4.4, height=2.8)
     ylabels = {"train loss": "training loss (nats)", "train": "training accuracy"}
     for axis, (what, ylabel) in zip(axes, ylabels.items(), strict=True):
@@ -94,7 +92,6 @@ def _draw_curves(fits: Fits) -> Drawing:
 
 
 def _draw_bars(fits: Fits) -> Drawing:
-    """Training and test accuracy with true and with random labels, of every network."""
     figure, (axis,) = panels(width=7.4, height=2.9)
     places = np.arange(len(SHAPES))
     bars = [(kind, what, colour) for kind, colour in ((TRUE, BLUE), (RANDOM, RED)) for what in ("train", "test")]

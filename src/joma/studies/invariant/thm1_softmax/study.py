@@ -20,7 +20,6 @@ from joma.studies.invariant.thm1_softmax.run import KINDS, Thm1SoftmaxConfig, co
 
 
 def _figure_2(run: Run) -> Drawing:
-    """Correlation with z over training, as in the paper, above the relative error that it hides."""
     figure, axes = panels(2, 2, width=4.6)
     step, errors = run.value("step"), []
     for kind, top, bottom in zip(KINDS, axes[:2], axes[2:], strict=True):
@@ -61,7 +60,6 @@ def _figure_2(run: Run) -> Drawing:
 
 
 def _figure_3(run: Run) -> Drawing:
-    """The first components of the first node, as in the paper, beside those under frozen attention."""
     figure, axes = panels(2, width=4.2)
     for kind, axis in zip(KINDS, axes, strict=True):
         moving, frozen = (run.value(f"{kind}/{which}v of node 0")[0] for which in ("", "frozen/"))

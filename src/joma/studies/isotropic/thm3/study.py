@@ -215,7 +215,6 @@ def parallel(run: Run) -> Finding:
 
 
 def _draw_linearisation(run: Run) -> Drawing:
-    """Rates of C as printed and as corrected, and the remainder."""
     figure, (left, right) = panels(2, width=4.4)
     ray, m = Record(run, "ray +1"), run.value("separations")
     places = np.arange(len(m))

@@ -248,7 +248,6 @@ def _entropy(logits: Any) -> Any:
 
 
 def _draw_figure_4(run: Run) -> Drawing:
-    """Components and entropy of the figure's own draw, with and without attention."""
     figure, (left, right) = panels(2, width=4.5, height=3.0)
     mu, v, rate = run.value("mu")[0], run.value("attention/v"), float(run.config["rate"])
     for i, colour in enumerate(depth_colours(len(mu))):
@@ -280,7 +279,6 @@ def _draw_figure_4(run: Run) -> Drawing:
 
 
 def _draw_rank(run: Run) -> Drawing:
-    """Entropy by the exponent of attention, and the stable rank of the lower layer."""
     figure, (left, right) = panels(2, width=4.5, height=2.8)
     labels = ("softmax(v²),\nas printed", "softmax(v²/2),\nTheorem 1", f"softmax(v²/{TEMPERATURE:g}),\nas drawn")
     for curve, colour, label in zip(run.value("eq. 6/entropy"), (PRINTED, CORRECTED, ORANGE), labels, strict=True):

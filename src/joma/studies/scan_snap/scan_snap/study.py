@@ -27,7 +27,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_cooccurrence(run: Run) -> Drawing:
-    """c of every token in two classes over time, at the largest ratio of the rates."""
     flow, p = recorded(run, "ratio"), run.value("p")
     figure, axes = panels(2, width=4.4)
     c = p[:2, None] * np.exp(flow.z[:, -1])  # (classes, steps, tokens)
@@ -54,7 +53,6 @@ def _draw_cooccurrence(run: Run) -> Drawing:
 
 
 def _draw_rates(run: Run) -> Drawing:
-    """The slide's curves, and B and the transition over a grid of rates."""
     figure, (left, middle, right) = panels(3, width=3.7, height=3.0)
     t, growth, rates = run.value("equal/t"), dominant_growth(run, "equal"), run.config["equal_rates"]
     for k, (rate, colour) in enumerate(zip(rates, depth_colours(len(rates)), strict=True)):
@@ -92,7 +90,6 @@ def _table(axis: Axes, rates: Any, values: Any, title: str) -> None:
 
 
 def _draw_gain(run: Run) -> Drawing:
-    """Theorem 3's premise and Theorem 4's slope over the ratio of the rates."""
     ratios, (spread, matched), many = run.value("ratio/ratios"), relative_spread(run), int(run.config["classes"])
     slopes = late_fits(run)["printed"][:, 1] / ratios
     figure, (left, right) = panels(2, width=4.6)
@@ -117,7 +114,6 @@ def _draw_gain(run: Run) -> Drawing:
 
 
 def _draw_sgd(run: Run) -> Drawing:
-    """What SGD with one sequence per step does: attention to common tokens, and logits over frequency."""
     figure, (left, right) = panels(2, width=4.6)
     steps, own, twin = run.value("sgd/steps"), common_share(run), common_share(run, "sgd shuffled")
     pairs, distinct = run.config["sgd_rates"], int(run.config["distinct"])

@@ -94,10 +94,6 @@ def _relative_gain(run: Run) -> Finding:
     )
 
 
-def _at(run: Run, time: float) -> int:
-    return int(np.abs(np.log(run.value("ratio/t") / time)).argmin())
-
-
 def relative_spread(run: Run) -> tuple[Any, Any]:
     """Of every ratio: spread of chi over the other tokens as a share of its movement, at `JUDGED_AT`.
 
@@ -108,7 +104,7 @@ def relative_spread(run: Run) -> tuple[Any, Any]:
     spread = (chi.max(-1) / chi.min(-1) - 1) / np.where(mean == 1, np.nan, mean - 1)
     moved = [np.flatnonzero(column >= 1.01) for column in mean.T]
     matched = [spread[steps[0], k] if len(steps) else np.nan for k, steps in enumerate(moved)]
-    return spread[_at(run, JUDGED_AT)], np.array(matched)
+    return spread[int(np.abs(np.log(run.value("ratio/t") / JUDGED_AT)).argmin())], np.array(matched)
 
 
 def _premise(run: Run) -> Finding:
@@ -136,7 +132,7 @@ def _bounds(run: Run) -> Finding:
     f0 = p[int(run.config["distinct"]) - 1] / np.sqrt((p**2).sum())
     log, low, high = np.log(chi).mean(-1), 2 * f0**2 * growth, 2 * growth
     path = recorded(run, "ratio").z[..., int(run.config["distinct"]) - 1]  # dB = dz / f^2, so that int f^2 dB is z
-    end = _at(run, JUDGED_AT)
+    end = int(np.abs(np.log(run.value("ratio/t") / JUDGED_AT)).argmin())
     under, over = ((log - low) / log)[end], ((high - log) / log)[end]
     slow = ratios <= SLOW
     return by_tests(
