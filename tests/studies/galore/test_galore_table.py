@@ -32,8 +32,18 @@ from joma.studies.galore.galore_table.networks import (
     start,
     trained,
 )
-from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
-from joma.studies.galore.galore_table.run import Reading, Text, Trainer, Trial, read_text, remember
+from joma.studies.galore.galore_table.run import (
+    LONG,
+    SWEEP,
+    Reading,
+    Table,
+    Text,
+    Trainer,
+    Trial,
+    place,
+    read_text,
+    remember,
+)
 from joma.studies.galore.galore_table.study import operations_per_token, states_by_formula
 
 TINY = names.GaloreTableConfig(

@@ -254,11 +254,8 @@ STUDY = Study(
     },
     quick=Thm1RatesConfig(),
     paper=Thm1RatesConfig(
-        rates=((1.0, 1.0), (1.0, 0.01), (1.0, 0.1), (0.1, 1.0), (0.2, 1.0), (1.0, 3.0)),
-        tokens=20,
-        nodes=20,
-        samples=64,
-        steps=41,
+        rates=((1.0, 1.0), (1.0, 0.01), (1.0, 0.1), (0.1, 1.0), (0.2, 1.0), (1.0, 3.0)), tokens=20, nodes=20,
+        samples=64, steps=41,
     ),
     run=run,
     draw=draw,
@@ -267,4 +264,4 @@ STUDY = Study(
         "once with rates that change during training. The printed invariant and the one with κ and T are then computed "
         "from the recorded z and V."
     ),
-)
+)  # fmt: skip

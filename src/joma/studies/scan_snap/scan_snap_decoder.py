@@ -24,26 +24,10 @@ from joma.figures.style import BLUE, CONTROL, INK, panels, step_axis
 from joma.host.words import counted
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
-from joma.recipes.language import (
-    PAPER,
-    LanguageModelConfig,
-    Recipe,
-    called,
-    corpus,
-    ensemble,
-    frequency_loss,
-    recipe,
-    same_text,
-)
-from joma.recipes.language.curves import (
-    alive,
-    best_loss,
-    diverged,
-    layer_curves,
-    learned_nothing,
-    mean_over_seeds,
-    steps_of,
-)
+from joma.recipes import language
+from joma.recipes.language import LanguageModelConfig, Recipe, called, corpus, ensemble, recipe
+from joma.recipes.language import curves as recorded
+from joma.recipes.language.curves import alive, layer_curves, learned_nothing, mean_over_seeds, steps_of
 from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train_all
@@ -121,7 +105,7 @@ def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
         made = base.with_(optimizer=Optimizer("sgd", rate=config.rate, clip=config.clip))
         run.keep(f"{name}/rates", lambda made=made: np.array(made.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda made=made: np.array(made.seeds))  # type: ignore[misc]
-        run.keep(f"{name}/loss by frequency", lambda made=made: frequency_loss(made, text))  # type: ignore[misc]
+        run.keep(f"{name}/loss by frequency", lambda made=made: language.frequency_loss(made, text))  # type: ignore[misc]
         ensembles[name] = _ensemble(config, made, text)
     train_all(ensembles, run, progress=lambda done, doing: progress(0.98 * done, doing))
 
@@ -243,12 +227,12 @@ def _context(run: Run) -> dict[str, dict[str, float]]:
     """Losses, and what diverged."""
     names = [layers_of(layers) for layers in depths(run.config)]
     losses = {
-        f"{name}{', words in random order' * text}": mean_over_seeds(best_loss(run, name)[text])
+        f"{name}{', words in random order' * text}": mean_over_seeds(recorded.best_loss(run, name)[text])
         for name in names
         for text in (TEXT, SHUFFLED)
     }
     finite = {name: loss for name, loss in losses.items() if np.isfinite(loss)}
-    return {"best validation loss": finite} | diverged(run, names)
+    return {"best validation loss": finite} | recorded.diverged(run, names)
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -335,10 +319,10 @@ STUDY = Study(
         maps_at=(30, 60, 90),
         seeds=5,
     ),
-    paper=ScanSnapDecoderConfig(**PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
+    paper=ScanSnapDecoderConfig(**language.PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
     run=run,
     draw=draw,
-    check=same_text,
+    check=language.same_text,
     about=(
         "Decoders of one and of three layers read a text with SGD at rate 5, the recipe of Figures 6 and 8 otherwise. "
         "The lowest layer's attention is recorded on one held-out sequence at the steps of the slide, and its mean "

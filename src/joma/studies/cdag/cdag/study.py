@@ -20,8 +20,8 @@ from joma.figures.reading import number
 from joma.figures.style import CONTROL, SERIES, panels
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.cdag.cdag.record import NETWORKS, RESIDUALS, SMALL, column, share, sound, unlearned, while_learning
-from joma.studies.cdag.cdag.run import CdagConfig, run
+from joma.studies.cdag.cdag import run as nets
+from joma.studies.cdag.cdag.run import NETWORKS, RESIDUALS, SMALL, column, run, share, while_learning
 
 COMMAND = at_paper_scale("cdag")
 OTHER, UNTRAINED = "compared with latents of other nodes", "compared with the untrained network"
@@ -91,7 +91,7 @@ LEARNED = _claim(
 
 def _and_lost(run: Run, details: dict[str, dict[str, float]]) -> Numbers:
     """With the number of networks that are left out, if there are any."""
-    lost = sum(int((~sound(run, name)).sum()) for name in NETWORKS)
+    lost = sum(int((~nets.sound(run, name)).sum()) for name in NETWORKS)
     return details | ({"diverged and left out": {"networks": float(lost)}} if lost else {})
 
 
@@ -102,7 +102,7 @@ def _is_higher(what: str, found: Comparison) -> Test:
 def _share(claim: Claim, own: str, other: str, what: str, needed: float, expected: str, run: Run) -> Finding:
     """Compared with the latents of other nodes and, because it may do as well, with the untrained network."""
     expected = f"While the loss falls, the gradient {expected}."
-    if reason := unlearned(run, SMALL):
+    if reason := nets.unlearned(run, SMALL):
         return not_run(claim, expected, reason, COMMAND)
     names, seen = ("share", "with latents of other nodes", "untrained"), {}
     for name in NETWORKS:
@@ -123,7 +123,7 @@ def _share(claim: Claim, own: str, other: str, what: str, needed: float, expecte
 
 def _rule(run: Run) -> Finding:
     expected = "While the loss falls, both signs are equal on 99 % of the edges."
-    if reason := unlearned(run, SMALL):
+    if reason := nets.unlearned(run, SMALL):
         return not_run(RULE, expected, reason, COMMAND)
     agree = {name: share(run, name, "edges with the rule", of="edges") for name in NETWORKS}
     seen = {name: while_learning(run, name, values) for name, values in agree.items()}
@@ -145,7 +145,7 @@ def _ends(run: Run) -> Finding:
     expected = (
         "Both correlations fall away from their end, more than untrained. More edges have an angle sum below 90°."
     )
-    if reason := unlearned(run, SMALL):
+    if reason := nets.unlearned(run, SMALL):
         return not_run(ENDS, expected, reason, COMMAND)
     upper, lower = ("C1 out", "C1 second", "C1 first"), ("C2 input", "C2 first", "C2 second")
     values = {name: column(run, SMALL, name) for name in (*upper, *lower, "C1 out shuffled", "C2 first shuffled")}
@@ -202,7 +202,7 @@ def _more_below_90(inside: Any) -> Test:
 
 def _residual(run: Run) -> Finding:
     expected = "The angle sum is smaller on residual edges, by more than untrained, and more of them are below 90°."
-    if reason := unlearned(run, RESIDUALS):
+    if reason := nets.unlearned(run, RESIDUALS):
         return not_run(RESIDUAL, expected, reason, COMMAND)
     through, direct = (column(run, RESIDUALS, what) for what in ("total", "direct total"))
     seen = [while_learning(run, RESIDUALS, values) for values in (through, direct)]
@@ -227,7 +227,7 @@ def _residual(run: Run) -> Finding:
 
 def _learned(run: Run) -> Finding:
     expected = "First-layer nodes are closer to a latent than untrained, and to a lower one than second-layer nodes."
-    if reason := unlearned(run, SMALL):
+    if reason := nets.unlearned(run, SMALL):
         return not_run(LEARNED, expected, reason, COMMAND)
     learned, shuffled = (column(run, SMALL, f"C2 first{kind}") for kind in ("", " shuffled"))
     second, first = (column(run, SMALL, f"height {layer}")[-1] for layer in ("second", "first"))
@@ -327,19 +327,10 @@ STUDY = Study(
     title="CDAG Theorem 1 in training: do gradients teach a node its latent?",
     version=1,
     claims=CLAIMS,
-    quick=CdagConfig(),
-    paper=CdagConfig(
-        classes=20,
-        branching=(3, 5),
-        members=20,
-        width=512,
-        steps=3_000,
-        batch=256,
-        rate=0.5,
-        samples=50_000,
-        held_out=8_192,
-        points=30,
-        device="cuda",
+    quick=nets.CdagConfig(),
+    paper=nets.CdagConfig(
+        classes=20, branching=(3, 5), members=20, width=512, steps=3_000, batch=256, rate=0.5, samples=50_000,
+        held_out=8_192, points=30, device="cuda",
     ),
     run=run,
     draw=draw,
@@ -351,4 +342,4 @@ STUDY = Study(
         "its premises are. The controls give a node the latent of another node, or use the untrained network. A "
         "number must exceed all of its controls over the seeds."
     ),
-)
+)  # fmt: skip

@@ -16,9 +16,17 @@ from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_co
 from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON
 from joma.runs import Run
-from joma.studies.depth_width.depth_width.judge import CLAIMS, DEEPER, PAPER, WIKITEXT, layers_of, words
+from joma.studies.depth_width.depth_width.judge import (
+    CLAIMS,
+    DEEPER,
+    PAPER,
+    WIKITEXT,
+    Sweep,
+    kinds_of,
+    layers_of,
+    words,
+)
 from joma.studies.depth_width.depth_width.networks import DepthWidthConfig, Family
-from joma.studies.depth_width.depth_width.record import Sweep, kinds_of
 from joma.studies.depth_width.depth_width.texts import TextReader, find_texts, must_be, remember_texts, shuffled
 from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
 from joma.training import Ensemble, train_all
@@ -220,32 +228,11 @@ STUDY = Study(
     claims=CLAIMS,
     quick=DepthWidthConfig(),
     paper=DepthWidthConfig(
-        texts=(PYTHON, WIKITEXT),
-        tokens=1_000_000_000,
-        vocabulary=1024,
-        layers=(2, 4, 12, 30),
-        parameters=1_000_000,
-        length=64,
-        batch=32,
-        rates=(1e-3, 2.2e-3, 5e-3),
-        steps=2000,
-        valid_sequences=400,
-        classes=8,
-        branching=(2, 2, 2, 2),
-        rho=0.9,
-        ideal_samples=20_000,
-        tree_layers=(1, 4, 12),
-        tree_parameters=100_000,
-        tree_batch=32,
-        tree_rates=(7e-4, 1.6e-3, 3.5e-3, 8e-3),
-        tree_steps=2000,
-        valid_samples=1500,
-        seeds=4,
-        points=5,
-        head_width=32,
-        multiple=8,
-        device="cuda",
-        precision="tf32",
+        texts=(PYTHON, WIKITEXT), tokens=1_000_000_000, vocabulary=1024, layers=(2, 4, 12, 30), parameters=1_000_000,
+        length=64, batch=32, rates=(1e-3, 2.2e-3, 5e-3), steps=2000, valid_sequences=400, classes=8,
+        branching=(2, 2, 2, 2), rho=0.9, ideal_samples=20_000, tree_layers=(1, 4, 12), tree_parameters=100_000,
+        tree_batch=32, tree_rates=(7e-4, 1.6e-3, 3.5e-3, 8e-3), tree_steps=2000, valid_samples=1500, seeds=4, points=5,
+        head_width=32, multiple=8, device="cuda", precision="tf32",
     ),
     run=run,
     draw=draw,
@@ -258,4 +245,4 @@ STUDY = Study(
         "exceed what the next-best rate changes. Two controls ask why depth helps: a tree of one level that says as "
         "much about the class, and text whose words are shuffled within each sequence."
     ),
-)
+)  # fmt: skip

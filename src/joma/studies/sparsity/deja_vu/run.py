@@ -17,17 +17,8 @@ from joma.claims.config import Least, OneOf, Within
 from joma.claims.contract import Progress
 from joma.claims.guards import at_paper_scale, needs_device
 from joma.claims.verdicts import Numbers
-from joma.measure.active import (
-    Predictor,
-    active,
-    agreement,
-    carried,
-    carrying,
-    fit_predictor,
-    head_contributions,
-    neuron_contributions,
-    typical,
-)
+from joma.measure import active as activity
+from joma.measure.active import Predictor, active, carried, carrying, fit_predictor, typical
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.grid import ensemble
@@ -164,7 +155,7 @@ class Members:
         known, happened = (seen.contributions[units][layer] for seen in (before, now))
         predictor = fit_predictor(before.inputs[layer - 1], known, ridge=ridge)
         usual = typical(known)
-        found = agreement(happened, predictor(now.inputs[layer - 1]), usual, budget)
+        found = activity.agreement(happened, predictor(now.inputs[layer - 1]), usual, budget)
         token = fit_predictor(before.inputs[0], known, ridge=ridge)(now.inputs[0])
         alone = carried(happened, active(token, budget)).mean(-1)
         return _Fitted(predictor, active(usual, budget), torch.stack([*found, alone], -1))
@@ -245,9 +236,9 @@ _WHERE = {"hidden": NEURONS, "mixed": HEADS}
 def _contributions(decoder: Decoder, layer: int, units: str, value: Tensor) -> Tensor:
     """(members, tokens, units); a network that diverged gives nothing."""
     if units == NEURONS:
-        found = neuron_contributions(value.flatten(1, 2), decoder.get_parameter("down")[:, layer])
+        found = activity.neuron_contributions(value.flatten(1, 2), decoder.get_parameter("down")[:, layer])
     else:
-        found = head_contributions(value, decoder.get_parameter("projection")[:, layer, None]).flatten(1, 2)
+        found = activity.head_contributions(value, decoder.get_parameter("projection")[:, layer, None]).flatten(1, 2)
     return found.nan_to_num(0.0, 0.0, 0.0)
 
 

@@ -308,20 +308,8 @@ STUDY = Study(
     claims=CLAIMS,
     quick=DejaVuConfig(),
     paper=DejaVuConfig(
-        corpus="wikitext-2",
-        tokens=1_000_000_000,
-        vocabulary=4_000,
-        layers=6,
-        width=512,
-        heads=8,
-        mlp=2048,
-        length=128,
-        batch=16,
-        steps=1_500,
-        measure_at=(50, 100, 200, 400, 800),
-        rate=5e-4,
-        sequences=32,
-        device="cuda",
+        corpus="wikitext-2", tokens=1_000_000_000, vocabulary=4_000, layers=6, width=512, heads=8, mlp=2048,
+        length=128, batch=16, steps=1_500, measure_at=(50, 100, 200, 400, 800), rate=5e-4, sequences=32, device="cuda",
         precision="tf32",
     ),
     run=run,
@@ -336,4 +324,4 @@ STUDY = Study(
         "units of a set, in all layers but the first, and their loss says what that costs. A network that did not "
         "learn does not count."
     ),
-)
+)  # fmt: skip

@@ -339,26 +339,10 @@ STUDY = Study(
     claims=CLAIMS,
     quick=KvCacheConfig(),
     paper=KvCacheConfig(
-        layers=6,
-        width=512,
-        heads=8,
-        vocabulary=16_384,
-        context=512,
-        batch=8,
-        steps=1_500,
-        rate=1e-3,
-        checkpoints=(16, 64, 256, 512, 1000),
-        characters=4_000_000,
-        held_out=200_000,
-        wikitext=True,
-        keeps=(0.05, 0.1, 0.2, 0.5),
-        policies=("window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k"),
-        sinks=4,
-        sequences=24,
-        stories=24,
-        stories_length=256,
-        seeds=3,
-        device="cuda",
+        layers=6, width=512, heads=8, vocabulary=16_384, context=512, batch=8, steps=1_500, rate=1e-3,
+        checkpoints=(16, 64, 256, 512, 1000), characters=4_000_000, held_out=200_000, wikitext=True,
+        keeps=(0.05, 0.1, 0.2, 0.5), policies=("window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k"),
+        sinks=4, sequences=24, stories=24, stories_length=256, seeds=3, device="cuda",
     ),
     run=run,
     draw=draw,
@@ -371,4 +355,4 @@ STUDY = Study(
         "regressed on sparsity and on the loss over sequences and checkpoints, because a better network has more to "
         "lose. stories260K, a small Llama trained by others, is measured on stories that it wrote itself."
     ),
-)
+)  # fmt: skip

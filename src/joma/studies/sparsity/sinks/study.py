@@ -268,28 +268,9 @@ STUDY = Study(
     claims=CLAIMS,
     quick=SinksConfig(),
     paper=SinksConfig(
-        corpus="wikitext-2",
-        tokens=1_000_000_000,
-        vocabulary=4_000,
-        words=64,
-        triggers=8,
-        pool=32_768,
-        firsts=("fixed", "free"),
-        layers=1,
-        text_layers=4,
-        width=128,
-        heads=2,
-        mlp=True,
-        length=128,
-        batch=16,
-        steps=4_000,
-        text_steps=5_000,
-        every=250,
-        rate=3e-3,
-        text_rate=2e-3,
-        valid=64,
-        seeds=4,
-        device="cuda",
+        corpus="wikitext-2", tokens=1_000_000_000, vocabulary=4_000, words=64, triggers=8, pool=32_768,
+        firsts=("fixed", "free"), layers=1, text_layers=4, width=128, heads=2, mlp=True, length=128, batch=16,
+        steps=4_000, text_steps=5_000, every=250, rate=3e-3, text_rate=2e-3, valid=64, seeds=4, device="cuda",
         precision="tf32",
     ),
     run=run,
@@ -305,4 +286,4 @@ STUDY = Study(
         "place from word. Kinds are compared only where softmax has a sink; a network that did not learn does not "
         "count."
     ),
-)
+)  # fmt: skip
