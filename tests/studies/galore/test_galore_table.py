@@ -79,11 +79,11 @@ def reading():
 def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):
     table = Table(run)
     for method in METHODS:
-        assert np.isfinite(table.sweep(method)).all()
+        assert np.isfinite(table.ends(SWEEP, method)).all()
         assert len(table.long_trials(method)) == 3
         assert run.value(f"{table.long_trials(method)[0]}/losses").shape == (6,)
         assert run.value(f"{table.long_trials(method)[0]}/held out").shape == (2, 1)
-    assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.sweep(names.GALORE).argmin())]
+    assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.ends(SWEEP, names.GALORE).argmin())]
 
 
 def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_path):

@@ -76,15 +76,17 @@ ROWS = Claim(
 
 
 Numbers = dict[str, dict[str, float]]
+Evidence = Callable[[Run], dict[str, Any]]
+JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
 
 
-def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, Any]]], Callable[[Run], Finding]]:
-    """Make a judge of a function that gives the evidence. Not run, where a decoder learned only word frequencies.
+def _judge(claim: Claim, expected: str) -> Callable[[Evidence], Evidence]:
+    """Judge a claim by what a function gives as evidence. Not run, where a decoder learned only word frequencies.
 
     expected: may name fields of the config in braces.
     """
 
-    def judge_by(evidence: Callable[[Run], dict[str, Any]], run: Run) -> Finding:
+    def judge_by(evidence: Evidence, run: Run) -> Finding:
         for name in variants(run):
             if reason := learned_nothing(run, name, rate=decoders.TEXT):
                 again = f"joma run {run.study} with more --steps or another --rate"
@@ -97,7 +99,11 @@ def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, A
         details = {name: row for name, row in finite.items() if row} | diverged(run, variants(run))
         return by_effect(claim, expected=expected.format(**run.config), **given | {"details": details})
 
-    return lambda evidence: partial(judge_by, evidence)
+    def register(evidence: Evidence) -> Evidence:
+        JUDGES[claim] = partial(judge_by, evidence)
+        return evidence
+
+    return register
 
 
 def _cases(run: Run, found: Callable[[str, int], Comparison]) -> dict[str, Comparison]:
@@ -121,7 +127,7 @@ def _batches_are_large(run: Run) -> list[Test]:
     "At the end of training every kind of matrix has a gradient whose stable rank is at most half that of a "
     "Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.",
 )
-def judge_low(run: Run) -> dict[str, Any]:
+def _low(run: Run) -> dict[str, Any]:
     """The share of a Gaussian matrix's stable rank that the gradient lacks, at the end of training."""
     ends = {name: rank(run, name)[:, -1] for name in variants(run)}
     lacks = {name: 1 - end / rank(run, name, "gaussian")[:, -1] for name, end in ends.items()}
@@ -170,7 +176,7 @@ def _fall(path: np.ndarray) -> np.ndarray:
     f"From the first step to the last the stable rank of every kind of matrix falls by at least {show(0.1, '%')}, "
     "and by as much more than in twins that are trained on shuffled targets.",
 )
-def judge_falls(run: Run) -> dict[str, Any]:
+def _falls(run: Run) -> dict[str, Any]:
     """What is lost of the untrained stable rank, compared with nothing and with the twins."""
     lost = {name: [_fall(rank(run, name, text=text)) for text in (decoders.TEXT, SHUFFLED)] for name in variants(run)}
 
@@ -192,7 +198,7 @@ def judge_falls(run: Run) -> dict[str, Any]:
     f"At the end of training the first m/4 directions hold at least {show(MOST, '%')} of the energy, and "
     f"at least {show(0.1, '%')} more than in a Gaussian matrix with the same norms of rows and columns.",
 )
-def judge_captures(run: Run) -> dict[str, Any]:
+def _captures(run: Run) -> dict[str, Any]:
     """Energy that the best projector of rank m/4 keeps, compared with a Gaussian matrix with the same norms."""
     kept = {
         name: [gradient(run, name, batch, "energy m/4")[:, -1].mean(1) for batch in ("large", "gaussian")]
@@ -227,7 +233,7 @@ def judge_captures(run: Run) -> dict[str, Any]:
     f"Over the last {{refresh}} steps the first m/4 directions share at least {show(0.25, '%')} more "
     f"than random subspaces, and at least {show(NEAR, '%')} of what the gradients of two large batches share.",
 )
-def judge_slow(run: Run) -> dict[str, Any]:
+def _slow(run: Run) -> dict[str, Any]:
     """Overlap of subspaces at the last two points, compared with random ones and with two batches at one step."""
     chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
@@ -279,7 +285,7 @@ def _ends(own: np.ndarray, twin: np.ndarray) -> dict[str, float]:
     f"V loses at least {show(0.1, '%')} of its untrained stable rank, and as much more than in twins that are "
     "trained on shuffled targets.",
 )
-def judge_nodes_fall(run: Run) -> dict[str, Any]:
+def _nodes_fall(run: Run) -> dict[str, Any]:
     """What V loses of its untrained stable rank; it must be more than in the twins."""
     paths = {name: _both(run, name, "V") for name in variants(run)}
     lost = {name: [_fall(path) for path in both] for name, both in paths.items()}
@@ -296,7 +302,7 @@ def judge_nodes_fall(run: Run) -> dict[str, Any]:
     f"At the end the stable rank of V' is below that of V by a share that is at least {show(0.1, '%')} larger than "
     "in the untrained network.",
 )
-def judge_nodes_below(run: Run) -> dict[str, Any]:
+def _nodes_below(run: Run) -> dict[str, Any]:
     """By which share V' is below V, compared with the same share in the untrained network."""
     cases, details = {}, Numbers()
     for name in variants(run):
@@ -314,7 +320,7 @@ def judge_nodes_below(run: Run) -> dict[str, Any]:
     "that of the untrained network. The norms of rows and columns alone give half of the fall from the stable rank "
     "of a Gaussian matrix to that of V', in logarithms.",
 )
-def judge_rows(run: Run) -> dict[str, Any]:
+def _rows(run: Run) -> dict[str, Any]:
     """Growth rates of the rows compared with the untrained network's, and what norms alone do to the rank."""
     spread = {name: _both(run, name, "spread") for name in variants(run)}
     share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}

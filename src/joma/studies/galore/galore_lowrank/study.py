@@ -15,10 +15,8 @@ from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import steps_of
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank import judge
-from joma.studies.galore.galore_lowrank import judge as claims
 from joma.studies.galore.galore_lowrank import run as decoders
-from joma.studies.galore.galore_lowrank.judge import QUARTER
+from joma.studies.galore.galore_lowrank.judge import JUDGES, QUARTER
 from joma.studies.galore.galore_lowrank.run import probe, rank, run, variants
 from joma.studies.galore.galore_lowrank.spectra import projector_ranks
 
@@ -225,15 +223,7 @@ STUDY = Study(
     name="galore-lowrank",
     title="GaLore: the rank of gradients over the training of decoders",
     version=1,
-    claims={
-        claims.LOW: judge.judge_low,
-        claims.FALLS: judge.judge_falls,
-        claims.CAPTURES: judge.judge_captures,
-        claims.SLOW: judge.judge_slow,
-        claims.NODES_FALL: judge.judge_nodes_fall,
-        claims.NODES_BELOW: judge.judge_nodes_below,
-        claims.ROWS: judge.judge_rows,
-    },
+    claims=JUDGES,
     quick=decoders.GaloreLowrankConfig(
         vocabulary=200, width=32, mlp=32, dropout=0.0, streams=4, valid_sequences=3, steps=60, every=30, refresh=20,
         pairs=2, seeds=5, batches=2, layers=(1,), series_layers=2, series_width=32, series_heads=2, series_length=35,

@@ -303,13 +303,13 @@ class Table:
         name = f"{place(horizon, method, rate, seed)}/held out"
         return float(self.run.value(name)[-1].mean()) if name in self._there else np.nan
 
-    def sweep(self, method: str) -> Any:
-        """(rates,) losses at the short horizon."""
-        return np.array([self.end(SWEEP, method, rate, self.seeds[0]) for rate in self.rates])
+    def ends(self, horizon: str, method: str) -> Any:
+        """(rates,) the last losses of the first seed."""
+        return np.array([self.end(horizon, method, rate, self.seeds[0]) for rate in self.rates])
 
     def best_of(self, horizon: str, method: str) -> float | None:
         """The rate with the lowest loss of the first seed; None where all diverged or none was tried."""
-        ends = np.array([self.end(horizon, method, rate, self.seeds[0]) for rate in self.rates])
+        ends = self.ends(horizon, method)
         return None if np.isnan(ends).all() else self.rates[int(np.nanargmin(ends))]
 
     def rate(self, method: str) -> float | None:

@@ -49,7 +49,9 @@ def _draw_rates(table: Table) -> Drawing:
 
     figure, (axis,) = panels(width=6.2, height=3.6)
     for method in table.tried:
-        axis.plot(table.rates, np.exp(table.sweep(method)), marker="o", ms=3.5, label=shown(method), **LOOKS[method])
+        axis.plot(
+            table.rates, np.exp(table.ends(SWEEP, method)), marker="o", ms=3.5, label=shown(method), **LOOKS[method]
+        )
     axis.set(xscale="log", yscale="log", xlabel="largest rate", ylabel="held-out perplexity")
     axis.set_xticks(table.rates, [f"{rate:g}" for rate in table.rates])
     axis.minorticks_off()
@@ -203,14 +205,17 @@ AGAIN = at_paper_scale("galore-table")
 FLOAT32 = 4  # bytes
 
 
+JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
+
+
 def _by_losses(
     claim: Claim,
     expected: str,
     what: str,
     cases: Callable[[Table], dict[str, Comparison]],
     more: Callable[[Table], dict[str, Any]] = lambda table: {},
-) -> Callable[[Run], Finding]:
-    """A judge by the interval over seeds; not run where a method did not learn with any seed."""
+) -> None:
+    """Judge a claim by the interval over seeds; not run where a method did not learn with any seed."""
 
     def judge(run: Run) -> Finding:
         table = Table(run)
@@ -226,7 +231,7 @@ def _by_losses(
         reason = "a method of this comparison learned no more than how frequent tokens are"
         return of_learned(claim, cases(table), expected=expected, what=what, reason=reason, command=AGAIN, **given)
 
-    return judge
+    JUDGES[claim] = judge
 
 
 def _gaps(table: Table) -> dict[str, Any]:
@@ -245,33 +250,33 @@ def _gaps(table: Table) -> dict[str, Any]:
     }
 
 
-judge_close = _by_losses(
+_by_losses(
     CLOSE,
     f"a lower loss than low rank, and a loss at most {GAP:.3f} nats above tuned full rank, as printed",
     "loss of low rank (control: GaLore)",
     lambda table: {"": table.more(LOW, GALORE)},
     _gaps,
 )
-judge_first = _by_losses(  # as printed with one rate for all weights; as corrected against the better kind of full rank
+_by_losses(  # as printed with one rate for all weights; as corrected against the better kind of full rank
     FIRST,
     "every method with low rank has a higher loss than full rank, each at its own best rate",
     "loss (control: full rank)",
     lambda table: {method: table.more(method, FULL) for method in (GALORE, LORA, RELORA, LOW)},
     lambda table: {"corrected": {method: table.more(method, table.tuned) for method in (GALORE, LORA, RELORA, LOW)}},
 )
-judge_adapters = _by_losses(
+_by_losses(
     ADAPTERS,
     f"LoRA and ReLoRA have a loss at least {MATTERS} nats above GaLore's",
     "loss (control: GaLore)",
     lambda table: {method: table.more(method, GALORE) for method in (LORA, RELORA)},
 )
-judge_factors = _by_losses(
+_by_losses(
     FACTORS,
     f"low rank has a loss at least {MATTERS} nats above every other method of the table",
     "loss of low rank (control: the other method)",
     lambda table: {f"than {method}": table.more(LOW, method) for method in (FULL, GALORE, LORA, RELORA)},
 )
-judge_subspace = _by_losses(
+_by_losses(
     SUBSPACE,
     f"random subspaces of the same rank have a loss at least {MATTERS} nats above GaLore's",
     "loss with random subspaces (control: GaLore)",
@@ -351,16 +356,7 @@ STUDY = Study(
     name="galore-table",
     title="GaLore's table of perplexities, with a tuned baseline",
     version=1,
-    claims={
-        CLOSE: judge_close,
-        FIRST: judge_first,
-        ADAPTERS: judge_adapters,
-        FACTORS: judge_factors,
-        SUBSPACE: judge_subspace,
-        MEMORY: judge_memory,
-        TIME: judge_time,
-        PRINTED: judge_printed,
-    },
+    claims=JUDGES | {MEMORY: judge_memory, TIME: judge_time, PRINTED: judge_printed},
     quick=methods.GaloreTableConfig(),
     paper=methods.GaloreTableConfig(
         methods=methods.METHODS, text=methods.INSTALLED, source=110_000_000, vocabulary=32_000, width=512, mlp=1376,

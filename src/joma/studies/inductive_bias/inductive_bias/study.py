@@ -163,8 +163,8 @@ def judge_loss_value(run: Run) -> Finding:
 
 def _by_effect(
     read: type[Contrast] | type[Fits], claim: Claim, *, what: str, expected: str, **evidence: Callable[[Any], Any]
-) -> Callable[[Run], Finding]:
-    """A judge that reads a record with `read`; the evidence, such as `found`, is made from that."""
+) -> None:
+    """Let a claim be judged by what `read` makes of a record; the evidence, such as `found`, is made from that."""
 
     def judge(run: Run) -> Finding:
         record = read(run)
@@ -173,9 +173,14 @@ def _by_effect(
         again = at_paper_scale("inductive-bias")
         return of_learned(claim, what=what, expected=expected, reason=reason, command=again, **given)
 
-    return judge
+    JUDGES[claim] = judge
 
 
+JUDGES: dict[Claim, Callable[[Run], Finding]] = {
+    EQUAL: judge_equal,
+    UNEQUAL: judge_unequal,
+    LOSS_VALUE: judge_loss_value,
+}
 _by_contrast, _by_fits = partial(_by_effect, Contrast), partial(_by_effect, Fits)
 
 
@@ -189,7 +194,7 @@ def _printed(contrast: Contrast, what: str, name: str) -> Test:
     return at_most(f"distance of the {what} of {name} from the printed one", off, 2 * (spread + error), unit)
 
 
-judge_solves = _by_contrast(
+_by_contrast(
     SOLVES,
     what="downstream accuracy of the linear representation (control: the same before training)",
     expected="99.5 ± 0.1 %, above the untrained linear map",
@@ -197,7 +202,7 @@ judge_solves = _by_contrast(
     size=lambda of: [at_least("downstream accuracy", of.mean(LINEAR), LEAST_LINEAR, "%")],
     details=lambda of: {"raw input, without any representation": {"accuracy": float(of.built("raw input").mean())}},
 )
-judge_losses = _by_contrast(
+_by_contrast(
     LOSSES,
     what="contrastive loss of the linear representation (control: the MLP with Adam)",
     expected="5.134 ± 0.002 against 5.039 ± 0.001 nats",
@@ -205,7 +210,7 @@ judge_losses = _by_contrast(
     size=lambda of: [_printed(of, "loss", name) for name in of.methods],
     details=Contrast.rows,
 )
-judge_accuracies = _by_contrast(
+_by_contrast(
     ACCURACIES,
     what="downstream accuracy of the linear representation (control: the MLP with Adam)",
     expected="99.5 ± 0.1 % against 74.1 ± 4.3 %",
@@ -222,7 +227,7 @@ judge_accuracies = _by_contrast(
         }
     ),
 )
-judge_helps = _by_contrast(
+_by_contrast(
     HELPS,
     what="downstream accuracy of the MLP with weight decay (control: without)",
     expected="89.5 ± 4.9 % against 74.1 ± 4.3 %",
@@ -237,7 +242,7 @@ def _at_same_loss(contrast: Contrast) -> tuple[Any, Any]:
     return contrast.end(LINEAR), contrast.at_loss(MLP, contrast.curve(LINEAR, "loss")[-1])
 
 
-judge_same_loss = _by_contrast(
+_by_contrast(
     SAME_LOSS,
     what="downstream accuracy of the linear representation at its end (control: the MLP when its loss is the same)",
     expected="a higher accuracy at the same loss",
@@ -246,7 +251,7 @@ judge_same_loss = _by_contrast(
         at_least("difference of the accuracies", mean_known(np.subtract(*_at_same_loss(of))), POINTS, "%")
     ],
 )
-judge_fits = _by_fits(
+_by_fits(
     FITS,
     what="training accuracy on random labels (control: a linear classifier of the same images)",
     expected="100 % with three hidden layers of 512, 99.34 % with one",
@@ -257,7 +262,7 @@ judge_fits = _by_fits(
     ],
     details=lambda of: {"data": {"images": of.run.config["images"], "pixels": of.run.config["side"] ** 2}},
 )
-judge_no_truth = _by_fits(
+_by_fits(
     NO_TRUTH,
     what="training minus test accuracy with random labels (control: with true labels)",
     expected="100 % in training and 10.48 % in the test; 100 % and 52.39 % with true labels",
@@ -268,7 +273,7 @@ judge_no_truth = _by_fits(
         "linear classifier, test accuracy": {TRUE: of.mean(NO_HIDDEN, TRUE, "test")},
     },
 )
-judge_without = _by_fits(
+_by_fits(
     WITHOUT,
     what="test accuracy without weight decay (control: the untrained network)",
     expected="52.39 % without and 53.35 % with weight decay",
@@ -283,7 +288,7 @@ judge_without = _by_fits(
     ],
     details=lambda of: {"with weight decay": {"test accuracy": of.mean(DECAY, TRUE, "test")}},
 )
-judge_not_stopped = _by_fits(
+_by_fits(
     NOT_STOPPED,
     what="training accuracy on random labels with weight decay (control: a linear classifier)",
     expected="a perfect fit in spite of weight decay",
@@ -291,14 +296,14 @@ judge_not_stopped = _by_fits(
     size=lambda of: [at_least("training accuracy", of.mean(DECAY, RANDOM), 0.99, "%")],
     details=lambda of: {"without weight decay": {"training accuracy": of.mean(DEEP, RANDOM)}},
 )
-judge_longer = _by_fits(
+_by_fits(
     LONGER,
     what=f"epochs until {FIT_AT:.0%} of random labels are fitted (control: true labels)",
     expected=f"more epochs, at most {FACTOR:g} times as many",
     found=lambda of: compare(of.epochs_to_fit(RANDOM), of.epochs_to_fit(TRUE)),
     size=lambda of: [at_most("factor", mean_known(of.epochs_to_fit(RANDOM) / of.epochs_to_fit(TRUE)), FACTOR)],
 )
-judge_noise = _by_fits(
+_by_fits(
     NOISE,
     what="training accuracy (control: the untrained network)",
     expected="100 % of each",
@@ -312,22 +317,7 @@ STUDY = Study(
     name="inductive-bias",
     title="Inductive bias: neither the loss nor a perfect fit decides what is learned",
     version=1,
-    claims={
-        EQUAL: judge_equal,
-        UNEQUAL: judge_unequal,
-        LOSS_VALUE: judge_loss_value,
-        SOLVES: judge_solves,
-        LOSSES: judge_losses,
-        ACCURACIES: judge_accuracies,
-        HELPS: judge_helps,
-        SAME_LOSS: judge_same_loss,
-        FITS: judge_fits,
-        NO_TRUTH: judge_no_truth,
-        WITHOUT: judge_without,
-        NOT_STOPPED: judge_not_stopped,
-        LONGER: judge_longer,
-        NOISE: judge_noise,
-    },
+    claims=JUDGES,
     quick=InductiveBiasConfig(),
     # The source states none of these sizes. Informative coordinates, batch and temperature follow from its printed loss
     # of the linear row (5.134); the outputs were chosen after a probe in which only 20 came near the MLP's (5.039).
