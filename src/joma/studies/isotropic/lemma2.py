@@ -202,13 +202,10 @@ def _shape(run: Run) -> Finding:
 def _growth(run: Run) -> Finding:
     growth = np.stack([run.value(f"{law}/growth") for law in forms.LAWS])  # (laws, 3, lengths)
     off = np.abs(growth[:, :2] - growth[:, 2:])
+    expected = "The formula gives v·v′ of the flow."
+    agree = {"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()}
     return by_forms(
-        GROWTH,
-        printed=off[:, 0].max(),
-        corrected=off[:, 1].max(),
-        tolerance=EXACT,
-        expected="The formula gives v·v′ of the flow.",
-        agree={"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()},
+        GROWTH, printed=off[:, 0].max(), corrected=off[:, 1].max(), tolerance=EXACT, expected=expected, agree=agree
     )
 
 

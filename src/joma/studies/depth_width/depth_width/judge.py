@@ -258,12 +258,8 @@ def _shape(run: Run) -> Finding:
         shapes = [0, *sweep.deeper]
         spread = sweep.chosen(shapes, worst=True) - sweep.chosen(shapes)
         cases[words(sweep.kind)] = compare(spread, sweep.rate_cost(shapes))
-    return by_effect(
-        SHAPE,
-        cases,
-        expected=expected,
-        what="loss of the worst shape minus that of the best (control: of the next-best rate minus the best)",
-    )
+    what = "loss of the worst shape minus that of the best (control: of the next-best rate minus the best)"
+    return by_effect(SHAPE, cases, expected=expected, what=what)
 
 
 def _hierarchy(run: Run) -> Finding:

@@ -145,15 +145,12 @@ def judge_remainder(run: Run) -> Finding:
     error = {str(k): run.value(f"softmax/{k}/small").max(-1) for k in classes}
     slopes = {k: float(np.polyfit(np.log(sizes), np.log(each), 1)[0]) for k, each in error.items()}
     smallest = worst(each[0] for each in error.values())
-    return by_tests(
-        REMAINDER,
-        expected="Ten times smaller logits make the error ten times smaller beside the linear term: slope 1.",
-        printed=[
-            at_least("lowest slope over numbers of classes", min(slopes.values()), 0.95),
-            at_most(f"error over the linear term at logits of {sizes[0]:g}", smallest, sizes[0]),
-        ],
-        details={"slope by number of classes": slopes},
-    )
+    expected = "Ten times smaller logits make the error ten times smaller beside the linear term: slope 1."
+    printed = [
+        at_least("lowest slope over numbers of classes", min(slopes.values()), 0.95),
+        at_most(f"error over the linear term at logits of {sizes[0]:g}", smallest, sizes[0]),
+    ]
+    return by_tests(REMAINDER, expected=expected, printed=printed, details={"slope by number of classes": slopes})
 
 
 def judge_logits(run: Run) -> Finding:

@@ -97,13 +97,10 @@ def _labelled(run: Run, numbers: Any) -> dict[str, float]:
 def necessary(run: Run) -> Finding:
     """The sum over clusters on critical rays, in ρ and in r."""
     sums = np.abs(of_tails(run, "sum"))  # (tails, [in rho, in r], lengths, m)
+    expected = "The sum, relative to Σ|aⱼ|F, is 0 on every critical ray."
+    agree = {"the printed form at ‖v‖ = 1": sums[:, 1, LENGTHS.index(1.0)].max()}
     return by_forms(
-        NECESSARY,
-        printed=sums[:, 1].max(),
-        corrected=sums[:, 0].max(),
-        tolerance=EXACT,
-        expected="The sum, relative to Σ|aⱼ|F, is 0 on every critical ray.",
-        agree={"the printed form at ‖v‖ = 1": sums[:, 1, LENGTHS.index(1.0)].max()},
+        NECESSARY, printed=sums[:, 1].max(), corrected=sums[:, 0].max(), tolerance=EXACT, expected=expected, agree=agree
     )
 
 
