@@ -26,13 +26,11 @@ GAIN = 0.5
 def by_sign(draws: int, dim: int, source: torch.Generator) -> Counts:
     """Gaussian signals, as they come and with the premises' signs enforced: how many conclusions are positive."""
     za, zb, f, delta = torch.randn(4, draws, dim, generator=source)  # float32: only signs are counted
-    free = cdag.conclusion(zb, f, delta)
-    free_gated = cdag.correlation(zb, (f > 0) * delta)
     # Turning a Gaussian signal round leaves it Gaussian: the premises then hold without rejecting a draw.
     followed, incoming, received = _agree(f, zb), _agree(delta, zb), _agree(delta, za)
     return {
-        "control": _positive(free),
-        "gated control": _positive(free_gated),
+        "control": _positive(cdag.conclusion(zb, f, delta)),
+        "gated control": _positive(cdag.correlation(zb, (f > 0) * delta)),
         "signs": _positive(cdag.conclusion(zb, followed, received)),
         "same latent": _positive(cdag.conclusion(za, _agree(f, za), received)),
         "gated": _positive(cdag.correlation(zb, (followed > 0) * incoming)),

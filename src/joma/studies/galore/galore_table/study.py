@@ -288,10 +288,9 @@ def states_by_formula(config: Mapping[str, Any], method: str) -> float:
     """Bytes: for a matrix of a block, m <= n, Adam keeps 2 m n numbers and GaLore m r + 2 n r; for others 2 each."""
     width, mlp, layers = int(config["width"]), int(config["mlp"]), int(config["layers"])
     shapes = layers * [(width, width)] * 4 + layers * [tuple(sorted((width, mlp)))] * 3
-    rest = 2 * int(config["vocabulary"]) * width + (2 * layers + 1) * width
     rank = int(config["rank"])
     blocks = sum(2 * m * n if method == FULL else m * rank + 2 * n * rank for m, n in shapes)
-    return float(FLOAT32 * (blocks + 2 * rest))
+    return float(FLOAT32 * (blocks + 2 * (2 * int(config["vocabulary"]) * width + (2 * layers + 1) * width)))
 
 
 def judge_memory(run: Run) -> Finding:

@@ -61,9 +61,8 @@ def _draw_paths(axis: Axes, contrast: Contrast, colours: dict[str, str]) -> None
         axis.plot(loss.mean(1), accuracy.mean(1), lw=1.2, color=colours[name], label=name)
         axis.plot(loss[-1], accuracy[-1], "o", ms=4, color=colours[name])
     axis.axhline(0.5, ls=":", lw=1, color=CONTROL)
-    most = float(contrast.built("perfect", "loss").mean()) + FAR
     least = min(float(contrast.curve(name, "loss")[-1].min()) for name in contrast.methods) - 0.02
-    axis.set(xlim=(most, least), ylim=(0.45, 1.03))
+    axis.set(xlim=(float(contrast.built("perfect", "loss").mean()) + FAR, least), ylim=(0.45, 1.03))
     axis.set(xlabel="contrastive loss (nats), falling", ylabel="downstream accuracy")
     label_lines(axis)
     for name, (mark, colour) in MARKS.items():  # after the labels at the ends of lines: these have theirs beside them

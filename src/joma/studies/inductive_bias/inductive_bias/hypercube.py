@@ -233,11 +233,10 @@ def least_loss_of_bits(bits: int, *, batch: int, temperature: float) -> float:
     -1 / (2^bits - 1), and log-sum-exp is convex and increasing. A simplex of 2^bits corners reaches the bound.
     """
     patterns, others = 2**bits, batch - 1
-    other = exp(-1 / (patterns - 1) / temperature)
     same = np.arange(others + 1)
     weight = np.array([lgamma(others + 1) - lgamma(m + 1) - lgamma(others - m + 1) for m in same])
     chance = np.exp(weight - same * log(patterns) + (others - same) * np.log1p(-1 / patterns))
-    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * other
+    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * exp(-1 / (patterns - 1) / temperature)
     return float(-1 / temperature + (chance * np.log(total)).sum())
 
 

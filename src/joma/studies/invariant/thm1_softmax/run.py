@@ -183,9 +183,8 @@ def condition(now: Moment) -> dict[str, Tensor]:
     samples = now.b.shape[-2]
     left = torch.einsum("msk,msi,msj->mkij", now.g, now.b, now.b) / samples
     right = torch.einsum("mi,msk,msj->mkij", now.b.mean(-2), now.g, now.b) / samples
-    each = (left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)
     sizes = {name: side.sum(1).flatten(1).norm(dim=-1) for name, side in (("left", left), ("right", right))}
-    return sizes | {"each": each.mean(-1)}
+    return sizes | {"each": ((left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)).mean(-1)}
 
 
 def published(v: Tensor, start: Start, temperature: float) -> Tensor:
@@ -230,11 +229,10 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
     pull, mean = _two_terms(block, w, z, dw)
     truth = dz.mT  # (steps, draws, tokens, 1)
     one_node = (pull.sum(-1, keepdim=True) - mean - truth).norm(dim=-2).amin(-1)  # the best choice of that node
-    both = (pull - mean).sum(-1) - truth[..., 0]
     size = truth[..., 0].norm(dim=-1)
     return {
         "velocity, one node": one_node / size,
-        "velocity, all nodes": both.norm(dim=-1) / size,
+        "velocity, all nodes": ((pull - mean).sum(-1) - truth[..., 0]).norm(dim=-1) / size,
         "z": z[..., 0, :].movedim(0, 1),
         "z integrated": estimate[..., 0, :].movedim(0, 1),
         "z closed": softmax_estimate(

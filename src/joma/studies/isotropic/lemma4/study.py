@@ -179,12 +179,11 @@ def band(run: Run) -> Finding:
 def levels(run: Run) -> Finding:
     """Whether y is a share, and whether both points lie on one line through 0."""
     claimed = of_tails(run, "shares as printed")  # (tails, 2, m)
-    shares = ((claimed > 0) & (claimed < 1)).all(1)
     off = np.abs(of_tails(run, "line")).max()
     return by_tests(
         LEVELS,
         expected="Both y± are shares between 0 and 1, and G(y₊)/y₊ = G(y₋)/y₋.",
-        printed=[at_least("rays on which both y± are shares", shares.mean(), 1, "%")],
+        printed=[at_least("rays on which both y± are shares", ((claimed > 0) & (claimed < 1)).all(1).mean(), 1, "%")],
         corrected=[at_most("largest logarithm of the ratio of G(y₊)/y₊ and G(y₋)/y₋", off, EXACT)],
     )
 

@@ -179,7 +179,6 @@ def rise(run: Run) -> Finding:
         return short
     end, lowest = _pair(run, "end"), _pair(run, "lowest")
     rise, plain = end[0] - lowest[0], end[1] - lowest[1]
-    more = _share_above(rise, REBOUND) - _share_above(plain, REBOUND)
     what = f"share of draws that rise by {REBOUND:g} nats, minus the same share without attention"
     return by_effect(
         RISE,
@@ -187,7 +186,7 @@ def rise(run: Run) -> Finding:
         what="rise of entropy from its minimum to the end",
         expected=expected,
         over="draws",
-        size=[above(what, more, MAJORITY, "%")],
+        size=[above(what, _share_above(rise, REBOUND) - _share_above(plain, REBOUND), MAJORITY, "%")],
         details={"seed 0": {"lowest": float(lowest[0][0]), "end": float(end[0][0])}},
     )
 

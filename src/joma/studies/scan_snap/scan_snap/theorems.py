@@ -188,10 +188,9 @@ def _transition(run: Run) -> Finding:
 def late_fits(run: Run) -> dict[str, Any]:
     """Straight lines through late points of every ratio: of e^B and of B, against ln^2(M t / K)."""
     t, growth = run.value("ratio/t"), series.dominant_growth(run, "ratio")
-    start = passes(t, recorded(run, "ratio").alpha)
     many, words = int(run.config["classes"]), int(run.config["vocabulary"])
     found: dict[str, list[tuple[float, float, float]]] = {"printed": [], "rival": []}
-    for k, begin in enumerate(start):
+    for k, begin in enumerate(passes(t, recorded(run, "ratio").alpha)):
         late = (t >= 10 * begin) & (t <= JUDGED_AT)
         x = np.log(words * t[late] / many) ** 2
         found["printed"].append(straight_line(x, np.exp(growth[late, k])))

@@ -235,9 +235,8 @@ class Sinks:
 
     def over_steps(self, reading: str, kind: str, what: str = "mass", first: str = "fixed") -> Any:
         """(steps, seeds, ...) of what is recorded, of networks whose first token is fixed or free."""
-        found = self.run.array(f"{reading}/{kind}/attention/{what}")
         start = self.config.firsts.index(first) * self.config.seeds
-        return found[:, start : start + self.config.seeds]
+        return self.run.array(f"{reading}/{kind}/attention/{what}")[:, start : start + self.config.seeds]
 
     def learned(self, reading: str, kind: str, first: str = "fixed") -> Any:
         """(seeds,) bool. In the made language, whether it attends where it must: one that never does needs no sink."""
