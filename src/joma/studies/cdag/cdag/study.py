@@ -13,7 +13,7 @@ from joma.claims.contract import Drawing, Study
 from joma.claims.evidence import Test, above, at_least
 from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beyond, hardest
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import by_effect, not_run
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
@@ -89,10 +89,11 @@ LEARNED = _claim(
 )
 
 
-def _and_lost(run: Run, details: dict[str, dict[str, float]]) -> Numbers:
-    """With the number of networks that are left out, if there are any."""
+def _by_effect(run: Run, claim: Claim, found: Any, *, details: dict[str, dict[str, float]], **evidence: Any) -> Finding:
+    """`by_effect`, with the number of networks that are left out, if there are any."""
     lost = sum(int((~nets.sound(run, name)).sum()) for name in NETWORKS)
-    return details | ({"diverged and left out": {"networks": float(lost)}} if lost else {})
+    left_out = {"diverged and left out": {"networks": float(lost)}} if lost else {}
+    return by_effect(claim, found, details=details | left_out, **evidence)
 
 
 def _is_higher(what: str, found: Comparison) -> Test:
@@ -111,13 +112,14 @@ def _share(claim: Claim, own: str, other: str, what: str, needed: float, expecte
         seen[name] = while_learning(run, name, shares), by_other, shares[0]
     value, by_other, untrained = seen[SMALL]
     means = {name: dict(zip(names, (float(np.mean(row)) for row in rows), strict=True)) for name, rows in seen.items()}
-    return by_effect(
+    return _by_effect(
+        run,
         claim,
         hardest(claim, {OTHER: compare(value, by_other), UNTRAINED: compare(value, untrained)}),
         what=what,
         expected=expected,
         size=[at_least("share", float(np.mean(value)), needed, "%")],
-        details=_and_lost(run, means),
+        details=means,
     )
 
 
@@ -130,13 +132,14 @@ def _rule(run: Run) -> Finding:
     means = {
         name: {"share": float(np.mean(seen[name])), "untrained": float(np.mean(agree[name][0]))} for name in NETWORKS
     }
-    return by_effect(
+    return _by_effect(
+        run,
         RULE,
         {UNTRAINED: compare(seen[SMALL], agree[SMALL][0])},
         what="share of edges whose weight has the sign of corr(f, δ)",
         expected=expected,
         size=[at_least("share", float(np.mean(seen[SMALL])), ALL, "%")],
-        details=_and_lost(run, means),
+        details=means,
     )
 
 
@@ -157,7 +160,8 @@ def _ends(run: Run) -> Finding:
         return beyond(ENDS, f"fall of {what} beyond that of the untrained network", found)
 
     inside = column(run, SMALL, "angles")
-    return by_effect(
+    return _by_effect(
+        run,
         ENDS,
         hardest(
             ENDS,
@@ -174,16 +178,13 @@ def _ends(run: Run) -> Finding:
         expected=expected,
         size=[_more_below_90(inside)],
         controls=[fall("corr(z_α, δ)", "C1 out", "C1 first"), fall("corr(z_β, f)", "C2 input", "C2 second")],
-        details=_and_lost(
-            run,
-            {
-                "corr(z_α, δ) while learning": _by_layer(seen, upper),
-                "corr(z_α, δ) untrained": _by_layer(untrained, upper),
-                "corr(z_β, f) while learning": _by_layer(seen, lower),
-                "corr(z_β, f) untrained": _by_layer(untrained, lower),
-                "edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
-            },
-        ),
+        details={
+            "corr(z_α, δ) while learning": _by_layer(seen, upper),
+            "corr(z_α, δ) untrained": _by_layer(untrained, upper),
+            "corr(z_β, f) while learning": _by_layer(seen, lower),
+            "corr(z_β, f) untrained": _by_layer(untrained, lower),
+            "edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
+        },
     )
 
 
@@ -208,20 +209,18 @@ def _residual(run: Run) -> Finding:
     seen = [while_learning(run, RESIDUALS, values) for values in (through, direct)]
     inside = column(run, RESIDUALS, "direct angles")
     gap = compare(seen[0] - seen[1], through[0] - direct[0])
-    return by_effect(
+    return _by_effect(
+        run,
         RESIDUAL,
         {"between layers, compared with residual edges": compare(*seen)},
         what="sum of the angles",
         expected=expected,
         size=[_more_below_90(inside)],
         controls=[beyond(RESIDUAL, "gap beyond that of the untrained network", gap)],
-        details=_and_lost(
-            run,
-            {
-                "untrained": {"between layers": float(through[0].mean()), "on residual edges": float(direct[0].mean())},
-                "residual edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
-            },
-        ),
+        details={
+            "untrained": {"between layers": float(through[0].mean()), "on residual edges": float(direct[0].mean())},
+            "residual edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
+        },
     )
 
 
@@ -232,22 +231,20 @@ def _learned(run: Run) -> Finding:
     learned, shuffled = (column(run, SMALL, f"C2 first{kind}") for kind in ("", " shuffled"))
     second, first = (column(run, SMALL, f"height {layer}")[-1] for layer in ("second", "first"))
     higher = compare(second, first)
-    return by_effect(
+    return _by_effect(
+        run,
         LEARNED,
         hardest(LEARNED, {UNTRAINED: compare(learned[-1], learned[0]), SAMPLES: compare(learned[-1], shuffled[-1])}),
         what="corr(z_β, f) of first-layer nodes at the end",
         expected=expected,
         size=[_is_higher("levels by which the latents of the second layer are higher", higher)],
-        details=_and_lost(
-            run,
-            {
-                "corr(z_β, f) of first-layer nodes": {
-                    "untrained": float(learned[0].mean()),
-                    "latents of other samples": float(shuffled[-1].mean()),
-                },
-                "mean height of z_β": {"first layer": higher.control, "second layer": higher.value},
+        details={
+            "corr(z_β, f) of first-layer nodes": {
+                "untrained": float(learned[0].mean()),
+                "latents of other samples": float(shuffled[-1].mean()),
             },
-        ),
+            "mean height of z_β": {"first layer": higher.control, "second layer": higher.value},
+        },
     )
 
 
