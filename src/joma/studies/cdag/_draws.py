@@ -3,8 +3,6 @@
 A signal is a vector over the samples of a dataset, so the number of samples is the dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import acos, degrees, pi
 

@@ -1,7 +1,5 @@
 """CDAG Theorem 1: three signs do not decide which way the backpropagated gradient points; three angles do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import pi, radians, sqrt
 from typing import Annotated, Any

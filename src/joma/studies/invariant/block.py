@@ -1,7 +1,5 @@
 """The block and its training: eq. 1, 2, 9, 11 and 60, the implicit bias, pattern superposition, footnote 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

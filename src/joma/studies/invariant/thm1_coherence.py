@@ -1,7 +1,5 @@
 """Theorem 1 with almost orthogonal embeddings: the terms that Section 7 of the paper leaves open."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, log
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Theorem 1 when several queries share the MLP: only the sum of their logits is tied to its weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Theorem 1 with different learning rates for attention and MLP, and with a temperature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from math import cos, exp

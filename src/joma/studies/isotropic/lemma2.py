@@ -1,7 +1,5 @@
 """Lemmas 2, 3 and 5, eq. 42-43, 48-49, 53, 61: the flow of one node on a mixture of isotropic clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

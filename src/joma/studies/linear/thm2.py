@@ -1,7 +1,5 @@
 """Theorem 2, eq. 3, 4, 20, 22 and their remarks: exp attention under a linear MLP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from math import erf, pi, sqrt

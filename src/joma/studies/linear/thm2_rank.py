@@ -1,7 +1,5 @@
 """K > 1 nodes under exp attention: the talk's dynamics of V, and in which sense V becomes low rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import erf, sqrt
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Lemmas 6 and 7, eq. 75, 84-88: the bounds behind Theorem 4, against quadratures of their own definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Theorem 4, eq. 7, 80 and the remarks: how much faster salient components converge, and from when on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from math import log, pi, sqrt

@@ -4,8 +4,6 @@ The made language, its sizes and its rates were chosen after trials in which sof
 attention learned to fetch. So the sink of softmax is not a finding there. What the other kinds do is one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar

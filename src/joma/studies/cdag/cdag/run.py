@@ -1,7 +1,5 @@
 """Networks of two hidden layers that learn the classes of a latent tree, counted as they learn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, prod

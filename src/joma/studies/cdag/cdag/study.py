@@ -1,7 +1,5 @@
 """The study `cdag`: its claims with their judges, its sizes, its figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

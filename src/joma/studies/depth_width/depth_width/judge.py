@@ -1,7 +1,5 @@
 """What is claimed of depth and width, and how the record answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Who is trained: every shape of one size, on every kind of data, with every rate and seed, one ensemble per shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log

@@ -1,7 +1,5 @@
 """What language models read here: texts of one vocabulary, and the first of them with its order destroyed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

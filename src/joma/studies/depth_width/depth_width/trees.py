@@ -4,8 +4,6 @@ Depth of the hierarchy is what they differ in. Both have the same classes, the s
 best possible reader: the uncertainty ρ of the flat tree is chosen for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log, prod
 

@@ -1,7 +1,5 @@
 """How the record judges what is claimed about gradients, and about V, the weights of nodes in the basis of words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

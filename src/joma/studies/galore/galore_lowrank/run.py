@@ -20,8 +20,6 @@ and valid/loss (members,), of the text for twins too. Once: batch/large, batch/s
 distinct targets), rates, seeds, loss by frequency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Linear layers may have factors: W = B A (low rank), or W = W0 + scale B A with W0 held fast (LoRA, ReLoRA).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi, sqrt

@@ -3,8 +3,6 @@
 A trial is one training run: a method, a rate, a seed, a horizon. Losses, time per step and memory come out.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext

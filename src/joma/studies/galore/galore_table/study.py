@@ -1,7 +1,5 @@
 """The study of GaLore's table: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import log, nan

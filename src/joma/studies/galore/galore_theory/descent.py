@@ -6,8 +6,6 @@ high rate, or a G_0 that is not the gradient at t_0. Corollary 3.4 has gradients
 inputs f_i do not span all of R^n.
 """
 
-from __future__ import annotations
-
 from math import log, log1p, log10
 from typing import NamedTuple
 

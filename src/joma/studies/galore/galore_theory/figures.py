@@ -1,7 +1,5 @@
 """Figures of `galore-theory`: bounds on the stable rank, Corollary 3.4, fixed projections, memory."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from joma.claims.contract import Drawing

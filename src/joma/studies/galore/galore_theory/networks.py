@@ -3,8 +3,6 @@
 And Lemma B.6: the weights V of several nodes under attention that they share, and how fast its rows grow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import pi, sqrt
 

@@ -5,8 +5,6 @@ in Frobenius norms. A wave goes straight up and down from 0 at 0. The proof of t
 |C| <= L_C D, which is so where B(0) = C(0) = 0. In the other family B and C may be anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 At the end: what was recorded, as judges and figures read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The study of GaLore's theory: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

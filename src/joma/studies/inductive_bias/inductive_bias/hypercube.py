@@ -8,8 +8,6 @@ must pick the other view of its point among the other 2 batch - 1 views. Its n =
 views of other points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import exp, lgamma, log
 

@@ -1,7 +1,5 @@
 """The study of inductive bias: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Real training of JoMA blocks by several optimizers, and the drift of the invariant beside its sum over steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 

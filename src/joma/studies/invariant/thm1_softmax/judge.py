@@ -3,8 +3,6 @@
 "Three moments" are a quarter, half and the end of training.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

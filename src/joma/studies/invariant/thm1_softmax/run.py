@@ -9,8 +9,6 @@ query) and rows that nothing touches. One step of full-batch SGD on the mean los
 is what autograd would do (a test compares them), at a third of its cost: whole ensembles fit into seconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 

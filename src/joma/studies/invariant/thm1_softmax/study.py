@@ -1,7 +1,5 @@
 """The study of Theorem 1 under softmax attention: its claims, its sizes and its figures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Critical rays of Student-t laws, what really happens there, and F/θ₁ of all laws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The study of Lemma 4: its claims, its sizes and its figure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

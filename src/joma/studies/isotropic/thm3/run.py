@@ -1,7 +1,5 @@
 """Critical points of a node between two clusters: Jacobians there, remainders around them, and flows towards them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

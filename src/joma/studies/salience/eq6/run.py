@@ -1,7 +1,5 @@
 """Figure 4 by its own recipe and without attention, and the flows and ranks of eq. 6."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt

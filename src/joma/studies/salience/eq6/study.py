@@ -1,7 +1,5 @@
 """The study of eq. 6 and Figure 4: its claims, its sizes and its figures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classes of sequences, and what is recorded: flows under the expected gradient, SGD with one sequence per step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple

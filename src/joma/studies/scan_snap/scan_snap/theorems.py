@@ -1,7 +1,5 @@
 """Theorem 3 (the relative gain and its bounds) and Theorem 4 (transition, late growth, freezing) on recorded flows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The networks of the study `kv-cache`: series of checkpoints trained here, and what each checkpoint is asked."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The networks of the study `sinks`: who is in an ensemble, what each one reads, and where its attention goes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log

@@ -1,7 +1,5 @@
 """The study `sinks`: its claims with their judges, its sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import nan
