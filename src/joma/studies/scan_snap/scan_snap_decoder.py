@@ -1,10 +1,8 @@
 """Attention in the lowest layer of decoders that are trained with SGD: does it become sparse, and does it freeze?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,9 +29,6 @@ from joma.recipes.language.curves import alive, layer_curves, learned_nothing, m
 from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train_all
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 STILL = 0.1  # of what attention moved while it became sparse: what moves by less is frozen
 
@@ -246,14 +241,20 @@ def _draw_maps(run: Run) -> Drawing:
     figure, axes = panels(len(steps), len(rows), width=2.0, height=2.1)
     for layers, row in zip(rows, np.array(axes).reshape(len(rows), len(steps)), strict=True):
         for step, axis in zip(steps, row, strict=True):
-            _map(axis, maps(run, layers, step)[TEXT, 0])
+            attention = maps(run, layers, step)[TEXT, 0]
+            past = np.tril(np.ones_like(attention)) > 0  # the rest is the future, which no query sees
+            shade = np.where(past, np.sqrt(attention), np.nan)
+            axis.imshow(shade, cmap="Greys", vmin=0, vmax=float(np.sqrt(attention[1:]).max()))
+            axis.tick_params(labelsize=7)
             axis.set_title(f"step {step:,}", fontsize=9)
             axis.set_xlabel("key" if layers == rows[-1] else " ", fontsize=8)
             axis.set_ylabel(f"{layers_of(layers)}: query" if step == 0 else " ", fontsize=8)
-    top = {layers: [_largest(maps(run, layers, step)[TEXT, 0]) for step in steps] for layers in rows}
+    # What queries give to their favourite key, a mean over those that have a choice.
+    top = {n: [float(maps(run, n, step)[TEXT, 0][1:].max(-1).mean()) for step in steps] for n in rows}
     ends = listing(f"{number(top[n][0], '%')} to {number(top[n][-1], '%')} with {layers_of(n)}" for n in rows)
     last = int(run.config["maps_at"][-1])
-    late = listing(f"{_late(run, n, last, steps[-1])} with {layers_of(n)}" for n in rows)
+    shares = {n: float(np.nanmean(moved(run, n, steps[-1] - last, steps[-1])[TEXT])) for n in rows}
+    late = listing(f"{number(share, '%')} with {layers_of(n)}" for n, share in shares.items())
     caption = (
         f"What a query gives to its favourite key goes from {ends} (first seed). In the last {last:,} of "
         f"{steps[-1]:,} steps, part of attention still moves to another key: {late} (mean over seeds). Attention of "
@@ -262,23 +263,6 @@ def _draw_maps(run: Run) -> Drawing:
         "Columns: training step."
     )
     return Drawing("attention-maps", caption, figure)
-
-
-def _late(run: Run, layers: int, last: int, end: int) -> str:
-    """Which share of attention moves in the last steps, a mean over seeds."""
-    return number(float(np.nanmean(moved(run, layers, end - last, end)[TEXT])), "%")
-
-
-def _map(axis: Axes, attention: np.ndarray) -> None:
-    past = np.tril(np.ones_like(attention)) > 0  # the rest is the future, which no query sees
-    shade = np.where(past, np.sqrt(attention), np.nan)
-    axis.imshow(shade, cmap="Greys", vmin=0, vmax=float(np.sqrt(attention[1:]).max()))
-    axis.tick_params(labelsize=7)
-
-
-def _largest(attention: np.ndarray) -> float:
-    """What queries give to their favourite key, a mean over those that have a choice."""
-    return float(attention[1:].max(-1).mean())
 
 
 def _draw_entropy(run: Run) -> Drawing:

@@ -16,16 +16,8 @@ from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_co
 from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON
 from joma.runs import Run
-from joma.studies.depth_width.depth_width.judge import (
-    CLAIMS,
-    DEEPER,
-    PAPER,
-    WIKITEXT,
-    Sweep,
-    kinds_of,
-    layers_of,
-    words,
-)
+from joma.studies.depth_width.depth_width import judge
+from joma.studies.depth_width.depth_width.judge import DEEPER, PAPER, Sweep, kinds_of, layers_of, words
 from joma.studies.depth_width.depth_width.networks import DepthWidthConfig, Family
 from joma.studies.depth_width.depth_width.texts import TextReader, find_texts, must_be, remember_texts, shuffled
 from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
@@ -39,7 +31,11 @@ if TYPE_CHECKING:
 def draw(run: Run) -> list[Drawing]:
     """Both figures."""
     sweeps = [Sweep(run, kind) for kind in kinds_of(run)]
-    return [_against_depth(run, sweeps), _over_training(sweeps)]
+    figure, axes = _grid(len(sweeps) + 1)
+    for axis, sweep in zip(axes, sweeps, strict=False):
+        _draw_losses(axis, run, sweep)
+    _draw_costs(axes[-1], sweeps[0])
+    return [Drawing("loss-against-depth", _caption(sweeps), figure), _over_training(sweeps)]
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
@@ -49,14 +45,6 @@ def _grid(count: int) -> tuple[Figure, list[Axes]]:
     for axis in axes[count:]:
         figure.delaxes(axis)
     return figure, axes[:count]
-
-
-def _against_depth(run: Run, sweeps: list[Sweep]) -> Drawing:
-    figure, axes = _grid(len(sweeps) + 1)
-    for axis, sweep in zip(axes, sweeps, strict=False):
-        _draw_losses(axis, run, sweep)
-    _draw_costs(axes[-1], sweeps[0])
-    return Drawing("loss-against-depth", _caption(sweeps), figure)
 
 
 def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
@@ -72,19 +60,15 @@ def _draw_losses(axis: Axes, run: Run, sweep: Sweep) -> None:
         ideal = run.value("tree/ideal")[sweep.place]
         axis.axhline(ideal[0], ls=":", lw=1.0, color=INK, label="lowest possible")
         axis.axhline(ideal[1], ls="--", lw=1.0, color=INK, label="adds up tokens")
-    _zoom(axis, sweep, means, halves)
-    _depth_axis(axis, sweep.layers)
-    axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
-    axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), borderaxespad=0.0, handlelength=1.4, fontsize=8)
-    mark_beyond(axis)
-
-
-def _zoom(axis: Axes, sweep: Sweep, means: np.ndarray, halves: np.ndarray) -> None:
-    """Show the best rates and what is near: a rate that fails would press everything else flat."""
+    # The best rates and what is near: a rate that fails would press everything else flat.
     low, high = np.nanmin(means - halves), np.nanmax(means + halves)
     room = max(high - low, 0.05)
     low = min(low, *axis.get_ylim()) if sweep.family == "tree" else low - 0.1 * room
     axis.set_ylim(low, high + 0.5 * room)
+    _depth_axis(axis, sweep.layers)
+    axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
+    axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), borderaxespad=0.0, handlelength=1.4, fontsize=8)
+    mark_beyond(axis)
 
 
 def _depth_axis(axis: Axes, layers: list[int]) -> None:
@@ -138,11 +122,14 @@ def _gain_in_words(sweep: Sweep) -> str:
 def _over_training(sweeps: list[Sweep]) -> Drawing:
     figure, axes = _grid(len(sweeps))
     for axis, sweep in zip(axes, sweeps, strict=True):
-        for shape, colour in enumerate(depth_colours(len(sweep.layers))):
-            curve = sweep.curves[shape, 1:, sweep.best_rate(shape)]  # (points, seeds); untrained networks lie far above
+        # (points, seeds) of every shape; untrained networks lie far above
+        curves = [sweep.curves[shape, 1:, sweep.best_rate(shape)] for shape in range(len(sweep.layers))]
+        for shape, (curve, colour) in enumerate(zip(curves, depth_colours(len(curves)), strict=True)):
             mean_and_band(axis, sweep.steps[1:], curve, color=colour, label=layers_of(sweep, shape))
         axis.set(ylabel="validation loss (nats)", title=words(sweep.kind))
-        axis.set_ylim(*_without_the_start(sweep))
+        low, high = float(np.nanmin(curves)), float(np.nanmax(curves))
+        room = 0.05 * max(high - low, 0.02)
+        axis.set_ylim(low - room, high + room)
         step_axis(axis)
         label_lines(axis)
     caption = (
@@ -150,13 +137,6 @@ def _over_training(sweeps: list[Sweep]) -> Drawing:
         "highest seed. Lines begin at the first point after the start: the untrained networks lie far above."
     )
     return Drawing("loss-over-steps", caption, figure)
-
-
-def _without_the_start(sweep: Sweep) -> tuple[float, float]:
-    rows = [sweep.curves[shape, 1:, sweep.best_rate(shape)] for shape in range(len(sweep.layers))]
-    low, high = float(np.nanmin(rows)), float(np.nanmax(rows))
-    room = 0.05 * max(high - low, 0.02)
-    return low - room, high + room
 
 
 def _fastest(sweeps: list[Sweep]) -> str:
@@ -225,14 +205,14 @@ STUDY = Study(
     name="depth-width",
     title="MobileLLM: deep and thin against shallow and wide",
     version=1,
-    claims=CLAIMS,
+    claims=judge.CLAIMS,
     quick=DepthWidthConfig(),
     paper=DepthWidthConfig(
-        texts=(PYTHON, WIKITEXT), tokens=1_000_000_000, vocabulary=1024, layers=(2, 4, 12, 30), parameters=1_000_000,
-        length=64, batch=32, rates=(1e-3, 2.2e-3, 5e-3), steps=2000, valid_sequences=400, classes=8,
-        branching=(2, 2, 2, 2), rho=0.9, ideal_samples=20_000, tree_layers=(1, 4, 12), tree_parameters=100_000,
-        tree_batch=32, tree_rates=(7e-4, 1.6e-3, 3.5e-3, 8e-3), tree_steps=2000, valid_samples=1500, seeds=4, points=5,
-        head_width=32, multiple=8, device="cuda", precision="tf32",
+        texts=(PYTHON, judge.WIKITEXT), tokens=1_000_000_000, vocabulary=1024, layers=(2, 4, 12, 30),
+        parameters=1_000_000, length=64, batch=32, rates=(1e-3, 2.2e-3, 5e-3), steps=2000, valid_sequences=400,
+        classes=8, branching=(2, 2, 2, 2), rho=0.9, ideal_samples=20_000, tree_layers=(1, 4, 12),
+        tree_parameters=100_000, tree_batch=32, tree_rates=(7e-4, 1.6e-3, 3.5e-3, 8e-3), tree_steps=2000,
+        valid_samples=1500, seeds=4, points=5, head_width=32, multiple=8, device="cuda", precision="tf32",
     ),
     run=run,
     draw=draw,
