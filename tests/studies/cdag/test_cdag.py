@@ -13,10 +13,11 @@ from joma.claims.execute import judge, plain_config
 from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.cdag.cdag import STUDY, record
-from joma.studies.cdag.cdag import judge as judging
+from joma.studies.cdag.cdag import STUDY
 from joma.studies.cdag.cdag import network as net
 from joma.studies.cdag.cdag import run as cdag_training
+from joma.studies.cdag.cdag import run as record
+from joma.studies.cdag.cdag import study as judging
 from joma.theory import cdag
 from joma.training import train_all
 

@@ -22,9 +22,14 @@ from joma.runs import Run
 from joma.studies.depth_width.depth_width import STUDY
 from joma.studies.depth_width.depth_width import judge as _claims
 from joma.studies.depth_width.depth_width import study as depth_width
-from joma.studies.depth_width.depth_width.networks import DepthWidthConfig
-from joma.studies.depth_width.depth_width.record import DEEP, FLAT, Sweep, facts, kinds_of
-from joma.studies.depth_width.depth_width.shapes import embeddings_of, find_shape, operations_of, parameters_of
+from joma.studies.depth_width.depth_width.judge import DEEP, FLAT, Sweep, facts, kinds_of
+from joma.studies.depth_width.depth_width.networks import (
+    DepthWidthConfig,
+    embeddings_of,
+    find_shape,
+    operations_of,
+    parameters_of,
+)
 from joma.studies.depth_width.depth_width.texts import SHUFFLED, TextReader, shuffled
 from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
 

@@ -13,16 +13,20 @@ from records import carried_out, changed, found, verdicts
 
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
-from joma.studies.galore.galore_lowrank import STUDY, claims
-from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank
+from joma.studies.galore.galore_lowrank import STUDY
+from joma.studies.galore.galore_lowrank import judge as claims
 from joma.studies.galore.galore_lowrank.run import (
     MATRICES,
     SERIES,
     SHUFFLED,
     WORDS,
     GaloreLowrankConfig,
+    after_refresh,
+    gradient,
     gradients,
     points,
+    probe,
+    rank,
 )
 from joma.studies.galore.galore_lowrank.spectra import (
     STATISTICS,

@@ -14,11 +14,11 @@ from joma.claims.execute import plain_config
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.galore.galore_table import STUDY, claims
-from joma.studies.galore.galore_table import config as names
-from joma.studies.galore.galore_table.config import METHODS
-from joma.studies.galore.galore_table.judge import operations_per_token, states_by_formula
+from joma.studies.galore.galore_table import STUDY
+from joma.studies.galore.galore_table import networks as names
+from joma.studies.galore.galore_table import study as claims
 from joma.studies.galore.galore_table.networks import (
+    METHODS,
     Adapted,
     Factored,
     merge_and_restart,
@@ -32,9 +32,19 @@ from joma.studies.galore.galore_table.networks import (
     start,
     trained,
 )
-from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
-from joma.studies.galore.galore_table.run import Trainer, Trial
-from joma.studies.galore.galore_table.text import Reading, Text, read_text, remember
+from joma.studies.galore.galore_table.run import (
+    LONG,
+    SWEEP,
+    Reading,
+    Table,
+    Text,
+    Trainer,
+    Trial,
+    place,
+    read_text,
+    remember,
+)
+from joma.studies.galore.galore_table.study import operations_per_token, states_by_formula
 
 TINY = names.GaloreTableConfig(
     methods=METHODS,
@@ -69,11 +79,11 @@ def reading():
 def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):
     table = Table(run)
     for method in METHODS:
-        assert np.isfinite(table.sweep(method)).all()
+        assert np.isfinite(table.ends(SWEEP, method)).all()
         assert len(table.long_trials(method)) == 3
         assert run.value(f"{table.long_trials(method)[0]}/losses").shape == (6,)
         assert run.value(f"{table.long_trials(method)[0]}/held out").shape == (2, 1)
-    assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.sweep(names.GALORE).argmin())]
+    assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.ends(SWEEP, names.GALORE).argmin())]
 
 
 def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.galore.galore_theory import STUDY, claims
+from joma.studies.galore.galore_theory import STUDY
+from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 
 SMALL = GaloreTheoryConfig(

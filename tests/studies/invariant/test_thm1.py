@@ -9,7 +9,8 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.invariant._blocks import largest, smallest
-from joma.studies.invariant.thm1 import STUDY, claims
+from joma.studies.invariant.thm1 import STUDY
+from joma.studies.invariant.thm1 import study as claims
 from joma.studies.invariant.thm1.run import Thm1Config
 
 SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))

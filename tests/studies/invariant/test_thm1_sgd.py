@@ -6,7 +6,8 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.runs import Run
-from joma.studies.invariant.thm1_sgd import STUDY, claims
+from joma.studies.invariant.thm1_sgd import STUDY
+from joma.studies.invariant.thm1_sgd import study as claims
 from joma.studies.invariant.thm1_sgd.run import KINDS, Thm1SgdConfig
 
 TINY = Thm1SgdConfig(

@@ -9,7 +9,8 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import draw, judge
 from joma.runs import Run
-from joma.studies.invariant.thm1_softmax import STUDY, claims
+from joma.studies.invariant.thm1_softmax import STUDY
+from joma.studies.invariant.thm1_softmax import judge as claims
 from joma.studies.invariant.thm1_softmax import run as softmax
 from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
 

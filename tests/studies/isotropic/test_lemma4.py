@@ -9,8 +9,9 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.isotropic.lemma4 import STUDY, claims
-from joma.studies.isotropic.lemma4 import judge as lemma4
+from joma.studies.isotropic.lemma4 import STUDY
+from joma.studies.isotropic.lemma4 import study as claims
+from joma.studies.isotropic.lemma4 import study as lemma4
 from joma.studies.isotropic.lemma4.run import CONCAVE, FAR, LENGTHS, Lemma4Config
 
 CONFIG = replace(STUDY.quick, separations=(0.25, 1.0, 4.0), tails=(1.5, 3.0))

@@ -10,7 +10,7 @@ from records import altered, carried_out, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.isotropic.thm3 import STUDY
-from joma.studies.isotropic.thm3.judge import Record
+from joma.studies.isotropic.thm3.study import Record
 
 CONFIG = replace(STUDY.quick, separations=(1.0, 4.0), steps=120, starts=4)
 FIXED = "holds as corrected"

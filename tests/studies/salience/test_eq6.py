@@ -8,9 +8,10 @@ import torch
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, found, verdicts
 
-from joma.studies.salience.eq6 import STUDY, judge
-from joma.studies.salience.eq6 import claims as study
+from joma.studies.salience.eq6 import STUDY
 from joma.studies.salience.eq6 import run as figure
+from joma.studies.salience.eq6 import study as judge
+from joma.studies.salience.eq6 import study as study
 from joma.studies.salience.eq6.run import TARGETS, Eq6Config
 
 SMALL = replace(STUDY.quick, draws=6, checked=2)

@@ -7,12 +7,15 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, found, verdicts
 
 from joma.studies.scan_snap.scan_snap import STUDY, theorems
-from joma.studies.scan_snap.scan_snap.record import dominant_growth, passes, phases, straight_line
 from joma.studies.scan_snap.scan_snap.run import (
     ScanSnapConfig,
+    dominant_growth,
     drawn_classes,
     frequencies,
     graded_classes,
+    passes,
+    phases,
+    straight_line,
     without_common,
 )
 from joma.theory.scan_snap import ScanSnap

@@ -16,9 +16,8 @@ from joma.measure.active import carrying
 from joma.runs import Run
 from joma.studies.sparsity._readings import Reading
 from joma.studies.sparsity.deja_vu import STUDY
-from joma.studies.sparsity.deja_vu import judge as findings
-from joma.studies.sparsity.deja_vu.record import Active
-from joma.studies.sparsity.deja_vu.run import CARRIED, HEADS, KEPT, NEURONS, DejaVuConfig, Members, _loss, _seen
+from joma.studies.sparsity.deja_vu import study as findings
+from joma.studies.sparsity.deja_vu.run import CARRIED, HEADS, KEPT, NEURONS, Active, DejaVuConfig, Members, _loss, _seen
 from joma.training import next_token_loss
 
 SEEDS = 4

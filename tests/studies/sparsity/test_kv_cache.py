@@ -16,8 +16,8 @@ from joma.figures.style import house_style
 from joma.measure.sparsity import effective_keys, heavy_hitters, keys_above, stability, top_mass
 from joma.runs import Run
 from joma.studies.sparsity import kv_cache
-from joma.studies.sparsity.kv_cache import judge as findings
-from joma.studies.sparsity.kv_cache import measures
+from joma.studies.sparsity.kv_cache import run as measures
+from joma.studies.sparsity.kv_cache import study as findings
 from joma.studies.sparsity.kv_cache.run import KvCacheConfig
 from joma.studies.sparsity.kv_cache.stories import find_stories, load_stories, written
 

@@ -17,7 +17,7 @@ from joma.models import Decoder
 from joma.runs import Run
 from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
 from joma.studies.sparsity.sinks import STUDY
-from joma.studies.sparsity.sinks import judge as findings
+from joma.studies.sparsity.sinks import study as findings
 from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
 
 SEEDS = 4

@@ -3,8 +3,6 @@
 A signal is a vector over the samples of a dataset, so the number of samples is the dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import acos, degrees, pi
 
@@ -26,13 +24,11 @@ GAIN = 0.5
 def by_sign(draws: int, dim: int, source: torch.Generator) -> Counts:
     """Gaussian signals, as they come and with the premises' signs enforced: how many conclusions are positive."""
     za, zb, f, delta = torch.randn(4, draws, dim, generator=source)  # float32: only signs are counted
-    free = cdag.conclusion(zb, f, delta)
-    free_gated = cdag.correlation(zb, (f > 0) * delta)
     # Turning a Gaussian signal round leaves it Gaussian: the premises then hold without rejecting a draw.
     followed, incoming, received = _agree(f, zb), _agree(delta, zb), _agree(delta, za)
     return {
-        "control": _positive(free),
-        "gated control": _positive(free_gated),
+        "control": _positive(cdag.conclusion(zb, f, delta)),
+        "gated control": _positive(cdag.correlation(zb, (f > 0) * delta)),
         "signs": _positive(cdag.conclusion(zb, followed, received)),
         "same latent": _positive(cdag.conclusion(za, _agree(f, za), received)),
         "gated": _positive(cdag.correlation(zb, (followed > 0) * incoming)),
@@ -74,18 +70,16 @@ def by_rest(draws: int, dim: int, source: torch.Generator) -> Counts:
     delta = _agree(delta, zb)
     leaning = GAIN * zb - delta
     held = cdag.correlation(zb, leaning) > 0
-    wanted = cdag.independent_conclusion(zb, delta, GAIN)
-    gap = cdag.conclusion(zb, GAIN * zb + noise, delta) - wanted
+    gap = cdag.conclusion(zb, GAIN * zb + noise, delta) - cdag.independent_conclusion(zb, delta, GAIN)
     twice, sent = torch.cat([zb, zb], -1), torch.cat([delta, delta], -1)
     paired = GAIN * twice + torch.cat([noise, -noise], -1)
     off = cdag.conclusion(twice, paired, sent) - cdag.independent_conclusion(twice, sent, GAIN)
-    scale = paired.norm(dim=-1) * twice.norm(dim=-1) * sent.norm(dim=-1) ** 2
     return {
         "leaning": held.sum(),
         "leaning positive": (held & (cdag.conclusion(zb, leaning, delta) > 0)).sum(),
         "independent gap": gap.mean(),
         "independent variance": gap.var(),
-        "paired off": (off / scale).abs().max(),
+        "paired off": (off / (paired.norm(dim=-1) * twice.norm(dim=-1) * sent.norm(dim=-1) ** 2)).abs().max(),
     }
 
 
@@ -126,8 +120,7 @@ def _gaussian(source: torch.Generator, *shape: int) -> Tensor:
 
 def _agree(signal: Tensor, other: Tensor) -> Tensor:
     """The signal, turned round where it correlates negatively with the other."""
-    sign = cdag.correlation(signal, other).sign()
-    return signal * sign[..., None]
+    return signal * cdag.correlation(signal, other).sign()[..., None]
 
 
 def _turned(signal: Tensor, angle: Tensor, source: torch.Generator) -> Tensor:
@@ -135,8 +128,7 @@ def _turned(signal: Tensor, angle: Tensor, source: torch.Generator) -> Tensor:
     unit = signal / signal.norm(dim=-1, keepdim=True)
     other = _gaussian(source, *signal.shape)
     other = other - (other * unit).sum(-1, keepdim=True) * unit
-    across = other / other.norm(dim=-1, keepdim=True)
-    turned: Tensor = angle.cos()[:, None] * unit + angle.sin()[:, None] * across
+    turned: Tensor = angle.cos()[:, None] * unit + angle.sin()[:, None] * (other / other.norm(dim=-1, keepdim=True))
     return turned
 
 

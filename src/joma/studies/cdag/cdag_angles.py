@@ -1,7 +1,5 @@
 """CDAG Theorem 1: three signs do not decide which way the backpropagated gradient points; three angles do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import pi, radians, sqrt
 from typing import Annotated, Any
@@ -121,7 +119,6 @@ def _signs(run: Run) -> Finding:
     inside, violated = (float(_total(run, f"angle/{name}").sum()) for name in ("inside", "violated"))
     beyond = _total(run, "angle/draws").sum() - inside
     negative = _total(run, "angle/draws").sum() - _total(run, "angle/binned positive").sum() - violated
-    premises = run.value("example/premises")
     return by_tests(
         SIGNS,
         expected="The conclusion is positive in every draw.",
@@ -131,7 +128,7 @@ def _signs(run: Run) -> Finding:
         ],
         corrected=_all_positive("a + b + c < 90°", inside, violated),
         controls=[
-            above("smallest premise of that example", float(premises.min()), 0.0),
+            above("smallest premise of that example", float(run.value("example/premises").min()), 0.0),
             above("share of draws beyond 90° that are negative", negative / beyond, 0.0, "%"),
             _without_premises(run, "sign/control"),
         ],

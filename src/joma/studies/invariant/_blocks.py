@@ -3,8 +3,6 @@
 Activations and gradients differ along leading dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import cos, nan
 from typing import Any

@@ -1,7 +1,5 @@
 """The block and its training: eq. 1, 2, 9, 11 and 60, the implicit bias, pattern superposition, footnote 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -224,8 +222,7 @@ def _loss(config: BlockConfig) -> Tensor:
 def _projected(config: BlockConfig, *, overlap: float) -> Tensor:
     """Two rows: U_C^T W′ and E[g h′ b]; `overlap` mixes a token's embedding into the query's."""
     block, start = draw_block(config, "exp")
-    query = (1 - overlap**2) ** 0.5 * block.queries + overlap * block.tokens[:, :1]
-    block = replace(block, queries=query)
+    block = replace(block, queries=(1 - overlap**2) ** 0.5 * block.queries + overlap * block.tokens[:, :1])
     by_token = block.attend(start.z).mT @ _push(block, *start, 0.0) / config.samples
     return torch.stack([block.project(block.velocity(*start).w), by_token]).flatten(1)
 

@@ -1,7 +1,5 @@
 """Theorem 1 with almost orthogonal embeddings: the terms that Section 7 of the paper leaves open."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, log
 from typing import Any, NamedTuple
@@ -97,8 +95,7 @@ class Ensemble(NamedTuple):
         f = b @ self.tokens.mT + self.query.mT
         h = (f @ w).tanh()
         push = (self.target - h.softmax(-1)) * (1 - h.square())
-        dz = (b * (push @ (w.mT @ self.tokens))).mean(-2, keepdim=True)
-        return f.mT @ push / push.shape[-2], dz
+        return f.mT @ push / push.shape[-2], (b * (push @ (w.mT @ self.tokens))).mean(-2, keepdim=True)
 
 
 def run(config: Thm1CoherenceConfig, run: Run, progress: Progress) -> None:

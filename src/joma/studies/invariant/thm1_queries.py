@@ -1,7 +1,5 @@
 """Theorem 1 when several queries share the MLP: only the sum of their logits is tied to its weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,17 +15,8 @@ from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, INK, ORANGE, PRINTED, panels
 from joma.runs import Run
-from joma.studies.invariant._blocks import (
-    FLOW,
-    KINDS,
-    draw_block,
-    drift,
-    drift_over_time,
-    kept,
-    largest,
-    moments,
-    smallest,
-)
+from joma.studies.invariant import _blocks as blocks
+from joma.studies.invariant._blocks import FLOW, KINDS, drift, kept, largest, smallest
 from joma.theory.attention import value_and_derivative
 from joma.theory.flow import integrate_together
 from joma.theory.invariant import first_integral_over_queries
@@ -82,8 +71,8 @@ PATH = Claim(
 
 def run(config: Thm1QueriesConfig, run: Run, progress: Progress) -> None:
     """Follow blocks of several queries, carrying along what eq. 13 makes of each query's own part of v′."""
-    run.keep("t", lambda: moments(config.horizon, config.steps))
-    query = draw_block(config, "exp", queries=config.queries)[0].query
+    run.keep("t", lambda: blocks.moments(config.horizon, config.steps))
+    query = blocks.draw_block(config, "exp", queries=config.queries)[0].query
     run.keep("probability", lambda: torch.bincount(query, minlength=config.queries).double() / config.samples)
     cases = [*((*case, config.queries) for case in ALL), ("exp", MIXED, 1)]
     for i, (kind, way, queries) in enumerate(cases):
@@ -95,7 +84,7 @@ def run(config: Thm1QueriesConfig, run: Run, progress: Progress) -> None:
 
 def _flow(config: Thm1QueriesConfig, kind: str, way: str, queries: int) -> dict[str, Tensor]:
     """z and V, and the integral of Σ v v′ with only that part of v′ which comes from the samples of each query."""
-    block, start = draw_block(config, kind, queries=queries, per_query=way == AVERAGED)
+    block, start = blocks.draw_block(config, kind, queries=queries, per_query=way == AVERAGED)
     member = torch.nn.functional.one_hot(block.query, queries).mT.double()
     member = member / (member.sum(-1, keepdim=True) if way == AVERAGED else config.samples)
 
@@ -106,7 +95,9 @@ def _flow(config: Thm1QueriesConfig, kind: str, way: str, queries: int) -> dict[
         pull = b * (push @ block.project(w).mT)  # Σ_k v_k g_k h′_k b, (..., samples, tokens)
         return *block.velocity(w, z, time), member @ pull
 
-    w, z, path = integrate_together(field, (*start, torch.zeros_like(start.z)), moments(config.horizon, config.steps))
+    w, z, path = integrate_together(
+        field, (*start, torch.zeros_like(start.z)), blocks.moments(config.horizon, config.steps)
+    )
     return {"z": z, "v": block.project(w), "path": path}
 
 
@@ -139,10 +130,9 @@ def _unexplained(run: Run, kind: str, way: str, queries: int = 0, *, own: bool =
 
 
 def _exp(run: Run) -> Finding:
-    other = _sum(run, "exp", MIXED, form="linear")
     controls = [
         at_most("drift in a block with one query", _each(run, "exp", MIXED, 1), FLOW),
-        above("drift of Σ z² − Σv², the invariant of linear attention", other, FLOW),
+        above("drift of Σ z² − Σv², the invariant of linear attention", _sum(run, "exp", MIXED, form="linear"), FLOW),
     ]
     return _every_query(run, EXP, "exp", controls)
 
@@ -197,9 +187,8 @@ def draw(run: Run) -> list[Drawing]:
         each, total = kept(z, v[..., None, :, :], kind=kind), kept(z, v, first_integral_over_queries, kind=kind)
         labels = ("each query", "sum of queries") if kind == "exp" else (None, None)
         for query in range(queries):
-            drifts = drift_over_time(each[..., query, :])
-            left.plot(t[1:], drifts, style, color=PRINTED, lw=1, label=labels[0])
-        left.plot(t[1:], drift_over_time(total), style, color=CORRECTED, label=labels[1])
+            left.plot(t[1:], blocks.drift_over_time(each[..., query, :]), style, color=PRINTED, lw=1, label=labels[0])
+        left.plot(t[1:], blocks.drift_over_time(total), style, color=CORRECTED, label=labels[1])
     bound(left, FLOW)
     end_label(left, "solid: exp")
     end_label(left, "dashed: linear", ls="--")

@@ -123,8 +123,7 @@ def difference(function: Callable[[Tensor], Tensor], s: Tensor, *, step: float =
 def jacobian(function: Callable[[Tensor], Tensor], at: Tensor, *, step: float = 0.01) -> Tensor:
     """d function_i / d at_j by the same differences. at: (d,), function: (..., d) -> (..., k). Returns (k, d)."""
     directions = torch.eye(len(at), dtype=at.dtype)
-    zero = torch.zeros(len(at), 1, dtype=at.dtype)
-    return difference(lambda t: function(at + t * directions), zero, step=step).mT
+    return difference(lambda t: function(at + t * directions), torch.zeros(len(at), 1, dtype=at.dtype), step=step).mT
 
 
 def plain_ticks(axis: Axis, values: Sequence[float]) -> None:

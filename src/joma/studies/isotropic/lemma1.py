@@ -1,7 +1,5 @@
 """Lemma 1, eq. 23, 33-36: what a node sees of an isotropic cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

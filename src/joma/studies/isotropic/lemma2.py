@@ -1,7 +1,5 @@
 """Lemmas 2, 3 and 5, eq. 42-43, 48-49, 53, 61: the flow of one node on a mixture of isotropic clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +16,8 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
-from joma.studies.isotropic._forms import (
-    CURVE,
-    LAWS,
-    LENGTHS,
-    UNIT,
-    by_forms,
-    by_samples,
-    difference,
-    draw_forms,
-    laws,
-    record_forms,
-    sample_mean,
-)
+from joma.studies.isotropic import _forms as forms
+from joma.studies.isotropic._forms import LENGTHS, UNIT, by_forms, by_samples, difference
 from joma.theory import isotropic
 from joma.theory.radial import Gaussian, RadialLaw
 
@@ -58,24 +45,12 @@ WEIGHT = Claim(
     uses=("lemma1/hyperplane-vector",),
 )
 BIAS = Claim(
-    "mixture-bias",
-    "JoMA eq. 43",
-    "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).",
-    "ξ′ = Σ aⱼθ₁(ρⱼ).",
-    uses=("lemma1/hyperplane-mean",),
+    "mixture-bias", "JoMA eq. 43", "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).", "ξ′ = Σ aⱼθ₁(ρⱼ).", uses=("lemma1/hyperplane-mean",)
 )
 DERIVATIVE = Claim(
-    "f-derivative",
-    "JoMA eq. 48",
-    "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.",
-    uses=("lemma2/theta-slopes",),
+    "f-derivative", "JoMA eq. 48", "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.", uses=("lemma2/theta-slopes",)
 )
-PRIMITIVE = Claim(
-    "f-primitive",
-    "JoMA eq. 49",
-    "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.",
-    uses=("lemma2/f-derivative",),
-)
+PRIMITIVE = Claim("f-primitive", "JoMA eq. 49", "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.", uses=("lemma2/f-derivative",))
 SHAPE = Claim(
     "f-increasing",
     "JoMA Lemma 3",
@@ -101,14 +76,14 @@ SLOPE = Claim(
 
 def run(config: Lemma2Config, run: Run, progress: Progress) -> None:
     """The velocity by sampling and by both forms, then Lemmas 3 and 5 by differences and quadrature."""
-    run.keep("curve/lengths", lambda: np.array(CURVE))
-    for i, (name, law) in enumerate(zip(LAWS, laws(config.dimension), strict=True)):
-        progress(0.15 * i, f"sampling the {LAWS[name]} law")
+    run.keep("curve/lengths", lambda: np.array(forms.CURVE))
+    for i, (name, law) in enumerate(zip(forms.LAWS, forms.laws(config.dimension), strict=True)):
+        progress(0.15 * i, f"sampling the {forms.LAWS[name]} law")
         case = _Case(config, law)
-        record_forms(
+        forms.record_forms(
             run,
             name,
-            partial(sample_mean, case.statistic, law, config.samples, config.seed + i),
+            partial(forms.sample_mean, case.statistic, law, config.samples, config.seed + i),
             corrected=partial(case.form, isotropic.velocity),
             printed=partial(case.form, isotropic.printed_velocity),
         )
@@ -197,7 +172,7 @@ def _lemma_3(run: Run, claim: Claim, one: str, theta: int, tolerance: float, giv
     wrong = np.min([_off(run, f"{law}/{one}", f"{following}/theta{theta}") for law, following in pairs])
     return by_residual(
         claim,
-        printed=np.max([_off(run, f"{law}/{one}", f"{law}/theta{theta}") for law in LAWS]),
+        printed=np.max([_off(run, f"{law}/{one}", f"{law}/theta{theta}") for law in forms.LAWS]),
         tolerance=tolerance,
         what="largest difference",
         expected=f"{gives}, in the scaled distance.",
@@ -223,15 +198,12 @@ def _shape(run: Run) -> Finding:
 
 
 def _growth(run: Run) -> Finding:
-    growth = np.stack([run.value(f"{law}/growth") for law in LAWS])  # (laws, 3, lengths)
+    growth = np.stack([run.value(f"{law}/growth") for law in forms.LAWS])  # (laws, 3, lengths)
     off = np.abs(growth[:, :2] - growth[:, 2:])
+    expected = "The formula gives v·v′ of the flow."
+    agree = {"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()}
     return by_forms(
-        GROWTH,
-        printed=off[:, 0].max(),
-        corrected=off[:, 1].max(),
-        tolerance=EXACT,
-        expected="The formula gives v·v′ of the flow.",
-        agree={"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()},
+        GROWTH, printed=off[:, 0].max(), corrected=off[:, 1].max(), tolerance=EXACT, expected=expected, agree=agree
     )
 
 
@@ -256,7 +228,7 @@ def draw(run: Run) -> list[Drawing]:
     speed: Callable[[Any], Any] = partial(np.linalg.norm, axis=-1)
     left.set(xlabel="‖v‖, direction of (v, ξ) fixed", ylabel="speed ‖(v′, ξ′)‖")
     left.set_title("The speed does not depend on ‖v‖")
-    draw_forms(left, run, (0.5, 1, 2, 5, 10), speed(run.value("student/sampled")[0]), {}, speed)
+    forms.draw_forms(left, run, (0.5, 1, 2, 5, 10), speed(run.value("student/sampled")[0]), {}, speed)
     at, places = int(np.argmin(np.abs(run.value("slopes/s") - 0.7))), np.arange(len(SLOPES))
     for form, marker, size, colour, label in (
         ("truth", "o", 9, GREEN, "by differences"),

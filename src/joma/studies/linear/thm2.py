@@ -1,7 +1,5 @@
 """Theorem 2, eq. 3, 4, 20, 22 and their remarks: exp attention under a linear MLP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from math import erf, pi, sqrt
@@ -246,10 +244,7 @@ def draw(run: Run) -> list[Drawing]:
             left.axhline(abs(run.value("limits")[0, token]), xmin=0.72, ls=":", lw=1, color=colour)
     end_label(left, "dotted: limit", ls=":", lw=1)
     left.set(ylabel="|v|", title="The winner blows up, the others stop")
-    for scale, colour, label in (
-        (2, PRINTED, "printed:\nerf(v/2)/Δ"),
-        (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ"),
-    ):
+    for scale, colour, label in ((2, PRINTED, "printed:\nerf(v/2)/Δ"), (sqrt(2), CORRECTED, "corrected:\nerf(v/√2)/Δ")):
         value = _erf(v[1:] / scale) / delta
         spread = np.abs(value[:, order[1:]] / value[:, order[:1]] - 1).max(1) + 1e-17
         right.plot(share[1:], spread, color=colour, label=label)
@@ -312,8 +307,7 @@ def _erf(x: Any) -> Any:
 @np.errstate(invalid="ignore")  # weights that stand still spread by 0/0, which is not a number and keeps no bound
 def _spread(value: Any) -> float:
     """Largest relative deviation from the mean over tokens, at any time of any draw."""
-    mean = value.mean(-1, keepdims=True)
-    return float(np.abs(value / mean - 1).max())
+    return float(np.abs(value / value.mean(-1, keepdims=True) - 1).max())
 
 
 @np.errstate(invalid="ignore")

@@ -1,7 +1,5 @@
 """K > 1 nodes under exp attention: the talk's dynamics of V, and in which sense V becomes low rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import erf, sqrt
 from typing import Annotated, Any
@@ -142,8 +140,8 @@ def _low_rank(run: Run) -> Finding:
     mean, soon = path.mean(-1), _at(left, SOON)
     return by_effect(
         RANK,
-        {"rank": compare(_lost(rank), 0.0)},
-        corrected={"stable rank": compare(_lost(path), _lost(alone))},
+        {"rank": compare(1 - rank[-1] / rank[0], 0.0)},
+        corrected={"stable rank": compare(1 - path[-1] / path[0], 1 - alone[-1] / alone[0])},
         what="share lost",
         expected="As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.",
         over="matrices",
@@ -273,12 +271,10 @@ def _follow_ranks(left: Tensor, config: Thm2RankConfig) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(config.seed)
     shape = (config.matrices, config.rows, config.columns)
     delta = torch.randn(shape, generator=generator, dtype=torch.float64)
-    length = delta.norm(dim=-1)
-    delta = delta / length.amax(-1)[:, None, None] * sqrt(torch.pi / 2)  # so that t* = 1
+    delta = delta / delta.norm(dim=-1).amax(-1)[:, None, None] * sqrt(torch.pi / 2)  # so that t* = 1
     t = 1 - left
     v = linear.row_trajectory(delta, t).movedim(0, 1)
-    s = linear.trajectory(delta.norm(dim=-1), t).movedim(0, 1)
-    growth = (s.square() / 2).exp()  # |v_l'| / |Δ_l|
+    growth = (linear.trajectory(delta.norm(dim=-1), t).movedim(0, 1).square() / 2).exp()  # |v_l'| / |Δ_l|
     alone = t[:, None, None, None] * delta  # V without attention, and |Δv_l|/|Δ_l| between neighbouring times
     speed = alone.diff(dim=0).norm(dim=-1) / (t.diff()[:, None, None] * delta.norm(dim=-1))
     return {
@@ -303,11 +299,6 @@ def _node_spread(run: Run, scale: float) -> float:
 def _steepest(path: Any) -> float:
     """The largest change of the mean over matrices between neighbouring moments; below zero if it always falls."""
     return float(np.diff(path.mean(-1)).max())
-
-
-def _lost(path: Any) -> Any:
-    """The share that is lost from the first moment to the last, of each matrix."""
-    return 1 - path[-1] / path[0]
 
 
 def _at(left: Any, value: float) -> int:

@@ -1,7 +1,5 @@
 """Lemmas 6 and 7, eq. 75, 84-88: the bounds behind Theorem 4, against quadratures of their own definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -110,12 +108,9 @@ def run(config: Lemma6Config, run: Run, progress: Progress) -> None:
 
 def _lemma_6(run: Run) -> Finding:
     place, top = run.value("g/top")
-    return by_tests(
-        LEMMA_6,
-        expected=f"The value is at most 1/√2 = {1 / sqrt(2):.4f}.",
-        printed=[at_most("largest value", top, 1 / sqrt(2))],
-        details={"reached at": {"y": float(place)}},
-    )
+    expected = f"The value is at most 1/√2 = {1 / sqrt(2):.4f}."
+    printed = [at_most("largest value", top, 1 / sqrt(2))]
+    return by_tests(LEMMA_6, expected=expected, printed=printed, details={"reached at": {"y": float(place)}})
 
 
 def _stationary(run: Run) -> Finding:
@@ -123,26 +118,21 @@ def _stationary(run: Run) -> Finding:
     here, elsewhere = (
         abs(exp(-(y**2)) - 1 / (2 * y**2 + 1)) for y in (run.value(f"{name}/top")[0] for name in ("g", "G"))
     )
+    expected = "Both sides are equal at the maximum."
+    control = {"at the maximum of the function of Lemma 7": elsewhere}
     return by_residual(
-        STATIONARY,
-        printed=here,
-        tolerance=PLACE,
-        what="difference of both sides",
-        expected="Both sides are equal at the maximum.",
-        control={"at the maximum of the function of Lemma 7": elsewhere},
+        STATIONARY, printed=here, tolerance=PLACE, what="difference of both sides", expected=expected, control=control
     )
 
 
 def _lemma_7(run: Run) -> Finding:
     place, top = run.value("G/top")
+    printed = [
+        at_least("smallest value", run.value("G").min(), 0.0),
+        at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
+    ]
     return by_tests(
-        LEMMA_7,
-        expected="The value lies in [0, 1].",
-        printed=[
-            at_least("smallest value", run.value("G").min(), 0.0),
-            at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
-        ],
-        details={"largest at": {"y": float(place)}},
+        LEMMA_7, expected="The value lies in [0, 1].", printed=printed, details={"largest at": {"y": float(place)}}
     )
 
 
@@ -160,12 +150,9 @@ def _slope_of_f(run: Run) -> Finding:
 
 def _zeta_bound(run: Run) -> Finding:
     (place, top), zetas = run.value("zeta/top"), run.value("zeta")
-    return by_tests(
-        ZETA,
-        expected=f"ζ lies in [0, {BOUND_88:.4f}].",
-        printed=_within("ζ", zetas.min(), np.maximum(top, zetas.max())),
-        details={"largest at r = 1": {"μ": float(place)}},
-    )
+    expected = f"ζ lies in [0, {BOUND_88:.4f}]."
+    printed = _within("ζ", zetas.min(), np.maximum(top, zetas.max()))
+    return by_tests(ZETA, expected=expected, printed=printed, details={"largest at r = 1": {"μ": float(place)}})
 
 
 def _within(what: str, low: float, high: float, floor: float = 0.0) -> list[Test]:
@@ -211,12 +198,9 @@ def _outside(place: Any, low: Any, high: Any) -> float:
 
 def _bound_of_f(run: Run) -> Finding:
     (place, top), second = run.value("R/top"), _second_term(run)
-    return by_tests(
-        BOUND,
-        expected=f"The second term lies in [0, {BOUND_88:.4f}].",
-        printed=_within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY),
-        details={"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}},
-    )
+    printed = _within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY)
+    details = {"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}}
+    return by_tests(BOUND, expected=f"The second term lies in [0, {BOUND_88:.4f}].", printed=printed, details=details)
 
 
 def _late_form(run: Run) -> Finding:
@@ -225,13 +209,9 @@ def _late_form(run: Run) -> Finding:
     what = f"value at ln 1/δ = {LATE:g}"
     forms = [late - np.exp(-power * mu**2) * LATE for power in (1.0, 0.5)]
     printed, corrected = (_within(what, rest.min(), rest.max(), -IDENTITY) for rest in forms)
-    return by_tests(
-        EXPONENT,
-        expected=f"The value lies in [0, {BOUND_88:.4f}].",
-        printed=printed,
-        corrected=corrected,
-        details={"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms[0]).argmax()])}},
-    )
+    expected = f"The value lies in [0, {BOUND_88:.4f}]."
+    details = {"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms[0]).argmax()])}}
+    return by_tests(EXPONENT, expected=expected, printed=printed, corrected=corrected, details=details)
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -290,8 +270,7 @@ def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
     total = torch.exp(-(mu**2) / 2) * (depth - near)
     for start, end in pairwise(edges):
         x = -torch.expm1(-near[..., None] * (start + (end - start) * nodes))
-        panel = (torch.exp(-((mu[..., None] * x) ** 2) / 2) * weight).sum(-1)
-        total = total + near * (end - start) * panel
+        total = total + near * (end - start) * (torch.exp(-((mu[..., None] * x) ** 2) / 2) * weight).sum(-1)
     return total
 
 
@@ -312,14 +291,12 @@ def _zeta_integral(depth: Tensor, mu: Tensor) -> Tensor:
     """exp(−μ²/2) times the integral of ζ(r, x) exp(x²/2) over [0, μ]."""
     nodes, weight = (torch.from_numpy(a) for a in _rule(80))
     x = mu[:, None] * nodes
-    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
-    return mu * (zeta * torch.exp((x**2 - mu[:, None] ** 2) / 2) * weight).sum(-1)
+    return mu * (_zeta(-torch.expm1(-depth)[..., None], x) * torch.exp((x**2 - mu[:, None] ** 2) / 2) * weight).sum(-1)
 
 
 def _zeta_range(depth: Tensor, mu: Tensor) -> Tensor:
     """Smallest and largest ζ(r, x) for x in (0, μ]. (2, depths, targets)."""
-    x = mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64)
-    zeta = _zeta(-torch.expm1(-depth)[..., None], x)
+    zeta = _zeta(-torch.expm1(-depth)[..., None], mu[:, None] * torch.linspace(1e-6, 1, 200, dtype=torch.float64))
     return torch.stack([zeta.amin(-1), zeta.amax(-1)])
 
 

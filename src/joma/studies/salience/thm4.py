@@ -1,7 +1,5 @@
 """Theorem 4, eq. 7, 80 and the remarks: how much faster salient components converge, and from when on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from math import log, pi, sqrt
@@ -138,28 +136,24 @@ def _depths(run: Run) -> Any:
 
 def _ratio(run: Run) -> Finding:
     seen, squares = _depths(run), run.value("mu") ** 2
-    leading = np.exp((squares[:, None] - squares) / 2)
     return by_residual(
         RATIO,
         printed=float(np.abs(seen / run.value("predicted ratio") - 1).max()),
         tolerance=EXACT,
         what="relative error",
         expected="Both sides are equal along the flow for all pairs.",
-        control={"without Λ": float(np.abs(seen / leading - 1).max())},
+        control={"without Λ": float(np.abs(seen / np.exp((squares[:, None] - squares) / 2) - 1).max())},
     )
 
 
 def _lambda(run: Run) -> Finding:
     first, second = run.value("lambda/at")
-    return by_tests(
-        LAMBDA,
-        expected=f"|λ| is at most {BOUND:.4f}.",
-        printed=[at_most("largest |λ|", run.value("lambda").max(), BOUND)],
-        details={
-            "largest between": {"μ_j": float(first), "μ_k": float(second)},
-            "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
-        },
-    )
+    printed = [at_most("largest |λ|", run.value("lambda").max(), BOUND)]
+    details = {
+        "largest between": {"μ_j": float(first), "μ_k": float(second)},
+        "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
+    }
+    return by_tests(LAMBDA, expected=f"|λ| is at most {BOUND:.4f}.", printed=printed, details=details)
 
 
 def _condition(run: Run) -> Finding:
@@ -239,8 +233,7 @@ def draw(run: Run) -> list[Drawing]:
     bound(left, SMALL, f"|Λ| = {SMALL:g}")
     left.set(xscale="log", yscale="log", xlabel=f"depth ln 1/δ_k  (μ_k = {PAIR[1]:g})", ylabel="|Λ|")
     left.set_title("When is Λ small?")
-    leading = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
-    limits, ends = (leading, LINEAR_PAIR[0] / LINEAR_PAIR[1]), []
+    limits, ends = (np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2), LINEAR_PAIR[0] / LINEAR_PAIR[1]), []
     for name, colour, limit in zip(("exp", "linear"), (GREEN, ORANGE), limits, strict=True):
         ratio = run.value(f"curve/ratio {name}")
         right.plot(run.value("curve/t"), ratio, color=colour, label=f"{name} attention")
@@ -289,8 +282,7 @@ def _record_thresholds(run: Run, mu: Tensor) -> None:
     """Λ at δ_k = a tenth of exp[−(√(2π) + 2) exp(...)] with the exponent of either form, and along depth."""
     salient, other = (torch.tensor(x, dtype=torch.float64) for x in PAIR)
     for form, power in (("printed", -1.0), ("corrected", 0.5)):
-        level = BOUND * torch.exp(power * mu**2) + log(10)
-        run.keep(f"{form}/Lambda", partial(_deviation, mu[:, None], mu, level))
+        run.keep(f"{form}/Lambda", partial(_deviation, mu[:, None], mu, BOUND * torch.exp(power * mu**2) + log(10)))
         pair = BOUND * torch.exp(power * other**2)
         run.keep(f"{form}/threshold of the pair", partial(float, pair))
         run.keep(f"{form}/Lambda of the pair", partial(_deviation, salient, other, pair + log(10)))

@@ -1,10 +1,8 @@
 """Attention in the lowest layer of decoders that are trained with SGD: does it become sparse, and does it freeze?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,32 +22,13 @@ from joma.figures.style import BLUE, CONTROL, INK, panels, step_axis
 from joma.host.words import counted
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
-from joma.recipes.language import (
-    PAPER,
-    LanguageModelConfig,
-    Recipe,
-    called,
-    corpus,
-    ensemble,
-    frequency_loss,
-    recipe,
-    same_text,
-)
-from joma.recipes.language.curves import (
-    alive,
-    best_loss,
-    diverged,
-    layer_curves,
-    learned_nothing,
-    mean_over_seeds,
-    steps_of,
-)
+from joma.recipes import language
+from joma.recipes.language import LanguageModelConfig, Recipe, called, corpus, ensemble, recipe
+from joma.recipes.language import curves as recorded
+from joma.recipes.language.curves import alive, layer_curves, learned_nothing, mean_over_seeds, steps_of
 from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, train_all
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 STILL = 0.1  # of what attention moved while it became sparse: what moves by less is frozen
 
@@ -121,7 +100,7 @@ def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
         made = base.with_(optimizer=Optimizer("sgd", rate=config.rate, clip=config.clip))
         run.keep(f"{name}/rates", lambda made=made: np.array(made.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda made=made: np.array(made.seeds))  # type: ignore[misc]
-        run.keep(f"{name}/loss by frequency", lambda made=made: frequency_loss(made, text))  # type: ignore[misc]
+        run.keep(f"{name}/loss by frequency", lambda made=made: language.frequency_loss(made, text))  # type: ignore[misc]
         ensembles[name] = _ensemble(config, made, text)
     train_all(ensembles, run, progress=lambda done, doing: progress(0.98 * done, doing))
 
@@ -180,11 +159,6 @@ def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
     return None
 
 
-def _judged_at(run: Run) -> int:
-    """The step at which the slide's last map is taken."""
-    return int(run.config["maps_at"][-1])
-
-
 def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
     """Which share of the untrained lowest layer's entropy is lost at `step`, (seeds,); NaN for runs that diverged."""
     name = layers_of(layers)
@@ -197,7 +171,7 @@ def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
 
 def _sparse(run: Run) -> Finding:
     """What is lost of the untrained network's entropy, against what the twin loses that reads words in random order."""
-    step = _judged_at(run)
+    step = int(run.config["maps_at"][-1])
     expected = (
         f"At step {step:,} the lowest layer has lost at least {show(0.05, '%')} more of its untrained entropy than the "
         "untrained network (nothing) and than a twin that reads the same words in random order."
@@ -208,8 +182,7 @@ def _sparse(run: Run) -> Finding:
     details: dict[str, dict[str, float]] = {}
     for layers in depths(run.config):
         own, twin = (_lost(run, layers, text, step) for text in (TEXT, SHUFFLED))
-        controls = {"nothing": compare(own), "twin": compare(own, twin)}
-        (cases[layers_of(layers)],) = hardest(SPARSE, controls).values()
+        (cases[layers_of(layers)],) = hardest(SPARSE, {"nothing": compare(own), "twin": compare(own, twin)}).values()
         details[f"share lost with {layers_of(layers)}"] = {
             f"at step {step:,}": mean_over_seeds(own),
             f"by the twin at step {step:,}": mean_over_seeds(twin),
@@ -222,7 +195,7 @@ def _sparse(run: Run) -> Finding:
 
 def _frozen(run: Run) -> Finding:
     """How far the map moves in the first steps against as many of the last, on one held-out sequence."""
-    step, end = _judged_at(run), int(run.config["steps"])
+    step, end = int(run.config["maps_at"][-1]), int(run.config["steps"])
     expected = (
         f"The attention map moves far in the first {step:,} steps, and in the last {step:,} of {end:,} by at most "
         f"{show(STILL, '%')} of that."
@@ -240,26 +213,21 @@ def _frozen(run: Run) -> Finding:
             f"in the first {step:,} steps": mean_over_seeds(early),
             f"in the last {step:,}": mean_over_seeds(late),
         }
-    return by_effect(
-        FROZEN,
-        cases,
-        expected=expected,
-        what="share of attention that moves",
-        size=[at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")],
-        details=details | _context(run),
-    )
+    what = "share of attention that moves"
+    size = [at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")]
+    return by_effect(FROZEN, cases, expected=expected, what=what, size=size, details=details | _context(run))
 
 
 def _context(run: Run) -> dict[str, dict[str, float]]:
     """Losses, and what diverged."""
     names = [layers_of(layers) for layers in depths(run.config)]
     losses = {
-        f"{name}{', words in random order' * text}": mean_over_seeds(best_loss(run, name)[text])
+        f"{name}{', words in random order' * text}": mean_over_seeds(recorded.best_loss(run, name)[text])
         for name in names
         for text in (TEXT, SHUFFLED)
     }
     finite = {name: loss for name, loss in losses.items() if np.isfinite(loss)}
-    return {"best validation loss": finite} | diverged(run, names)
+    return {"best validation loss": finite} | recorded.diverged(run, names)
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -268,21 +236,25 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_maps(run: Run) -> Drawing:
-    """One row per depth, one column per step of the slide and one for the end; the first seed."""
     steps = [0, *run.config["maps_at"], run.config["steps"]]
     rows = depths(run.config)
     figure, axes = panels(len(steps), len(rows), width=2.0, height=2.1)
-    grid = np.array(axes).reshape(len(rows), len(steps))
-    for layers, row in zip(rows, grid, strict=True):
+    for layers, row in zip(rows, np.array(axes).reshape(len(rows), len(steps)), strict=True):
         for step, axis in zip(steps, row, strict=True):
-            _map(axis, maps(run, layers, step)[TEXT, 0])
+            attention = maps(run, layers, step)[TEXT, 0]
+            past = np.tril(np.ones_like(attention)) > 0  # the rest is the future, which no query sees
+            shade = np.where(past, np.sqrt(attention), np.nan)
+            axis.imshow(shade, cmap="Greys", vmin=0, vmax=float(np.sqrt(attention[1:]).max()))
+            axis.tick_params(labelsize=7)
             axis.set_title(f"step {step:,}", fontsize=9)
             axis.set_xlabel("key" if layers == rows[-1] else " ", fontsize=8)
             axis.set_ylabel(f"{layers_of(layers)}: query" if step == 0 else " ", fontsize=8)
-    top = {layers: [_largest(maps(run, layers, step)[TEXT, 0]) for step in steps] for layers in rows}
+    # What queries give to their favourite key, a mean over those that have a choice.
+    top = {n: [float(maps(run, n, step)[TEXT, 0][1:].max(-1).mean()) for step in steps] for n in rows}
     ends = listing(f"{number(top[n][0], '%')} to {number(top[n][-1], '%')} with {layers_of(n)}" for n in rows)
     last = int(run.config["maps_at"][-1])
-    late = listing(f"{_late(run, n, last, steps[-1])} with {layers_of(n)}" for n in rows)
+    shares = {n: float(np.nanmean(moved(run, n, steps[-1] - last, steps[-1])[TEXT])) for n in rows}
+    late = listing(f"{number(share, '%')} with {layers_of(n)}" for n, share in shares.items())
     caption = (
         f"What a query gives to its favourite key goes from {ends} (first seed). In the last {last:,} of "
         f"{steps[-1]:,} steps, part of attention still moves to another key: {late} (mean over seeds). Attention of "
@@ -293,25 +265,7 @@ def _draw_maps(run: Run) -> Drawing:
     return Drawing("attention-maps", caption, figure)
 
 
-def _late(run: Run, layers: int, last: int, end: int) -> str:
-    """Which share of attention moves in the last steps, a mean over seeds."""
-    return number(float(np.nanmean(moved(run, layers, end - last, end)[TEXT])), "%")
-
-
-def _map(axis: Axes, attention: np.ndarray) -> None:
-    past = np.tril(np.ones_like(attention)) > 0  # the rest is the future, which no query sees
-    shade = np.where(past, np.sqrt(attention), np.nan)
-    axis.imshow(shade, cmap="Greys", vmin=0, vmax=float(np.sqrt(attention[1:]).max()))
-    axis.tick_params(labelsize=7)
-
-
-def _largest(attention: np.ndarray) -> float:
-    """What queries give to their favourite key, a mean over those that have a choice."""
-    return float(attention[1:].max(-1).mean())
-
-
 def _draw_entropy(run: Run) -> Drawing:
-    """Entropy of the lowest layer over training, one panel per depth, details the twin's."""
     rows = depths(run.config)
     figure, axes = panels(len(rows), width=4.6)
     for layers, axis in zip(rows, axes, strict=True):
@@ -324,7 +278,7 @@ def _draw_entropy(run: Run) -> Drawing:
         axis.set_title(f"{layers_of(layers)}")
         step_axis(axis)
         label_lines(axis)
-    step, lost = _judged_at(run), []
+    step, lost = int(run.config["maps_at"][-1]), []
     for layers in depths(run.config):
         name, shares = layers_of(layers), []
         for text in (TEXT, SHUFFLED):
@@ -349,10 +303,10 @@ STUDY = Study(
         maps_at=(30, 60, 90),
         seeds=5,
     ),
-    paper=ScanSnapDecoderConfig(**PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
+    paper=ScanSnapDecoderConfig(**language.PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
     run=run,
     draw=draw,
-    check=same_text,
+    check=language.same_text,
     about=(
         "Decoders of one and of three layers read a text with SGD at rate 5, the recipe of Figures 6 and 8 otherwise. "
         "The lowest layer's attention is recorded on one held-out sequence at the steps of the slide, and its mean "

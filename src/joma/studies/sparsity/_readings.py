@@ -4,8 +4,6 @@ The made language, its sizes and its rates were chosen after trials in which sof
 attention learned to fetch. So the sink of softmax is not a finding there. What the other kinds do is one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -147,6 +145,4 @@ def without_fetching(reading: Reading) -> float:
     asked = before < reading.triggers
     pairs = before[asked] * reading.words + after[asked]
     counts = torch.bincount(pairs, minlength=reading.triggers * reading.words).view(reading.triggers, -1).double()
-    share = counts / counts.sum()
-    given = counts / counts.sum(-1, keepdim=True).clamp(min=1)
-    return float(-torch.special.xlogy(share, given).sum())
+    return float(-torch.special.xlogy(counts / counts.sum(), counts / counts.sum(-1, keepdim=True).clamp(min=1)).sum())

@@ -47,8 +47,7 @@ class LatentMLP(nn.Module):
         """Both layers of nodes and the logits, (members, samples, ...) each. x (members, samples, inputs)."""
         one = torch.relu(x @ self.first + self.biases[0])
         two = torch.relu(one @ self.second + self.biases[1])
-        read = one + two if self.residual else two
-        return one, two, read @ self.out + self.biases[2]
+        return one, two, (one + two if self.residual else two) @ self.out + self.biases[2]
 
 
 @compiled_part

@@ -1,18 +1,284 @@
 """The study `cdag`: its claims with their judges, its sizes, its figure."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from joma.claims.claim import Claim
 from joma.claims.contract import Drawing, Study
+from joma.claims.evidence import Test, above, at_least
+from joma.claims.finding import Finding
+from joma.claims.guards import at_paper_scale, beyond, hardest
+from joma.claims.verdicts import by_effect, not_run
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, SERIES, panels
+from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.cdag.cdag.judge import CLAIMS
-from joma.studies.cdag.cdag.record import NETWORKS, SMALL, column, share, while_learning
-from joma.studies.cdag.cdag.run import CdagConfig, run
+from joma.studies.cdag.cdag import run as nets
+from joma.studies.cdag.cdag.run import NETWORKS, RESIDUALS, SMALL, column, run, share, while_learning
+
+COMMAND = at_paper_scale("cdag")
+OTHER, UNTRAINED = "compared with latents of other nodes", "compared with the untrained network"
+SAMPLES = "compared with latents of other samples"
+MARGIN = 0.05  # of shares and of correlations: the smallest difference from a control that matters
+ALL = 0.99  # of edges or nodes
+DEGREES = 5.0  # the smallest difference between sums of angles that matters
+
+
+def _claim(name: str, source: str, says: str, unit: str, uses: tuple[str, ...] = ()) -> Claim:
+    """About a share (%), a correlation (no unit) or a sum of angles (°)."""
+    matters, ceiling = (DEGREES, None) if unit == "°" else (MARGIN, 1.0)
+    return Claim(name, source, says, matters=matters, unit=unit, ceiling=ceiling, uses=uses)
+
+
+SIGNS = _claim(
+    "signs-in-training",
+    "CDAG Thm 1",
+    "Suppose the gradient of a parent agrees with a class, the activation of a child agrees with a latent, and the "
+    "latent agrees with the class. Then the gradient from this parent to the child agrees with the latent.",
+    "%",
+    ("cdag-angles/three-signs",),
+)
+RULE = _claim(
+    "gradient-rule",
+    "CDAG Thm 1",
+    "The weight between child and parent has the sign of corr(f, δ).",
+    "%",
+    ("cdag-angles/start-of-the-weight",),
+)
+CHILD = _claim(
+    "all-parents",
+    "CDAG Sec. 1.2",
+    "The gradient that a child receives from all its parents together agrees with the latent of its activation.",
+    "%",
+    ("cdag/signs-in-training", "cdag-angles/backpropagated"),
+)
+GATE = _claim(
+    "behind-the-gate",
+    "CDAG Sec. 1.2",
+    "If the activation and the gradient of a node agree with a latent, its gradient behind the nonlinearity also does.",
+    "%",
+    ("cdag-angles/recursion",),
+)
+ENDS = _claim(
+    "both-ends",
+    "CDAG Sec. 1.2",
+    "Near the loss the gradients agree with the label. Near the input the activations agree with latents. Both meet "
+    "the premises.",
+    "",
+)
+RESIDUAL = _claim(
+    "residual",
+    "CDAG Sec. 1.2",
+    "Residual connections from nodes near the input to nodes near the loss make the premises easier to meet.",
+    "°",
+    ("cdag/both-ends",),
+)
+LEARNED = _claim(
+    "task-distributed",
+    "CDAG Sec. 1.2",
+    "When the nodes above learn a class, the nodes below learn more basic latents.",
+    "",
+    ("cdag/all-parents",),
+)
+
+
+def _by_effect(run: Run, claim: Claim, found: Any, *, details: dict[str, dict[str, float]], **evidence: Any) -> Finding:
+    """`by_effect`, with the number of networks that are left out, if there are any."""
+    lost = sum(int((~nets.sound(run, name)).sum()) for name in NETWORKS)
+    left_out = {"diverged and left out": {"networks": float(lost)}} if lost else {}
+    return by_effect(claim, found, details=details | left_out, **evidence)
+
+
+def _is_higher(what: str, found: Comparison) -> Test:
+    return above(f"{what} (lower end of the interval)", found.low - found.control, 0.0)
+
+
+def _share(claim: Claim, own: str, other: str, what: str, needed: float, expected: str, run: Run) -> Finding:
+    """Compared with the latents of other nodes and, because it may do as well, with the untrained network."""
+    expected = f"While the loss falls, the gradient {expected}."
+    if reason := nets.unlearned(run, SMALL):
+        return not_run(claim, expected, reason, COMMAND)
+    names, seen = ("share", "with latents of other nodes", "untrained"), {}
+    for name in NETWORKS:
+        shares = share(run, name, own)
+        by_other = while_learning(run, name, share(run, name, other))
+        seen[name] = while_learning(run, name, shares), by_other, shares[0]
+    value, by_other, untrained = seen[SMALL]
+    means = {name: dict(zip(names, (float(np.mean(row)) for row in rows), strict=True)) for name, rows in seen.items()}
+    return _by_effect(
+        run,
+        claim,
+        hardest(claim, {OTHER: compare(value, by_other), UNTRAINED: compare(value, untrained)}),
+        what=what,
+        expected=expected,
+        size=[at_least("share", float(np.mean(value)), needed, "%")],
+        details=means,
+    )
+
+
+def _rule(run: Run) -> Finding:
+    expected = "While the loss falls, both signs are equal on 99 % of the edges."
+    if reason := nets.unlearned(run, SMALL):
+        return not_run(RULE, expected, reason, COMMAND)
+    agree = {name: share(run, name, "edges with the rule", of="edges") for name in NETWORKS}
+    seen = {name: while_learning(run, name, values) for name, values in agree.items()}
+    means = {
+        name: {"share": float(np.mean(seen[name])), "untrained": float(np.mean(agree[name][0]))} for name in NETWORKS
+    }
+    return _by_effect(
+        run,
+        RULE,
+        {UNTRAINED: compare(seen[SMALL], agree[SMALL][0])},
+        what="share of edges whose weight has the sign of corr(f, δ)",
+        expected=expected,
+        size=[at_least("share", float(np.mean(seen[SMALL])), ALL, "%")],
+        details=means,
+    )
+
+
+def _ends(run: Run) -> Finding:
+    """Each end against the other end of the network and other samples; both falls against the untrained ones."""
+    expected = (
+        "Both correlations fall away from their end, more than untrained. More edges have an angle sum below 90°."
+    )
+    if reason := nets.unlearned(run, SMALL):
+        return not_run(ENDS, expected, reason, COMMAND)
+    upper, lower = ("C1 out", "C1 second", "C1 first"), ("C2 input", "C2 first", "C2 second")
+    values = {name: column(run, SMALL, name) for name in (*upper, *lower, "C1 out shuffled", "C2 first shuffled")}
+    seen = {name: while_learning(run, SMALL, each) for name, each in values.items()}
+    untrained = {name: each[0] for name, each in values.items()}
+
+    def fall(what: str, near: str, far: str) -> Test:
+        found = compare(seen[near] - seen[far], untrained[near] - untrained[far])
+        return beyond(ENDS, f"fall of {what} beyond that of the untrained network", found)
+
+    inside = column(run, SMALL, "angles")
+    return _by_effect(
+        run,
+        ENDS,
+        hardest(
+            ENDS,
+            {
+                "gradients at the classes, compared with the first layer": compare(seen["C1 out"], seen["C1 first"]),
+                f"gradients at the classes, {SAMPLES}": compare(seen["C1 out"], seen["C1 out shuffled"]),
+                "activations at the tokens, compared with the second layer": compare(
+                    seen["C2 input"], seen["C2 second"]
+                ),
+                f"activations in the first layer, {SAMPLES}": compare(seen["C2 first"], seen["C2 first shuffled"]),
+            },
+        ),
+        what="correlation",
+        expected=expected,
+        size=[_more_below_90(inside)],
+        controls=[fall("corr(z_α, δ)", "C1 out", "C1 first"), fall("corr(z_β, f)", "C2 input", "C2 second")],
+        details={
+            "corr(z_α, δ) while learning": _by_layer(seen, upper),
+            "corr(z_α, δ) untrained": _by_layer(untrained, upper),
+            "corr(z_β, f) while learning": _by_layer(seen, lower),
+            "corr(z_β, f) untrained": _by_layer(untrained, lower),
+            "edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
+        },
+    )
+
+
+_LAYERS = {"out": "classes", "second": "second layer", "first": "first layer", "input": "tokens"}
+
+
+def _by_layer(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
+    return {_LAYERS[name.split()[1]]: float(np.mean(values[name])) for name in names}
+
+
+def _more_below_90(inside: Any) -> Test:
+    """The test that edges inside the angle condition, (points, members), become more."""
+    what = "edges below 90° per network at the end, beyond the untrained network"
+    return _is_higher(what, compare(inside[-1], inside[0]))
+
+
+def _residual(run: Run) -> Finding:
+    expected = "The angle sum is smaller on residual edges, by more than untrained, and more of them are below 90°."
+    if reason := nets.unlearned(run, RESIDUALS):
+        return not_run(RESIDUAL, expected, reason, COMMAND)
+    through, direct = (column(run, RESIDUALS, what) for what in ("total", "direct total"))
+    seen = [while_learning(run, RESIDUALS, values) for values in (through, direct)]
+    inside = column(run, RESIDUALS, "direct angles")
+    gap = compare(seen[0] - seen[1], through[0] - direct[0])
+    return _by_effect(
+        run,
+        RESIDUAL,
+        {"between layers, compared with residual edges": compare(*seen)},
+        what="sum of the angles",
+        expected=expected,
+        size=[_more_below_90(inside)],
+        controls=[beyond(RESIDUAL, "gap beyond that of the untrained network", gap)],
+        details={
+            "untrained": {"between layers": float(through[0].mean()), "on residual edges": float(direct[0].mean())},
+            "residual edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
+        },
+    )
+
+
+def _learned(run: Run) -> Finding:
+    expected = "First-layer nodes are closer to a latent than untrained, and to a lower one than second-layer nodes."
+    if reason := nets.unlearned(run, SMALL):
+        return not_run(LEARNED, expected, reason, COMMAND)
+    learned, shuffled = (column(run, SMALL, f"C2 first{kind}") for kind in ("", " shuffled"))
+    second, first = (column(run, SMALL, f"height {layer}")[-1] for layer in ("second", "first"))
+    higher = compare(second, first)
+    return _by_effect(
+        run,
+        LEARNED,
+        hardest(LEARNED, {UNTRAINED: compare(learned[-1], learned[0]), SAMPLES: compare(learned[-1], shuffled[-1])}),
+        what="corr(z_β, f) of first-layer nodes at the end",
+        expected=expected,
+        size=[_is_higher("levels by which the latents of the second layer are higher", higher)],
+        details={
+            "corr(z_β, f) of first-layer nodes": {
+                "untrained": float(learned[0].mean()),
+                "latents of other samples": float(shuffled[-1].mean()),
+            },
+            "mean height of z_β": {"first layer": higher.control, "second layer": higher.value},
+        },
+    )
+
+
+CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
+    SIGNS: partial(
+        _share,
+        SIGNS,
+        "signs",
+        "others",
+        "share of edges with agreeing gradient, of those that meet the premises",
+        1.0,
+        "agrees with the latent on all edges that meet the premises",
+    ),
+    RULE: _rule,
+    CHILD: partial(
+        _share,
+        CHILD,
+        "children",
+        "other children",
+        "share of nodes whose gradient agrees with the latent",
+        ALL,
+        "agrees with the latent at 99 % of the nodes",
+    ),
+    GATE: partial(
+        _share,
+        GATE,
+        "gated",
+        "other gated",
+        "share of nodes whose gradient still agrees with the latent behind the nonlinearity",
+        ALL,
+        "still agrees with the latent at 99 % of the nodes",
+    ),
+    ENDS: _ends,
+    RESIDUAL: _residual,
+    LEARNED: _learned,
+}
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -31,8 +297,7 @@ def draw(run: Run) -> list[Drawing]:
     left.set(xscale="log", xlabel="training step", ylabel="share of gradients that agree")
     left.set(ylim=(0.3, 1.05), yticks=(0.4, 0.6, 0.8, 1.0), title="Gradients that agree with the latent")
     for what, label, colour in (("total", "between layers", SERIES[0]), ("direct total", "residual edges", SERIES[1])):
-        values = column(run, "residual", what)
-        mean_and_band(right, 1 + run.steps("residual/counts"), values, color=colour, label=label)
+        mean_and_band(right, 1 + run.steps("residual/counts"), column(run, "residual", what), color=colour, label=label)
     bound(right, 90, "needed:\nbelow 90°")
     right.set(xscale="log", xlabel="1 + training step", ylabel="a + b + c (degrees)")
     right.set(ylim=(60, 240), yticks=(90, 135, 180, 225), title="The angles of the premises stay too large")
@@ -57,19 +322,10 @@ STUDY = Study(
     title="CDAG Theorem 1 in training: do gradients teach a node its latent?",
     version=1,
     claims=CLAIMS,
-    quick=CdagConfig(),
-    paper=CdagConfig(
-        classes=20,
-        branching=(3, 5),
-        members=20,
-        width=512,
-        steps=3_000,
-        batch=256,
-        rate=0.5,
-        samples=50_000,
-        held_out=8_192,
-        points=30,
-        device="cuda",
+    quick=nets.CdagConfig(),
+    paper=nets.CdagConfig(
+        classes=20, branching=(3, 5), members=20, width=512, steps=3_000, batch=256, rate=0.5, samples=50_000,
+        held_out=8_192, points=30, device="cuda",
     ),
     run=run,
     draw=draw,
@@ -81,4 +337,4 @@ STUDY = Study(
         "its premises are. The controls give a node the latent of another node, or use the untrained network. A "
         "number must exceed all of its controls over the seeds."
     ),
-)
+)  # fmt: skip

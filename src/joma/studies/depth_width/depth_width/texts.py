@@ -1,7 +1,5 @@
 """What language models read here: texts of one vocabulary, and the first of them with its order destroyed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -73,14 +71,7 @@ class TextReader:
     outputs = None
 
     def __init__(
-        self,
-        texts: Sequence[Corpus],
-        *,
-        seeds: int,
-        batch: int,
-        length: int,
-        valid_sequences: int,
-        device: str,
+        self, texts: Sequence[Corpus], *, seeds: int, batch: int, length: int, valid_sequences: int, device: str
     ) -> None:
         self.texts, self.seeds, self.length = texts, seeds, length
         self.vocabulary = max(len(text.vocabulary) for text in texts)
@@ -128,8 +119,7 @@ def _full_sequences(text: Corpus, batch: int, length: int) -> Tensor:
     if count < 1:
         raise CorpusError(f"length must be below {len(tokens) // batch}, the tokens of a stream, got {length}")
     pieces = tokens[: batch * count * length].view(batch, -1)
-    follows = torch.cat([pieces[1:, :1], tokens[batch * count * length :][:1, None]])
-    return torch.cat([pieces, follows], 1)
+    return torch.cat([pieces, torch.cat([pieces[1:, :1], tokens[batch * count * length :][:1, None]])], 1)
 
 
 def _halves(text: Corpus, length: int, count: int, device: str) -> list[tuple[Tensor, Tensor]]:

@@ -4,8 +4,6 @@ Depth of the hierarchy is what they differ in. Both have the same classes, the s
 best possible reader: the uncertainty ρ of the flat tree is chosen for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log, prod
 
@@ -15,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from joma.data.hierarchy import HBLT
-from joma.data.samples import Sample, streams
+from joma.data.samples import streams
 
 HALVINGS = 12
 """Of the interval in which the flat tree's ρ is sought."""
@@ -54,12 +52,8 @@ class Tree:
     def linear_loss(self, samples: int) -> float:
         """Loss on fresh samples of the best reader that adds up the tokens: logistic regression on as many."""
         one, other = (self.hblt.sample(samples, generator=streams(0, [0], step=step)[0]) for step in (-2, -3))
-        weight = _regression(_with_bias(one), F.one_hot(one.labels, self.classes).double())
-        return float(F.cross_entropy(_with_bias(other) @ weight, other.labels))
-
-
-def _with_bias(sample: Sample) -> Tensor:
-    return F.pad(sample.on.double(), (0, 1), value=1.0)
+        weight = _regression(F.pad(one.on.double(), (0, 1), value=1.0), F.one_hot(one.labels, self.classes).double())
+        return float(F.cross_entropy(F.pad(other.on.double(), (0, 1), value=1.0) @ weight, other.labels))
 
 
 def _regression(seen: Tensor, wanted: Tensor) -> Tensor:

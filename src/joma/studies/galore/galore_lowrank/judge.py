@@ -1,7 +1,5 @@
 """How the record judges what is claimed about gradients, and about V, the weights of nodes in the basis of words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,22 +14,79 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language.curves import best_loss, diverged, learned_nothing, mean_over_seeds
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank import claims
-from joma.studies.galore.galore_lowrank.record import after_refresh, gradient, probe, rank, variants
-from joma.studies.galore.galore_lowrank.run import MATRICES, SHUFFLED, TEXT
+from joma.studies.galore.galore_lowrank import run as decoders
+from joma.studies.galore.galore_lowrank.run import SHUFFLED, gradient, probe, rank, variants
+
+QUARTER = 4  # the smallest rank in the paper's table is a quarter of the width
+MOST = 0.9  # of the energy: who keeps nine tenths keeps most
+NEAR = 0.8  # of what two batches share at one step: subspaces that share as much have hardly moved
+WIDELY = 10.0  # a large growth rate over a small one, as in the study thm2-rank
+HALF = 0.5  # of the fall in stable rank, in logarithms
+
+share_claim = partial(Claim, unit="%", ceiling=1.0)
+
+LOW = share_claim(
+    "gradient-is-low-rank",
+    "GaLore Sec. 3.2",
+    "The gradient of every weight matrix has a low stable rank.",
+    matters=0.5,  # of the stable rank of a Gaussian matrix with the same norms: a factor of two
+)
+FALLS = share_claim(
+    "gradient-rank-falls",
+    "GaLore Lemma 3.3",
+    "The stable rank of the gradient falls during training.",
+    matters=0.1,  # of the untrained network's: what falls by less than a tenth stays where it is
+)
+CAPTURES = share_claim(
+    "quarter-rank-captures",
+    "GaLore Table 2",
+    "A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.",
+    matters=0.1,  # of the energy: more than random matrices with the same norms would let it keep
+)
+SLOW = share_claim(
+    "subspace-changes-slowly",
+    "GaLore Sec. 1",
+    "The subspace of the gradient changes slowly: a projector can be used for 200 steps.",
+    matters=0.25,  # of the subspace: as much again as random subspaces of a quarter of the dimensions share
+)
+NODES_FALL = share_claim(
+    "nodes-become-low-rank",
+    "JoMA talk slide K",
+    "With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.",
+    matters=0.1,  # as for gradients
+    uses=("thm2-rank/nodes-low-rank",),
+)
+NODES_BELOW = share_claim(
+    "nodes-gradient-is-lower",
+    "JoMA talk slide K",
+    "Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.",
+    matters=0.1,  # as for gradients
+    uses=("thm2-rank/nodes-gradient-rank",),
+)
+ROWS = Claim(
+    "nodes-rows-carry-it",
+    "JoMA talk slide K",
+    "The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.",
+    matters=1.0,  # a factor of two between the ratio of growth rates and that of the control
+    unit="doublings",
+    uses=("thm2-rank/nodes-row-growth",),
+)
+
 
 Numbers = dict[str, dict[str, float]]
+Evidence = Callable[[Run], dict[str, Any]]
+JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
 
 
-def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, Any]]], Callable[[Run], Finding]]:
-    """Make a judge of a function that gives the evidence. Not run, where a decoder learned only word frequencies.
+def _judge(claim: Claim, expected: str) -> Callable[[Evidence], Evidence]:
+    """Judge a claim by what a function gives as evidence. Not run, where a decoder learned only word frequencies.
 
     expected: may name fields of the config in braces.
     """
 
-    def judge_by(evidence: Callable[[Run], dict[str, Any]], run: Run) -> Finding:
+    def judge_by(evidence: Evidence, run: Run) -> Finding:
         for name in variants(run):
-            if reason := learned_nothing(run, name, rate=TEXT):
+            if reason := learned_nothing(run, name, rate=decoders.TEXT):
                 again = f"joma run {run.study} with more --steps or another --rate"
                 return not_run(claim, expected.format(**run.config), reason, again)
         given = evidence(run)
@@ -42,12 +97,16 @@ def _judge(claim: Claim, expected: str) -> Callable[[Callable[[Run], dict[str, A
         details = {name: row for name, row in finite.items() if row} | diverged(run, variants(run))
         return by_effect(claim, expected=expected.format(**run.config), **given | {"details": details})
 
-    return lambda evidence: partial(judge_by, evidence)
+    def register(evidence: Evidence) -> Evidence:
+        JUDGES[claim] = partial(judge_by, evidence)
+        return evidence
+
+    return register
 
 
 def _cases(run: Run, found: Callable[[str, int], Comparison]) -> dict[str, Comparison]:
     """One per decoder and kind of matrix."""
-    return {f"{name}, {matrix}": found(name, i) for name in variants(run) for i, matrix in enumerate(MATRICES)}
+    return {f"{name}, {matrix}": found(name, i) for name in variants(run) for i, matrix in enumerate(decoders.MATRICES)}
 
 
 def _over_matrices(values: np.ndarray) -> float:
@@ -62,11 +121,11 @@ def _batches_are_large(run: Run) -> list[Test]:
 
 
 @_judge(
-    claims.LOW,
+    LOW,
     "At the end of training every kind of matrix has a gradient whose stable rank is at most half that of a "
     "Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.",
 )
-def judge_low(run: Run) -> dict[str, Any]:
+def _low(run: Run) -> dict[str, Any]:
     """The share of a Gaussian matrix's stable rank that the gradient lacks, at the end of training."""
     ends = {name: rank(run, name)[:, -1] for name in variants(run)}
     lacks = {name: 1 - end / rank(run, name, "gaussian")[:, -1] for name, end in ends.items()}
@@ -99,7 +158,7 @@ def judge_low(run: Run) -> dict[str, Any]:
     return {
         "found": _cases(run, lambda name, i: compare(lacks[name][:, i], 0.0)),
         "what": "share of the control's stable rank that is missing",
-        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / claims.QUARTER, "%")],
+        "size": [at_most("largest stable rank, as a share of the shorter side", largest, 1 / QUARTER, "%")],
         "controls": _batches_are_large(run),
         "details": details,
     }
@@ -111,17 +170,17 @@ def _fall(path: np.ndarray) -> np.ndarray:
 
 
 @_judge(
-    claims.FALLS,
+    FALLS,
     f"From the first step to the last the stable rank of every kind of matrix falls by at least {show(0.1, '%')}, "
     "and by as much more than in twins that are trained on shuffled targets.",
 )
-def judge_falls(run: Run) -> dict[str, Any]:
+def _falls(run: Run) -> dict[str, Any]:
     """What is lost of the untrained stable rank, compared with nothing and with the twins."""
-    lost = {name: [_fall(rank(run, name, text=text)) for text in (TEXT, SHUFFLED)] for name in variants(run)}
+    lost = {name: [_fall(rank(run, name, text=text)) for text in (decoders.TEXT, SHUFFLED)] for name in variants(run)}
 
     def found(name: str, i: int) -> Comparison:
         own, twin = (part[:, i] for part in lost[name])
-        (one,) = hardest(claims.FALLS, {"nothing": compare(own), "twins": compare(own, twin)}).values()
+        (one,) = hardest(FALLS, {"nothing": compare(own), "twins": compare(own, twin)}).values()
         return one
 
     details = {
@@ -133,11 +192,11 @@ def judge_falls(run: Run) -> dict[str, Any]:
 
 
 @_judge(
-    claims.CAPTURES,
-    f"At the end of training the first m/4 directions hold at least {show(claims.MOST, '%')} of the energy, and "
+    CAPTURES,
+    f"At the end of training the first m/4 directions hold at least {show(MOST, '%')} of the energy, and "
     f"at least {show(0.1, '%')} more than in a Gaussian matrix with the same norms of rows and columns.",
 )
-def judge_captures(run: Run) -> dict[str, Any]:
+def _captures(run: Run) -> dict[str, Any]:
     """Energy that the best projector of rank m/4 keeps, compared with a Gaussian matrix with the same norms."""
     kept = {
         name: [gradient(run, name, batch, "energy m/4")[:, -1].mean(1) for batch in ("large", "gaussian")]
@@ -153,33 +212,33 @@ def judge_captures(run: Run) -> dict[str, Any]:
         details[f"energy in m/4, {name}"] = {
             kind: _over_matrices(gradient(run, name, batch, "energy m/4", text=text)[:, point])
             for kind, batch, text, point in (
-                ("untrained", "large", TEXT, 0),
+                ("untrained", "large", decoders.TEXT, 0),
                 ("shuffled targets", "large", SHUFFLED, -1),
-                ("one training batch", "small", TEXT, -1),
+                ("one training batch", "small", decoders.TEXT, -1),
             )
         }
     return {
         "found": _cases(run, lambda name, i: compare(*(part[:, i] for part in kept[name]))),
         "what": "share of the energy in the first m/4 directions",
-        "size": [at_least("smallest share of energy", smallest, claims.MOST, "%")],
+        "size": [at_least("smallest share of energy", smallest, MOST, "%")],
         "controls": _batches_are_large(run),
         "details": details,
     }
 
 
 @_judge(
-    claims.SLOW,
+    SLOW,
     f"Over the last {{refresh}} steps the first m/4 directions share at least {show(0.25, '%')} more "
-    f"than random subspaces, and at least {show(claims.NEAR, '%')} of what the gradients of two large batches share.",
+    f"than random subspaces, and at least {show(NEAR, '%')} of what the gradients of two large batches share.",
 )
-def judge_slow(run: Run) -> dict[str, Any]:
+def _slow(run: Run) -> dict[str, Any]:
     """Overlap of subspaces at the last two points, compared with random ones and with two batches at one step."""
-    chance = {name: (side // claims.QUARTER) / side for name, side in variants(run).items()}
+    chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
     for name in variants(run):
-        first, last = after_refresh(run, name)[[0, -1]]
+        first, last = decoders.after_refresh(run, name)[[0, -1]]
 
-        def kept(what: str, point: int = last, text: int = TEXT, name: str = name) -> float:
+        def kept(what: str, point: int = last, text: int = decoders.TEXT, name: str = name) -> float:
             return _over_matrices(probe(run, name, what, text=text)[:, point])
 
         shared[name], batches = (
@@ -203,7 +262,7 @@ def judge_slow(run: Run) -> dict[str, Any]:
     return {
         "found": _cases(run, lambda name, i: compare(shared[name][:, i], chance[name])),
         "what": "overlap of the first m/4 directions over one refresh",
-        "size": [at_least("smallest overlap, as a share of that of two batches", min(near), claims.NEAR, "%")],
+        "size": [at_least("smallest overlap, as a share of that of two batches", min(near), NEAR, "%")],
         "details": details,
     }
 
@@ -220,30 +279,28 @@ def _ends(own: np.ndarray, twin: np.ndarray) -> dict[str, float]:
 
 
 @_judge(
-    claims.NODES_FALL,
+    NODES_FALL,
     f"V loses at least {show(0.1, '%')} of its untrained stable rank, and as much more than in twins that are "
     "trained on shuffled targets.",
 )
-def judge_nodes_fall(run: Run) -> dict[str, Any]:
+def _nodes_fall(run: Run) -> dict[str, Any]:
     """What V loses of its untrained stable rank; it must be more than in the twins."""
     paths = {name: _both(run, name, "V") for name in variants(run)}
     lost = {name: [_fall(path) for path in both] for name, both in paths.items()}
     return {
         "found": {name: compare(own) for name, (own, _) in lost.items()},
         "what": "share of the untrained stable rank of V that is lost",
-        "controls": [
-            beyond(claims.NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()
-        ],
+        "controls": [beyond(NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()],
         "details": {f"stable rank of V, {name}": _ends(*both) for name, both in paths.items()},
     }
 
 
 @_judge(
-    claims.NODES_BELOW,
+    NODES_BELOW,
     f"At the end the stable rank of V' is below that of V by a share that is at least {show(0.1, '%')} larger than "
     "in the untrained network.",
 )
-def judge_nodes_below(run: Run) -> dict[str, Any]:
+def _nodes_below(run: Run) -> dict[str, Any]:
     """By which share V' is below V, compared with the same share in the untrained network."""
     cases, details = {}, Numbers()
     for name in variants(run):
@@ -252,20 +309,19 @@ def judge_nodes_below(run: Run) -> dict[str, Any]:
         cases[name] = compare(own[:, -1], own[:, 0])
         details[f"stable rank of V', {name}"] = _ends(*ranks[0])
         details[f"share by which V' is below V, {name}"] = _ends(own, twin)
-    what = "share by which the stable rank of V' is below that of V"
-    return {"found": cases, "what": what, "details": details}
+    return {"found": cases, "what": "share by which the stable rank of V' is below that of V", "details": details}
 
 
 @_judge(
-    claims.ROWS,
-    f"At the end a large row of V' (90 %) is at least {claims.WIDELY:g} times a small one (10 %). This ratio is twice "
+    ROWS,
+    f"At the end a large row of V' (90 %) is at least {WIDELY:g} times a small one (10 %). This ratio is twice "
     "that of the untrained network. The norms of rows and columns alone give half of the fall from the stable rank "
     "of a Gaussian matrix to that of V', in logarithms.",
 )
-def judge_rows(run: Run) -> dict[str, Any]:
+def _rows(run: Run) -> dict[str, Any]:
     """Growth rates of the rows compared with the untrained network's, and what norms alone do to the rank."""
     spread = {name: _both(run, name, "spread") for name in variants(run)}
-    share = {name: [_by_norms(run, name, text) for text in (TEXT, SHUFFLED)] for name in spread}
+    share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}
     details = {f"ratio of growth rates, {name}": _ends(*both) for name, both in spread.items()}
     details |= {f"share of the fall that norms alone give, {name}": _ends(*both) for name, both in share.items()}
     ratios, explained = (min(mean_over_seeds(own[:, -1]) for own, _ in part.values()) for part in (spread, share))
@@ -273,8 +329,8 @@ def judge_rows(run: Run) -> dict[str, Any]:
         "found": {name: compare(np.log2(own[:, -1]), np.log2(own[:, 0])) for name, (own, _) in spread.items()},
         "what": "logarithm of a large growth rate over a small one",
         "size": [
-            at_least("smallest ratio of growth rates", ratios, claims.WIDELY),
-            at_least("smallest share of the fall that norms alone give", explained, claims.HALF, "%"),
+            at_least("smallest ratio of growth rates", ratios, WIDELY),
+            at_least("smallest share of the fall that norms alone give", explained, HALF, "%"),
         ],
         "details": details,
     }

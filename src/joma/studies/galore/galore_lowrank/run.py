@@ -20,8 +20,6 @@ and valid/loss (members,), of the text for twins too. Once: batch/large, batch/s
 distinct targets), rates, seeds, loss by frequency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -38,9 +36,11 @@ from joma.data.text import Corpus, cut_vocabulary
 from joma.host.words import counted
 from joma.models.decoder import Decoder
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, frequency_loss, recipe
+from joma.recipes.language.curves import alive, curve, steps_of
 from joma.recipes.language.text import epoch_steps, remember_corpus
 from joma.runs import Run
-from joma.studies.galore.galore_lowrank.spectra import captured, gram, overlap, same_norms, spectrum_of, statistics
+from joma.studies.galore.galore_lowrank import spectra
+from joma.studies.galore.galore_lowrank.spectra import gram, same_norms, spectrum_of, statistics
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 
 SERIES = "Figure 7's size"
@@ -163,8 +163,7 @@ def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus
 
     def measure(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         first, second = ([batch(step, members) for step in chosen[start::2]] for start in (0, 1))
-        swapped = [batch(step, members, swap=True) for step in chosen[::2]]
-        return _look(decoder, first, second, swapped, often)
+        return _look(decoder, first, second, [batch(step, members, swap=True) for step in chosen[::2]], often)
 
     measures = {"valid": own.measures["valid"], "probe": measure}
     at = points(made.steps, config.refresh, config.pairs)
@@ -229,13 +228,13 @@ def _subspaces(decoder: Decoder, one: Tensor, other: Tensor, targets: Tensor) ->
     found = {
         "gradient/large": statistics(shares),
         "gradient/other": statistics(other_shares),
-        "subspace/before": torch.where(known, overlap(before, space), torch.nan),
-        "subspace/batches": overlap(space, other_space),
-        "subspace/targets": overlap(space, target_space),
-        "kept/targets": captured(one, target_space[..., :1]),
-        "kept/own": captured(other, other_space),
-        "kept/batch": captured(other, space),
-        "kept/before": torch.where(known, captured(other, before), torch.nan),
+        "subspace/before": torch.where(known, spectra.overlap(before, space), torch.nan),
+        "subspace/batches": spectra.overlap(space, other_space),
+        "subspace/targets": spectra.overlap(space, target_space),
+        "kept/targets": spectra.captured(one, target_space[..., :1]),
+        "kept/own": spectra.captured(other, other_space),
+        "kept/batch": spectra.captured(other, space),
+        "kept/before": torch.where(known, spectra.captured(other, before), torch.nan),
     }
     before.copy_(space)
     return found
@@ -258,3 +257,33 @@ def _nodes(decoder: Decoder, up: Tensor, often: Tensor, generator: torch.Generat
     found = {f"nodes/{name}": 1 / spectrum_of(gram(part))[0][..., 0] for name, part in parts.items()}
     high, low = (growth.norm(dim=-1).double().quantile(level, dim=-1) for level in (0.9, 0.1))
     return found | {"nodes/spread": high / low}
+
+
+def variants(run: Run) -> dict[str, int]:
+    """The names of all decoders, with the shorter side m of all their matrices."""
+    config = run.config
+    return {counted(layers, "layer"): int(config["width"]) for layers in config["layers"]} | {
+        SERIES: int(config["series_width"])
+    }
+
+
+def gradient(run: Run, name: str, batch: str, statistic: str, *, text: int = TEXT) -> np.ndarray:
+    """A statistic of gradients, (seeds, points, layers, matrices); batch: large, other, small, gaussian."""
+    return np.asarray(probe(run, name, f"gradient/{batch}", text=text)[..., spectra.STATISTICS.index(statistic)])
+
+
+def probe(run: Run, name: str, measure: str, *, text: int = TEXT) -> np.ndarray:
+    """One recorded series of the text or of the twins, (seeds, points, ...)."""
+    found: np.ndarray = curve(run, name, f"probe/{measure}")[text].astype(float)
+    found[~alive(run, name)[text]] = np.nan
+    return found
+
+
+def rank(run: Run, name: str, batch: str = "large", *, text: int = TEXT) -> np.ndarray:
+    """Stable rank, the geometric mean over layers, (seeds, points, matrices)."""
+    return np.asarray(np.exp(np.log(gradient(run, name, batch, "stable rank", text=text)).mean(2)))
+
+
+def after_refresh(run: Run, name: str) -> np.ndarray:
+    """Which points have one before them that is `refresh` steps away, as indices."""
+    return np.flatnonzero(np.diff(steps_of(run, name), prepend=-1) == int(run.config["refresh"]))

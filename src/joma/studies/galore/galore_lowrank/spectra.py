@@ -1,7 +1,5 @@
 """Numbers of many gradients at once: stable rank, captured energy, subspaces, and random matrices of the same norms."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 

@@ -3,10 +3,11 @@
 A trial is one training run: a method, a rate, a seed, a horizon. Losses, time per step and memory come out.
 """
 
-from __future__ import annotations
-
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -16,15 +17,111 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from joma.claims.contract import Progress
+from joma.claims.contract import NotRun, Progress, silent
 from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.text_source import remember_source
+from joma.data._subwords import subwords
+from joma.data.errors import CorpusError
+from joma.data.text import python_corpus
+from joma.measure.intervals import Comparison, compare
 from joma.models.llama import Llama
 from joma.optim.memory import memory
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks as nets
-from joma.studies.galore.galore_table.config import RELORA, GaloreTableConfig
-from joma.studies.galore.galore_table.record import LONG, SWEEP, Table, place
-from joma.studies.galore.galore_table.text import Reading, read_text, remember
+from joma.studies.galore.galore_table.networks import FULL, METHODS, PYTHON, RELORA, SCALED, GaloreTableConfig
+
+
+class Text(NamedTuple):
+    """Tokens, (N,) each, and what names them in the record."""
+
+    train: Tensor
+    held_out: dict[str, Tensor]
+    sizes: tuple[int, int]
+    """Files and bytes of Python source; 0 where they are not counted."""
+    sha256: str
+    source: str = ""
+    """Of `Corpus`: the sha256 of the files, where they come with one package."""
+
+
+def read_text(config: GaloreTableConfig, progress: Progress) -> Text:
+    """The text that the config names; `NotRun` where this machine lacks it."""
+    if config.text == PYTHON:
+        corpus = python_corpus(config.vocabulary, tokens=config.source, progress=lambda _, doing: progress(0.0, doing))
+        return Text(corpus.tokens["train"], {"Python": corpus.tokens["valid"]}, (0, 0), corpus.sha256, corpus.source)
+    folder = config.data or os.environ.get("JOMA_DATA")
+    if not folder or not (Path(folder) / "wikitext-2").is_dir():
+        place = f"{folder} has no folder wikitext-2" if folder else "neither --data nor JOMA_DATA names a folder"
+        if config.data:
+            raise CorpusError(f"data must be the folder that holds wikitext-2: {place}")
+        raise NotRun(f"WikiText-2 is needed, and {place}", "JOMA_DATA=FOLDER and the same command")
+    found = subwords(Path(folder) / "wikitext-2", config.vocabulary, most=config.source, progress=progress)
+    return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
+
+
+class Reading:
+    """Batches of the training text and the held-out sequences, on the device of the networks."""
+
+    def __init__(self, config: GaloreTableConfig, text: Text) -> None:
+        self.config, self.text = config, text
+        self.train = text.train.to(config.device)
+        self.windows = (len(text.train) - 1) // config.context
+        if self.windows < config.batch:
+            raise CorpusError(
+                f"a batch of {config.batch} sequences needs a longer text than {len(text.train):,} tokens"
+            )
+        self.held_out = {name: self._spread(name, tokens) for name, tokens in text.held_out.items()}
+
+    def batch(self, seed: int, step: int) -> Tensor:
+        """(batch, context + 1), which depends on seed and step alone: every epoch is a new order of all windows."""
+        epoch, place = divmod(step, self.windows // self.config.batch)
+        if getattr(self, "_known", None) != (seed, epoch):
+            source = torch.Generator().manual_seed(1000 * seed + epoch)
+            self._orders = torch.randperm(self.windows, generator=source).to(self.config.device)
+            self._known = (seed, epoch)
+        places = self._orders[place * self.config.batch : (place + 1) * self.config.batch]
+        offsets = torch.arange(self.config.context + 1, device=self.config.device)
+        return self.train[places[:, None] * self.config.context + offsets].long()
+
+    def _spread(self, name: str, tokens: Tensor) -> Tensor:
+        """(held_out, context + 1) sequences, evenly spread over the held-out tokens of one source."""
+        count, length = self.config.held_out, self.config.context
+        windows = (len(tokens) - 1) // length
+        if windows < count:
+            raise CorpusError(f"{name}: {count} held-out sequences of {length} tokens are wanted, there are {windows}")
+        cut = tokens[(torch.arange(count) * windows // count)[:, None] * length + torch.arange(length + 1)].long()
+        return cut.to(self.config.device)
+
+    @cached_property
+    def by_frequency(self) -> dict[str, float]:
+        """The loss on the held-out tokens of who knows how frequent tokens are, and nothing else."""
+        counts = torch.bincount(self.text.train.long(), minlength=self.config.vocabulary).double() + 1
+        cost = -(counts / counts.sum()).log()
+        return {name: float(cost[tokens[:, 1:].cpu()].mean()) for name, tokens in self.held_out.items()}
+
+
+def remember(reading: Reading, run: Run) -> None:
+    """Keep the sizes and the digest of the text; refuse another one than the run began with."""
+    text, names = reading.text, list(reading.held_out)
+    run.keep("text/sha256", lambda: np.frombuffer(bytes.fromhex(text.sha256), np.uint8))
+    _must_be(text, run)
+    if text.source:
+        remember_source(run, text.source)
+    run.keep(
+        "text/tokens", lambda: np.array([len(text.train), *text.sizes]), dims={"what": ["train", "files", "bytes"]}
+    )
+    run.keep("text/by frequency", lambda: np.array(list(reading.by_frequency.values())), dims={"source": names})
+
+
+def same_text(config: GaloreTableConfig, run: Run) -> None:
+    """A study's `check`: the text is still that of a finished run. All installed source would take too long to read."""
+    if config.text == PYTHON:
+        _must_be(read_text(config, silent), run)
+
+
+def _must_be(text: Text, run: Run) -> None:
+    if bytes(run.value("text/sha256")).hex() != text.sha256:
+        raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with fresh")
+
 
 CLIP = 1.0
 """Of the gradient's norm, for every method."""
@@ -175,5 +272,88 @@ class Trainer:
 
 
 def _loss(network: Llama, tokens: Tensor) -> Tensor:
-    logits = network(tokens[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    return F.cross_entropy(network(tokens[:, :-1]).flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+SWEEP, LONG = "sweep", "long"
+BYTES = ("weights", "gradients", "states", "peak")
+
+
+def place(horizon: str, method: str, rate: float, seed: int) -> str:
+    """The beginning of the names of a trial's series."""
+    return f"{horizon}/{method}/{rate:g}/seed {seed}"
+
+
+class Table:
+    """A run, read. Losses are nats per held-out token; a trial that diverged, or is not there, has NaN."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rates: list[float] = sorted(run.config["rates"])
+        self.seeds = [int(run.config["seed"]) + seed for seed in range(int(run.config["seeds"]))]
+        self.tried: list[str] = [method for method in METHODS if method in run.config["methods"]]
+        self.tokens_per_step = int(run.config["batch"]) * int(run.config["context"])
+        self._there = set(run.names())
+        self.by_frequency = float(run.value("text/by frequency").mean())
+
+    def end(self, horizon: str, method: str, rate: float, seed: int) -> float:
+        """The last loss on held-out text, all sources together: as many tokens of each."""
+        name = f"{place(horizon, method, rate, seed)}/held out"
+        return float(self.run.value(name)[-1].mean()) if name in self._there else np.nan
+
+    def ends(self, horizon: str, method: str) -> Any:
+        """(rates,) the last losses of the first seed."""
+        return np.array([self.end(horizon, method, rate, self.seeds[0]) for rate in self.rates])
+
+    def best_of(self, horizon: str, method: str) -> float | None:
+        """The rate with the lowest loss of the first seed; None where all diverged or none was tried."""
+        ends = self.ends(horizon, method)
+        return None if np.isnan(ends).all() else self.rates[int(np.nanargmin(ends))]
+
+    def rate(self, method: str) -> float | None:
+        """The rate that a method is compared at."""
+        return self.best_of(LONG, method)
+
+    def final(self, method: str) -> Any:
+        """(seeds,) losses at the long horizon; NaN for who diverged, did not learn, or was not trained."""
+        rate = self.rate(method)
+        if rate is None:
+            return np.full(len(self.seeds), np.nan)
+        ends = np.array([self.end(LONG, method, rate, seed) for seed in self.seeds])
+        return np.where(ends < self.by_frequency, ends, np.nan)
+
+    @property
+    def tuned(self) -> str:
+        """The better kind of full rank, by the first seed: one rate for all weights, or a smaller one in the blocks."""
+        return min((FULL, SCALED), key=lambda method: np.nan_to_num(self.final(method)[0], nan=np.inf))
+
+    def more(self, method: str, than: str) -> Comparison:
+        """The loss of `method` beside that of `than`, over the seeds that both have."""
+        return compare(self.final(method), self.final(than))
+
+    def long_trials(self, method: str) -> list[str]:
+        """The beginnings of the names of all long trials at the method's rate."""
+        rate = self.rate(method)
+        wanted = [] if rate is None else [place(LONG, method, rate, seed) for seed in self.seeds]
+        return [one for one in wanted if f"{one}/held out" in self._there]
+
+    def seconds(self, method: str) -> Any:
+        """(seeds,) seconds per step at the long horizon."""
+        found = [float(self.run.value(f"{one}/seconds per step")) for one in self.long_trials(method)]
+        return np.array(found + [np.nan] * (len(self.seeds) - len(found)))
+
+    def bytes(self, method: str) -> dict[str, float]:
+        """Weights, gradients, states of the optimizer, and the peak of the device, of the first seed."""
+        trials = self.long_trials(method)
+        found = self.run.value(f"{trials[0]}/bytes") if trials else np.full(len(BYTES), np.nan)
+        return dict(zip(BYTES, map(float, found), strict=True))
+
+    def curve(self, method: str) -> Any:
+        """Training losses of the first seed at the long horizon, step by step; none where it was not trained."""
+        trials = self.long_trials(method)
+        return self.run.value(f"{trials[0]}/losses") if trials else np.empty(0)
+
+    def methods(self) -> list[str]:
+        """Those that learned something, the best first."""
+        ends = {method: np.nanmean(final) for method in self.tried if np.isfinite(final := self.final(method)).any()}
+        return sorted(ends, key=lambda method: ends[method])

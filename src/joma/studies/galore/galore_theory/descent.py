@@ -6,8 +6,6 @@ high rate, or a G_0 that is not the gradient at t_0. Corollary 3.4 has gradients
 inputs f_i do not span all of R^n.
 """
 
-from __future__ import annotations
-
 from math import log, log1p, log10
 from typing import NamedTuple
 
@@ -173,13 +171,12 @@ def half(n: int, times: int, seed: int) -> dict[str, Tensor]:
         rate = float((0.1 if kind == EVEN else 1.0) / values[-1])
         last = log(SMALL) / log1p(-rate * float(values[0]))
         t = torch.cat([torch.zeros(1), torch.logspace(0, log10(last), times - 1)]).floor().unique()
-        low = galore.split(g, b, c).part
         parts = {
             "t": t,
             "rank": stable_rank(galore.gradient_path(inside, b, own, t, rate=rate)),
             "end": stable_rank(galore.lasting(inside, b, own, rate=rate).part),
             "exact rank": _ranks(a, b, c, rate),
-            "share in V_1": torch.linalg.matrix_norm(low) / torch.linalg.matrix_norm(g),
+            "share in V_1": torch.linalg.matrix_norm(galore.split(g, b, c).part) / torch.linalg.matrix_norm(g),
         }
         found |= {f"{kind}/{name}": value for name, value in parts.items()}
     return found

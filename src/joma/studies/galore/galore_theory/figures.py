@@ -1,7 +1,5 @@
 """Figures of `galore-theory`: bounds on the stable rank, Corollary 3.4, fixed projections, memory."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from joma.claims.contract import Drawing
@@ -22,7 +20,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_bounds(run: Run) -> Drawing:
-    """Of each family the case that was made by hand."""
     figure, axes = panels(2, 2, width=4.3)
     t = run.value("lemma/t")[: SHOWN + 1]
     for axis, family in zip(axes, FAMILIES, strict=True):
@@ -46,7 +43,6 @@ def _draw_bounds(run: Run) -> Drawing:
 
 
 def _draw_half(run: Run) -> Drawing:
-    """Corollary 3.4."""
     n = int(run.config["inputs"])
     figure, (axis,) = panels(width=6.0, height=3.0)
     ends = {}
@@ -67,7 +63,6 @@ def _draw_half(run: Run) -> Drawing:
 
 
 def _draw_projection(run: Run) -> Drawing:
-    """Theorem 3.8: growth of |R| per unit of rate, and a descent that does not end."""
     figure, (bars, path) = panels(2, width=4.8, height=3.0)
     problems = {"peak": "B and C\nvanish at W = 0", "constant C": "C constant"}
     growth: dict[str, list[float]] = {}  # (factor - 1) / rate at the lowest rate, measured and allowed
@@ -109,7 +104,6 @@ def _draw_projection(run: Run) -> Drawing:
 
 
 def _draw_memory(run: Run) -> Drawing:
-    """Computed over printed, for the states and for the total."""
     read = columns(run)
     figure, axes = panels(2, width=4.6)
     states, quarters = read["galore"] / ODD, read["three quarters"]

@@ -3,8 +3,6 @@
 And Lemma B.6: the weights V of several nodes under attention that they share, and how fast its rows grow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import pi, sqrt
 
@@ -73,8 +71,7 @@ def softmax_errors(classes: int, sizes: Tensor, draws: int, seed: int) -> Tensor
             weight = w * size / largest
             truth = _autograd(lambda x: (y * torch.log_softmax(j @ x @ f, -1)).sum(), weight)  # noqa: B023
             form = galore.softmax_gradient(j, weight, f, y)
-            first_order = form - galore.softmax_gradient(j, 0 * weight, f, y)
-            found[i, draw] = (form - truth).norm() / first_order.norm()
+            found[i, draw] = (form - truth).norm() / (form - galore.softmax_gradient(j, 0 * weight, f, y)).norm()
     return found
 
 

@@ -5,8 +5,6 @@ in Frobenius norms. A wave goes straight up and down from 0 at 0. The proof of t
 |C| <= L_C D, which is so where B(0) = C(0) = 0. In the other family B and C may be anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -107,8 +105,7 @@ def settle(draws: int, m: int, n: int, steps: int, seed: int) -> dict[str, Tenso
 
 def _projected(problem: Problem, w: Tensor) -> Tensor:
     a, b, c = problem.parts(w)
-    g = (a - b @ w[:, None] @ c).mean(1)
-    r: Tensor = problem.p.mT @ g @ problem.q
+    r: Tensor = problem.p.mT @ (a - b @ w[:, None] @ c).mean(1) @ problem.q
     return r
 
 
@@ -130,8 +127,7 @@ def _step(problem: Problem, w: Tensor, share: Tensor) -> tuple[Tensor, dict[str,
     _, b, c = problem.parts(w)
     left, right = problem.p.mT[:, None] @ b @ problem.p[:, None], problem.q.mT[:, None] @ c @ problem.q[:, None]
     kappa = (torch.linalg.eigvalsh(left)[..., 0] * torch.linalg.eigvalsh(right)[..., 0]).mean(-1)
-    kron = torch.einsum("dpij,dpkl->dikjl", left, right).flatten(1, 2).flatten(2) / PAIRS
-    top = torch.linalg.eigvalsh(kron)[:, -1]
+    top = torch.linalg.eigvalsh(torch.einsum("dpij,dpkl->dikjl", left, right).flatten(1, 2).flatten(2) / PAIRS)[:, -1]
     rate = share / top.clamp(min=1.0)
     r = _projected(problem, w)
     after = w + rate[:, None, None] * problem.p @ r @ problem.q.mT
@@ -149,8 +145,7 @@ def _step(problem: Problem, w: Tensor, share: Tensor) -> tuple[Tensor, dict[str,
 def peak(rates: Tensor, push: float = 1e-3) -> dict[str, Tensor]:
     """One number instead of matrices, B = C = wave(W), just beyond the top of the wave: what the constant must be."""
     w, after = torch.ones_like(rates), 1 + rates * push
-    found = _scalar(wave, wave, w, after, push, rates, lb=1.0, lc=1.0)
-    return found | {"kappa over its condition": 1 / after.square()}
+    return _scalar(wave, wave, w, after, push, rates, lb=1.0, lc=1.0) | {"kappa over its condition": 1 / after.square()}
 
 
 def constant_c(rates: Tensor, push: float = 1e-3) -> dict[str, Tensor]:
@@ -176,8 +171,7 @@ def high_rate(rates: Tensor) -> dict[str, Tensor]:
     """
     values, r = torch.tensor([[0.1, 1.0], [0.01, 1.0]], dtype=DOUBLE)
     after = (1 - rates[:, None] * values) * r
-    allowed = _bounds(0.1, 1.0, rates, 0.0, 0.0, 0.0, w=1.0, b=1.0, c=1.0)
-    return {"factor": after.norm(dim=-1) / r.norm(), **allowed}
+    return {"factor": after.norm(dim=-1) / r.norm(), **_bounds(0.1, 1.0, rates, 0.0, 0.0, 0.0, w=1.0, b=1.0, c=1.0)}
 
 
 def cycle(steps: int) -> dict[str, Tensor]:

@@ -30,7 +30,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_contrast(contrast: Contrast) -> Drawing:
-    """Left: accuracy against loss. Right: what the codes of the MLPs and of the linear map can tell."""
     figure, (left, right) = panels(2, width=4.4, height=3.0)
     colours = {LINEAR: GREEN, **dict(zip(contrast.decayed, (ORANGE, RED, PURPLE), strict=False)), MLP: BLUE}
     _draw_paths(left, contrast, colours)
@@ -62,9 +61,8 @@ def _draw_paths(axis: Axes, contrast: Contrast, colours: dict[str, str]) -> None
         axis.plot(loss.mean(1), accuracy.mean(1), lw=1.2, color=colours[name], label=name)
         axis.plot(loss[-1], accuracy[-1], "o", ms=4, color=colours[name])
     axis.axhline(0.5, ls=":", lw=1, color=CONTROL)
-    most = float(contrast.built("perfect", "loss").mean()) + FAR
     least = min(float(contrast.curve(name, "loss")[-1].min()) for name in contrast.methods) - 0.02
-    axis.set(xlim=(most, least), ylim=(0.45, 1.03))
+    axis.set(xlim=(float(contrast.built("perfect", "loss").mean()) + FAR, least), ylim=(0.45, 1.03))
     axis.set(xlabel="contrastive loss (nats), falling", ylabel="downstream accuracy")
     label_lines(axis)
     for name, (mark, colour) in MARKS.items():  # after the labels at the ends of lines: these have theirs beside them
@@ -74,7 +72,6 @@ def _draw_paths(axis: Axes, contrast: Contrast, colours: dict[str, str]) -> None
 
 
 def _draw_curves(fits: Fits) -> Drawing:
-    """Training loss and training accuracy over epochs, of the network with three hidden layers."""
     figure, axes = panels(2, width=4.4, height=2.8)
     ylabels = {"train loss": "training loss (nats)", "train": "training accuracy"}
     for axis, (what, ylabel) in zip(axes, ylabels.items(), strict=True):
@@ -94,7 +91,6 @@ def _draw_curves(fits: Fits) -> Drawing:
 
 
 def _draw_bars(fits: Fits) -> Drawing:
-    """Training and test accuracy with true and with random labels, of every network."""
     figure, (axis,) = panels(width=7.4, height=2.9)
     places = np.arange(len(SHAPES))
     bars = [(kind, what, colour) for kind, colour in ((TRUE, BLUE), (RANDOM, RED)) for what in ("train", "test")]

@@ -8,8 +8,6 @@ must pick the other view of its point among the other 2 batch - 1 views. Its n =
 views of other points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import exp, lgamma, log
 
@@ -80,8 +78,7 @@ class Cubes:
         """
         shape, source = (self.config.tasks, self.cube.informative), self._streams(TASKS, members)
         planes = torch.stack([torch.randn(shape, generator=s, device=self.config.device) for s in source])
-        side = torch.einsum("mti,mpi->mtp", planes, bits[..., : self.cube.informative])
-        return torch.where(side > 0, 1.0, -1.0)
+        return torch.where(torch.einsum("mti,mpi->mtp", planes, bits[..., : self.cube.informative]) > 0, 1.0, -1.0)
 
     def own_plane(self, representation: Representation, members: Sequence[int]) -> Tensor:
         """Accuracy of the plane that made the labels, applied to a code of as many coordinates, (members,)."""
@@ -151,8 +148,7 @@ def probe_accuracy(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -
         gradient = torch.einsum("mtp,mpd->mtd", -known * (1 - right), x) / x.shape[1] + RIDGE * weight
         curvature = torch.einsum("mtp,mpd,mpe->mtde", right * (1 - right), x, x) / x.shape[1] + eye
         weight = weight - torch.linalg.solve(curvature, gradient)
-    found = torch.einsum("mpd,mtd->mtp", new, weight)
-    return ((found > 0) == (wanted > 0)).float().mean(-1)
+    return ((torch.einsum("mpd,mtd->mtp", new, weight) > 0) == (wanted > 0)).float().mean(-1)
 
 
 def linear_readout(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -> Tensor:
@@ -160,8 +156,7 @@ def linear_readout(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -
     x, new = (F.pad(part * part.shape[-1] ** 0.5, (0, 1), value=1.0) for part in (seen, fresh))
     eye = RIDGE * x.shape[1] * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
     weight: Tensor = torch.linalg.solve(x.mT @ x + eye, x.mT @ known)
-    missed = (new @ weight - wanted).square().mean(1)
-    return 1 - missed / wanted.square().mean(1)
+    return 1 - (new @ weight - wanted).square().mean(1) / wanted.square().mean(1)
 
 
 def decayed(weight_decay: float) -> str:
@@ -236,15 +231,13 @@ def least_loss_of_bits(bits: int, *, batch: int, temperature: float) -> float:
     -1 / (2^bits - 1), and log-sum-exp is convex and increasing. A simplex of 2^bits corners reaches the bound.
     """
     patterns, others = 2**bits, batch - 1
-    other = exp(-1 / (patterns - 1) / temperature)
     same = np.arange(others + 1)
     weight = np.array([lgamma(others + 1) - lgamma(m + 1) - lgamma(others - m + 1) for m in same])
     chance = np.exp(weight - same * log(patterns) + (others - same) * np.log1p(-1 / patterns))
-    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * other
+    total = exp(1 / temperature) * (1 + 2 * same) + 2 * (others - same) * exp(-1 / (patterns - 1) / temperature)
     return float(-1 / temperature + (chance * np.log(total)).sum())
 
 
 def least_loss(*, batch: int, temperature: float) -> float:
     """No representation at all has a smaller loss, in the limit of many points: all others are orthogonal to it."""
-    own = exp(1 / temperature)
-    return -1 / temperature + log(own + 2 * (batch - 1))
+    return -1 / temperature + log(exp(1 / temperature) + 2 * (batch - 1))

@@ -1,7 +1,5 @@
 """What both experiments share: their sizes, multi-layer perceptrons, and when these are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

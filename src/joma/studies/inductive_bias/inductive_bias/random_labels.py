@@ -1,7 +1,5 @@
 """Classifiers of digits whose labels or pixels are replaced by chance: what they are, read and are measured on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a run recorded of the hypercube and of the digits, by seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Of the built representations some things can be known without sampling, and of the printed losses without training.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Blocks of every kind, followed by a solver that knows nothing of the invariants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

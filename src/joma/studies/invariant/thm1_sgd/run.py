@@ -1,7 +1,5 @@
 """Real training of JoMA blocks by several optimizers, and the drift of the invariant beside its sum over steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -66,17 +64,6 @@ class Data(NamedTuple):
 
 def run(config: Thm1SgdConfig, run: Run, progress: Progress) -> None:
     """Train every recipe at every rate and record how far the first integral went, and how far it should have."""
-    data = _draw_data(config)
-    run.keep("rates", lambda: np.array(config.rates))
-    cases = [(kind, recipe) for kind in KINDS for recipe in RECIPES]
-    for i, (kind, recipe) in enumerate(cases):
-        progress(i / len(cases), f"{kind} attention, {recipe}")
-        if f"{kind}/{recipe}/drift" not in run:
-            record = _train_at_all_rates(kind, recipe, data, config)
-            run.record(0, {f"{kind}/{recipe}/{name}": value for name, value in record.items()})
-
-
-def _draw_data(config: Thm1SgdConfig) -> Data:
     generator = torch.Generator().manual_seed(config.seed)
     m, n, t = config.members, config.samples, config.tokens
     x = torch.rand(m, n, t, generator=generator, dtype=torch.float64)
@@ -84,7 +71,14 @@ def _draw_data(config: Thm1SgdConfig) -> Data:
     embeddings = random_orthonormal(t + 2, t + 1, generator=generator)
     w = 0.3 * torch.randn(m, t + 2, config.nodes, generator=generator, dtype=torch.float64)
     z = 0.5 * torch.randn(m, 1, t, generator=generator, dtype=torch.float64)
-    return Data(x / x.sum(-1, keepdim=True) * 4, label, State(w, z), embeddings)
+    data = Data(x / x.sum(-1, keepdim=True) * 4, label, State(w, z), embeddings)
+    run.keep("rates", lambda: np.array(config.rates))
+    cases = [(kind, recipe) for kind in KINDS for recipe in RECIPES]
+    for i, (kind, recipe) in enumerate(cases):
+        progress(i / len(cases), f"{kind} attention, {recipe}")
+        if f"{kind}/{recipe}/drift" not in run:
+            record = _train_at_all_rates(kind, recipe, data, config)
+            run.record(0, {f"{kind}/{recipe}/{name}": value for name, value in record.items()})
 
 
 def _train_at_all_rates(kind: Kind, recipe: str, data: Data, config: Thm1SgdConfig) -> dict[str, Tensor]:

@@ -3,8 +3,6 @@
 "Three moments" are a quarter, half and the end of training.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,106 @@ from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.invariant.thm1_softmax import claims
-from joma.studies.invariant.thm1_softmax.claims import CLOSE, HIGH, LOW
-from joma.studies.invariant.thm1_softmax.record import Networks, concentration, relative
-from joma.studies.invariant.thm1_softmax.run import KINDS, Kind
+from joma.studies.invariant.thm1_softmax.run import KINDS, Kind, Networks, concentration, relative
+
+CLOSE = 0.2  # relative error of a prediction worth the name
+HIGH, LOW = 0.9, 0.5  # Pearson correlations that count as high, and as none
+MARGIN = 0.05  # by how much a correlation must exceed its control
+CONCENTRATED = 0.1  # by how much a share of growth must exceed its control
+
+SUM = "thm1-softmax/eq17-sum"
+SUMS = Claim(
+    "eq17-sum",
+    "JoMA eq. 17",
+    "If b is uncorrelated with g h′ b, then z′ = Σ v_k′∘v_k − b̄ v_k′·v_k. The sum sign stands only before the "
+    "first term.",
+    "The sum over nodes covers both terms.",
+)
+COVARIANCE = Claim(
+    "eq17-covariance",
+    "JoMA eq. 17",
+    "In training, z′ = Σ(v_k′∘v_k − b̄ v_k′·v_k).",
+    "z′ = Σ(v_k′∘v_k − b̄ v_k′·v_k) − Cov(s, b), times κ/T, with s = Σ g_k h_k′ b·v_k. It is exact at every step of "
+    "SGD.",
+    uses=(SUM,),
+)
+CONSTANT = Claim(
+    "eq18-constant-mean",
+    "JoMA eq. 18",
+    "With constant b̄ the integral of eq. 17 is z = ½Σ(v² − ‖v‖² b̄) + c.",
+    "b̄ moves whenever z moves. If Cov(s, b) = 0, then z = z(0) + ∫[Σ v_k∘v_k′ − b̄(t) Σ v_k·v_k′] dt.",
+    uses=(SUM,),
+)
+CONDITION = Claim(
+    "softmax-condition",
+    "JoMA Thm 1",
+    "The condition E[Σ g_k h_k′ b bᵀ] = b̄ E[Σ g_k h_k′ b]ᵀ is enough for the softmax case (with constant b̄).",
+    "The condition must hold for each node, or contain v_k: Σ E[g_k h_k′ b bᵀ] v_k = b̄ Σ v_k′·v_k.",
+    uses=(SUM,),
+)
+MEAN = Claim(
+    "softmax-mean-logit",
+    "JoMA eq. 17",
+    "The right-hand side sums to zero over tokens, so the mean logit never moves.",
+    uses=("thm1-softmax/eq17-covariance",),
+)
+CLOSED_FORM = ("thm1-softmax/eq18-constant-mean",)
+PUBLISHED = Claim(
+    "softmax-published",
+    "JoMA Thm 1",
+    "½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.",
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=CLOSED_FORM,
+)
+CORRELATES = {
+    kind: Claim(
+        f"fig2-{kind}",
+        "JoMA Fig. 2",
+        f"The estimate from V correlates highly with the true logits ({kind} classes).",
+        matters=MARGIN,
+        ceiling=1.0,
+        uses=CLOSED_FORM,
+    )
+    for kind in KINDS
+}
+PARTS = Claim(
+    "fig2-components",
+    "JoMA Fig. 2",
+    "Neither of the two terms, ½Σv² and −½Σ‖v‖² b̄, correlates with the logits alone.",
+    "The second term does not. The first term, ½Σv², does at the end of training.",
+    matters=HIGH - LOW,
+    uses=CLOSED_FORM,
+)
+CURRENT = Claim(
+    "eq18-current-mean",
+    "JoMA eq. 18",
+    "The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.",
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=CLOSED_FORM,
+)
+REBUILT = Claim(
+    "softmax-rebuilt",
+    "JoMA eq. 18",
+    "A closed form gives the logits from V(t), so attention does not need training.",
+    "The path of V and the inputs x give the logits: integrate eq. 17 with b̄ computed from the estimate itself.",
+    matters=CLOSE,
+    ceiling=1.0,
+    uses=("thm1-softmax/eq17-sum",),
+)
+GROWTH = {
+    kind: Claim(
+        f"fig3-{kind}",
+        "JoMA Fig. 3",
+        f"Late in training only some components of v keep growing, and the others stop ({kind} classes).",
+        matters=CONCENTRATED,
+        unit="%",
+        ceiling=1.0,
+    )
+    for kind in KINDS
+}
+
 
 EXACT = 1e-12  # identities of SGD steps
 FLOW = 1e-10  # identities along a solved flow
@@ -38,22 +132,21 @@ def _where_uncorrelated(run: Run, claim: Claim, expected: str, tolerance: float,
     """Both forms on one sample, where Cov(s, b) = 0. In training, where it is not, eq. 17 must be off."""
     control = {"in training, where Cov(s, b) ≠ 0": np.min(list(_off_in_training(run).values()))}  # NaN if one is
     forms = {form: each.max() for form, each in off.items()}
-    what = "relative error"
-    return by_residual(claim, tolerance=tolerance, what=what, expected=expected, control=control, **forms)
+    return by_residual(claim, tolerance=tolerance, what="relative error", expected=expected, control=control, **forms)
 
 
 def sums(run: Run) -> Finding:
     """With the sum over nodes as printed and over both terms."""
     expected = "The formula equals z′ where Cov(s, b) = 0 (as printed: with the best node in the second term)."
     printed, corrected = (run.value(f"one/velocity, {nodes}") for nodes in ("one node", "all nodes"))
-    return _where_uncorrelated(run, claims.SUMS, expected, EXACT, printed=printed, corrected=corrected)
+    return _where_uncorrelated(run, SUMS, expected, EXACT, printed=printed, corrected=corrected)
 
 
 def constant(run: Run) -> Finding:
     """The closed form with constant b̄, and the integral with b̄(t)."""
     expected = "The relative error is 0 where Cov(s, b) = 0."
     printed, corrected = (relative(run.value(f"one/z {way}"), run.value("one/z")) for way in ("closed", "integrated"))
-    return _where_uncorrelated(run, claims.CONSTANT, expected, FLOW, printed=printed, corrected=corrected)
+    return _where_uncorrelated(run, CONSTANT, expected, FLOW, printed=printed, corrected=corrected)
 
 
 def covariance(run: Run) -> Finding:
@@ -66,7 +159,7 @@ def covariance(run: Run) -> Finding:
         for kind, other in zip(KINDS, reversed(KINDS), strict=True)
     ]
     return by_residual(
-        claims.COVARIANCE,
+        COVARIANCE,
         printed=np.max(list(_off_in_training(run).values())),
         corrected=np.max([relative(identity[kind], z[kind]) for kind in KINDS]),
         tolerance=EXACT,
@@ -82,7 +175,7 @@ def condition(run: Run) -> Finding:
     met = "one sample, where both sides agree for each node: relative error of eq. 17"
     each = "classes, where eq. 17 is not exact: difference of both sides for each node"
     return by_tests(
-        claims.CONDITION,
+        CONDITION,
         expected="Where the condition holds, eq. 17 is exact.",
         printed=[
             at_most("largest value of either side of the condition", sides, EXACT),
@@ -102,14 +195,9 @@ def mean(run: Run) -> Finding:
         np.max([np.ptp(run.value(f"{kind}/{name}").mean(-1), axis=-1) for kind in KINDS])
         for name in ("z", "first term")
     )
-    return by_residual(
-        claims.MEAN,
-        printed=moved,
-        tolerance=EXACT,
-        what="largest change",
-        expected="The mean logit stays constant during training.",
-        control={"½Σv² without the second term": without},
-    )
+    expected = "The mean logit stays constant during training."
+    control = {"½Σv² without the second term": without}
+    return by_residual(MEAN, printed=moved, tolerance=EXACT, what="largest change", expected=expected, control=control)
 
 
 Learned = dict[Kind, Networks]
@@ -146,7 +234,7 @@ def published(run: Run) -> Finding:
         f"The correlation is above that of the start. The relative error is at most {CLOSE} at all three moments."
     )
     found, details, effects = _learned(run), {}, {}
-    if lost := _nothing_learned(claims.PUBLISHED, expected, found):
+    if lost := _nothing_learned(PUBLISHED, expected, found):
         return lost
     for kind, networks in found.items():
         correlation, (guess, off) = networks.correlation("published"), networks.never_moves
@@ -157,19 +245,14 @@ def published(run: Run) -> Finding:
         strayed = float(np.abs(attention[:, -1] - attention[:, 0]).sum(-1).mean())
         details[f"{kind} classes, b̄"] = {"distance moved, at most 2": strayed}
         effects[f"{kind} classes"] = compare(correlation[:, -1], guess[:, -1])
-    return by_effect(
-        claims.PUBLISHED,
-        effects,
-        what="correlation of the estimate with z at the end",
-        expected=expected,
-        size=[_worst_error(kind, networks, "published") for kind, networks in found.items()],
-        details=details | _left_out(found),
-    )
+    what = "correlation of the estimate with z at the end"
+    size = [_worst_error(kind, networks, "published") for kind, networks in found.items()]
+    return by_effect(PUBLISHED, effects, what=what, expected=expected, size=size, details=details | _left_out(found))
 
 
 def figure_2(run: Run, *, kind: Kind) -> Finding:
     """The end of training, beside the harder of two controls: V of another seed, V trained with frozen attention."""
-    claim, networks = claims.CORRELATES[kind], Networks(run, kind)
+    claim, networks = CORRELATES[kind], Networks(run, kind)
     expected = f"The correlation is at least {HIGH} at the end of training and above both controls."
     if lost := _nothing_learned(claim, expected, {kind: networks}):
         return lost
@@ -199,7 +282,7 @@ def components(run: Run) -> Finding:
         f"As printed: both stay below {LOW}. As corrected: only the second does, and the first ends at {HIGH} or more."
     )
     found, details = _learned(run), {}
-    if lost := _nothing_learned(claims.PARTS, expected, found):
+    if lost := _nothing_learned(PARTS, expected, found):
         return lost
     printed, corrected, size, corrected_size = {}, {}, [], []
     for kind, networks in found.items():
@@ -211,13 +294,12 @@ def components(run: Run) -> Finding:
             size.append(below(what, np.abs(term.mean(0)).max(), LOW))
         first, second = (term[:, -1] for term in terms)
         corrected[f"{kind} classes, {TERMS['second term']} beside ½Σv²"] = compare(1 - second, 1 - first)
-        end = at_least(f"{kind} classes, ½Σv²: correlation at the end", first.mean(), HIGH)
-        corrected_size += [size[-1], end]
+        corrected_size += [size[-1], at_least(f"{kind} classes, ½Σv²: correlation at the end", first.mean(), HIGH)]
         details[f"{kind} classes, correlation of ½Σv²"] = _means(terms[0])
         details[f"{kind} classes, correlation of ½Σv² of another seed"] = _means(stranger)
     other = "random classes, ½Σv² of another seed: correlation at the end"
     return by_effect(
-        claims.PARTS,
+        PARTS,
         printed,
         what="1 − correlation with z at the end",
         expected=expected,
@@ -233,7 +315,7 @@ def current(run: Run) -> Finding:
     """The closed form with b̄ of the moment, beside the start, which predicts that z never moves."""
     expected = f"The correlation is at least {HIGH} at all three moments and above that of the start."
     found, details, effects, size = _learned(run), {}, {}, []
-    if lost := _nothing_learned(claims.CURRENT, expected, found):
+    if lost := _nothing_learned(CURRENT, expected, found):
         return lost
     for kind, networks in found.items():
         correlation, (guess, _) = networks.correlation("current mean"), networks.never_moves
@@ -243,7 +325,7 @@ def current(run: Run) -> Finding:
         what = f"{kind} classes: smallest correlation at the three moments"
         size.append(at_least(what, correlation.mean(0).min(), HIGH))
     return by_effect(
-        claims.CURRENT,
+        CURRENT,
         effects,
         what="correlation of the estimate with z at the end",
         expected=expected,
@@ -258,7 +340,7 @@ def rebuilt(run: Run) -> Finding:
     """
     expected = f"The relative error is at most {CLOSE} at all three moments. The correlation is at least {NEAR_ONE}."
     found, well = _learned(run), []
-    if lost := _nothing_learned(claims.REBUILT, expected, found):
+    if lost := _nothing_learned(REBUILT, expected, found):
         return lost
     printed, corrected = (
         {
@@ -278,7 +360,7 @@ def rebuilt(run: Run) -> Finding:
         for kind, networks in found.items()
     }
     return by_effect(
-        claims.REBUILT,
+        REBUILT,
         printed,
         what="1 − relative error at the end",
         expected=expected,
@@ -292,7 +374,7 @@ def rebuilt(run: Run) -> Finding:
 
 def figure_3(run: Run, *, kind: Kind) -> Finding:
     """How far late growth is concentrated, beside the same network trained with frozen attention."""
-    claim, networks = claims.GROWTH[kind], Networks(run, kind)
+    claim, networks = GROWTH[kind], Networks(run, kind)
     expected = "A few components have most of the growth in the second half of training. Most others stand still."
     if lost := _nothing_learned(claim, expected, {kind: networks}):
         return lost
@@ -310,5 +392,4 @@ def figure_3(run: Run, *, kind: Kind) -> Finding:
 
 def _standing_still(v: Any) -> float:
     """The share of tokens that move late by less than a tenth of what their node's largest has moved in all."""
-    largest = np.abs(v[:, 2] - v[:, 0]).max(1, keepdims=True)
-    return float((np.abs(v[:, 2] - v[:, 1]) < STILL * largest).mean())
+    return float((np.abs(v[:, 2] - v[:, 1]) < STILL * np.abs(v[:, 2] - v[:, 0]).max(1, keepdims=True)).mean())

@@ -9,8 +9,6 @@ query) and rows that nothing touches. One step of full-batch SGD on the mean los
 is what autograd would do (a test compares them), at a third of its cost: whole ensembles fit into seconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from joma.claims.contract import Progress, StudyConfig
 from joma.data.token_classes import token_classes
+from joma.measure.correlation import pearson
 from joma.runs import Run
 from joma.theory.attention import Attention, random_orthonormal
 from joma.theory.flow import Block, constant_gradient, integrate_together
@@ -182,9 +181,8 @@ def condition(now: Moment) -> dict[str, Tensor]:
     samples = now.b.shape[-2]
     left = torch.einsum("msk,msi,msj->mkij", now.g, now.b, now.b) / samples
     right = torch.einsum("mi,msk,msj->mkij", now.b.mean(-2), now.g, now.b) / samples
-    each = (left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)
     sizes = {name: side.sum(1).flatten(1).norm(dim=-1) for name, side in (("left", left), ("right", right))}
-    return sizes | {"each": each.mean(-1)}
+    return sizes | {"each": ((left - right).flatten(2).norm(dim=-1) / left.flatten(2).norm(dim=-1)).mean(-1)}
 
 
 def published(v: Tensor, start: Start, temperature: float) -> Tensor:
@@ -229,11 +227,10 @@ def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
     pull, mean = _two_terms(block, w, z, dw)
     truth = dz.mT  # (steps, draws, tokens, 1)
     one_node = (pull.sum(-1, keepdim=True) - mean - truth).norm(dim=-2).amin(-1)  # the best choice of that node
-    both = (pull - mean).sum(-1) - truth[..., 0]
     size = truth[..., 0].norm(dim=-1)
     return {
         "velocity, one node": one_node / size,
-        "velocity, all nodes": both.norm(dim=-1) / size,
+        "velocity, all nodes": ((pull - mean).sum(-1) - truth[..., 0]).norm(dim=-1) / size,
         "z": z[..., 0, :].movedim(0, 1),
         "z integrated": estimate[..., 0, :].movedim(0, 1),
         "z closed": softmax_estimate(
@@ -264,3 +261,53 @@ def _two_terms(block: Block, w: Tensor, z: Tensor, dw: Tensor) -> tuple[Tensor, 
     """v_k∘v_k′ and b̄ v_k·v_k′ of eq. 17, each (..., tokens, nodes)."""
     pull = block.project(w) * block.project(dw)
     return pull, block.attend(z).mean(-2)[..., None] * pull.sum(-2, keepdim=True)
+
+
+TOP = 0.2  # the fastest fifth of the components
+MOVED = 0.5  # of the final logits: a network whose logits moved by less has not learned to attend
+
+
+def relative(estimate: Any, truth: Any) -> Any:
+    """Relative error, norms over the last axis."""
+    return np.linalg.norm(estimate - truth, axis=-1) / np.linalg.norm(truth, axis=-1)
+
+
+class Networks:
+    """The networks of one kind of classes that learned: their logits are finite and moved."""
+
+    def __init__(self, run: Run, kind: Kind) -> None:
+        self._run, self._kind = run, kind
+        z, step = run.value(f"{kind}/z"), run.value("step")
+        self.learned = relative(z[:, 0], z[:, -1]) > MOVED  # (seeds,)
+        self._moments = np.searchsorted(step, three(int(step[-1])))
+        self._z, self._start = self.at_three("z"), self.series("z")[:, :1]
+
+    def series(self, name: str) -> Any:
+        """A series of the networks that learned, networks first."""
+        return self._run.value(f"{self._kind}/{name}")[self.learned]
+
+    def at_three(self, name: str) -> Any:
+        """The series at the three moments. (networks, 3, tokens)."""
+        return self.series(name)[:, self._moments]
+
+    def correlation(self, method: str, *, roll: int = 0) -> Any:
+        """With z of the same seed or, for `roll` = 1, of the next one. (networks, 3)."""
+        return pearson(np.roll(self.at_three(method), roll, 0), self._z)
+
+    def error(self, method: str, *, roll: int = 0) -> Any:
+        """The relative error of an estimate of z, in the same way."""
+        return relative(np.roll(self.at_three(method), roll, 0), self._z)
+
+    @property
+    def never_moves(self) -> tuple[Any, Any]:
+        """Correlation and relative error of the guess that z stays where it was. (networks, 3) each."""
+        return pearson(self._start, self._z), relative(self._start, self._z)
+
+
+def concentration(v: Any) -> Any:
+    """v (networks, [start, half, end], tokens, nodes) -> the share of the late movement that the fastest fifth of the
+    tokens holds, mean over nodes. (networks,).
+    """
+    late = np.sort(np.abs(v[:, 2] - v[:, 1]), axis=1)
+    fastest = max(round(TOP * late.shape[1]), 1)
+    return (late[:, -fastest:].sum(1) / late.sum(1)).mean(-1)

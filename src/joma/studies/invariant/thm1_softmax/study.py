@@ -1,7 +1,5 @@
 """The study of Theorem 1 under softmax attention: its claims, its sizes and its figures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -14,13 +12,12 @@ from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, SERIES, panels
 from joma.measure.correlation import pearson
 from joma.runs import Run
-from joma.studies.invariant.thm1_softmax import claims, judge
-from joma.studies.invariant.thm1_softmax.record import concentration, relative
-from joma.studies.invariant.thm1_softmax.run import KINDS, Thm1SoftmaxConfig, run
+from joma.studies.invariant.thm1_softmax import judge
+from joma.studies.invariant.thm1_softmax import judge as claims
+from joma.studies.invariant.thm1_softmax.run import KINDS, Thm1SoftmaxConfig, concentration, relative, run
 
 
 def _figure_2(run: Run) -> Drawing:
-    """Correlation with z over training, as in the paper, above the relative error that it hides."""
     figure, axes = panels(2, 2, width=4.6)
     step, errors = run.value("step"), []
     for kind, top, bottom in zip(KINDS, axes[:2], axes[2:], strict=True):
@@ -61,7 +58,6 @@ def _figure_2(run: Run) -> Drawing:
 
 
 def _figure_3(run: Run) -> Drawing:
-    """The first components of the first node, as in the paper, beside those under frozen attention."""
     figure, axes = panels(2, width=4.2)
     for kind, axis in zip(KINDS, axes, strict=True):
         moving, frozen = (run.value(f"{kind}/{which}v of node 0")[0] for which in ("", "frozen/"))

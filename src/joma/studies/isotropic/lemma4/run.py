@@ -1,7 +1,5 @@
 """Critical rays of Student-t laws, what really happens there, and F/θ₁ of all laws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -101,8 +99,7 @@ def _rays(law: RadialLaw, m: Tensor) -> dict[str, Tensor]:
 
 def _life(law: RadialLaw, m: Tensor, grid: int) -> dict[str, Tensor]:
     """F/θ₁ on a grid, and for each m how near it comes to taking one value at two distances m apart."""
-    end = 0.98 * law.radius if law.radius < float("inf") else 12.0
-    s = torch.linspace(-end, 4.0, grid, dtype=torch.float64)
+    s = torch.linspace(-(0.98 * law.radius if law.radius < float("inf") else 12.0), 4.0, grid, dtype=torch.float64)
     r = -torch.tensor(FAR, dtype=torch.float64)
     return {
         "s": s,

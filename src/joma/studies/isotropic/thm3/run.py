@@ -1,7 +1,5 @@
 """Critical points of a node between two clusters: Jacobians there, remainders around them, and flows towards them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -148,13 +146,11 @@ def _remainders(point: Point, gamma: Tensor, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     step = torch.randn(16, DIMENSION, generator=generator, dtype=torch.float64)
     step = gamma[:, None, None] * point.mu.norm() * step / step.norm(dim=-1, keepdim=True)
-    exact = isotropic.linearisation(point.mu, point.xi, point.setting[0][0], 1.0, point.ratio, point.law)
     true = isotropic.velocity(point.mu + step, point.xi, *point.setting).v
-    linear = -step @ exact.C
+    linear = -step @ isotropic.linearisation(point.mu, point.xi, point.setting[0][0], 1.0, point.ratio, point.law).C
     best = (true * linear).sum(-1, keepdim=True) / (linear**2).sum(-1, keepdim=True) * linear
-    missed = torch.stack([(true - linear).norm(dim=-1), (true - best).norm(dim=-1)], -1)
     size: Tensor = true.norm(dim=-1)[..., None]
-    return missed / size
+    return torch.stack([(true - linear).norm(dim=-1), (true - best).norm(dim=-1)], -1) / size
 
 
 def _flow(point: Point, step: float, config: Thm3Config) -> Tensor:

@@ -1,7 +1,5 @@
 """Figure 4 by its own recipe and without attention, and the flows and ranks of eq. 6."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -199,8 +197,7 @@ def entropy(logits: Tensor) -> Tensor:
 def linear_entropy(delta: Tensor, points: int) -> Tensor:
     """Entropy of softmax(v²/2) under a linear MLP (Theorem 2) up to 1 − 10⁻¹² of the winner's blow-up. (points,)."""
     left = torch.cat([torch.ones(1), torch.logspace(-0.01, -12, points - 1)]).double()
-    v = linear.trajectory(delta, linear.blow_up_time(delta).min() * (1 - left))
-    return entropy(v**2 / 2)
+    return entropy(linear.trajectory(delta, linear.blow_up_time(delta).min() * (1 - left)) ** 2 / 2)
 
 
 def random_rows(rows: int, nodes: int, seed: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Theorem 3 (the relative gain and its bounds) and Theorem 4 (transition, late growth, freezing) on recorded flows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,16 +8,8 @@ from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
-from joma.studies.scan_snap.scan_snap.record import (
-    attention,
-    dominant_growth,
-    entropy,
-    gains,
-    passes,
-    phases,
-    recorded,
-    straight_line,
-)
+from joma.studies.scan_snap.scan_snap import run as series
+from joma.studies.scan_snap.scan_snap.run import gains, passes, phases, recorded, straight_line
 
 CLOSED_FORM = 1e-5  # the trapezoidal rule over 3,000 steps is good to about 1e-6
 SLOW = 0.03  # the largest ratio of the rates that counts as eta_Z << eta_Y
@@ -50,9 +40,7 @@ BOUNDS = Claim(
     uses=("scan-snap/one-gain-for-all",),
 )
 TRANSITION = Claim(
-    "transition-time",
-    "Scan&Snap Thm 4",
-    "Scanning turns into snapping at a time of the order of 2 K ln M / η_Y.",
+    "transition-time", "Scan&Snap Thm 4", "Scanning turns into snapping at a time of the order of 2 K ln M / η_Y."
 )
 LATE = Claim(
     "late-growth",
@@ -104,10 +92,6 @@ def _relative_gain(run: Run) -> Finding:
     )
 
 
-def _at(run: Run, time: float) -> int:
-    return int(np.abs(np.log(run.value("ratio/t") / time)).argmin())
-
-
 def relative_spread(run: Run) -> tuple[Any, Any]:
     """Of every ratio: spread of chi over the other tokens as a share of its movement, at `JUDGED_AT`.
 
@@ -118,7 +102,7 @@ def relative_spread(run: Run) -> tuple[Any, Any]:
     spread = (chi.max(-1) / chi.min(-1) - 1) / np.where(mean == 1, np.nan, mean - 1)
     moved = [np.flatnonzero(column >= 1.01) for column in mean.T]
     matched = [spread[steps[0], k] if len(steps) else np.nan for k, steps in enumerate(moved)]
-    return spread[_at(run, JUDGED_AT)], np.array(matched)
+    return spread[int(np.abs(np.log(run.value("ratio/t") / JUDGED_AT)).argmin())], np.array(matched)
 
 
 def _premise(run: Run) -> Finding:
@@ -141,12 +125,12 @@ def _premise(run: Run) -> Finding:
 
 def _bounds(run: Run) -> Finding:
     """ln chi minus the logarithm of each bound, as a share of ln chi; chi is a geometric mean over the other tokens."""
-    ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), dominant_growth(run, "ratio")
+    ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), series.dominant_growth(run, "ratio")
     p = run.value("p")[0]
     f0 = p[int(run.config["distinct"]) - 1] / np.sqrt((p**2).sum())
     log, low, high = np.log(chi).mean(-1), 2 * f0**2 * growth, 2 * growth
     path = recorded(run, "ratio").z[..., int(run.config["distinct"]) - 1]  # dB = dz / f^2, so that int f^2 dB is z
-    end = _at(run, JUDGED_AT)
+    end = int(np.abs(np.log(run.value("ratio/t") / JUDGED_AT)).argmin())
     under, over = ((log - low) / log)[end], ((high - log) / log)[end]
     slow = ratios <= SLOW
     return by_tests(
@@ -201,11 +185,10 @@ def _transition(run: Run) -> Finding:
 
 def late_fits(run: Run) -> dict[str, Any]:
     """Straight lines through late points of every ratio: of e^B and of B, against ln^2(M t / K)."""
-    t, growth = run.value("ratio/t"), dominant_growth(run, "ratio")
-    start = passes(t, recorded(run, "ratio").alpha)
+    t, growth = run.value("ratio/t"), series.dominant_growth(run, "ratio")
     many, words = int(run.config["classes"]), int(run.config["vocabulary"])
     found: dict[str, list[tuple[float, float, float]]] = {"printed": [], "rival": []}
-    for k, begin in enumerate(start):
+    for k, begin in enumerate(passes(t, recorded(run, "ratio").alpha)):
         late = (t >= 10 * begin) & (t <= JUDGED_AT)
         x = np.log(words * t[late] / many) ** 2
         found["printed"].append(straight_line(x, np.exp(growth[late, k])))
@@ -238,9 +221,7 @@ def _slope(run: Run) -> Finding:
     return by_tests(
         SLOPE,
         expected="The slope is the printed one within 10 % for small ratios.",
-        printed=[
-            at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1),
-        ],
+        printed=[at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1)],
         direction=[above("smallest increase with the ratio, for small ones", float(np.diff(found[slow]).min()), 0.0)],
         details={
             "slope over η_Z/η_Y by ratio": _by_ratio(ratios, found / ratios),
@@ -255,7 +236,7 @@ def _by_ratio(ratios: Any, values: Any) -> dict[str, float]:
 
 def same_clock(run: Run) -> float:
     """The largest difference of B at equal rate x time between the smallest rate and the others."""
-    growth, rates = dominant_growth(run, "equal"), np.array(run.config["equal_rates"])
+    growth, rates = series.dominant_growth(run, "equal"), np.array(run.config["equal_rates"])
     steps, worst = np.arange(len(growth)), 0.0
     for k, factor in enumerate(rates / rates[0]):
         if factor == round(factor):
@@ -267,7 +248,7 @@ def same_clock(run: Run) -> float:
 def _equal(run: Run) -> Finding:
     """Time of the transition and B at the last time, for every rate. In the flow a rate is only a clock."""
     flow = recorded(run, "equal")
-    time, growth = passes(flow.t, flow.alpha), dominant_growth(run, "equal")[-1]
+    time, growth = passes(flow.t, flow.alpha), series.dominant_growth(run, "equal")[-1]
     rates = run.config["equal_rates"]
     return by_tests(
         EQUAL,
@@ -289,7 +270,7 @@ def _fixed(run: Run) -> Finding:
 
     The phase plot was added to the tests after a first look at it: there B rises with eta_Y where eta_Z is large.
     """
-    growth, rates = dominant_growth(run, "fixed")[-1], run.config["decoder_rates"]
+    growth, rates = series.dominant_growth(run, "fixed")[-1], run.config["decoder_rates"]
     change = np.diff(phases(run)["growth"], axis=0)  # from one eta_Y to the next, at every eta_Z
     late = below("largest change of B from η_Y to η_Y, late and at a small η_Z", float(np.diff(growth).max()), 0.0)
     return by_tests(
@@ -308,9 +289,9 @@ def _fixed(run: Run) -> Finding:
 
 def _sparse(run: Run) -> Finding:
     flow = recorded(run, "ratio")
-    share = attention(run, flow.z[:, -1])
-    begin = attention(run, np.zeros_like(flow.z[0, -1]))
-    course, start = entropy(share), float(entropy(begin))
+    share = series.attention(run, flow.z[:, -1])
+    begin = series.attention(run, np.zeros_like(flow.z[0, -1]))
+    course, start = series.entropy(share), float(series.entropy(begin))
     own = slice(0, int(run.config["distinct"]))
     moved = above("gain of the distinct tokens' share", float(share[-1, own].sum() - begin[own].sum()), 0.0, "%")
     lost = 1 - float(course[-1]) / start

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
-from typing import Annotated, NamedTuple, get_args
+from math import log, sqrt
+from typing import Annotated, Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,22 +16,14 @@ from torch import Tensor
 from joma.claims.config import Least, OneOf, Within
 from joma.claims.contract import Progress
 from joma.claims.guards import at_paper_scale, needs_device
-from joma.measure.active import (
-    Predictor,
-    active,
-    agreement,
-    carried,
-    carrying,
-    fit_predictor,
-    head_contributions,
-    neuron_contributions,
-    typical,
-)
+from joma.claims.verdicts import Numbers
+from joma.measure import active as activity
+from joma.measure.active import Predictor, active, carried, carrying, fit_predictor, typical
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.grid import ensemble
 from joma.runs import Run
-from joma.studies.sparsity._readings import Reading, TextConfig, read_text, sequences_of
+from joma.studies.sparsity._readings import Reading, TextConfig, known_mean, read_text, recorded_config, sequences_of
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
@@ -162,7 +155,7 @@ class Members:
         known, happened = (seen.contributions[units][layer] for seen in (before, now))
         predictor = fit_predictor(before.inputs[layer - 1], known, ridge=ridge)
         usual = typical(known)
-        found = agreement(happened, predictor(now.inputs[layer - 1]), usual, budget)
+        found = activity.agreement(happened, predictor(now.inputs[layer - 1]), usual, budget)
         token = fit_predictor(before.inputs[0], known, ridge=ridge)(now.inputs[0])
         alone = carried(happened, active(token, budget)).mean(-1)
         return _Fitted(predictor, active(usual, budget), torch.stack([*found, alone], -1))
@@ -243,9 +236,9 @@ _WHERE = {"hidden": NEURONS, "mixed": HEADS}
 def _contributions(decoder: Decoder, layer: int, units: str, value: Tensor) -> Tensor:
     """(members, tokens, units); a network that diverged gives nothing."""
     if units == NEURONS:
-        found = neuron_contributions(value.flatten(1, 2), decoder.get_parameter("down")[:, layer])
+        found = activity.neuron_contributions(value.flatten(1, 2), decoder.get_parameter("down")[:, layer])
     else:
-        found = head_contributions(value, decoder.get_parameter("projection")[:, layer, None]).flatten(1, 2)
+        found = activity.head_contributions(value, decoder.get_parameter("projection")[:, layer, None]).flatten(1, 2)
     return found.nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -253,3 +246,59 @@ def _embedded(decoder: Decoder, tokens: Tensor) -> Tensor:
     """What enters the first layer, (members, tokens, width)."""
     x = decoder.embedding[:, tokens] * sqrt(decoder.config.width) + decoder.sinusoids[: tokens.shape[-1]]
     return x.flatten(1, 2)
+
+
+FALLEN = 0.1  # of the loss of guessing: networks that end less below it have not learned
+NATS = 0.02  # of a loss: units that are worth less are not missed, whichever are left out; as in Figures 6 and 8
+
+
+class Active:
+    """What a run recorded. Every number is a row over seeds; networks that did not learn are NaN."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.config = run, recorded_config(DejaVuConfig, run)
+        guessing = log(int(run.value("words")))
+        self.learned = {
+            one: self.over_steps(one, NEURONS, "loss")[-1, :, 0] <= (1 - FALLEN) * guessing
+            for one in self.config.activations
+        }
+        """By activation, (seeds,) bool."""
+        self.trained = [one for one, learned in self.learned.items() if learned.sum() >= 2]
+        """Activations with two networks that learned, or more."""
+        count = sum(int((~learned).sum()) for learned in self.learned.values())
+        self.lost: Numbers = {"left out because they did not learn": {"networks": float(count)}} if count else {}
+        """How many networks do not count; empty where all do."""
+
+    def steps(self, activation: str) -> Any:
+        return self.run.steps(f"{activation}/active/{NEURONS} needed")
+
+    def over_steps(self, activation: str, units: str, what: str) -> Any:
+        """(steps, seeds, ...) of what is recorded; mean over layers."""
+        found = self.run.array(f"{activation}/active/{units} {what}")
+        return found if what == "loss" else found.mean(2)
+
+    def _of_learned(self, activation: str, rows: Any) -> Any:
+        return np.where(self.learned[activation], rows, np.nan)
+
+    def needed(self, activation: str, units: str = NEURONS, step: int = -1) -> Any:
+        """(seeds,)."""
+        return self._of_learned(activation, self.over_steps(activation, units, "needed")[step])
+
+    def carried(self, activation: str, units: str, by: str, step: int = -1) -> Any:
+        """(seeds,)."""
+        return self._of_learned(activation, self.over_steps(activation, units, "carried")[step][:, CARRIED.index(by)])
+
+    def worth(self, activation: str, units: str, by: str) -> Any:
+        """(seeds,): the share that is left of what the units are worth, which is what the loss lacks without any.
+
+        NaN where they are worth nothing.
+        """
+        loss = self.over_steps(activation, units, "loss")[-1]
+        none, everything = loss[:, KEPT.index("none")], loss[:, KEPT.index("all")]
+        worth = np.where(none - everything >= NATS, none - everything, np.nan)
+        return self._of_learned(activation, (none - loss[:, KEPT.index(by)]) / worth)
+
+    def cost(self, activation: str, units: str, by: str) -> float:
+        """In nats, mean over the networks that learned."""
+        loss = self.over_steps(activation, units, "loss")[-1]
+        return known_mean(self._of_learned(activation, loss[:, KEPT.index(by)] - loss[:, KEPT.index("all")]))

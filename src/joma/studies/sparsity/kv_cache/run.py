@@ -1,10 +1,10 @@
 """The networks of the study `kv-cache`: series of checkpoints trained here, and what each checkpoint is asked."""
 
-from __future__ import annotations
-
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +12,120 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.cache import POLICIES
+from joma.cache import POLICIES, losses
 from joma.claims.config import Least, OneOf, StudyConfig, Within
 from joma.claims.contract import NotRun, Progress
 from joma.claims.guards import at_paper_scale, needs_device, needs_transformers
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
 from joma.runs import Run
-from joma.studies.sparsity.kv_cache.measures import answers
 from joma.studies.sparsity.kv_cache.stories import find_stories, load_stories, written
 from joma.training.series import SeriesConfig, train_series
+
+ZERO = 0.01
+"""H2O's zero: a weight below this share of the largest of its query."""
+HEAVY = 0.1
+"""The share of the keys that count as heavy hitters."""
+
+
+def answers(
+    model: Any, tokens: Tensor, policies: Sequence[str], keeps: Sequence[float], sinks: int, *, seed: int
+) -> dict[str, Tensor]:
+    """All that is recorded of a checkpoint on tokens (sequences, length). Losses are those of the last quarter.
+
+    loss (sequences,): with the full cache. permuted (sequences,): the same with the first half of the tokens in random
+    order. cut (policies, keeps, sequences): with a cut cache.
+    zero, effective, top, random zero (layers, heads), sink, overlap, chance: see `sparsity`.
+    zero by sequence, effective by sequence (sequences,): means over layers and heads.
+    """
+    late = slice(3 * tokens.shape[1] // 4, None)
+
+    def mean(ids: Tensor, policy: str = "full", keep: float = 1.0) -> Tensor:
+        protected = None if policy in ("full", "window", "top-k") else sinks
+        return losses(model, ids, policy, keep, sinks=protected, seed=seed)[:, late].double().mean(-1)
+
+    return {
+        "loss": mean(tokens),
+        "permuted": mean(shuffled(tokens, seed)),
+        "cut": torch.stack([torch.stack([mean(tokens, policy, keep) for keep in keeps]) for policy in policies]),
+        **sparsity(model, tokens, seed),
+    }
+
+
+def shuffled(tokens: Tensor, seed: int) -> Tensor:
+    """The first half of every sequence in random order: distant keys say the same words, in another order."""
+    half = tokens.shape[1] // 2
+    source = torch.Generator().manual_seed(seed)
+    order = torch.rand(len(tokens), half, generator=source).argsort(-1).to(tokens.device)
+    return torch.cat((tokens[:, :half].gather(1, order), tokens[:, half:]), 1)
+
+
+def sparsity(model: Any, tokens: Tensor, seed: int) -> dict[str, Tensor]:
+    """Of late queries, which see half of the keys or more, as means over them and over sequences.
+
+    zero: the share of keys that H2O counts as zero. random zero: the same where a query's logits are replaced by
+    Gaussian ones of the same spread. effective: e^entropy as a share of the keys. top: the mass on the heaviest tenth.
+    sink: the mass on the first key. overlap, chance: of the heavy hitters of the third and of the last quarter of the
+    queries, among the keys of the first half, and what chance gives.
+    """
+    found: dict[str, list[Tensor]] = {}
+    source = torch.Generator(device=tokens.device).manual_seed(seed)
+    for ids in tokens.split(4):  # the weights of a few sequences at a time
+        with torch.inference_mode():
+            weights = model(ids, output_attentions=True, use_cache=False).attentions
+        for name, value in _of_weights(torch.stack(weights, 1).float(), source).items():
+            found.setdefault(name, []).append(value.double().cpu())
+    each = {name: torch.cat(parts) for name, parts in found.items()}  # (sequences, layers, heads)
+    by_sequence = {f"{name} by sequence": each[name].mean((1, 2)) for name in ("zero", "effective")}
+    return {name: value.mean(0) for name, value in each.items()} | by_sequence
+
+
+def _of_weights(weights: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+    """(sequences, layers, heads) each, of weights (sequences, layers, heads, queries, keys)."""
+    length = weights.shape[-1]
+    half = length // 2
+    seen = torch.arange(1, length + 1, device=weights.device)[half:]  # keys that each late query sees
+    future = torch.ones(length, length, dtype=torch.bool, device=weights.device).triu(1)[half:]
+    late = weights[..., half:, :]
+    entropy = torch.special.entr(late).sum(-1)
+    heaviest = late.sort(-1, descending=True).values.cumsum(-1)
+    tenth = (HEAVY * seen).ceil().long() - 1
+    logits = late.clamp(min=1e-30).log().masked_fill(future, 0.0)
+    mean = logits.sum(-1, keepdim=True) / seen[:, None]
+    spread = (((logits - mean) ** 2).masked_fill(future, 0.0).sum(-1, keepdim=True) / seen[:, None]).sqrt()
+    noise = torch.randn(logits.shape, generator=source, device=logits.device) * spread
+    overlap, chance = _overlap(weights)
+    return {
+        "zero": _zeros(late, future, seen).mean(-1),
+        "random zero": _zeros(noise.masked_fill(future, -torch.inf).softmax(-1), future, seen).mean(-1),
+        "effective": (entropy.exp() / seen).mean(-1),
+        "top": heaviest.gather(-1, tenth[:, None].expand(*late.shape[:-1], 1))[..., 0].mean(-1),
+        "sink": late[..., 0].mean(-1),
+        "overlap": overlap,
+        "chance": torch.full_like(overlap, chance),
+    }
+
+
+def _zeros(weights: Tensor, future: Tensor, seen: Tensor) -> Tensor:
+    """The share of the keys seen whose weight is below `ZERO` of the largest."""
+    return ((weights <= ZERO * weights.amax(-1, keepdim=True)) & ~future).sum(-1) / seen
+
+
+def _overlap(weights: Tensor) -> tuple[Tensor, float]:
+    """Of the heavy hitters of two quarters of the queries, and what chance gives.
+
+    Every key of the first half is seen by all of these queries, so a key's score is the mean of its weight times the
+    number of keys that the query sees: `joma.measure.heavy_hitters` with even=True.
+    """
+    length = weights.shape[-1]
+    half, kept = length // 2, ceil(HEAVY * (length // 2) - 1e-9)
+    seen = torch.arange(1, length + 1, device=weights.device)[:, None]
+    chosen = []
+    for start, stop in ((half, half + (length - half) // 2), (half + (length - half) // 2, length)):
+        score = (weights[..., start:stop, :half] * seen[start:stop]).mean(-2)
+        chosen.append(torch.zeros_like(score).scatter_(-1, score.topk(kept).indices, 1.0))
+    return (chosen[0] * chosen[1]).sum(-1) / kept, kept / half
+
 
 COMMAND = at_paper_scale("kv-cache")
 NEEDED = ("window", "sinks", "h2o", "random")
@@ -163,5 +267,40 @@ def _corpus(config: KvCacheConfig) -> str:
         raise NotRun(f"WikiText-2 is not at {folder}", f"JOMA_DATA=FOLDER {COMMAND}")
     # Held out is the end: half of each, so that both kinds of text are measured.
     wiki, half = (folder / "train.txt").read_text(encoding="utf-8"), config.held_out // 2
-    unseen = (folder / "valid.txt").read_text(encoding="utf-8")[:half]
-    return wiki + text[:-half] + unseen + text[-half:]
+    return wiki + text[:-half] + (folder / "valid.txt").read_text(encoding="utf-8")[:half] + text[-half:]
+
+
+FIFTH = 0.2  # of the cache, as H2O says
+FALLEN = 0.1  # of the loss of guessing: networks that end less below it have not learned
+
+
+class Series:
+    """What a run recorded of the networks that learned, over checkpoints."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, config = run, run.config
+        self.policies, self.keeps = list(config["policies"]), [float(keep) for keep in config["keeps"]]
+        self.steps = run.steps("seed 0/loss")
+        bound = (1 - FALLEN) * log(config["vocabulary"])
+        numbers = range(int(config["seeds"]))
+        self.kept = [n for n in numbers if run.array(f"{prefix(n)}loss")[-1].mean() <= bound]
+        lost = float(len(numbers) - len(self.kept))
+        self.left_out = {"left out because they did not learn": {"networks": lost}} if lost else {}
+        """For the reader; empty where all count."""
+
+    def of(self, name: str) -> Any:
+        """(seeds, checkpoints, ...) of the networks that learned."""
+        return np.stack([self.run.array(f"{prefix(number)}{name}") for number in self.kept])
+
+    def mean(self, name: str, checkpoint: int = -1) -> Any:
+        """(seeds,) at a checkpoint, mean over all else."""
+        found = self.of(name)[:, checkpoint]
+        return found.reshape(len(found), -1).mean(1)
+
+    def costs(self, policy: str, keep: float = FIFTH) -> Any:
+        """(seeds, checkpoints, sequences): what the policy adds to the loss, in nats per token."""
+        return self.of("cut")[:, :, self.policies.index(policy), self.keeps.index(keep)] - self.of("loss")
+
+    def cost(self, policy: str, keep: float = FIFTH, checkpoint: int = -1) -> Any:
+        """(seeds,), mean over sequences."""
+        return self.costs(policy, keep)[:, checkpoint].mean(-1)

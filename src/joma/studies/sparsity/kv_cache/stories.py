@@ -1,7 +1,5 @@
 """stories260K: a small Llama that others trained, found through JOMA_DATA, and the stories that it writes."""
 
-from __future__ import annotations
-
 import os
 from math import prod
 from pathlib import Path

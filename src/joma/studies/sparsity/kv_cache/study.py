@@ -2,10 +2,335 @@
 
 from __future__ import annotations
 
-from joma.claims.contract import Study
-from joma.studies.sparsity.kv_cache.figures import draw
-from joma.studies.sparsity.kv_cache.judge import CLAIMS
-from joma.studies.sparsity.kv_cache.run import KvCacheConfig, run
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joma.claims.claim import Claim
+from joma.claims.contract import Drawing, Study
+from joma.claims.evidence import at_least, at_most
+from joma.claims.finding import Finding
+from joma.claims.guards import hardest
+from joma.claims.verdicts import by_effect, not_run
+from joma.figures.bands import mean_and_band
+from joma.figures.labels import label_lines
+from joma.figures.policies import LOOKS, in_order, share_axis
+from joma.figures.reading import course, listing, number
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
+from joma.measure.correlation import pearson
+from joma.measure.intervals import compare
+from joma.runs import Run
+from joma.studies.sparsity.kv_cache.run import COMMAND, FIFTH, KvCacheConfig, Series, run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NATS = 0.02  # of a loss: smaller costs count as none, as in Figures 6 and 8
+KEYS = 0.1  # of all keys: a tenth of a cache more or less
+PARTIAL = 0.1  # of a partial correlation: one per cent of what the loss leaves unexplained
+SPARSE = 0.95  # of the keys are zero, as H2O says
+ABSENT = "stories260K was not found through JOMA_DATA when the run was made"
+UNLEARNED = "no network learned to predict the next token"
+OF_KEYS: Any = {"matters": KEYS, "unit": "%", "ceiling": 1.0}
+OF_LOSS: Any = {"matters": NATS, "unit": "nats"}
+
+ZEROS = Claim(
+    "attention-is-sparse",
+    "H2O Sec. 3",
+    "In a trained network, over 95 % of the keys get less than 1 % of the largest weight of their query.",
+    **OF_KEYS,
+)
+ARISES = Claim(
+    "sparsity-arises-in-training",
+    "JoMA talk slide takeaways",
+    "Attention becomes sparse over training.",
+    **OF_KEYS,
+    uses=("scan-snap-decoder/attention-becomes-sparse",),
+)
+HITTERS = Claim(
+    "heavy-hitters-stay",
+    "H2O Sec. 3",
+    "A small set of keys draws attention from early and late queries alike.",
+    **OF_KEYS,
+)
+FIFTH_SUFFICES = Claim(
+    "a-fifth-of-the-cache-suffices",
+    "H2O Sec. 3",
+    "A network that keeps the fifth of its keys with the most attention loses almost nothing.",
+    **OF_LOSS,
+    uses=("kv-cache/attention-is-sparse", "kv-cache/heavy-hitters-stay"),
+)
+SINKS_HELP = Claim(
+    "first-tokens-rescue-the-window",
+    "StreamingLLM Sec. 3",
+    "A window over the last tokens loses much; with the first few tokens kept beside it, the loss is restored.",
+    **OF_LOSS,
+    uses=("sinks/first-token-draws-attention",),
+)
+EXPLAINS = Claim(
+    "sparsity-explains-what-eviction-costs",
+    "JoMA talk slide sparse",
+    "Sparse attention is why caches can be cut: the sparser attention is, the less eviction costs.",
+    matters=PARTIAL,
+    ceiling=1.0,
+    uses=("kv-cache/sparsity-arises-in-training",),
+)
+STORIES = Claim(
+    "a-fifth-suffices-others-network",
+    "H2O Sec. 3",
+    "In a network that others trained, the fifth of the keys with the most attention does almost as well as all.",
+    **OF_LOSS,
+)
+
+
+def _judge(claim: Claim, expected: str, evidence: Callable[[Series], dict[str, Any]], run: Run) -> Finding:
+    """Of networks that learned. evidence: what `by_effect` takes."""
+    series = Series(run)
+    if not series.kept:
+        return not_run(claim, expected, UNLEARNED, COMMAND)
+    found = evidence(series)
+    return by_effect(claim, expected=expected, **found | {"details": found["details"] | series.left_out})
+
+
+def _zeros(series: Series) -> dict[str, Any]:
+    zero, untrained, noise = series.mean("zero"), series.mean("zero", 0), series.mean("random zero")
+    controls = {"untrained": untrained, "random logits of the same spread": noise}
+    return {
+        "found": hardest(ZEROS, {name: compare(zero, control) for name, control in controls.items()}),
+        "what": "share of keys below 1 % of their query's largest weight",
+        "size": [at_least("share of such keys", float(zero.mean()), SPARSE, "%")],
+        "details": {
+            "shares": {
+                **{name: float(control.mean()) for name, control in controls.items()},
+                "mass on the heaviest tenth": float(series.mean("top").mean()),
+            }
+        },
+    }
+
+
+def _arises(series: Series) -> dict[str, Any]:
+    over = 1 - series.of("effective").mean((0, 2, 3))
+    return {
+        "found": compare(1 - series.mean("effective"), 1 - series.mean("effective", 0)),
+        "what": "share of keys that attention leaves out, 1 - e^entropy / keys (control: untrained)",
+        "details": {"over training": {f"step {step}": float(x) for step, x in zip(series.steps, over, strict=True)}},
+    }
+
+
+def _hitters(series: Series) -> dict[str, Any]:
+    overlap, chance = series.mean("overlap"), series.mean("chance")
+    controls = {"chance": compare(overlap, chance), "untrained": compare(overlap, series.mean("overlap", 0))}
+    return {
+        "found": hardest(HITTERS, controls),
+        "what": "overlap of the heaviest tenth of the keys between two quarters of the queries",
+        "details": {"overlap": {"chance": float(chance.mean())}},
+    }
+
+
+def _fifth(series: Series) -> dict[str, Any]:
+    cost = {policy: series.cost(policy) for policy in series.policies}
+    worth = float((series.mean("permuted") - series.mean("loss")).mean())
+    return {
+        **_against_h2o(FIFTH_SUFFICES, cost),
+        "what": "cost of the other policy at a fifth of the cache (control: H2O's choice)",
+        "details": {
+            "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
+            "distant words in random order": {"cost, in nats": worth},
+        },
+    }
+
+
+def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
+    """What other policies cost beside H2O's choice, and what that costs by itself."""
+    own = cost["h2o"]
+    return {
+        "found": hardest(claim, {f"{name} minus H2O": compare(cost[name], own) for name in ("random", "window")}),
+        "size": [at_most("cost of H2O's choice", float(own.mean()), NATS, "nats")],
+    }
+
+
+def _window(series: Series) -> dict[str, Any]:
+    window, sinks = series.cost("window"), series.cost("sinks")
+    return {
+        "found": compare(window, sinks),
+        "what": "cost of the window at a fifth of the cache (control: first tokens and window)",
+        "size": [at_most("cost with the first tokens", float(sinks.mean()), NATS, "nats")],
+        "details": {"attention on the first key": {"share": float(series.mean("sink").mean())}},
+    }
+
+
+def _explains(series: Series) -> dict[str, Any]:
+    """Over sequences and trained checkpoints, seed by seed."""
+    cost, random, window = (series.costs(policy)[:, 1:] for policy in ("h2o", "random", "window"))
+    sparse, loss = 1 - series.of("effective by sequence")[:, 1:], series.of("loss")[:, 1:]
+
+    def each(relation: Callable[..., float], *rows: Any) -> list[float]:
+        return [relation(*values) for values in zip(*rows, strict=True)]
+
+    # Each checkpoint without its mean: what is left differs between sequences.
+    centred = [values - values.mean(-1, keepdims=True) for values in (cost, sparse, loss)]
+    correlations = {
+        "with sparsity, loss held fixed, within checkpoints": each(_partial, *centred),
+        "with sparsity alone": each(_correlation, cost, sparse),
+        "with the loss alone": each(_correlation, cost, loss),
+        "with sparsity, loss held fixed, random": each(_partial, random, sparse, loss),
+        "with sparsity, loss held fixed, window": each(_partial, window, sparse, loss),
+    }
+    return {
+        "found": compare([-value for value in each(_partial, cost, sparse, loss)], 0.0),
+        "what": "minus the partial correlation of cost and sparsity, the loss held fixed",
+        "details": {"correlation of the cost": {name: float(np.mean(values)) for name, values in correlations.items()}},
+    }
+
+
+def _correlation(one: Any, other: Any) -> float:
+    return float(pearson(one.ravel(), other.ravel()))
+
+
+def _partial(cost: Any, sparse: Any, loss: Any) -> float:
+    """The correlation of cost and sparsity that is left when both are freed from what the loss says of them."""
+    fixed = np.stack([np.ones(loss.size), loss.ravel()], 1)
+
+    def freed(values: Any) -> Any:
+        values = values.ravel()
+        return values - fixed @ np.linalg.lstsq(fixed, values, rcond=None)[0]
+
+    return _correlation(freed(cost), freed(sparse))
+
+
+def _stories(run: Run) -> Finding:
+    """Over sequences: it is one network."""
+    expected = "at a fifth of the cache, H2O's choice costs 0.02 nats less than random keys and than the window"
+    if "stories/loss" not in run:
+        return not_run(STORIES, expected, ABSENT, "JOMA_DATA=FOLDER joma verify kv-cache --fresh")
+    fifth = list(run.config["keeps"]).index(FIFTH)
+    cut = run.value("stories/cut")[:, fifth] - run.value("stories/loss")  # (policies, sequences)
+    cost = dict(zip(run.config["policies"], cut, strict=True))
+    what = "cost of the other policy (control: H2O's choice)"
+    details = {
+        "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
+        "attention": {
+            "share of keys that are zero": float(run.value("stories/zero").mean()),
+            "the same with random logits": float(run.value("stories/random zero").mean()),
+            "on the first key": float(run.value("stories/sink").mean()),
+        },
+    }
+    return by_effect(
+        STORIES, **_against_h2o(STORIES, cost), expected=expected, what=what, over="sequences", details=details
+    )
+
+
+_EXPECTED: dict[Claim, tuple[str, Callable[[Series], dict[str, Any]]]] = {
+    ZEROS: (
+        "95 % of the keys are zero, a tenth more than in the untrained network and than with random logits",
+        _zeros,
+    ),
+    ARISES: ("attention leaves out a tenth more of the keys than before training", _arises),
+    HITTERS: ("the sets share a tenth more of their keys than by chance and than before training", _hitters),
+    FIFTH_SUFFICES: (
+        "at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys with the "
+        "same ones protected and than the window",
+        _fifth,
+    ),
+    SINKS_HELP: (
+        "at a fifth of the cache, the window costs 0.02 nats more than with the first tokens, which cost at most 0.02",
+        _window,
+    ),
+    EXPLAINS: (
+        "with the loss held fixed, sequences and checkpoints with sparser attention lose less (partial correlation "
+        "below -0.1)",
+        _explains,
+    ),
+}
+CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
+    **{claim: partial(_judge, claim, *judged) for claim, judged in _EXPECTED.items()},
+    STORIES: _stories,
+}
+
+
+OVER_TRAINING = ("window", "sinks", "h2o", "random")
+"""Policies whose cost is drawn over training."""
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Nothing where no network learned."""
+    series = Series(run)
+    return [_by_share(series), _over_training(series)] if series.kept else []
+
+
+def _by_share(series: Series) -> Drawing:
+    """The study's networks at a few steps, on one scale; stories260K beside them, on its own."""
+    shown = sorted({1, len(series.steps) // 2 + 1, len(series.steps) - 1} & set(range(len(series.steps))))
+    with_stories = "stories/loss" in series.run
+    figure, axes = panels(len(shown) + with_stories, width=3.5)
+    for axis, at in zip(axes, shown, strict=False):
+        costs = {one: np.stack([series.cost(one, keep, at) for keep in series.keeps]) for one in series.policies}
+        _panel(axis, series, costs, f"Step {series.steps[at]:,}")
+    for axis in axes[1 : len(shown)]:
+        axis.sharey(axes[0])
+    axes[0].autoscale_view()
+    label_lines(axes[len(shown) - 1])
+    if with_stories:
+        cost = (series.run.value("stories/cut") - series.run.value("stories/loss")).mean(-1)  # (policies, keeps)
+        each = dict(zip(series.policies, cost[..., None], strict=True))
+        _panel(axes[-1], series, each, "stories260K (its own scale)")
+        label_lines(axes[-1])
+    ends = {policy: float(series.cost(policy).mean()) for policy in series.policies}
+    ranked = sorted(ends.items(), key=lambda item: item[1])
+    # With their signs: a cut cache may also do better.
+    listed = listing(f"{policy} {cost:+.3f}".replace(" -", " −") for policy, cost in ranked)
+    scale = " The panel of stories260K has its own scale; the others share one." if with_stories else ""
+    caption = (
+        f"After training, a fifth of the cache costs, in nats per token: {listed}. The whole cache has a loss of "
+        f"{number(float(series.mean('loss').mean()), 'nats')}. Lines are means over {len(series.kept)} networks, bands "
+        "go from the lowest to the highest. The loss is that of the last quarter of each sequence. top-k evicts "
+        f"nothing and lets every query choose; random protects the same first and last keys as h2o.{scale}"
+    )
+    return Drawing("cost-by-share", caption, figure)
+
+
+def _panel(axis: Axes, series: Series, costs: dict[str, Any], title: str) -> None:
+    """costs: (keeps, networks) by policy."""
+    for policy in in_order(costs):
+        mean_and_band(axis, series.keeps, costs[policy], label=policy, marker=".", shade=0.1, **LOOKS[policy])
+    axis.axhline(0.0, color=INK, lw=0.6)
+    share_axis(axis, series.keeps, "share of the cache kept")
+    axis.set(title=title, ylabel="loss added (nats per token)")
+
+
+def _over_training(series: Series) -> Drawing:
+    figure, axes = panels(2, width=4.6)
+    lines: dict[str, tuple[Any, dict[str, Any]]] = {
+        "left out (1 - effective)": (1 - series.of("effective").mean((2, 3)), {"color": BLUE}),
+        "zero as in H2O": (series.of("zero").mean((2, 3)), {"color": ORANGE}),
+        "zero, random logits": (series.of("random zero").mean((2, 3)), {"color": CONTROL, "ls": "--"}),
+    }
+    for name, (rows, look) in lines.items():
+        mean_and_band(axes[0], series.steps, rows, over=0, label=name, marker=".", **look)
+    axes[0].axhline(SPARSE, color=INK, ls=":", lw=1, label="95 %")
+    axes[0].set(title="Sparsity", ylabel="share of keys", ylim=(-0.02, 1.02))
+    costs = {policy: series.costs(policy).mean(-1) for policy in OVER_TRAINING}
+    costs["distant words\nin random order"] = (series.of("permuted") - series.of("loss")).mean(-1)
+    for name, rows in costs.items():
+        look = LOOKS.get(name, {"color": GREEN, "ls": "-."})
+        mean_and_band(axes[1], series.steps, rows, over=0, label=name, marker=".", **look)
+    axes[1].axhline(0.0, color=INK, lw=0.6)
+    axes[1].set(title="Cost of keeping a fifth", ylabel="loss added (nats per token)")
+    for axis in axes:
+        axis.set_xscale("symlog", linthresh=max(1, int(series.steps[1])))
+        axis.set(xlabel="training step (log scale)", xlim=(0, None))
+        label_lines(axis)
+    left_out, zero, _ = (course(series.steps, rows.mean(0), "%") for rows, _ in lines.values())
+    h2o, random = (course(series.steps, costs[name].mean(0).round(3), "nats") for name in ("h2o", "random"))
+    caption = (
+        f"Over training, the share of keys that attention leaves out {left_out}; the share that H2O counts as zero "
+        f"{zero}. Meanwhile the cost of H2O's choice of a fifth of the keys {h2o}; that of random keys {random}. "
+        "Random logits have the spread of the network's own."
+    )
+    return Drawing("sparsity-and-cost", caption, figure)
+
 
 STUDY = Study(
     name="kv-cache",
@@ -14,26 +339,10 @@ STUDY = Study(
     claims=CLAIMS,
     quick=KvCacheConfig(),
     paper=KvCacheConfig(
-        layers=6,
-        width=512,
-        heads=8,
-        vocabulary=16_384,
-        context=512,
-        batch=8,
-        steps=1_500,
-        rate=1e-3,
-        checkpoints=(16, 64, 256, 512, 1000),
-        characters=4_000_000,
-        held_out=200_000,
-        wikitext=True,
-        keeps=(0.05, 0.1, 0.2, 0.5),
-        policies=("window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k"),
-        sinks=4,
-        sequences=24,
-        stories=24,
-        stories_length=256,
-        seeds=3,
-        device="cuda",
+        layers=6, width=512, heads=8, vocabulary=16_384, context=512, batch=8, steps=1_500, rate=1e-3,
+        checkpoints=(16, 64, 256, 512, 1000), characters=4_000_000, held_out=200_000, wikitext=True,
+        keeps=(0.05, 0.1, 0.2, 0.5), policies=("window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k"),
+        sinks=4, sequences=24, stories=24, stories_length=256, seeds=3, device="cuda",
     ),
     run=run,
     draw=draw,
@@ -46,4 +355,4 @@ STUDY = Study(
         "regressed on sparsity and on the loss over sequences and checkpoints, because a better network has more to "
         "lose. stories260K, a small Llama trained by others, is measured on stories that it wrote itself."
     ),
-)
+)  # fmt: skip

@@ -1,30 +1,24 @@
 """The networks of the study `sinks`: who is in an ensemble, what each one reads, and where its attention goes."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from math import log
+from typing import Annotated, Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from joma.claims.config import Least, OneOf
 from joma.claims.contract import Progress
 from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.verdicts import Numbers
+from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Attention, Decoder, DecoderConfig
 from joma.recipes.grid import Grid, ensemble
 from joma.runs import Run
-from joma.studies.sparsity._readings import (
-    COPY,
-    TEXT,
-    Reading,
-    TextConfig,
-    copying,
-    read_text,
-    sequences_of,
-    without_fetching,
-)
+from joma.studies.sparsity import _readings as texts
+from joma.studies.sparsity._readings import COPY, TEXT, Reading
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
@@ -37,7 +31,7 @@ KEYS = 4
 
 
 @dataclass(frozen=True)
-class SinksConfig(TextConfig):
+class SinksConfig(texts.TextConfig):
     """Decoders with four kinds of attention. Quick scale: small ones, on Python source."""
 
     words: int = 24
@@ -115,12 +109,12 @@ def run(config: SinksConfig, run: Run, progress: Progress) -> None:
     needs_device(config.device, COMMAND)
     words, triggers, length, valid = config.words, config.triggers, config.length, config.valid
     readings = {
-        COPY: copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
-        TEXT: read_text(config, run, progress, length, valid),
+        COPY: texts.copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
+        TEXT: texts.read_text(config, run, progress, length, valid),
     }
     for name, reading in readings.items():
         run.keep(f"{name}/words", lambda reading=reading: reading.words)  # type: ignore[misc]
-    run.keep("unfetched", lambda: without_fetching(readings[COPY]))
+    run.keep("unfetched", lambda: texts.without_fetching(readings[COPY]))
     train_all(
         {f"{name}/{kind}": Members(config, name, kind, readings[name]).ensemble() for name, kind in config.variants},
         run,
@@ -162,7 +156,7 @@ class Members:
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(members, batch, length) of what is read and of what follows; which sequences depends on the step alone."""
-        return self.begun(sequences_of(self.train, step, self.config.batch), members)
+        return self.begun(texts.sequences_of(self.train, step, self.config.batch), members)
 
     def begun(self, text: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Sequences as each member reads them: with its fixed first token, and one token less, or as they are."""
@@ -219,3 +213,60 @@ def _mass(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
     decoder.features(tokens, look=look)
     return torch.stack(masses, 1), torch.stack(totals, 1)
+
+
+FALLEN = 0.1  # of the loss of guessing: networks that read the text and end less below it have not learned
+FETCHED = 0.5  # of the loss after a trigger without attention: networks that keep more have not learned to attend
+READINGS = {COPY: "made language", TEXT: "text"}
+"""As findings and figures call them."""
+
+
+class Sinks:
+    """What a run recorded. Every number is a row over seeds; networks that diverged or did not learn are NaN."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.config = run, texts.recorded_config(SinksConfig, run)
+        self.uniform = uniform(self.config.length)
+
+    def steps(self, reading: str, kind: str) -> Any:
+        return self.run.steps(f"{reading}/{kind}/attention/mass")
+
+    def over_steps(self, reading: str, kind: str, what: str = "mass", first: str = "fixed") -> Any:
+        """(steps, seeds, ...) of what is recorded, of networks whose first token is fixed or free."""
+        start = self.config.firsts.index(first) * self.config.seeds
+        return self.run.array(f"{reading}/{kind}/attention/{what}")[:, start : start + self.config.seeds]
+
+    def learned(self, reading: str, kind: str, first: str = "fixed") -> Any:
+        """(seeds,) bool. In the made language, whether it attends where it must: one that never does needs no sink."""
+        if reading == COPY:
+            return self.over_steps(reading, kind, "fetched", first)[-1] <= FETCHED * float(self.run.value("unfetched"))
+        guessing = log(int(self.run.value(f"{reading}/words")) + 1)  # with the fixed first token
+        return self.over_steps(reading, kind, "loss", first)[-1] <= (1 - FALLEN) * guessing
+
+    def mean(self, reading: str, kind: str, what: str = "mass", first: str = "fixed", step: int = -1) -> Any:
+        """(seeds, ...), mean over layers and heads, of the networks that learned."""
+        found = self.over_steps(reading, kind, what, first)[step].mean((1, 2))
+        return np.where(self.learned(reading, kind, first).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan)
+
+    def first_key(self, reading: str, kind: str, first: str = "fixed", step: int = -1) -> Any:
+        """(seeds,)."""
+        return self.mean(reading, kind, "mass", first, step)[:, 0]
+
+    def controls(self, reading: str, mass: Any = None) -> Mapping[str, Comparison]:
+        """Softmax's mass on the first key, or another mass, beside all of its controls."""
+        mass = self.first_key(reading, "softmax") if mass is None else mass
+        return {
+            "uniform attention": compare(mass, self.uniform),
+            "untrained": compare(mass, self.first_key(reading, "softmax", step=0)),
+            "the second key": compare(mass, self.mean(reading, "softmax")[:, 1]),
+        }
+
+    @property
+    def lost(self) -> Numbers:
+        """How many networks do not count, for the reader; empty where all do."""
+        count = sum(
+            int((~self.learned(reading, kind, first)).sum())
+            for reading, kind in self.config.variants
+            for first in self.config.firsts
+        )
+        return {"left out because they did not learn": {"networks": float(count)}} if count else {}
