@@ -22,7 +22,7 @@ from joma.host.arguments import (
     shown,
 )
 from joma.host.words import brief_repr
-from joma.theory._integrate import integrate_together
+from joma.theory.flow import integrate_together
 
 Norm = Literal["unit", "softmax", "none"]
 """What c is divided by: its 2-norm, as on the slides; its sum, as in softmax attention; nothing."""

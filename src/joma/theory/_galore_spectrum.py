@@ -71,17 +71,14 @@ def spectrum_of(b: Tensor, c: Tensor) -> Spectrum:
         raise ValueError(f"b and c must give m n of at most {LARGEST:,}, an operator that fits in memory, got {size:,}")
     s = operator_of(b, c)
     if not s.isfinite().all():
-        raise ValueError(
-            f"b and c must have finite products, got numbers up to {b.abs().max():g} and {c.abs().max():g}"
-        )
-    values, vectors = torch.linalg.eigh(s)
-    return Spectrum(values, vectors)
+        largest = f"{b.abs().max():g} and {c.abs().max():g}"
+        raise ValueError(f"b and c must have finite products, got numbers up to {largest}")
+    return Spectrum(*torch.linalg.eigh(s))
 
 
 def operator_of(b: Tensor, c: Tensor) -> Tensor:
     """The mean of B_i x C_i, (mn, mn)."""
-    size = b.shape[-1] * c.shape[-1]
-    return torch.einsum("iab,icd->acbd", b, c).reshape(size, size) / len(b)
+    return torch.einsum("iab,icd->acbd", b, c).flatten(2).flatten(0, 1) / len(b)
 
 
 def _semidefinite(x: Tensor, name: str) -> Tensor:
