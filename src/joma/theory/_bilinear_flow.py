@@ -41,8 +41,7 @@ def _normalised(logits: Tensor, norm: str) -> Tensor:
     if norm == "softmax":
         return logits.softmax(-1)
     c = (logits - logits.detach().amax(-1, keepdim=True)).exp()
-    size: Tensor = torch.linalg.vector_norm(c, dim=-1, keepdim=True)
-    return c / size
+    return c.div(torch.linalg.vector_norm(c, dim=-1, keepdim=True))
 
 
 def pulled_back(f: Tensor, upstream: Tensor, norm: str) -> Tensor:
@@ -118,41 +117,30 @@ class ScanSnap:
         if prior.shape != (count,):
             raise ValueError(f"prior must have shape ({count},), one number per class, got {tuple(prior.shape)}")
         words = count if self.vocabulary is None else integer(self.vocabulary, "vocabulary", count)
-        for name, value in {"query": self._queries(), "prior": prior, "vocabulary": words}.items():
-            object.__setattr__(self, name, value)
-        assert self._lead is not None  # rates and p fit together
-
-    @cached_property
-    def _fast(self) -> Tensor:
-        return self._rate("rate_y")
-
-    @cached_property
-    def _slow(self) -> Tensor:
-        return self._rate("rate_z")
-
-    @cached_property
-    def _lead(self) -> torch.Size:
-        """The leading dimensions of the batch."""
-        return common_shape(p=self.p.shape[:-2], rate_y=self._fast.shape[:-2], rate_z=self._slow.shape[:-2])
-
-    def _rate(self, name: str) -> Tensor:
-        """(..., 1, 1)."""
-        value = not_negative(getattr(self, name), name)
-        return value.to(self.p)[..., None, None]
-
-    def _queries(self) -> Tensor:
-        count = self.p.shape[-2]
         query = torch.zeros(count, dtype=torch.int64) if self.query is None else as_tensor(self.query, "query")
         if query.shape != (count,) or query.dtype != torch.int64 or (query < 0).any():
             wanted = f"({count},), a whole number from 0 on for each class"
             raise ValueError(f"query must have shape {wanted}, got {described(query)}")
-        return query.to(self.p.device)
+        for name, value in {"query": query.to(self.p.device), "prior": prior, "vocabulary": words}.items():
+            object.__setattr__(self, name, value)
+        assert self._lead is not None  # rates and p fit together
+
+    @cached_property
+    def _rates(self) -> tuple[Tensor, ...]:
+        """eta_Y and eta_Z, each (..., 1, 1)."""
+        given = {"rate_y": self.rate_y, "rate_z": self.rate_z}
+        return tuple(not_negative(rate, name).to(self.p)[..., None, None] for name, rate in given.items())
+
+    @cached_property
+    def _lead(self) -> torch.Size:
+        """The leading dimensions of the batch."""
+        rate_y, rate_z = (rate.shape[:-2] for rate in self._rates)
+        return common_shape(p=self.p.shape[:-2], rate_y=rate_y, rate_z=rate_z)
 
     @property
     def columns(self) -> int:
         """Columns of Y: one per class, and one more for all outputs that follow none."""
-        classes = self.p.shape[-2]
-        return classes + (self._spare > 0)
+        return self.p.shape[-2] + (self._spare > 0)
 
     @property
     def queries(self) -> int:
@@ -180,10 +168,6 @@ class ScanSnap:
         return self.p.new_tensor([1.0] * self.p.shape[-2] + [float(self._spare)] * (self._spare > 0))
 
     @cached_property
-    def _log_p(self) -> Tensor:
-        return self.p.log()
-
-    @cached_property
     def _log_copies(self) -> Tensor:
         return self._copies.log()
 
@@ -205,9 +189,8 @@ class ScanSnap:
     def start(self) -> Weights:
         """Y = 0 and z = 0, from where the slides begin, one for every system of the batch."""
         tokens = self.p.shape[-1]
-        return Weights(
-            self.p.new_zeros(*self._lead, tokens, self.columns), self.p.new_zeros(*self._lead, self.queries, tokens)
-        )
+        shapes = (tokens, self.columns), (self.queries, tokens)
+        return Weights(*(self.p.new_zeros(*self._lead, *shape) for shape in shapes))
 
     def attended(self, z: Number) -> Tensor:
         """f of every class, (..., classes, tokens), under z (..., queries, tokens)."""
@@ -215,26 +198,26 @@ class ScanSnap:
 
     def _attended(self, z: Tensor) -> Tensor:
         own = z[..., self._query, :]
-        return self.p * own.exp() if self.norm == "none" else _normalised(self._log_p + own, self.norm)
+        return self.p * own.exp() if self.norm == "none" else _normalised(self.p.log() + own, self.norm)
 
     def predicted(self, y: Number, z: Number) -> Tensor:
         """alpha: the share of each column in the prediction of every class, (..., classes, columns)."""
-        weights = self._checked(y=y, z=z)
-        return self._share(self._attended(weights[1]), weights[0])
+        y, z = self._checked(y=y, z=z)
+        return self._share(self._attended(z), y)
 
     def _share(self, f: Tensor, y: Tensor) -> Tensor:
         return (f @ y + self._log_copies).softmax(-1)
 
     def velocity(self, y: Number, z: Number) -> Weights:
         """Y' and z', the right-hand side of the flow, for y (..., tokens, columns) and z (..., queries, tokens)."""
-        weights = self._checked(y=y, z=z)
-        return self._velocity(*weights)[0]
+        return self._velocity(*self._checked(y=y, z=z))[0]
 
     def _velocity(self, y: Tensor, z: Tensor) -> tuple[Weights, Tensor]:
         f = self._attended(z)
         error = self._targets - self._share(f, y)
         pulled = pulled_back(f, error @ y.mT, self.norm)  # (..., classes, tokens)
-        return Weights(self._fast * (f.mT @ (self._weights * error)), self._slow * (self._by_query @ pulled)), f
+        fast, slow = self._rates
+        return Weights(fast * (f.mT @ (self._weights * error)), slow * (self._by_query @ pulled)), f
 
     def solve(
         self, t: Number, *, y0: Number | None = None, z0: Number | None = None, rtol: float = 1e-11, atol: float = 1e-12
@@ -265,8 +248,8 @@ class ScanSnap:
         for name, value in state.items():
             tensor = floating(value, name)
             if tensor.shape[-2:] != wanted[name]:
-                raise ValueError(f"{name} must have shape (..., {wanted[name][0]}, {wanted[name][1]}), "
-                                 f"got {tuple(tensor.shape)}")  # fmt: skip
+                shape = f"(..., {wanted[name][0]}, {wanted[name][1]})"
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
             common_shape(p=self.p.shape[:-2], **{name: tensor.shape[:-2]})
             found.append(tensor.to(self.p))
         return found
@@ -287,8 +270,8 @@ def _probabilities(value: Number, name: str, each: str, dims: int, shape: str) -
         raise ValueError(f"{name} must give every {each} at least one token, {each} {_first(total == 0)} has none")
     tolerance = 8 * math.sqrt(p.shape[-1]) * torch.finfo(p.dtype).eps
     if (wrong := (total - 1).abs() > max(tolerance, 1e-9)).any():
-        raise ValueError(f"{name} must sum to 1 in every {each}, {each} {_first(wrong)} sums to "
-                         f"{total[wrong].flatten()[0].item():.6g}")  # fmt: skip
+        sums = f"{each} {_first(wrong)} sums to {total[wrong].flatten()[0].item():.6g}"
+        raise ValueError(f"{name} must sum to 1 in every {each}, {sums}")
     return p
 
 

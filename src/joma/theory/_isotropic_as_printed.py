@@ -6,13 +6,13 @@ All of them take r = v . xbar + xi where the distance rho = r/|v| is meant; they
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from math import pi
 
 import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, integer, number, positive, real, together
+from joma.theory import radial
 from joma.theory._critical import CriticalPoint, Linearisation, TwoClusters, crossing_value, rank_one, rays
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import (
@@ -29,23 +29,18 @@ from joma.theory._mixture import (
 )
 from joma.theory._quadrature import half_line
 from joma.theory._radial_law import must_be_law
-from joma.theory.radial import RadialLaw
+from joma.theory.attention import Sigma
+
+Law = radial.RadialLaw
 
 
 @guarded
 def printed_hyperplane_mean(
-    v: Number,
-    xi: Number,
-    centre: Number,
-    law: RadialLaw,
-    *,
-    psi: Callable[[Tensor], Tensor] | None = None,
-    basis: Number | None = None,
+    v: Number, xi: Number, centre: Number, law: Law, *, psi: Sigma | None = None, basis: Number | None = None
 ) -> HyperplaneMean:
     """Eq. 23: theta1(r)/|v| and theta1(r) xbar/|v| + theta2(r) v_R/|v|^3. Arguments as in `hyperplane_mean`.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> printed_hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).vector  # truly [0.3989, 0.5000]
+    >>> printed_hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2)).vector  # truly [0.3989, 0.5000]
     tensor([0.0997, 0.2500], dtype=torch.float64)
     """
     direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
@@ -55,13 +50,12 @@ def printed_hyperplane_mean(
 
 
 @guarded
-def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
+def printed_marginal(s: Number, law: Law) -> Tensor:
     """Eq. 36: p_n(s) from p_0, with its double factorials; n >= 2. This one is right.
 
     Quadrature in l, so relative accuracy about 1e-13 for a law that is smooth in r.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> torch.allclose(printed_marginal([0.0, 1.0], Gaussian(3)), Gaussian(3).density([0.0, 1.0]))
+    >>> torch.allclose(printed_marginal([0.0, 1.0], radial.Gaussian(3)), radial.Gaussian(3).density([0.0, 1.0]))
     True
     """
     must_be_law(law)
@@ -83,12 +77,11 @@ def printed_marginal(s: Number, law: RadialLaw) -> Tensor:
 
 
 @guarded
-def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw) -> Velocity:
+def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, law: Law) -> Velocity:
     """Eq. 42-43, 50: v' = sum a theta1(r) xbar/|v| + sum a theta2(r) v/|v|^3, xi' = sum a theta1(r)/|v|, for a ReLU.
 
     >>> from joma.theory.isotropic import velocity
-    >>> from joma.theory.radial import Gaussian
-    >>> node = ([2.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    >>> node = ([2.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2))
     >>> printed_velocity(*node).xi, velocity(*node).xi
     (tensor(0.2386, dtype=torch.float64), tensor(0.3413, dtype=torch.float64))
     """
@@ -101,14 +94,11 @@ def printed_velocity(v: Number, xi: Number, centres: Number, weights: Number, la
 
 
 @guarded
-def printed_growth(
-    v: Number, xi: Number, xi_velocity: Number, centres: Number, weights: Number, law: RadialLaw
-) -> Tensor:
+def printed_growth(v: Number, xi: Number, xi_velocity: Number, centres: Number, weights: Number, law: Law) -> Tensor:
     """v . v' as eq. 53 has it: sum_j a_j F(r_j)/|v| - xi xi'. The truth is |v| sum_j a_j F(rho_j) - xi xi'.
 
     >>> from joma.theory.isotropic import velocity
-    >>> from joma.theory.radial import Gaussian
-    >>> clusters = ([[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    >>> clusters = ([[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2))
     >>> moves = velocity([2.0, 0.0], 0.5, *clusters)
     >>> printed_growth([2.0, 0.0], 0.5, moves.xi, *clusters), 2.0 * moves.v[0]
     (tensor(0.7543, dtype=torch.float64), tensor(1.3807, dtype=torch.float64))
@@ -119,11 +109,10 @@ def printed_growth(
 
 
 @guarded
-def printed_theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+def printed_theta_derivatives(s: Number, law: Law, *, slopes: Slopes = RELU) -> Thetas:
     """Eq. 61: (c_- + c_+) p_n and -(c_- + c_+) s p_n. The sum should be the difference c_+ - c_-.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> printed_theta_derivatives(0.0, Gaussian(3), slopes=(1.0, 1.0)).first  # truly 0: a linear node
+    >>> printed_theta_derivatives(0.0, radial.Gaussian(3), slopes=(1.0, 1.0)).first  # truly 0: a linear node
     tensor(0.7979, dtype=torch.float64)
     """
     must_be_law(law)
@@ -132,11 +121,10 @@ def printed_theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = REL
 
 
 @half_in_single
-def printed_critical_point(m: Number, gap: Number, law: RadialLaw) -> CriticalPoint:
+def printed_critical_point(m: Number, gap: Number, law: Law) -> CriticalPoint:
     """Eq. 56 with r_+ - r_- = |v| m left free: any gap > 0 is met by |v| = gap/m. The distances returned are r_+-.
 
-    >>> from joma.theory.radial import StudentT
-    >>> printed_critical_point(1.0, [0.5, 2.0], StudentT(4, 3.0)).norm  # two points for the same m
+    >>> printed_critical_point(1.0, [0.5, 2.0], radial.StudentT(4, 3.0)).norm  # two points for the same m
     tensor([0.5000, 2.0000], dtype=torch.float64)
     """
     separation, free = together(m=positive(m, "m"), gap=positive(gap, "gap"))
@@ -145,24 +133,22 @@ def printed_critical_point(m: Number, gap: Number, law: RadialLaw) -> CriticalPo
 
 
 @guarded
-def printed_existence(law: RadialLaw) -> Tensor:
+def printed_existence(law: Law) -> Tensor:
     """Eq. 58: is p_n(0) theta2(0) >= 1/4 (to rounding)? Sufficient for critical points, not necessary.
 
-    >>> from joma.theory.radial import StudentT
-    >>> printed_existence(StudentT(4, 3.0))  # and yet it has critical rays
+    >>> printed_existence(radial.StudentT(4, 3.0))  # and yet it has critical rays
     tensor(False)
     """
     return crossing_value(law) >= 0.25 * (1 - 1e-12)
 
 
 @guarded
-def theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
+def theta2_jacobian(v: Number, xi: Number, centre: Number, law: Law, *, power: float) -> Tensor:
     """Eq. 69 corrected: d/dv_j [theta2(r) v_i/|v|^p] with r = v . centre + xi. (..., d, d), rows i.
 
     {[theta2'(r) xbar_j |v|^2 - p v_j theta2(r)] v_i + theta2(r) |v|^2 delta_ij} / |v|^(p+2)
 
-    >>> from joma.theory.radial import Gaussian
-    >>> theta2_jacobian([1.0, 0.0], 0.0, [1.0, 0.0], Gaussian(2), power=1.0)
+    >>> theta2_jacobian([1.0, 0.0], 0.0, [1.0, 0.0], radial.Gaussian(2), power=1.0)
     tensor([[-0.2420,  0.0000],
             [ 0.0000,  0.2420]], dtype=torch.float64)
     """
@@ -170,11 +156,10 @@ def theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, po
 
 
 @guarded
-def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, *, power: float) -> Tensor:
+def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: Law, *, power: float) -> Tensor:
     """Eq. 69: the scalar |v| stands where the vector v belongs; here it is added to every component.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> printed_theta2_jacobian([1.0, 0.0], 0.0, [1.0, 0.0], Gaussian(2), power=1.0)  # the lower left should be 0
+    >>> printed_theta2_jacobian([1.0, 0.0], 0.0, [1.0, 0.0], radial.Gaussian(2), power=1.0)  # lower left should be 0
     tensor([[-0.2420,  0.0000],
             [-0.4839,  0.2420]], dtype=torch.float64)
     """
@@ -183,14 +168,13 @@ def printed_theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLa
 
 @guarded
 def printed_linearisation(
-    mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: RadialLaw
+    mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: Law
 ) -> Linearisation:
     """Eq. 72-74: beta1 = s a_+ m theta1(r_+)/|mu|^2, beta2 = s a_+ m (xi theta1'(r_+) - 2 theta1(r_+))/|mu|^4.
 
     They linearise the printed velocity at its own critical points (`printed_critical_point`), not the true one.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> printed_linearisation([2.0, 0.0], -1.0, [2.0, 0.0], 1.0, 1.0, Gaussian(2)).beta1
+    >>> printed_linearisation([2.0, 0.0], -1.0, [2.0, 0.0], 1.0, 1.0, radial.Gaussian(2)).beta1
     tensor(0.4993, dtype=torch.float64)
     """
     point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law)
@@ -201,7 +185,7 @@ def printed_linearisation(
     return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
 
 
-def _theta2_jacobian(v: Number, xi: Number, centre: Number, law: RadialLaw, power: float, *, printed: bool) -> Tensor:
+def _theta2_jacobian(v: Number, xi: Number, centre: Number, law: Law, power: float, *, printed: bool) -> Tensor:
     number(power, "power")
     direction, length, r, middle = hyperplane(v, xi, centre, law, None)
     vector = direction * length[..., None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -90,11 +91,7 @@ class RadialLaw(ABC):
         low, high = torch.full_like(share, -self.mean_distance), torch.full_like(share, self.mean_distance)
         while ((self._theta1(low) > share) | (self._theta1(high) < share)).any():
             low, high = 2 * low, 2 * high
-        for _ in range(64):
-            middle = (low + high) / 2
-            below = self._theta1(middle) < share
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return bisect(lambda s: self._theta1(s) < share, low, high, steps=64)
 
     @cached_property
     def mean_distance(self) -> float:
@@ -126,6 +123,15 @@ class RadialLaw(ABC):
 
     def _F(self, s: Tensor) -> Tensor:
         return s.clamp(min=0) + self._excess(s.abs())  # F(s) - F(-s) = s
+
+
+def bisect(is_below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, *, steps: int = 60) -> Tensor:
+    """Where `is_below` turns from true to false between `low` and `high`, elementwise."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        below = is_below(middle)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
 
 
 def must_be_law(law: object) -> None:

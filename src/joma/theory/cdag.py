@@ -91,9 +91,7 @@ def correlation(x: Number, y: Number, *, normalised: bool = False) -> Tensor:
 
 @guarded
 def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
-    """The three correlations of Theorem 1, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
-
-    The theorem asks that all be positive.
+    """The correlations that Theorem 1 wants positive, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
 
     >>> premises(*counter_example())
     tensor([0.5000, 0.9900, 0.9500], dtype=torch.float64)
@@ -195,11 +193,9 @@ def _unit(signal: Tensor, name: str) -> Tensor:
     if (largest == 0).any():
         raise ValueError(f"{name} must not be zero on all samples: it then has no direction")
     scaled = signal / largest
-    unit: Tensor = scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return unit
+    return scaled.div(torch.linalg.vector_norm(scaled, dim=-1, keepdim=True))
 
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:
     """The angle between unit vectors in [0, pi], accurate near both ends, where arccos is not."""
-    across, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
-    return 2 * torch.atan2(across, along)
+    return 2 * torch.atan2(*(torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y)))

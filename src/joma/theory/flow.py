@@ -153,7 +153,7 @@ class Block:
         width = tokens.shape[0]
         if queries.ndim != 2 or queries.shape[0] != width:
             raise ValueError(f"queries must have shape ({width}, queries) like tokens, got {tuple(queries.shape)}")
-        self._check_type(tokens=tokens, queries=queries)
+        self._check_type(tokens=self.tokens, queries=self.queries)
         low, high = int(self.query.min()), int(self.query.max())
         if low < 0 or high >= queries.shape[1]:
             raise ValueError(f"query must index one of {queries.shape[1]} queries, got {low} to {high}")

@@ -27,20 +27,9 @@ from joma.theory._bilinear_flow import Norm, Path, ScanSnap, Weights, attended_u
 from joma.theory._guard import guarded
 
 __all__ = [
-    "GainBounds",
-    "Norm",
-    "Path",
-    "ScanSnap",
-    "Weights",
-    "attended",
-    "clock",
-    "gain_bounds",
-    "gain_factor",
-    "late_growth_as_printed",
-    "recovered_growth",
-    "relative_gain",
-    "transition_time",
-]
+    "GainBounds", "Norm", "Path", "ScanSnap", "Weights", "attended", "clock", "gain_bounds", "gain_factor",
+    "late_growth_as_printed", "recovered_growth", "relative_gain", "transition_time",
+]  # fmt: skip
 
 
 @guarded
