@@ -14,7 +14,7 @@ Everything here is elementwise and in float64.
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ _MOST_STEPS = 60  # about ten are needed at most; this only bounds the loop
 
 def relative_depth(mu: Tensor, t: Tensor, v0: Tensor) -> Tensor:
     """L = ln((mu - v0)/(mu - v(t))), elementwise over tensors that broadcast; differentiable, also twice."""
-    depth: Tensor = _Depth.apply(mu, t, v0)  # type: ignore[no-untyped-call]
-    return depth
+    return cast(Tensor, _Depth.apply(mu, t, v0))  # type: ignore[no-untyped-call]
 
 
 def position(mu: Tensor, v0: Tensor, depth: Tensor) -> Tensor:
@@ -95,32 +94,23 @@ class _Depth(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (grad,) = grads
         mu, t, v0, depth = ctx.saved_tensors
         v = position(mu, v0, depth)
         speed = torch.exp(v * v / 2)
         # (exp((v^2 - v0^2)/2) - 1)/(mu - v0), finite where mu = v0 because v - v0 is then zero as well.
         travelled = -torch.expm1(-depth)
         w = (mu - v0) * travelled * (v + v0) / 2
-        by_start = travelled * (v + v0) / 2 * _expm1_ratio(w)
+        small = w.abs() < 1e-5
+        safe = torch.where(small, 1.0, w)
+        by_start = travelled * (v + v0) / 2 * torch.where(small, 1 + w / 2 + w * w / 6, torch.expm1(safe) / safe)
         # int_{v0}^{v} u e^(-u^2/2)/(mu - u) du, which is what is left of d t/d mu after integrating by parts.
-        drift = mu * t - sqrt(pi / 2) * _bell_between(v0, v)
+        # The difference of erf is taken in the tail that both are in: far out erf is 1 and says nothing.
+        mirror = torch.where(v0 + v < 0, -1.0, 1.0).to(v0)
+        bell = mirror * (torch.erfc(mirror * v0 / sqrt(2)) - torch.erfc(mirror * v / sqrt(2)))
+        drift = mu * t - sqrt(pi / 2) * bell
         parts = (mu, speed * drift - by_start), (t, speed), (v0, by_start)
-        by_mu, by_t, by_v0 = ((grad * slope).sum_to_size(x.shape) for x, slope in parts)
+        by_mu, by_t, by_v0 = ((grads[0] * slope).sum_to_size(x.shape) for x, slope in parts)
         return by_mu, by_t, by_v0
-
-
-def _bell_between(low: Tensor, high: Tensor) -> Tensor:
-    """erf(high/sqrt 2) - erf(low/sqrt 2), from the tail that both are in: far out erf is 1 and says nothing."""
-    mirror = torch.where(low + high < 0, -1.0, 1.0).to(low)
-    return mirror * (torch.erfc(mirror * low / sqrt(2)) - torch.erfc(mirror * high / sqrt(2)))
-
-
-def _expm1_ratio(w: Tensor) -> Tensor:
-    """expm1(w)/w, 1 + w/2 near zero."""
-    small = w.abs() < 1e-5
-    safe = torch.where(small, 1.0, w)
-    return torch.where(small, 1 + w / 2 + w * w / 6, torch.expm1(safe) / safe)
 
 
 def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
@@ -129,9 +119,8 @@ def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
     Time is counted from a pivot, where |v| no longer exceeds mu by much. A start farther out races there so fast
     that the two terms of t = e^(-mu^2/2) L + R would cancel; that stretch is integrated over depth instead.
     """
-    pivot = torch.where(
-        v0 > mu, torch.minimum(v0, mu + 1 / mu.clamp(min=1)), torch.maximum(v0, (mu - 1).clamp(max=0.0))
-    )
+    from_above, from_below = torch.minimum(v0, mu + 1 / mu.clamp(min=1)), torch.maximum(v0, (mu - 1).clamp(max=0.0))
+    pivot = torch.where(v0 > mu, from_above, from_below)
     far = pivot != v0
     if not bool(far.any()):
         return _solve_inside(mu, v0, t)

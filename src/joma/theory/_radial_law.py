@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, real, shown
+from joma.host.arguments import Number, integer, number, real, shown
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import half_line, with_slope
 
@@ -26,6 +27,13 @@ class RadialLaw(ABC):
     dimension: int
     radius: float
     """Nothing lies further out; inf for a law on the whole space."""
+    _above: ClassVar[tuple[str, float]]
+    """The parameter of the law, and above which number it lies."""
+
+    def __post_init__(self) -> None:
+        integer(self.dimension, "dimension", 1)
+        name, limit = self._above
+        number(getattr(self, name), name, above=limit)
 
     @abstractmethod
     def radial(self, r: Number) -> Tensor:

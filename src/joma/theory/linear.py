@@ -37,9 +37,8 @@ def trajectory(
     - norm: what attention is divided by
 
     Returns (..., steps, tokens), +-inf from a token's `blow_up_time` on, so that a plot simply stops there.
-    Differentiable in every argument. Near the blow-up the distance to erf = 1 is carried itself, not subtracted
-    from 1, so the growth stays accurate to the last representable time before it. Half precision is computed in
-    float32 and returned in its own type.
+    Differentiable in every argument, and accurate to the last representable time before the blow-up. Half precision
+    is computed in float32 and returned in its own type.
 
     >>> trajectory([1.0, 0.5], [0.0, 1.0])
     tensor([[0.0000, 0.0000],
@@ -125,13 +124,12 @@ def row_trajectory(
     tensor([[[0.7653, 1.0204],
              [0.0000, 0.5229]]], dtype=torch.float64)
     """
-    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
-    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
-    length, direction, along = _row_geometry(saliency, start)
+    saliency, start, length, direction, along = _row_geometry(delta, v0)
     s = trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
     _, logit, scale = together(delta=length, z0=real(z0, "z0"), norm=positive(norm, "norm"))
     push = (logit.exp() / scale)[..., None] * saliency
-    return torch.where(_still(length)[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s))
+    still = (length == 0)[..., None, :, None]  # such rows stay, but their derivative in delta does not vanish
+    return torch.where(still, _pushed(start, push, t), _move_rows(start, direction, along, s))
 
 
 @brief_repr
@@ -164,11 +162,10 @@ def linear_attention_trajectory(
     root = k.sqrt()[..., None, :]
     angle = times(t).to(root)[:, None] * (root * (saliency / scale)[..., None, :])
     v, z = v[..., None, :], z[..., None, :]
-    rising, falling = (v + z / root) / 2, (v - z / root) / 2
     # Early, cosh and sinh keep the digits of what starts at zero; late, exponentials keep those of what decays.
     early = angle.abs() < 1
     small = torch.where(early, angle, 0.0)
-    up, down = _grown(rising, angle), _grown(falling, -angle)
+    up, down = _grown((v + z / root) / 2, angle), _grown((v - z / root) / 2, -angle)
     return Motion(
         torch.where(early, v * small.cosh() + z / root * small.sinh(), up + down),
         torch.where(early, z * small.cosh() + root * v * small.sinh(), root * (up - down)),
@@ -187,16 +184,14 @@ def linear_attention_row_trajectory(
     tensor([[[0.7051, 0.9402],
              [0.0000, 0.5211]]], dtype=torch.float64)
     """
-    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
-    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
-    length, direction, along = _row_geometry(saliency, start)
+    saliency, start, length, direction, along = _row_geometry(delta, v0)
     s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
     _, logit, k, scale = together(
         delta=length, z0=real(z0, "z0"), kappa=positive(kappa, "kappa"), norm=positive(norm, "norm")
     )
     push = (logit / scale)[..., None] * saliency
     pull = (k / scale * (start * saliency).sum(-1))[..., None]  # z' at t = 0
-    still = _still(length)
+    still = (length == 0)[..., None, :]
     return Motion(
         torch.where(still[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s)),
         torch.where(still, _pushed(logit[..., None], pull, t)[..., 0], z),
@@ -237,7 +232,12 @@ class _Token(NamedTuple):
     @classmethod
     def of(cls, delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> _Token:
         d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
-        _within_reach(d.dtype, z, k * v**2 / 2)
+        # Starts at which exp leaves its type are refused: a speed of 0 or infinity would pass for an answer.
+        most = -log(torch.finfo(d.dtype).tiny) - 8  # room for erfc, smaller than its exponential, and for delta
+        for name, value in (("z0", z), ("kappa v0^2/2", k * v**2 / 2)):
+            if (value > most).any():
+                got = f"{value.max().item():g}: exp overflows"
+                raise ValueError(f"{name} must not exceed {most:.0f} in {d.dtype}, got {got}")
         sign = torch.where(d < 0, -1.0, 1.0).to(d)
         speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
         return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
@@ -259,19 +259,13 @@ def _grown(amount: Tensor, angle: Tensor) -> Tensor:
     return amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor)
 
 
-def _within_reach(dtype: torch.dtype, logit: Tensor, half_square: Tensor) -> None:
-    """Refuse starts at which exp leaves its type: a speed of 0 or infinity would pass for an answer."""
-    most = -log(torch.finfo(dtype).tiny) - 8  # room for erfc, which is smaller than its exponential, and for delta
-    for name, value in (("z0", logit), ("kappa v0^2/2", half_square)):
-        if (value > most).any():
-            raise ValueError(f"{name} must not exceed {most:.0f} in {dtype}, got {value.max().item():g}: exp overflows")
-
-
-def _row_geometry(saliency: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """|delta_l|, the unit vector along it (zero for a zero row) and the start's component on it."""
+def _row_geometry(delta: Number, v0: Number) -> tuple[Tensor, ...]:
+    """delta, v0, |delta_l|, the unit vector along it (zero for a zero row) and the start's component on it."""
+    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
+    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
     length = torch.linalg.vector_norm(saliency, dim=-1)
     direction = saliency / torch.where(length > 0, length, 1.0)[..., None]
-    return length, direction, (start * direction).sum(-1)
+    return saliency, start, length, direction, (start * direction).sum(-1)
 
 
 def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Tensor:
@@ -283,11 +277,6 @@ def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Te
     step = torch.where(blown, 0.0, (s - along[..., None, :])[..., None])
     infinity = torch.where((d > 0) == (s > 0)[..., None], torch.inf, -torch.inf)
     return torch.where(blown & (d != 0), infinity, start[..., None, :, :] + step * d)
-
-
-def _still(length: Tensor) -> Tensor:
-    """Rows without saliency, (..., 1, tokens). They stay, but their derivative in delta does not vanish."""
-    return (length == 0)[..., None, :]
 
 
 def _pushed(start: Tensor, push: Tensor, t: Number) -> Tensor:

@@ -51,10 +51,7 @@ class Gaussian(RadialLaw):
     dimension: int
     scale: float = 1.0
     radius = inf
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.scale, "scale", above=0)
+    _above = ("scale", 0.0)
 
     @half_in_single
     def radial(self, r: Number) -> Tensor:
@@ -89,10 +86,7 @@ class Ball(RadialLaw):
 
     dimension: int
     radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.radius, "radius", above=0)
+    _above = ("radius", 0.0)
 
     @property
     def _peak(self) -> float:
@@ -143,10 +137,7 @@ class StudentT(RadialLaw):
     dimension: int
     nu: float
     radius = inf
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.nu, "nu", above=1)  # below that E|u| is infinite, and with it theta2
+    _above = ("nu", 1.0)  # below that E|u| is infinite, and with it theta2
 
     @half_in_single
     def radial(self, r: Number) -> Tensor:
@@ -201,10 +192,7 @@ class ExponentialRadial(RadialLaw):
     dimension: int
     rate: float = 1.0
     radius = inf
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.rate, "rate", above=0)
+    _above = ("rate", 0.0)
 
     @cached_property
     def _widths(self) -> tuple[Tensor, Tensor]:

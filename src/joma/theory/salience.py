@@ -12,9 +12,8 @@ The critical point stays, the clocks do not. From v(0) = 0 the time at which v =
 So late in training L_j / L_k = e^((mu_j^2 - mu_k^2)/2) (1 + Lambda) (Theorem 4). The paper's condition for
 |Lambda| << 1 has the sign of an exponent wrong: it takes L_k >> e^(+mu_k^2/2), see `convergence_ratio`.
 
-Nothing here steps through time: F is a quadrature that is exact to rounding, its inverse a Newton iteration in L.
-All of it is computed in float64 and returned in the type of the arguments; |mu| and |v0| go up to 35, where
-exp(v^2/2) is near the end of float64.
+Nothing here steps through time: F is a quadrature that is exact to rounding, its inverse a Newton iteration in L, all
+in float64. Answers have the type of the arguments. |mu| and |v0| go up to 35: beyond, exp(v^2/2) leaves float64.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ def time_to(r: Number, mu: Number) -> Tensor:
     """
     share, target, dtype = _share_and_target(r, mu)
     remaining = 1 - share
-    return (-torch.exp(-target * target / 2) * torch.log(remaining) + _remainder(target, remaining, share)).to(dtype)
+    rest = excess(target, torch.zeros_like(target), remaining, share)
+    return (-torch.exp(-target * target / 2) * torch.log(remaining) + rest).to(dtype)
 
 
 def time_to_depth(depth: Number, mu: Number) -> Tensor:
@@ -60,7 +60,7 @@ def time_to_depth(depth: Number, mu: Number) -> Tensor:
     """
     level, target, dtype = _real_and_target(real(depth, "depth", finite=False), "depth", mu)
     level = torch.maximum(level, -torch.log1p(_VANISHED / target.abs().clamp(min=1e-300)))
-    rest = _remainder(target, torch.exp(-level), -torch.expm1(-level))
+    rest = excess(target, torch.zeros_like(target), torch.exp(-level), -torch.expm1(-level))
     return (torch.exp(-target * target / 2) * level + rest).to(dtype)
 
 
@@ -73,7 +73,7 @@ def remainder(r: Number, mu: Number) -> Tensor:
     tensor([0.1720, 0.8643, 0.1368], dtype=torch.float64)
     """
     share, target, dtype = _share_and_target(r, mu)
-    return _remainder(target, 1 - share, share).to(dtype)
+    return excess(target, torch.zeros_like(target), 1 - share, share).to(dtype)
 
 
 def trajectory(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
@@ -143,8 +143,9 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
     first, second = (within(mu, name, -LARGEST, LARGEST) for mu, name in ((mu_j, "mu_j"), (mu_k, "mu_k")))
     dtype = torch.result_type(first, second)
     pair = torch.stack(together(mu_j=first.double(), mu_k=second.double()), -1)  # (..., 2)
-    level = relative_depth(pair[..., None, :], at.double()[:, None], torch.zeros_like(pair[..., None, :]))
-    rest = _remainder(pair[..., None, :], torch.exp(-level), -torch.expm1(-level))
+    start = torch.zeros_like(pair[..., None, :])
+    level = relative_depth(pair[..., None, :], at.double()[:, None], start)
+    rest = excess(pair[..., None, :], start, torch.exp(-level), -torch.expm1(-level))
     half = pair * pair / 2
     leading = torch.exp(half[..., :1] - half[..., 1:]).expand(level.shape[:-1])
     deviation = (rest[..., 1] - rest[..., 0]) * torch.exp(half[..., 1:]) / level[..., 1]
@@ -255,10 +256,6 @@ def linear_attention_depth(mu: Number, t: Number, *, v0: Number) -> Tensor:
     behind = torch.log((1 - share + share * torch.exp(torch.where(rising, 0.0, growth))).abs())
     level = torch.where(rising, ahead, behind - torch.log((1 - share).abs()))
     return torch.where(start == 0, 0.0, level).to(dtype)
-
-
-def _remainder(mu: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
-    return excess(mu, torch.zeros_like(mu), remaining, share)
 
 
 def _share_and_target(r: Number, mu: Number) -> tuple[Tensor, Tensor, torch.dtype]:
