@@ -168,10 +168,6 @@ class ScanSnap:
         return self.p.new_tensor([1.0] * self.p.shape[-2] + [float(self._spare)] * (self._spare > 0))
 
     @cached_property
-    def _log_copies(self) -> Tensor:
-        return self._copies.log()
-
-    @cached_property
     def _weights(self) -> Tensor:
         """Of the errors, (classes, columns): how frequent the class is; a column stands for several outputs."""
         return self._prior[:, None] / self._copies
@@ -206,7 +202,7 @@ class ScanSnap:
         return self._share(self._attended(z), y)
 
     def _share(self, f: Tensor, y: Tensor) -> Tensor:
-        return (f @ y + self._log_copies).softmax(-1)
+        return (f @ y + self._copies.log()).softmax(-1)
 
     def velocity(self, y: Number, z: Number) -> Weights:
         """Y' and z', the right-hand side of the flow, for y (..., tokens, columns) and z (..., queries, tokens)."""

@@ -256,12 +256,9 @@ class TwoClusters(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _flattest(law: Law) -> float | None:
-    """Where F/theta1 stops falling and starts to rise; None if it never falls.
+    """Where F/theta1 stops falling and starts to rise; None if it never falls."""
 
-    (F/theta1)' = 1 - F p_n/theta1^2, so it falls where F p_n > theta1^2.
-    """
-
-    def falls(s: Tensor) -> Tensor:
+    def falls(s: Tensor) -> Tensor:  # (F/theta1)' = 1 - F p_n/theta1^2
         return law.F(s) * law.density(s) > (1 + 1e-9) * law.theta1(s) ** 2
 
     ladder = law.mean_distance * torch.logspace(-3, 3, 241, dtype=torch.float64)

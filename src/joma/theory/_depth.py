@@ -55,23 +55,17 @@ def excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
 
 
 def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: Rule) -> Tensor:
-    """R of one chunk, (elements,).
-
-    The difference of exponentials is taken as it stands: what cancels in it near u = mu is below the rounding error
-    of e^(-mu^2/2), and no depth is known better than that.
-    """
+    """R of one chunk, (elements,)."""
     x, weight = rule
     left = torch.addcmul(remaining, share, 1 - x)  # (mu - u)/(mu - v0), (nodes, elements)
     u = torch.addcmul(v0, (mu - v0) * share, x)
+    # What cancels in the difference near u = mu is below the rounding of e^(-mu^2/2): no depth is known better.
     return share * (weight @ ((torch.exp(u.square().mul_(-0.5)) - torch.exp(-mu * mu / 2)) / left))
 
 
 def _node_count(v0: Tensor, v: Tensor) -> int:
-    """Nodes with which t is off by no more than the rounding of e^(-u^2/2), relative 2e-13, from v0 to v; measured.
-
-    What counts is the number of e-folds by which e^(-u^2/2) falls, not the distance: near u = 35 it falls by
-    one e-fold in every 1/35.
-    """
+    """Nodes with which t is off by no more than the rounding of e^(-u^2/2), relative 2e-13, from v0 to v; measured."""
+    # What counts is by how many e-folds e^(-u^2/2) falls, not the distance: near u = 35 by one in every 1/35.
     folds = float((v * v - v0 * v0).detach().abs().max()) / 2
     return next((nodes for nodes, most in _ENOUGH if folds <= most), 64)
 
@@ -114,11 +108,9 @@ class _Depth(torch.autograd.Function):
 
 
 def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
-    """Depths for mu >= 0 and any v0, which have one shape; t broadcasts against it.
-
-    Time is counted from a pivot, where |v| no longer exceeds mu by much. A start farther out races there so fast
-    that the two terms of t = e^(-mu^2/2) L + R would cancel; that stretch is integrated over depth instead.
-    """
+    """Depths for mu >= 0 and any v0, which have one shape; t broadcasts against it."""
+    # Time is counted from a pivot, where |v| no longer exceeds mu by much. A start farther out races there so fast that
+    # the two terms of t = e^(-mu^2/2) L + R would cancel; that stretch is integrated over depth instead.
     from_above, from_below = torch.minimum(v0, mu + 1 / mu.clamp(min=1)), torch.maximum(v0, (mu - 1).clamp(max=0.0))
     pivot = torch.where(v0 > mu, from_above, from_below)
     far = pivot != v0
@@ -135,11 +127,9 @@ def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
 
 
 def _solve_inside(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
-    """Newton's iteration from the tangents of t(L) at L = 0 and L = infinity.
-
-    For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it;
-    for the other starts that a pivot leaves, the slope hardly changes along the way.
-    """
+    """Newton's iteration from the tangents of t(L) at L = 0 and L = infinity."""
+    # For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it;
+    # for the other starts that a pivot leaves, the slope hardly changes along the way.
     last = excess(mu, v0, torch.zeros_like(mu), torch.ones_like(mu))
     slowest = torch.where(v0 < 0, 0.0, torch.minimum(mu, v0))
     first_tangent, last_tangent = t * torch.exp(slowest * slowest / 2), (t - last) * torch.exp(mu * mu / 2)

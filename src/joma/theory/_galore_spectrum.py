@@ -11,8 +11,7 @@ from torch import Tensor
 SAME = 1e-9  # eigenvalues that differ by less, as a share of the largest, are one
 NONE = 1e-12  # a part that is smaller than this share of the whole is rounding
 ROUNDED = 1e-6  # what single precision may take from symmetry and from zero eigenvalues
-LARGEST = 4096
-"""Of m n: the operator has its square of numbers."""
+LARGEST = 4096  # of m n: the operator has its square of numbers
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,6 @@ class Spectrum:
     def is_lowest(self) -> Tensor:
         """Which eigenvalues are the lowest one, (mn,)."""
         return self._equal(self.values[0])
-
-    def factor_above(self, low: Tensor, rate: float) -> Tensor:
-        """1 - rate lambda of the second lowest eigenvalue; of the lowest where there is no other."""
-        higher = self.values[~low]
-        return 1 - rate * (higher[0] if len(higher) else self.values[0])
 
     def least(self, g: Tensor) -> Tensor:
         """Below this size a part of g is rounding, (...)."""

@@ -173,5 +173,4 @@ def normal(count: int, dimension: int, generator: torch.Generator | None) -> Ten
 def directions(count: int, dimension: int, generator: torch.Generator | None) -> Tensor:
     """Uniform on the sphere."""
     gauss = normal(count, dimension, generator)
-    length: Tensor = torch.linalg.vector_norm(gauss, dim=-1, keepdim=True)
-    return gauss / length
+    return gauss.div(torch.linalg.vector_norm(gauss, dim=-1, keepdim=True))

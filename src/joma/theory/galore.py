@@ -83,10 +83,10 @@ def gradient_path(g: Number, b: Number, c: Number, t: Number, *, rate: float) ->
             [0.7500, 0.2500],
             [0.5625, 0.0625]], dtype=torch.float64)
     """
-    start, found, steps, eta = _problem(g, b, c, t, rate)
+    start, found, dtype, steps, eta = _problem(g, b, c, t, rate)
     factors = (1 - eta * found.values) ** steps[:, None]
     flat = (found.coordinates(start)[..., None, :] * factors) @ found.vectors.mT
-    return flat.unflatten(-1, start.shape[-2:]).to(_type(g))  # type: ignore[no-any-return]
+    return flat.unflatten(-1, start.shape[-2:]).to(dtype)  # type: ignore[no-any-return]
 
 
 @guarded
@@ -99,8 +99,8 @@ def split(g: Number, b: Number, c: Number) -> Parts:
     >>> split([[2.0, 0.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 0.0]]]).part
     tensor([[0., 0.]], dtype=torch.float64)
     """
-    start, found = _given(g, b, c)
-    return _parts(start, found, found.is_lowest(), _type(g))
+    start, found, dtype = _given(g, b, c)
+    return _parts(start, found, found.is_lowest(), dtype)
 
 
 @guarded
@@ -113,9 +113,9 @@ def lasting(g: Number, b: Number, c: Number, *, rate: float) -> Parts:
     >>> lasting([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]], rate=0.6).part
     tensor([[0., 1.]], dtype=torch.float64)
     """
-    start, found = _given(g, b, c)
+    start, found, dtype = _given(g, b, c)
     _not_zero(start)
-    return _parts(start, found, found.lasting(start, number(rate, "rate", above=0.0)), _type(g))
+    return _parts(start, found, found.lasting(start, number(rate, "rate", above=0.0)), dtype)
 
 
 @guarded
@@ -131,7 +131,7 @@ def stable_rank_bound(g: Number, b: Number, c: Number, t: Number, *, rate: float
     >>> stable_rank_bound([[2.0, 0.0], [0.0, 1.0]], b=[torch.eye(2)], c=[[[1.0, 0.0], [0.0, 3.0]]], t=[0, 9], rate=0.2)
     tensor([2.0000, 1.0020], dtype=torch.float64)
     """
-    start, found, steps, eta = _problem(g, b, c, t, rate)
+    start, found, dtype, steps, eta = _problem(g, b, c, t, rate)
     _not_zero(start)
     lasts = found.lasting(start, eta)
     part, rest = (each.double() for each in _parts(start, found, lasts, torch.float64))
@@ -141,7 +141,7 @@ def stable_rank_bound(g: Number, b: Number, c: Number, t: Number, *, rate: float
     top, size, left = (each[..., None] for each in (matrix_norm(part, 2), matrix_norm(part), matrix_norm(rest)))
     room = (top - q * left).clamp(min=0)
     bound = (size.square() + (q * left).square()) / room.square()
-    return torch.where(room > 0, bound, torch.inf).clamp(max=min(start.shape[-2:])).to(_type(g))
+    return torch.where(room > 0, bound, torch.inf).clamp(max=min(start.shape[-2:])).to(dtype)
 
 
 @guarded
@@ -160,7 +160,7 @@ def stable_rank_bound_as_printed(
     >>> stable_rank_bound_as_printed([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]], t=[0, 1], rate=0.2)
     tensor([1.2500, 1.0625], dtype=torch.float64)
     """
-    own, found, steps, eta = _problem(g, b, c, t, rate)
+    own, found, dtype, steps, eta = _problem(g, b, c, t, rate)
     first = own if start is None else at_least_dims(real(start, "start"), "start", 2, "(..., m, n)").to(own)
     if first.shape[-2:] != own.shape[-2:]:
         raise ValueError(f"start must have the m and n of g {tuple(own.shape)}, got {_of(first)}")
@@ -169,10 +169,11 @@ def stable_rank_bound_as_printed(
     low = found.is_lowest()
     part = _parts(own, found, low, torch.float64).part
     top, rest = matrix_norm(part, 2)[..., None], matrix_norm(first - part)[..., None]
-    shrink = (found.factor_above(low, eta).abs() / (1 - eta * found.values[0]).abs()) ** (2 * steps)
+    second = found.values[~low] if (~low).any() else found.values  # the lowest where there is no other
+    shrink = ((1 - eta * second[0]).abs() / (1 - eta * found.values[0]).abs()) ** (2 * steps)
     there = top > found.least(own)[..., None]
     bound = (matrix_norm(part)[..., None].square() + shrink * rest.square()) / top.square()
-    return torch.where(there, bound, torch.inf).to(_type(g))
+    return torch.where(there, bound, torch.inf).to(dtype)
 
 
 @guarded
@@ -322,20 +323,23 @@ def _pair(b: Number, c: Number) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def _given(g: Number, b: Number, c: Number) -> tuple[Tensor, Spectrum]:
-    """G in float64 and the spectrum of S."""
-    start = at_least_dims(real(g, "g"), "g", 2, "(..., m, n)").double()
+def _given(g: Number, b: Number, c: Number) -> tuple[Tensor, Spectrum, torch.dtype]:
+    """G in float64, the spectrum of S, and the type of G."""
+    given = at_least_dims(real(g, "g"), "g", 2, "(..., m, n)")
     left, right = _pair(b, c)
-    _must_fit(start, "g", left, right)
-    return start, spectrum_of(left.to(start), right.to(start))
+    _must_fit(given, "g", left, right)
+    start = given.double()
+    return start, spectrum_of(left.to(start), right.to(start)), given.dtype
 
 
-def _problem(g: Number, b: Number, c: Number, t: Number, rate: float) -> tuple[Tensor, Spectrum, Tensor, float]:
-    start, found = _given(g, b, c)
+def _problem(
+    g: Number, b: Number, c: Number, t: Number, rate: float
+) -> tuple[Tensor, Spectrum, torch.dtype, Tensor, float]:
+    start, found, dtype = _given(g, b, c)
     steps = times(t).to(start)
     if (steps != steps.round()).any():
         raise ValueError("t must hold whole numbers, counts of steps")
-    return start, found, steps, number(rate, "rate", above=0.0)
+    return start, found, dtype, steps, number(rate, "rate", above=0.0)
 
 
 def _must_fit(g: Tensor, name: str, left: Tensor, right: Tensor) -> None:
@@ -366,10 +370,6 @@ def _parts(g: Tensor, found: Spectrum, chosen: Tensor, dtype: torch.dtype) -> Pa
 def _not_zero(g: Tensor) -> None:
     if g.numel() and (g == 0).flatten(-2).all(-1).any():
         raise ValueError("g must not be zero: a zero matrix has no stable rank")
-
-
-def _type(g: Number) -> torch.dtype:
-    return real(g, "g").dtype
 
 
 def _of(x: Tensor) -> tuple[int, ...]:

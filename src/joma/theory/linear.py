@@ -269,10 +269,8 @@ def _row_geometry(delta: Number, v0: Number) -> tuple[Tensor, ...]:
 
 
 def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Tensor:
-    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are.
-
-    No product meets an infinity: its derivative would be NaN, and spoil the gradient of the finite entries as well.
-    """
+    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are."""
+    # No product meets an infinity: its derivative would be NaN, and spoil the gradient of the finite entries as well.
     blown, d = s.isinf()[..., None], direction[..., None, :, :]
     step = torch.where(blown, 0.0, (s - along[..., None, :])[..., None])
     infinity = torch.where((d > 0) == (s > 0)[..., None], torch.inf, -torch.inf)

@@ -160,8 +160,7 @@ class StudentT(RadialLaw):
 
     def _excess(self, x: Tensor) -> Tensor:
         # With u = sqrt(nu) cot t, u - x is proportional to sin(angle - t)/(sin angle sin t): positive, no cancellation.
-        angle = self._angle(x)
-        beyond = sine_integral(angle, self.nu - 2, lambda t, end: torch.sin(end - t) / torch.sin(end))
+        beyond = sine_integral(self._angle(x), self.nu - 2, lambda t, end: torch.sin(end - t) / torch.sin(end))
         return sine_norm(self.nu - 1) * sqrt(self.nu) * beyond
 
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
@@ -173,8 +172,7 @@ class StudentT(RadialLaw):
         if not odd:
             return radii
         # One coordinate too many was drawn: leave it out.
-        kept: Tensor = torch.linalg.vector_norm(directions(count, self.dimension + 1, generator)[:, 1:], dim=-1)
-        return radii * kept
+        return radii.mul(torch.linalg.vector_norm(directions(count, self.dimension + 1, generator)[:, 1:], dim=-1))
 
 
 @dataclass(frozen=True)
@@ -196,10 +194,8 @@ class ExponentialRadial(RadialLaw):
 
     @cached_property
     def _widths(self) -> tuple[Tensor, Tensor]:
-        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially.
-
-        From where Y has no share left to where it has none yet; in high dimension log Y is sharp, about 1/sqrt(shape).
-        """
+        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially."""
+        # From where Y has no share left to where it has none yet; in high dimension log Y is sharp, 1/sqrt(shape).
         shape = (self.dimension + 1) / 2
         step = min(1 / 16, 0.5 / sqrt(shape))
         start = -80 / self.dimension if self.dimension < 100 else max(0.0, log(shape) - 40 / sqrt(shape))
@@ -297,8 +293,7 @@ class RadialDensity(RadialLaw):
         if self.radius < inf:
             room = ((self.radius - x) * (self.radius + x)).clamp(min=0).sqrt()
             l, w = l * room, w * room
-        shells = self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x))
-        return (w * shells).sum(-1) / self._shells[1]
+        return (w * (self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x)))).sum(-1) / self._shells[1]
 
     def _density(self, s: Tensor) -> Tensor:
         n = self.dimension
