@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor
@@ -149,18 +149,15 @@ class ScanSnap:
 
     @property
     def _query(self) -> Tensor:
-        assert isinstance(self.query, Tensor)
-        return self.query
+        return cast(Tensor, self.query)
 
     @property
     def _prior(self) -> Tensor:
-        assert isinstance(self.prior, Tensor)
-        return self.prior
+        return cast(Tensor, self.prior)
 
     @property
     def _spare(self) -> int:
-        assert isinstance(self.vocabulary, int)
-        return self.vocabulary - self.p.shape[-2]
+        return cast(int, self.vocabulary) - self.p.shape[-2]
 
     @cached_property
     def _copies(self) -> Tensor:

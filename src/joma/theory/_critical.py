@@ -27,12 +27,7 @@ Side = Literal[1, -1]
 
 @brief_repr
 class CriticalRay(NamedTuple):
-    """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus on the ray; NaN where none is.
-
-    >>> ray = critical_rays(1.0, radial.StudentT(4, 3.0))
-    >>> ray.rho_plus, ray.rho_minus
-    (tensor(0.0333, dtype=torch.float64), tensor(-0.9667, dtype=torch.float64))
-    """
+    """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus; NaN where there is no ray."""
 
     ratio: Tensor
     rho_plus: Tensor
@@ -48,13 +43,14 @@ def critical_rays(m: Number, law: Law, *, side: Side = 1) -> CriticalRay:
     One unknown, two equations: solutions lie on a curve in (m, a_-/a_+), and each is a ray, since |v| drops out
     (xi = rho_- |v|). F/theta1 must take one value twice. For a log-concave p_n (Gaussian, ball, exp-radial) it is
     increasing and there is no critical point at all; for power tails it falls, then rises, and every m has one.
-    (The Laplace law in one dimension sits in between: F/theta1 is constant below 0, so that for a_-/a_+ = e^(rate m)
-    every rho_+ <= 0 will do. A single answer would be arbitrary; it gets NaN too.)
+    The Laplace law in one dimension sits in between: for a_-/a_+ = e^(rate m) any rho_+ <= 0 will do. It gets NaN too.
 
     m: any shape, positive. Not differentiable.
 
     >>> critical_rays([1.0, 8.0], radial.StudentT(4, 3.0)).ratio
     tensor([  2.5295, 149.6061], dtype=torch.float64)
+    >>> critical_rays(1.0, radial.StudentT(4, 3.0))
+    CriticalRay(ratio=2.53, rho_plus=0.03335, rho_minus=-0.9667)
     >>> critical_rays(1.0, radial.Gaussian(4)).ratio
     tensor(nan, dtype=torch.float64)
     """
@@ -99,14 +95,7 @@ def crossing_value(law: Law) -> Tensor:
 
 @brief_repr
 class CriticalPoint(NamedTuple):
-    """A critical point: norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters.
-
-    NaN where there is none.
-
-    >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(4), 0.1)
-    >>> torch.isclose(point.xi, point.rho_minus * point.norm)
-    tensor(True)
-    """
+    """norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters; NaN where there is none."""
 
     norm: Tensor
     xi: Tensor
@@ -122,8 +111,9 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: Law, decay: N
     decay only sets the distance, |(mu, xi)| = J_max/decay. It exists for every law, wherever J is positive somewhere;
     elsewhere everything decays to zero and the answer is NaN. All arguments broadcast; not differentiable.
 
-    >>> decayed_point(2.0, 1.0, 1.0, radial.Gaussian(4), 0.1).norm
-    tensor(16.1992, dtype=torch.float64)
+    >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(4), 0.1)
+    >>> point.norm, torch.isclose(point.xi, point.rho_minus * point.norm)
+    (tensor(16.1992, dtype=torch.float64), tensor(True))
     """
     must_be_law(law)
     given = {"m": m, "a_plus": a_plus, "a_minus": a_minus, "decay": decay}
@@ -154,13 +144,7 @@ def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: Law, decay: N
 
 @brief_repr
 class Linearisation(NamedTuple):
-    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...).
-
-    >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(2), 0.1)
-    >>> mu = point.norm * torch.tensor([1.0, 0.0], dtype=torch.float64)
-    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, radial.Gaussian(2), decay=0.1).beta1
-    tensor(0.1219, dtype=torch.float64)
-    """
+    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...)."""
 
     C: Tensor
     beta1: Tensor

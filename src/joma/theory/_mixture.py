@@ -23,11 +23,7 @@ RELU: Slopes = (0.0, 1.0)
 
 @brief_repr
 class Thetas(NamedTuple):
-    """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance.
-
-    >>> thetas(0.0, radial.Gaussian(3)).first  # half of the samples are active
-    tensor(0.5000, dtype=torch.float64)
-    """
+    """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance; see `thetas`."""
 
     first: Tensor
     second: Tensor
@@ -39,6 +35,8 @@ def thetas(s: Number, law: Law, *, slopes: Slopes = RELU) -> Thetas:
 
         first = c_- + (c_+ - c_-) theta1(s)      second = (c_+ - c_-) theta2(s)
 
+    >>> thetas(0.0, radial.Gaussian(3)).first  # half of the samples are active
+    tensor(0.5000, dtype=torch.float64)
     >>> thetas(0.0, radial.Gaussian(3), slopes=(-1.0, 1.0))  # |x|
     Thetas(first=0, second=0.7979)
     """
@@ -102,11 +100,7 @@ def smooth_thetas(r: Number, a: Number, law: Law, psi: Sigma) -> Thetas:
 
 @brief_repr
 class HyperplaneMean(NamedTuple):
-    """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d).
-
-    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2)).mean
-    tensor(0.5000, dtype=torch.float64)
-    """
+    """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d); see `hyperplane_mean`."""
 
     mean: Tensor
     vector: Tensor
@@ -126,8 +120,8 @@ def hyperplane_mean(
     v, centre: (..., d); xi: (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left
     out). v_R must not vanish.
 
-    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2)).vector
-    tensor([0.3989, 0.5000], dtype=torch.float64)
+    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2))
+    HyperplaneMean(mean=0.5, vector=[0.3989, 0.5])
     """
     direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
     values = thetas_at(r / length, law) if psi is None else smooth_thetas(r, length, law, psi)
@@ -136,11 +130,7 @@ def hyperplane_mean(
 
 @brief_repr
 class Velocity(NamedTuple):
-    """v' (..., d) and xi' (...).
-
-    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2)).xi
-    tensor(0.3413, dtype=torch.float64)
-    """
+    """v' (..., d) and xi' (...) of `velocity`: how v and xi move."""
 
     v: Tensor
     xi: Tensor

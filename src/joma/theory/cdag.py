@@ -7,12 +7,9 @@ w_jk = corr(f_k, delta), the child receives w_jk delta, and so
     corr(z_b, g_{j->k}) = corr(f_k, delta) corr(z_b, delta).        (`conclusion`)
 
 The note asks for three signs, corr(z_a, delta) > 0, corr(z_b, f_k) > 0 and corr(z_a, z_b) != 0. They do not suffice
-(`counter_example`). With the angles a = (z_a, delta), b = (z_b, f_k), c = (z_a, +-z_b), the smaller of both signs,
-
-    a + b + c < 90 degrees
-
-does (`angle_condition`): delta is then within a + c of +-z_b and within a + b + c of +-f_k, the same sign in both.
-Either condition also needs w_jk(0) = 0, or a start of the right sign.
+(`counter_example`). The angles a = (z_a, delta), b = (z_b, f_k), c = (z_a, +-z_b), the smaller of both signs, do if
+a + b + c < 90 degrees (`angle_condition`): delta is then within a + c of +-z_b and within a + b + c of +-f_k, the same
+sign in both. Either condition also needs w_jk(0) = 0, or a start of the right sign.
 """
 
 from __future__ import annotations
@@ -30,11 +27,7 @@ from joma.theory._guard import guarded
 
 @brief_repr
 class Signals(NamedTuple):
-    """The four signals of Theorem 1, each (..., samples).
-
-    >>> counter_example().delta
-    tensor([1., 0.], dtype=torch.float64)
-    """
+    """The four signals of Theorem 1, each (..., samples); see `counter_example`."""
 
     za: Tensor
     """The latent that node j is to learn."""
@@ -48,12 +41,7 @@ class Signals(NamedTuple):
 
 @brief_repr
 class AngleCondition(NamedTuple):
-    """What `angle_condition` finds; angles in radians.
-
-    >>> found = angle_condition(*counter_example())
-    >>> found.satisfied, found.total.rad2deg()
-    (tensor(False), tensor(107.1318, dtype=torch.float64))
-    """
+    """What `angle_condition` finds; angles in radians."""
 
     angles: Tensor
     """(..., 3): a = (za, delta), b = (zb, f), c = (za, +-zb)."""
@@ -67,11 +55,7 @@ class AngleCondition(NamedTuple):
 
 @brief_repr
 class Gated(NamedTuple):
-    """The signals at a child node k: a latent zb, its activation f, the gradient g that arrives; each (..., samples).
-
-    >>> gate_counter_example().f
-    tensor([-0.5000,  1.0000], dtype=torch.float64)
-    """
+    """The signals at a child k: a latent zb, its activation f, the gradient g that arrives; each (..., samples)."""
 
     zb: Tensor
     f: Tensor
@@ -128,6 +112,8 @@ def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCo
     >>> result = angle_condition([1.0, 0.2], [1.0, 0.0], [1.0, -0.3], [1.0, 0.5])
     >>> result.satisfied, result.lower_bound
     (tensor(True), tensor(0.6513, dtype=torch.float64))
+    >>> angle_condition(*counter_example()).total.rad2deg()
+    tensor(107.1318, dtype=torch.float64)
     """
     a_, b_, f_, d_ = _signals(True, za=za, zb=zb, f=f, delta=delta)
     between = _angle(a_, b_)

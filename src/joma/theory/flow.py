@@ -88,9 +88,8 @@ def cross_entropy_gradient(label: Number) -> Backprop:
 class State(NamedTuple):
     """The two halves of the block, or of its velocity: w (..., width, nodes) and z (..., queries, tokens).
 
-    >>> state = State(w=torch.zeros(3, 2), z=torch.zeros(1, 2))  # width 3, 2 nodes, 1 query, 2 tokens
-    >>> state.w.shape, state.z.shape
-    (torch.Size([3, 2]), torch.Size([1, 2]))
+    >>> State(w=torch.zeros(3, 2), z=torch.zeros(1, 2))  # width 3, 2 nodes, 1 query, 2 tokens
+    State(w=float32[3, 2], z=float32[1, 2])
     """
 
     w: Tensor

@@ -27,11 +27,7 @@ HUGE = 1e300  # more than any norm
 
 @brief_repr
 class Parts(NamedTuple):
-    """A gradient in two orthogonal parts, each (..., m, n).
-
-    >>> split([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]]).rest
-    tensor([[0., 1.]], dtype=torch.float64)
-    """
+    """A gradient in two orthogonal parts, each (..., m, n); see `split`."""
 
     part: Tensor
     """Along one eigenvalue."""
@@ -92,6 +88,9 @@ def gradient_path(g: Number, b: Number, c: Number, t: Number, *, rate: float) ->
 @guarded
 def split(g: Number, b: Number, c: Number) -> Parts:
     """The part of G in the lowest eigenspace of S, which the paper calls V_1, and the rest.
+
+    >>> split([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]]).rest
+    tensor([[0., 1.]], dtype=torch.float64)
 
     Eigenvalues that differ by less than 1e-9 of the largest are one. Where B_i has full rank and C_i = f_i f_i^T does
     not span all inputs, V_1 is what no input sees. Then the part of a gradient is exactly zero:
@@ -254,11 +253,7 @@ def contraction_as_printed(
 
 @brief_repr
 class Bytes(NamedTuple):
-    """Memory of one weight matrix and its optimizer, in bytes, each (...).
-
-    >>> adam_bytes(512, 1376).total
-    tensor(4227072., dtype=torch.float64)
-    """
+    """Memory of one weight matrix and its optimizer, in bytes, each (...); see `adam_bytes`."""
 
     weights: Tensor
     """The matrix itself, with adapters where there are any."""
@@ -279,6 +274,8 @@ def adam_bytes(m: Number, n: Number, *, itemsize: Number = 2.0) -> Bytes:
 
     >>> adam_bytes(512, 1376)
     Bytes(weights=1.409e+06, states=2.818e+06, projection=0)
+    >>> adam_bytes(512, 1376).total
+    tensor(4227072., dtype=torch.float64)
     """
     rows, columns, size = together(m=positive(m, "m"), n=positive(n, "n"), itemsize=positive(itemsize, "itemsize"))
     weights = rows * columns * size

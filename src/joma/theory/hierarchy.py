@@ -4,13 +4,9 @@ The root y_0 is a class label with D values and stands at height L, the depth of
 latents y_1, stand at height L - 1, the tokens at height 0; y = 1 means that a token appears. A child copies its
 parent with probability (1 + rho)/2, so along a path the uncertainties multiply: M(rho_1) M(rho_2) = M(rho_1 rho_2).
 
-Two tokens whose lowest common ancestor is a binary latent at height H, so H <= L - 1, co-occur with probability
-
-    P[y_l = 1 | y_m = 1] = (1 + rho^2H - 2 R) / (2 (1 - R)),    R = rho^(L-1) rho_0 = 1 - 2 P[y_m = 1].
-
-The paper states rho_0 = sum_k p0(k) P[y_1 = 0 | k]; its proof needs, and the truth is, sum_k p0(k) (2 P[y_1 = 0 | k] - 1).
+`cooccurrence` is Theorem 5. The rho_0 that the paper states is not what its proof needs: `root_rho` is.
 Pairs that only meet in the root obey another formula (`root_cooccurrence`), and eq. 8 has a first-order term.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -176,11 +172,7 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
 
 @brief_repr
 class Enumeration(NamedTuple):
-    """The exact distribution of the tokens of a small tree, every latent summed over.
-
-    >>> enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3]).both.diagonal()  # how often each token appears
-    tensor([0.4100, 0.4100, 0.4100, 0.4100], dtype=torch.float64)
-    """
+    """The exact distribution of the tokens of a small tree, every latent summed over; see `enumerate_tree`."""
 
     joint: Tensor
     """(..., 2, ..., 2): the probability of each pattern of tokens, one axis a token, left to right."""
@@ -205,8 +197,8 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     (..., children, classes) with one row for each. Refuses what needs more than 2^22 states.
 
     >>> tree = enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3])
-    >>> tree.ancestor[0]
-    tensor([0, 1, 2, 2])
+    >>> tree.ancestor[0], tree.both.diagonal()  # how often each token appears
+    (tensor([0, 1, 2, 2]), tensor([0.4100, 0.4100, 0.4100, 0.4100], dtype=torch.float64))
     >>> tree.conditional[0]
     tensor([1.0000, 0.8841, 0.5878, 0.5878], dtype=torch.float64)
     """

@@ -9,8 +9,7 @@ The paper prints these for kappa = T = 1. Needed: orthonormal embeddings, and z 
 Not needed: a stationary g (Assumption 1), a linear phi, K = 1, a zero start.
 
 Softmax attention conserves nothing of the kind. Exactly,  T z'/kappa = sum_k v_k o v_k' - bbar N' - Cov(s, b)
-with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k). `softmax_estimate` offers what is published
-(bbar frozen, Cov dropped), two better estimates and the identity itself.
+with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k): see `softmax_estimate`.
 """
 
 from __future__ import annotations

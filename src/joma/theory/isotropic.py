@@ -9,11 +9,6 @@ The paper works with r_j = |v| rho_j instead, having changed the variable in the
 (eq. 31, 38). That one slip gives its equations powers of 1/|v| that are not there, frees critical points that the data
 fix, and turns rays into points. Functions without a prefix are right. `printed_...` are the paper's own forms, so that
 their residuals can be measured: they agree with the truth at |v| = 1 only.
-
-- Lemma 1: `hyperplane_mean`, `smooth_thetas`. Lemma 2: `velocity`, and what it climbs, `objective`.
-- Lemmas 3 and 5, for any homogeneous phi: `thetas`, `theta_derivatives`, `excess`.
-- Lemma 4: `critical_rays`, `crossing_value`; with weight decay `decayed_point`.
-- Theorem 3: `linearisation` (xi fixed), `hessian` ((v, xi) together, at any point).
 """
 
 from __future__ import annotations

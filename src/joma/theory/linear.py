@@ -44,23 +44,19 @@ def trajectory(
     tensor([[0.0000, 0.0000],
             [1.2755, 0.5229]], dtype=torch.float64)
     """
-    token = _Token.of(delta, v0, z0, kappa, norm)
-    reached = times(t).to(token.speed)[:, None] * token.speed[..., None, :]  # (..., steps, tokens)
-    above = (torch.erfc(token.start)[..., None, :] - reached) / 2  # P(u > v) of a standard normal
-    below = (torch.erfc(-token.start)[..., None, :] + reached) / 2
+    sign, start, speed, k, begin, push = (each[..., None, :] for each in _token(delta, v0, z0, kappa, norm))
+    at = times(t).to(speed)[:, None]
+    reached = at * speed  # (..., steps, tokens)
+    above = (torch.erfc(start) - reached) / 2  # P(u > v) of a standard normal
+    below = (torch.erfc(-start) + reached) / 2
     blown = above <= 0
     # The smaller tail is the accurate one; the other branch gets a harmless 1/2, so that its gradient is no NaN.
     low = below <= 0.5
-    u = torch.where(
-        low,
-        torch.special.ndtri(torch.where(low, below, 0.5)),
-        -torch.special.ndtri(torch.where(low | blown, 0.5, above)),
-    )
-    v = token.sign[..., None, :] * torch.where(blown, torch.inf, u / token.kappa.sqrt()[..., None, :])
+    from_below = torch.special.ndtri(torch.where(low, below, 0.5))
+    from_above = -torch.special.ndtri(torch.where(low | blown, 0.5, above))
+    v = sign * torch.where(blown, torch.inf, torch.where(low, from_below, from_above) / k.sqrt())
     # A token without speed stays, but its derivative with respect to delta does not vanish: keep the first order.
-    still = (token.speed == 0)[..., None, :]
-    first_order = token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :]
-    return torch.where(still, first_order, v)
+    return torch.where(speed == 0, begin + at * push, v)
 
 
 @guarded
@@ -77,9 +73,9 @@ def blow_up_time(
     >>> blow_up_time([1.0, 0.6], z0=[0.0, 2.0])
     tensor([1.2533, 0.2827], dtype=torch.float64)
     """
-    token = _Token.of(delta, v0, z0, kappa, norm)
-    still = token.speed == 0
-    return torch.where(still, torch.inf, torch.erfc(token.start) / torch.where(still, 1.0, token.speed))
+    _, start, speed, *_ = _token(delta, v0, z0, kappa, norm)
+    still = speed == 0
+    return torch.where(still, torch.inf, torch.erfc(start) / torch.where(still, 1.0, speed))
 
 
 @guarded
@@ -134,11 +130,7 @@ def row_trajectory(
 
 @brief_repr
 class Motion(NamedTuple):
-    """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes]).
-
-    >>> linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0).z
-    tensor([[1.5431, 1.1276]], dtype=torch.float64)
-    """
+    """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes])."""
 
     v: Tensor
     z: Tensor
@@ -155,8 +147,8 @@ def linear_attention_trajectory(
     From v0 = z0 = 0 nothing ever moves: Theorem 1 is then true and empty. Shapes as in `trajectory`.
 
     >>> v, z = linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0)
-    >>> torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
-    True
+    >>> z, torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
+    (tensor([[1.5431, 1.1276]], dtype=torch.float64), True)
     """  # noqa: E501
     saliency, v, z, k, scale = _arguments(delta, v0, z0, kappa, norm)
     root = k.sqrt()[..., None, :]
@@ -219,38 +211,24 @@ def winner_growth(tau: Number) -> Tensor:
     return w.sqrt()
 
 
-class _Token(NamedTuple):
-    """What moves one token: its sign, its start and its speed, in units where the boundary is erfc = 0."""
-
-    sign: Tensor
-    start: Tensor  # sgn(delta) v0 sqrt(kappa / 2)
-    speed: Tensor  # of erf(v sqrt(kappa / 2)), >= 0
-    kappa: Tensor
-    v0: Tensor
-    push: Tensor  # v' at t = 0
-
-    @classmethod
-    def of(cls, delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> _Token:
-        d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
-        # Starts at which exp leaves its type are refused: a speed of 0 or infinity would pass for an answer.
-        most = -log(torch.finfo(d.dtype).tiny) - 8  # room for erfc, smaller than its exponential, and for delta
-        for name, value in (("z0", z), ("kappa v0^2/2", k * v**2 / 2)):
-            if (value > most).any():
-                got = f"{value.max().item():g}: exp overflows"
-                raise ValueError(f"{name} must not exceed {most:.0f} in {d.dtype}, got {got}")
-        sign = torch.where(d < 0, -1.0, 1.0).to(d)
-        speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
-        return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+def _token(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> tuple[Tensor, ...]:
+    """What moves one token: its sign, start and speed, in units where the boundary is erfc = 0; kappa, v0 and v'(0)."""
+    d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
+    # Starts at which exp leaves its type are refused: a speed of 0 or infinity would pass for an answer.
+    most = -log(torch.finfo(d.dtype).tiny) - 8  # room for erfc, which is smaller than its exponential, and for delta
+    for name, value in (("z0", z), ("kappa v0^2/2", k * v**2 / 2)):
+        if (value > most).any():
+            got = f"{value.max().item():g}: exp overflows"
+            raise ValueError(f"{name} must not exceed {most:.0f} in {d.dtype}, got {got}")
+    sign = torch.where(d < 0, -1.0, 1.0).to(d)
+    speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a  # of erf(v sqrt(kappa / 2)), >= 0
+    return sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a
 
 
 def _arguments(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> tuple[Tensor, ...]:
-    return together(
-        delta=at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)"),
-        v0=real(v0, "v0"),
-        z0=real(z0, "z0"),
-        kappa=positive(kappa, "kappa"),
-        norm=positive(norm, "norm"),
-    )
+    d, k, a = real(delta, "delta"), positive(kappa, "kappa"), positive(norm, "norm")
+    at_least_dims(d, "delta", 1, "(..., tokens)")
+    return together(delta=d, v0=real(v0, "v0"), z0=real(z0, "z0"), kappa=k, norm=a)
 
 
 def _grown(amount: Tensor, angle: Tensor) -> Tensor:

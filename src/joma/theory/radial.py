@@ -308,10 +308,8 @@ class RadialDensity(RadialLaw):
 
     def _tail(self, x: Tensor) -> Tensor:
         n = self.dimension
-
-        def share(angle: Tensor) -> Tensor:  # of a sphere beyond the hyperplane
-            return torch.sin(angle) * (0.5 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2))
-
+        # the share of a sphere beyond the hyperplane
+        share = lambda angle: torch.sin(angle) * (0.5 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2))
         return sphere_area(n) * self._over_shells(x, share, n - 1)
 
     def _excess(self, x: Tensor) -> Tensor:

@@ -154,11 +154,7 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
 
 @brief_repr
 class Losses(NamedTuple):
-    """Mean -ln p over facts, read forwards and backwards, each (...).
-
-    >>> bilinear_losses(torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]])
-    Losses(forward=1.386, reverse=1.386)
-    """
+    """Mean -ln p over facts, read forwards and backwards, each (...)."""
 
     forward: Tensor
     """-ln p(B|A)"""
@@ -178,6 +174,8 @@ def bilinear_losses(theta: Number, embeddings: Number, facts: Number) -> Losses:
     and the forward loss is `row_loss`. With Gaussian embeddings B^T A is of size 1/sqrt(width), and the smallest eps
     is of size 1/width: see `smallest_power`.
 
+    >>> bilinear_losses(torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]])
+    Losses(forward=1.386, reverse=1.386)
     >>> bilinear_losses([[0.0, 3.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0, 1]])
     Losses(forward=0.04859, reverse=0.6931)
     """

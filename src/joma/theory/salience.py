@@ -111,11 +111,7 @@ def depth(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
 
 @brief_repr
 class ConvergenceRatio(NamedTuple):
-    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda).
-
-    >>> convergence_ratio(3.0, 2.0, [1.0, 100.0]).Lambda
-    tensor([0.5779, 0.0024], dtype=torch.float64)
-    """
+    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda)."""
 
     ratio: Tensor
     leading: Tensor
@@ -132,8 +128,8 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
     nobody has converged at all. Each part of the answer is (..., steps).
 
     >>> ratio, leading, Lambda = convergence_ratio(3.0, 2.0, [1.0, 100.0])
-    >>> ratio
-    tensor([19.2225, 12.2122], dtype=torch.float64)
+    >>> ratio, Lambda
+    (tensor([19.2225, 12.2122], dtype=torch.float64), tensor([0.5779, 0.0024], dtype=torch.float64))
     >>> leading * (1 + Lambda)
     tensor([19.2225, 12.2122], dtype=torch.float64)
     """

@@ -105,11 +105,7 @@ def _summed(integrand: Tensor, over: Tensor) -> Tensor:
 
 @brief_repr
 class GainBounds(NamedTuple):
-    """What Theorem 3 bounds chi of the dominant token by.
-
-    >>> gain_bounds(0.5, 2.0).low.item() < gain_bounds(0.5, 2.0).high.item()
-    True
-    """
+    """What Theorem 3 bounds chi of the dominant token by; see `gain_bounds`."""
 
     low: Tensor
     """exp(2 f(0)^2 B)."""
