@@ -165,19 +165,11 @@ class ScanSnap:
         return self.p.new_tensor([1.0] * self.p.shape[-2] + [float(self._spare)] * (self._spare > 0))
 
     @cached_property
-    def _weights(self) -> Tensor:
-        """Of the errors, (classes, columns): how frequent the class is; a column stands for several outputs."""
-        return self._prior[:, None] / self._copies
-
-    @cached_property
-    def _targets(self) -> Tensor:
-        return torch.eye(self.p.shape[-2], self.columns, dtype=self.p.dtype, device=self.p.device)
-
-    @cached_property
-    def _by_query(self) -> Tensor:
-        """(queries, classes): how frequent each class is, in the row of its query."""
+    def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Targets and weights of the errors, (classes, columns); how frequent a class is, in the row of its query."""
+        targets = torch.eye(self.p.shape[-2], self.columns, dtype=self.p.dtype, device=self.p.device)
         member = torch.nn.functional.one_hot(self._query, self.queries).mT.to(self.p)
-        return member * self._prior
+        return targets, self._prior[:, None] / self._copies, member * self._prior
 
     def start(self) -> Weights:
         """Y = 0 and z = 0, from where the slides begin, one for every system of the batch."""
@@ -207,10 +199,11 @@ class ScanSnap:
 
     def _velocity(self, y: Tensor, z: Tensor) -> tuple[Weights, Tensor]:
         f = self._attended(z)
-        error = self._targets - self._share(f, y)
+        targets, weights, by_query = self._constants
+        error = targets - self._share(f, y)
         pulled = pulled_back(f, error @ y.mT, self.norm)  # (..., classes, tokens)
         fast, slow = self._rates
-        return Weights(fast * (f.mT @ (self._weights * error)), slow * (self._by_query @ pulled)), f
+        return Weights(fast * (f.mT @ (weights * error)), slow * (by_query @ pulled)), f
 
     def solve(
         self, t: Number, *, y0: Number | None = None, z0: Number | None = None, rtol: float = 1e-11, atol: float = 1e-12

@@ -44,7 +44,6 @@ def critical_rays(m: Number, law: Law, *, side: Side = 1) -> CriticalRay:
     (xi = rho_- |v|). F/theta1 must take one value twice. For a log-concave p_n (Gaussian, ball, exp-radial) it is
     increasing and there is no critical point at all; for power tails it falls, then rises, and every m has one.
     The Laplace law in one dimension sits in between: for a_-/a_+ = e^(rate m) any rho_+ <= 0 will do. It gets NaN too.
-
     m: any shape, positive. Not differentiable.
 
     >>> critical_rays([1.0, 8.0], radial.StudentT(4, 3.0)).ratio
@@ -170,7 +169,6 @@ def linearisation(
 
     C has the eigenvalue beta1 across mu and decay - rho_-^2 D/|mu| along it. The remainder is an additive vector of
     order |v - mu|^2, and xi does not wait: see `hessian` for (v, xi) together. Refuses a mu where v' is not zero.
-
     mu, centre: (..., d); xi, a_plus, a_minus, decay: (...).
 
     >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(2), 0.1)

@@ -3,9 +3,7 @@
 A step from (t, y) evaluates the field at twelve points and lands at order 8. Two embedded results, of order 5 and 3,
 give the error, and with it the length of the next step (Hairer, Norsett and Wanner, sections II.4 and II.10). Between
 the ends of a step three more evaluations make a polynomial of order 7, so that the times asked for cost no steps.
-
-The numbers are those of their program DOP853 (2nd edition, 1993, sections II.5 and II.6). The tests check the order
-conditions, which leave no room for a wrong digit.
+The numbers are those of their program DOP853 (2nd edition, 1993, II.5 and II.6); the tests check the order conditions.
 """
 
 from __future__ import annotations

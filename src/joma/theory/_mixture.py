@@ -117,8 +117,7 @@ def hyperplane_mean(
     Step: Th1 = theta1(rho), Th2 = theta2(rho), rho = r/|v_R|. Smooth: `smooth_thetas` at (r, |v_R|). The printed eq. 23
     has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only.
 
-    v, centre: (..., d); xi: (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left
-    out). v_R must not vanish.
+    v, centre: (..., d), v_R not zero; xi: (...); basis: (d, n), orthonormal columns, n the law's dimension (all of space).
 
     >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2))
     HyperplaneMean(mean=0.5, vector=[0.3989, 0.5])

@@ -87,7 +87,6 @@ def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
 @guarded
 def conclusion(zb: Number, f: Number, delta: Number, *, normalised: bool = False) -> Tensor:
     """corr(zb, g_{j->k}) = corr(f, delta) corr(zb, delta) after one unit step from w = 0; (..., samples) -> (...).
-
     Normalised: with all signals of length 1, so between -1 and 1.
 
     >>> za, zb, f, delta = counter_example()
@@ -106,7 +105,6 @@ def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCo
 
     The bound holds at any angles; it is positive exactly where the condition is satisfied, and is reached there
     in the plane, so no weaker condition on these three angles would do.
-
     za, zb, f, delta: (..., samples), none of them zero. Differentiable except at parallel signals.
 
     >>> result = angle_condition([1.0, 0.2], [1.0, 0.0], [1.0, -0.3], [1.0, 0.5])

@@ -271,10 +271,9 @@ def integrate(
 ) -> Tensor:
     """y(t) of y' = field(time, y), y(0) = y0, in float64 by an adaptive solver: the reference that closed forms meet.
 
-    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape) on y0's device. "DOP853" needs nothing but numpy.
-    Use "Radau" where the flow is stiff. A flow that blows up before the last time, or that
-    needs more than `max_evaluations` of the field, raises ValueError: the usual causes of the latter are a field that
-    jumps, and one that is computed in float32.
+    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape) on y0's device. Use "Radau" where the flow is
+    stiff. A flow that blows up before the last time, or that needs more than `max_evaluations` of the field, raises
+    ValueError: the usual causes of the latter are a field that jumps, and one that is computed in float32.
 
     >>> integrate(lambda time, y: -y, torch.tensor([1.0]), [0.0, 1.0])
     tensor([[1.0000],
@@ -310,10 +309,8 @@ def _counted(field: Callable[[float, Tensor], Tensor], start: Tensor, most: int,
         nonlocal calls
         calls += 1
         if calls > most:
-            raise ValueError(
-                f"the flow took {most} evaluations (max_evaluations) to get to t = {time:g} of {end:g}: "
-                "the field is not smooth enough"
-            )
+            asked = f"{most} evaluations (max_evaluations) to get to t = {time:g} of {end:g}"
+            raise ValueError(f"the flow took {asked}: the field is not smooth enough")
         moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
         if not isinstance(moving, Tensor) or moving.shape != start.shape:
             raise ValueError(f"field must return the shape {tuple(start.shape)} of y0, got {described(moving)}")

@@ -222,8 +222,7 @@ def contraction(
         max(|1 - rate kappa|, |1 - rate top|) + rate (la + w (lb c + lc b))
 
     kappa and top: bounds below and above on the eigenvalues of the projected operator. la, lb and lc: Lipschitz
-    constants of A, B and C in W (Frobenius norms). w, b and c: bounds on the spectral norms of W, B_i and C_i. All
-    broadcast.
+    constants of A, B and C in W (Frobenius norms). w, b and c: bounds on the spectral norms of W, B_i and C_i.
 
     >>> contraction(0.5, 2.0, rate=0.1, la=0.0, lb=0.1, lc=0.0, w=1.0, b=2.0, c=1.0)
     tensor(0.9600, dtype=torch.float64)

@@ -90,8 +90,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
 
         (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
 
-    Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho, and does not fall at all
-    for rho = +-1.
+    Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho; not at all for rho = +-1.
 
     rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
     `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
@@ -115,7 +114,6 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
         E[(1 - R tau_a) (1 - R tau_b)] / (2 (1 - R E[tau_b])),    R = rho^(L-1), E over the classes with p0
 
     Theorem 5 does not cover these pairs: given the class, a and b are independent, and no edge joins them.
-
     rho: (...); depth: a whole number or (...); p0, tau_a, tau_b: (..., classes), tau = 2 P[. = 0 | y_0 = k] - 1.
     Returns (...). A token m that never appears is refused.
 

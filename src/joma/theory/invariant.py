@@ -135,9 +135,8 @@ def softmax_estimate(
     identity         integrated, minus kappa/T times `covariance` (..., steps, tokens), which is eta_w Cov(s, b) of
                      each step: exact for SGD, to rounding.
 
-    Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step.
-    The mean of z over tokens never changes under softmax, so the estimates keep that of z0. kappa and temperature are
-    one number each.
+    Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step. The
+    estimates keep the mean of z0 over tokens, as softmax does. kappa and temperature are one number each.
 
     >>> v = [[[0.0], [0.0]], [[0.5], [0.0]], [[1.0], [0.0]]]
     >>> softmax_estimate(v, x=[[0.5, 0.5]])
@@ -191,12 +190,8 @@ def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, tempe
 
 def _only_needed(method: str, **given: Number | None) -> dict[str, Tensor]:
     """Every method gets the arguments it uses, and no other: none is silently ignored."""
-    needs = {
-        "published": {"mean_attention"},
-        "integrated": {"mean_attention"},
-        "self-consistent": {"x"},
-        "identity": {"mean_attention", "covariance"},
-    }
+    mean = {"mean_attention"}
+    needs = {"published": mean, "integrated": mean, "self-consistent": {"x"}, "identity": {*mean, "covariance"}}
     if not isinstance(method, str) or method not in needs:
         raise ValueError(f"method must be one of {', '.join(needs)}, got {shown(method)}")
     for name, value in given.items():

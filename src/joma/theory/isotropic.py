@@ -1,14 +1,11 @@
 """Lemmas 1-5 and Theorem 3: one nonlinear node on a mixture of isotropic clusters, attention uniform.
 
 A node phi(v . x + xi) sees samples x = xbar_j + x', x' isotropic with the law of `joma.theory.radial`, and cluster j
-pulls with weight a_j. All that matters of a cluster is its signed distance from the hyperplane,
-
-    rho_j = (v . xbar_j + xi)/|v|
-
-The paper works with r_j = |v| rho_j instead, having changed the variable in the measure but not in the density
-(eq. 31, 38). That one slip gives its equations powers of 1/|v| that are not there, frees critical points that the data
-fix, and turns rays into points. Functions without a prefix are right. `printed_...` are the paper's own forms, so that
-their residuals can be measured: they agree with the truth at |v| = 1 only.
+pulls with weight a_j. All that matters of a cluster is its signed distance rho_j = (v . xbar_j + xi)/|v| from the
+hyperplane. The paper works with r_j = |v| rho_j, having changed the variable in the measure but not in the density (eq.
+31, 38). That one slip gives its equations powers of 1/|v| that are not there, frees critical points that the data fix,
+and turns rays into points. Functions without a prefix are right. `printed_...` are the paper's own forms, so that their
+residuals can be measured: they agree with the truth at |v| = 1 only.
 """
 
 from __future__ import annotations

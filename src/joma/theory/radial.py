@@ -179,9 +179,8 @@ class StudentT(RadialLaw):
 class ExponentialRadial(RadialLaw):
     """p_0(r) proportional to exp(-rate r): in one dimension the Laplace law, else p_n ~ |s|^(n/2) K_(n/2)(rate |s|).
 
-    n is the `dimension`. Computed as what it is, a Gaussian of random width: u = sqrt(2 Y) z / rate with
-    Y ~ Gamma((n+1)/2). Relative accuracy about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant
-    below 0.
+    n is the `dimension`. Computed as a Gaussian of random width: u = sqrt(2 Y) z / rate with Y ~ Gamma((n+1)/2).
+    Relative accuracy about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant below 0.
 
     >>> ExponentialRadial(1).theta1([-1.0, 0.0])
     tensor([0.1839, 0.5000], dtype=torch.float64)

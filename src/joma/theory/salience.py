@@ -1,11 +1,8 @@
 """Equation 6 and Theorem 4: a nonlinear MLP under attention learns its salient components first.
 
 Near its critical point mu the MLP moves straight towards it; attention, integrated out by Theorem 1, multiplies the
-speed of every component:
-
-    v' = (mu - v) o exp(v^2/2)        (eq. 6)
-
-The critical point stays, the clocks do not. From v(0) = 0 the time at which v = r mu is F(r, mu) of eq. 79, and
+speed of every component: v' = (mu - v) o exp(v^2/2) (eq. 6). The critical point stays, the clocks do not. From
+v(0) = 0 the time at which v = r mu is F(r, mu) of eq. 79, and
 
     F(r, mu) = e^(-mu^2/2) L + R(r, mu),   L = ln 1/delta,   delta = 1 - v/mu,   0 <= R < 0.8644.
 
@@ -124,8 +121,7 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
         Lambda = lambda e^(mu_k^2/2) / L_k,      lambda = R(r_k, mu_k) - R(r_j, mu_j),   |lambda| <= 0.8644
 
     So |Lambda| << 1 once L_k >> 0.8644 e^(mu_k^2/2); the paper prints 4.5066 e^(-mu_k^2) on the right, which is met
-    while Lambda is still of order one. mu_j, mu_k: (...), broadcast together; t: (steps,), positive, for at t = 0
-    nobody has converged at all. Each part of the answer is (..., steps).
+    while Lambda is still of order one. mu_j, mu_k: (...), broadcast together; t: (steps,), positive.
 
     >>> ratio, leading, Lambda = convergence_ratio(3.0, 2.0, [1.0, 100.0])
     >>> ratio, Lambda
@@ -172,10 +168,9 @@ def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5
 def matrix_trajectory(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
     """V(t) with many nodes: V' = (Mu - V) o exp(|row of V|^2/2), row by row.
 
-    A row moves straight from V0 to Mu. With d the unit vector along Mu - V0 and h the distance of that line from the
-    origin, the coordinate s along d obeys eq. 6 on a clock that is e^(h^2/2) times faster. From a zero start row l
-    is r_l(t) Mu_l with t = F(r_l, |Mu_l|). mu, v0: (..., rows, nodes), no row longer than 35. Returns
-    (..., steps, rows, nodes). Differentiable.
+    A row moves straight from V0 to Mu. With h the distance of that line from the origin, the coordinate along it obeys
+    eq. 6 on a clock that is e^(h^2/2) times faster. From a zero start row l is r_l(t) Mu_l with t = F(r_l, |Mu_l|).
+    mu, v0: (..., rows, nodes), no row longer than 35. Returns (..., steps, rows, nodes). Differentiable.
 
     >>> matrix_trajectory([[3.0, 4.0], [0.6, 0.8]], [0.25])
     tensor([[[0.8983, 1.1977],

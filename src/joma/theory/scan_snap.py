@@ -10,8 +10,7 @@ token n. With the pairwise logits Y and Z in place of embeddings, length T -> in
 distinct if one class has it and common if several do. `joma.models.bilinear` is the same model as a module.
 
 Theorem 3 rests on a premise, z_l' = xi_n f_nl^2 on the distinct tokens of n with one xi_n for all of them. It then says
-r_{l/l'}(t) = r_{l/l'}(0) chi_l(t), chi_l = exp(2 int f_nl^2 dB_n), dB_n = xi_n dt. In the flow the premise needs
-eta_Z << eta_Y.
+r_{l/l'}(t) = r_{l/l'}(0) chi_l(t), chi_l = exp(2 int f_nl^2 dB_n), dB_n = xi_n dt. The premise needs eta_Z << eta_Y.
 """
 
 from __future__ import annotations
