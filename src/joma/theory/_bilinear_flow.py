@@ -10,17 +10,7 @@ from typing import Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    as_tensor,
-    at_least_dims,
-    common_shape,
-    described,
-    floating,
-    integer,
-    not_negative,
-    shown,
-)
+from joma.host.arguments import Number, as_tensor, at_least_dims, common_shape, floating, integer, not_negative, shown
 from joma.host.words import brief_repr
 from joma.theory.flow import integrate_together
 
@@ -120,7 +110,7 @@ class ScanSnap:
         query = torch.zeros(count, dtype=torch.int64) if self.query is None else as_tensor(self.query, "query")
         if query.shape != (count,) or query.dtype != torch.int64 or (query < 0).any():
             wanted = f"({count},), a whole number from 0 on for each class"
-            raise ValueError(f"query must have shape {wanted}, got {described(query)}")
+            raise ValueError(f"query must have shape {wanted}, got {query.dtype} {tuple(query.shape)}")
         for name, value in {"query": query.to(self.p.device), "prior": prior, "vocabulary": words}.items():
             object.__setattr__(self, name, value)
         assert self._lead is not None  # rates and p fit together

@@ -190,13 +190,7 @@ def linearisation(
     spread = point.plus * bend[..., 0] - point.minus * bend[..., 1]
     beta1 = pull / point.length
     beta2 = (point.decay - point.rho[..., 1] ** 2 * spread / point.length - beta1) / point.length**2
-    return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
-
-
-def rank_one(mu: Tensor, beta1: Tensor, beta2: Tensor) -> Tensor:
-    """beta1 I + beta2 mu mu^T."""
-    identity = torch.eye(mu.shape[-1]).to(mu)
-    return beta1[..., None, None] * identity + beta2[..., None, None] * mu[..., :, None] * mu[..., None, :]
+    return point.linearised(beta1, beta2)
 
 
 class TwoClusters(NamedTuple):
@@ -216,16 +210,10 @@ class TwoClusters(NamedTuple):
     def of(
         cls, mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: Law, decay: Number = 0.0
     ) -> TwoClusters:
-        vector, middle, bias, plus, minus, shrink = alongside(
-            {"mu": 1, "centre": 1},
-            mu=in_dimension(mu, "mu", law),
-            centre=in_dimension(centre, "centre", law),
-            xi=real(xi, "xi"),
-            a_plus=positive(a_plus, "a_plus"),
-            a_minus=positive(a_minus, "a_minus"),
-            decay=real(decay, "decay"),
-        )
-        length, direction = direction_of(vector, "mu")
+        given = {name: in_dimension(value, name, law) for name, value in {"mu": mu, "centre": centre}.items()}
+        given |= {"xi": real(xi, "xi"), "a_plus": positive(a_plus, "a_plus"), "a_minus": positive(a_minus, "a_minus")}
+        v, middle, bias, plus, minus, shrink = alongside({"mu": 1, "centre": 1}, **given, decay=real(decay, "decay"))
+        length, direction = direction_of(v, "mu")
         m, towards = direction_of(middle, "centre")
         cosine = (direction * towards).sum(-1)
         if (cosine.abs() < 1 - 1e-6).any():
@@ -233,7 +221,12 @@ class TwoClusters(NamedTuple):
         side, lower = cosine.sign(), bias / length
         rho = torch.stack([lower + side * m, lower], -1)
         in_range(rho, "xi/|mu| and centre", "the distance from the hyperplane")
-        return cls(vector, bias, length, m, side, plus, minus, rho, shrink)
+        return cls(v, bias, length, m, side, plus, minus, rho, shrink)
+
+    def linearised(self, beta1: Tensor, beta2: Tensor) -> Linearisation:
+        identity, mu = torch.eye(self.mu.shape[-1]).to(self.mu), self.mu
+        matrix = beta1[..., None, None] * identity + beta2[..., None, None] * mu[..., :, None] * mu[..., None, :]
+        return Linearisation(matrix, beta1, beta2)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The clock of eq. 6, read in both directions without time stepping. `joma.theory.salience` is the public face.
+"""The clock of eq. 6, read both ways without time stepping, elementwise in float64. See `joma.theory.salience`.
 
 A component v' = (mu - v) exp(v^2/2) from v0 is described by its depth L = ln((mu - v0)/(mu - v)), which grows from 0
 without bound and stays accurate long after mu - v has underflowed. Time as a function of depth is
@@ -8,7 +8,6 @@ without bound and stays accurate long after mu - v has underflowed. Time as a fu
 
 The integrand of R is entire, so Gauss-Legendre gets it to rounding error with few nodes. The inverse is Newton's
 iteration in L, whose slope exp(-v^2/2) costs nothing, nor does its second derivative (hence Halley's correction).
-Everything here is elementwise and in float64.
 """
 
 from __future__ import annotations

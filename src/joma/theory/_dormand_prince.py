@@ -90,8 +90,10 @@ class Step:
             self.slopes[0] = self.slope
             for i in range(1, POINTS + 1):
                 y = self.visit(i, self.time, self.y, length)
-            error = self.error(y, length)
-            if error < 1:
+            parts = ERRORS @ self.slopes[: POINTS + 1] / self.tolerance.scale(self.y, y)
+            fifth, third = (float(part @ part) for part in parts)
+            error = length * fifth / sqrt((fifth + 0.01 * third) * len(y)) if fifth else 0.0
+            if error < 1:  # accurate enough
                 break
             growth = 1.0  # after a failure the next step is not tried longer
             self.length = length * (max(SHRINK, SAFETY * error ** (-1 / 8)) if error < inf else SHRINK)
@@ -107,12 +109,6 @@ class Step:
         point += y
         self.slopes[i] = self.field(time + length * TIMES[i], point)
         return point
-
-    def error(self, y: np.ndarray, length: float) -> float:
-        """Below 1 if the step is accurate enough."""
-        parts = ERRORS @ self.slopes[: POINTS + 1] / self.tolerance.scale(self.y, y)
-        fifth, third = (float(part @ part) for part in parts)
-        return length * fifth / sqrt((fifth + 0.01 * third) * len(y)) if fifth else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
         """y at times inside the last step, (times, size)."""

@@ -27,9 +27,7 @@ class Spectrum:
 
     def project(self, g: Tensor, chosen: Tensor) -> Tensor:
         """The part of g along the chosen eigenvectors, (..., m, n). chosen: (mn,) or (..., mn)."""
-        flat = (self.coordinates(g) * chosen) @ self.vectors.mT
-        part: Tensor = flat.unflatten(-1, g.shape[-2:])
-        return part
+        return ((self.coordinates(g) * chosen) @ self.vectors.mT).reshape(g.shape)
 
     def is_lowest(self) -> Tensor:
         """Which eigenvalues are the lowest one, (mn,)."""
@@ -37,8 +35,7 @@ class Spectrum:
 
     def least(self, g: Tensor) -> Tensor:
         """Below this size a part of g is rounding, (...)."""
-        size: Tensor = torch.linalg.matrix_norm(g)
-        return NONE * size
+        return torch.mul(torch.linalg.matrix_norm(g), NONE)
 
     def present(self, g: Tensor) -> Tensor:
         """Along which eigenvectors g has a part, (..., mn)."""

@@ -115,9 +115,9 @@ def hyperplane_mean(
         E[psi] = Th1      E[x psi] = Th1 centre + Th2 v_R/|v_R|      v_R = R R^T v,   r = v . centre + xi
 
     Step: Th1 = theta1(rho), Th2 = theta2(rho), rho = r/|v_R|. Smooth: `smooth_thetas` at (r, |v_R|). The printed eq. 23
-    has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only.
-
-    v, centre: (..., d), v_R not zero; xi: (...); basis: (d, n), orthonormal columns, n the law's dimension (all of space).
+    has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only. v, centre: (..., d); xi:
+    (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left out). v_R must not
+    vanish.
 
     >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2))
     HyperplaneMean(mean=0.5, vector=[0.3989, 0.5])
@@ -240,9 +240,7 @@ class Node(NamedTuple):
         return cls(vector, bias, length, direction, rho, middles, weight, also)
 
 
-def hyperplane(
-    v: Number, xi: Number, centre: Number, law: Law, basis: Number | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def hyperplane(v: Number, xi: Number, centre: Number, law: Law, basis: Number | None) -> tuple[Tensor, ...]:
     """v_R/|v_R| (..., d), |v_R| (...), r = v . centre + xi (...), and the centre: what both forms of Lemma 1 need."""
     vector = in_dimension(v, "v", law) if basis is None else at_least_dims(real(v, "v"), "v", 1, "(..., d)")
     middle = at_least_dims(real(centre, "centre"), "centre", 1, "(..., d)")

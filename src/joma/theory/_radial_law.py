@@ -36,8 +36,7 @@ class RadialLaw(ABC):
         number(getattr(self, name), name, above=limit)
 
     @abstractmethod
-    def radial(self, r: Number) -> Tensor:
-        """p_0(r): the density of x' itself, as a function of r = |x'| >= 0."""
+    def _radial(self, r: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _density(self, s: Tensor) -> Tensor: ...
@@ -56,6 +55,14 @@ class RadialLaw(ABC):
     @abstractmethod
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
         """`count` independent |x'|."""
+
+    @half_in_single
+    def radial(self, r: Number) -> Tensor:
+        """p_0(r): the density of x' itself, as a function of r = |x'| >= 0."""
+        distance = real(r, "r")
+        if (distance < 0).any():
+            raise ValueError(f"r is a radius and must not be negative, got {distance.min().item():g}")
+        return self._radial(distance)
 
     @half_in_single
     def density(self, s: Number) -> Tensor:
@@ -146,14 +153,6 @@ def must_be_law(law: object) -> None:
     """One sentence for anything else where a law is wanted."""
     if not isinstance(law, RadialLaw):
         raise ValueError(f"law must be a radial law, for example Gaussian(2) of joma.theory.radial, got {shown(law)}")
-
-
-def radii(r: Number) -> Tensor:
-    """`real` and not negative."""
-    tensor = real(r, "r")
-    if (tensor < 0).any():
-        raise ValueError(f"r is a radius and must not be negative, got {tensor.min().item():g}")
-    return tensor
 
 
 def _device(generator: torch.Generator | None) -> torch.device:

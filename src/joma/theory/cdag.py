@@ -27,16 +27,16 @@ from joma.theory._guard import guarded
 
 @brief_repr
 class Signals(NamedTuple):
-    """The four signals of Theorem 1, each (..., samples); see `counter_example`."""
+    """The four signals of Theorem 1, each (..., samples); see `counter_example`.
+
+    za is the latent that node j is to learn, zb the one that its child k could learn, f the child's activation f_k,
+    and delta = sigma'_j g_j what node j passes down.
+    """
 
     za: Tensor
-    """The latent that node j is to learn."""
     zb: Tensor
-    """The latent that its child k could learn."""
     f: Tensor
-    """The child's activation f_k."""
     delta: Tensor
-    """sigma'_j g_j, what node j passes down."""
 
 
 @brief_repr
@@ -166,18 +166,18 @@ def _signals(normalised: bool, /, **values: Number) -> tuple[Tensor, ...]:
         counts = ", ".join(f"{name} {tensor.shape[-1]}" for name, tensor in tensors.items())
         raise ValueError(f"all signals need the same number of samples, got {counts}")
     signals = together(**tensors)
-    return tuple(map(_unit, signals, tensors)) if normalised else signals
-
-
-def _unit(signal: Tensor, name: str) -> Tensor:
-    """The signal at length 1. Scaled by its largest entry first, so that nothing over- or underflows."""
-    if signal.shape[-1] == 0:
-        raise ValueError(f"{name} must hold at least one sample, got shape {tuple(signal.shape)}")
-    largest = signal.abs().amax(-1, keepdim=True)
-    if (largest == 0).any():
-        raise ValueError(f"{name} must not be zero on all samples: it then has no direction")
-    scaled = signal / largest
-    return scaled.div(torch.linalg.vector_norm(scaled, dim=-1, keepdim=True))
+    if not normalised:
+        return signals
+    units = []
+    for name, signal in zip(tensors, signals, strict=True):
+        if signal.shape[-1] == 0:
+            raise ValueError(f"{name} must hold at least one sample, got shape {tuple(signal.shape)}")
+        largest = signal.abs().amax(-1, keepdim=True)
+        if (largest == 0).any():
+            raise ValueError(f"{name} must not be zero on all samples: it then has no direction")
+        scaled = signal / largest  # so that nothing over- or underflows
+        units.append(scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True))
+    return tuple(units)
 
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:

@@ -241,11 +241,7 @@ class Block:
 
     def _features(self, b: Tensor) -> Tensor:
         f = b @ self.tokens.mT
-        return f + self._residual_stream if self.residual else f
-
-    @cached_property
-    def _residual_stream(self) -> Tensor:
-        return self.queries.mT[self.query]  # (samples, width)
+        return f + self.queries.mT[self.query] if self.residual else f
 
     @cached_property
     def _mean_by_query(self) -> Tensor:

@@ -22,17 +22,13 @@ from joma.host.words import brief_repr
 from joma.theory._galore_spectrum import Spectrum, joined, operator_of, spectrum_of
 from joma.theory._guard import guarded
 
-HUGE = 1e300  # more than any norm
-
 
 @brief_repr
 class Parts(NamedTuple):
-    """A gradient in two orthogonal parts, each (..., m, n); see `split`."""
+    """A gradient in two orthogonal parts, each (..., m, n): part along one eigenvalue, rest along all others."""
 
     part: Tensor
-    """Along one eigenvalue."""
     rest: Tensor
-    """Along all others."""
 
 
 @guarded
@@ -304,8 +300,8 @@ def lora_bytes(m: Number, n: Number, rank: Number, *, itemsize: Number = 2.0) ->
     return Bytes(short * long * size + adapters, 2 * adapters, torch.zeros_like(adapters))
 
 
-def _not_negative(given: dict[str, Number]) -> tuple[Tensor, ...]:
-    return together(**{name: within(value, name, 0.0, HUGE) for name, value in given.items()})
+def _not_negative(given: dict[str, Number]) -> tuple[Tensor, ...]:  # and no more than any norm
+    return together(**{name: within(value, name, 0.0, 1e300) for name, value in given.items()})
 
 
 def _pair(b: Number, c: Number) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,6 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
         (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
 
     Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho; not at all for rho = +-1.
-
     rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
     `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
 
@@ -249,9 +248,7 @@ def _counts(value: object, name: str, low: int) -> Tensor:
 
 def _levels(depth: Count, ancestor: Count, *, like: Tensor) -> tuple[Tensor, Tensor]:
     """L and H, checked and broadcast, in the dtype and on the device of `like`: they are powers of it."""
-    levels, height = together(
-        depth=_counts(depth, "depth", 1).to(like.device), ancestor=_counts(ancestor, "ancestor", 0).to(like.device)
-    )
+    levels, height = together(depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0))
     if (height >= levels).any():
         deep, high = (x[height >= levels][0].item() for x in (levels, height))
         hint = "tokens that only meet in the root follow root_cooccurrence"

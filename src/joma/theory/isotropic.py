@@ -28,7 +28,6 @@ from joma.theory._critical import (
     crossing_value,
     decayed_point,
     linearisation,
-    rank_one,
     rays,
 )
 from joma.theory._guard import guarded, half_in_single
@@ -212,7 +211,7 @@ def printed_linearisation(
     scale = point.side * point.plus * point.m
     beta1 = scale * law.theta1(r_plus) / point.length**2
     beta2 = scale * (point.xi * law.density(r_plus) - 2 * law.theta1(r_plus)) / point.length**4
-    return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
+    return point.linearised(beta1, beta2)
 
 
 def _theta2_jacobian(v: Number, xi: Number, centre: Number, law: Law, power: float, *, printed: bool) -> Tensor:

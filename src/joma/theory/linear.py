@@ -157,7 +157,9 @@ def linear_attention_trajectory(
     # Early, cosh and sinh keep the digits of what starts at zero; late, exponentials keep those of what decays.
     early = angle.abs() < 1
     small = torch.where(early, angle, 0.0)
-    up, down = _grown((v + z / root) / 2, angle), _grown((v - z / root) / 2, -angle)
+    parts = ((v + z / root) / 2, angle.exp()), ((v - z / root) / 2, (-angle).exp())
+    # What is zero stays zero however long it grows.
+    up, down = (amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor) for amount, factor in parts)
     return Motion(
         torch.where(early, v * small.cosh() + z / root * small.sinh(), up + down),
         torch.where(early, z * small.cosh() + root * v * small.sinh(), root * (up - down)),
@@ -178,9 +180,7 @@ def linear_attention_row_trajectory(
     """
     saliency, start, length, direction, along = _row_geometry(delta, v0)
     s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
-    _, logit, k, scale = together(
-        delta=length, z0=real(z0, "z0"), kappa=positive(kappa, "kappa"), norm=positive(norm, "norm")
-    )
+    _, _, logit, k, scale = _arguments(length, along, z0, kappa, norm)
     push = (logit / scale)[..., None] * saliency
     pull = (k / scale * (start * saliency).sum(-1))[..., None]  # z' at t = 0
     still = (length == 0)[..., None, :]
@@ -229,12 +229,6 @@ def _arguments(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Numbe
     d, k, a = real(delta, "delta"), positive(kappa, "kappa"), positive(norm, "norm")
     at_least_dims(d, "delta", 1, "(..., tokens)")
     return together(delta=d, v0=real(v0, "v0"), z0=real(z0, "z0"), kappa=k, norm=a)
-
-
-def _grown(amount: Tensor, angle: Tensor) -> Tensor:
-    """amount e^angle; what is zero stays zero however long it grows."""
-    factor = angle.exp()
-    return amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor)
 
 
 def _row_geometry(delta: Number, v0: Number) -> tuple[Tensor, ...]:

@@ -20,9 +20,8 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, must_be_callable, number, real
+from joma.host.arguments import integer, must_be_callable, number, real
 from joma.host.words import brief_repr
-from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
     bell,
     bell_excess,
@@ -35,7 +34,7 @@ from joma.theory._quadrature import (
     sine_norm,
     sphere_area,
 )
-from joma.theory._radial_law import RadialLaw, directions, normal, radii, uniform
+from joma.theory._radial_law import RadialLaw, directions, normal, uniform
 
 __all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw", "StudentT"]
 
@@ -53,9 +52,8 @@ class Gaussian(RadialLaw):
     radius = inf
     _above = ("scale", 0.0)
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        return torch.exp(-((radii(r) / self.scale) ** 2) / 2 - self.dimension * log(sqrt(2 * pi) * self.scale))
+    def _radial(self, r: Tensor) -> Tensor:
+        return torch.exp(-((r / self.scale) ** 2) / 2 - self.dimension * log(sqrt(2 * pi) * self.scale))
 
     def _density(self, s: Tensor) -> Tensor:
         return bell(s / self.scale) / self.scale
@@ -98,11 +96,10 @@ class Ball(RadialLaw):
     def _angle(self, x: Tensor) -> Tensor:
         return 2 * torch.asin(((1 - x / self.radius).clamp(min=0) / 2).sqrt())  # cos(angle) = x/R
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        n, distance = self.dimension, radii(r)
+    def _radial(self, r: Tensor) -> Tensor:
+        n = self.dimension
         volume = log_sphere_area(n) - log(n) + n * log(self.radius)  # its logarithm
-        return torch.where(distance <= self.radius, torch.exp(torch.full_like(distance, -volume)), 0.0)
+        return torch.where(r <= self.radius, torch.exp(torch.full_like(r, -volume)), 0.0)
 
     def _density(self, s: Tensor) -> Tensor:
         if self.dimension == 1:
@@ -139,11 +136,10 @@ class StudentT(RadialLaw):
     radius = inf
     _above = ("nu", 1.0)  # below that E|u| is infinite, and with it theta2
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
+    def _radial(self, r: Tensor) -> Tensor:
         n, nu = self.dimension, self.nu
         constant = lgamma((nu + n) / 2) - lgamma(nu / 2) - n / 2 * log(nu * pi)
-        return torch.exp(constant - (nu + n) / 2 * torch.log1p(radii(r) ** 2 / nu))
+        return torch.exp(constant - (nu + n) / 2 * torch.log1p(r**2 / nu))
 
     def _density(self, s: Tensor) -> Tensor:
         return sine_norm(self.nu - 1) / sqrt(self.nu) * (1 + s**2 / self.nu) ** (-(self.nu + 1) / 2)
@@ -207,10 +203,9 @@ class ExponentialRadial(RadialLaw):
         width = width.to(s)
         return (shape(s[..., None] / width) * width**power * share.to(s)).sum(-1)
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
+    def _radial(self, r: Tensor) -> Tensor:
         n = self.dimension
-        return torch.exp(n * log(self.rate) - lgamma(n) - log_sphere_area(n) - self.rate * radii(r))
+        return torch.exp(n * log(self.rate) - lgamma(n) - log_sphere_area(n) - self.rate * r)
 
     def _density(self, s: Tensor) -> Tensor:
         return self._mix(bell, s, -1)
@@ -281,9 +276,8 @@ class RadialDensity(RadialLaw):
             raise ValueError(f"profile must not be negative, got {value.min().item():g}")
         return value * torch.where(value > 0, r, 1.0) ** power
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        return self._raw(radii(r), 0) / self._shells[1]
+    def _radial(self, r: Tensor) -> Tensor:
+        return self._raw(r, 0) / self._shells[1]
 
     def _over_shells(self, x: Tensor, kernel: Callable[[Tensor], Tensor], power: float) -> Tensor:
         """int of p_0(r) r^power kernel(angle) dl over l > 0, where r = sqrt(x^2 + l^2) and cos(angle) = x/r."""

@@ -90,9 +90,8 @@ def visits_for(probability: Number, *, tokens: Number, rate: Number) -> Tensor:
     >>> visits_for([0.01, 0.5, 0.99], tokens=100, rate=0.5)
     tensor([  0.0000,  11.0583, 214.1967], dtype=torch.float64)
     """
-    chance, count, speed = together(
-        probability=real(probability, "probability"), tokens=_tokens(tokens), rate=positive(rate, "rate")
-    )
+    given = {"probability": real(probability, "probability"), "tokens": _tokens(tokens), "rate": positive(rate, "rate")}
+    chance, count, speed = together(**given)
     dtype, (p, m, eta) = chance.dtype, (chance.double(), count.double(), speed.double())
     if ((p * m < 1 - 8 * torch.finfo(dtype).eps) | (p >= 1)).any():
         raise ValueError("probability must lie from 1/tokens to below 1, a row starts at 1/tokens and never ends at 1")
@@ -154,12 +153,10 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
 
 @brief_repr
 class Losses(NamedTuple):
-    """Mean -ln p over facts, read forwards and backwards, each (...)."""
+    """Mean over facts, each (...): forward is -ln p(B|A), reverse is -ln p(A|B)."""
 
     forward: Tensor
-    """-ln p(B|A)"""
     reverse: Tensor
-    """-ln p(A|B)"""
 
 
 @guarded
@@ -167,12 +164,10 @@ def bilinear_losses(theta: Number, embeddings: Number, facts: Number) -> Losses:
     """Both losses of the bilinear model of Theorem 1: the logits of the token w after the token u are u^T theta w.
 
     theta: (..., width, width). embeddings: (tokens, width), one row per token. facts: (n, 2) whole numbers, the tokens
-    (A, B) of each fact. Differentiable.
-
-    With orthonormal embeddings, training A -> B from theta = 0 moves theta only along A w^T. B^T theta stays exactly
-    zero where no B is an A, so the reverse loss keeps ln M at all times: the bound of Theorem 1 holds with eps = 0,
-    and the forward loss is `row_loss`. With Gaussian embeddings B^T A is of size 1/sqrt(width), and the smallest eps
-    is of size 1/width: see `smallest_power`.
+    (A, B) of each fact. Differentiable. With orthonormal embeddings, training A -> B from theta = 0 moves theta only
+    along A w^T. B^T theta stays exactly zero where no B is an A, so the reverse loss keeps ln M at all times: the bound
+    of Theorem 1 holds with eps = 0, and the forward loss is `row_loss`. With Gaussian embeddings B^T A is of size
+    1/sqrt(width), and the smallest eps is of size 1/width: see `smallest_power`.
 
     >>> bilinear_losses(torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]])
     Losses(forward=1.386, reverse=1.386)

@@ -104,12 +104,10 @@ def _summed(integrand: Tensor, over: Tensor) -> Tensor:
 
 @brief_repr
 class GainBounds(NamedTuple):
-    """What Theorem 3 bounds chi of the dominant token by; see `gain_bounds`."""
+    """What Theorem 3 bounds chi of the dominant token by: low = exp(2 f(0)^2 B) and high = exp(2 B)."""
 
     low: Tensor
-    """exp(2 f(0)^2 B)."""
     high: Tensor
-    """exp(2 B)."""
 
 
 @guarded
