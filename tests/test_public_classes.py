@@ -188,7 +188,7 @@ EXAMPLES = {
     "theory.cdag.Signals": lambda folder: cdag.counter_example(),
     "theory.flow.Block": lambda folder: block(),
     "theory.flow.State": lambda folder: flow.State(W, W),
-    "theory._galore_memory.Bytes": lambda folder: importlib.import_module("joma.theory.galore").adam_bytes(512, 1376),
+    "theory.galore.Bytes": lambda folder: importlib.import_module("joma.theory.galore").adam_bytes(512, 1376),
     "theory.galore.Parts": lambda folder: importlib.import_module("joma.theory.galore").split(
         torch.ones(9, 9), [torch.eye(9)], [torch.eye(9)]
     ),

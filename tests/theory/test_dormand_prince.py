@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import DOP853, solve_ivp
 
-from joma.theory._dormand_prince import Step, Tolerance, TooStiff, solve
-from joma.theory._dormand_prince_table import CONTINUATION, ERRORS, STAGES, TIMES
+from joma.theory._dormand_prince import CONTINUATION, ERRORS, STAGES, TIMES, Step, Tolerance, TooStiff, solve
 
 TIGHT = Tolerance(1e-12, 1e-13)
 

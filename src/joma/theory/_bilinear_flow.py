@@ -5,24 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import (
-    Number,
-    as_tensor,
-    at_least_dims,
-    common_shape,
-    described,
-    floating,
-    integer,
-    not_negative,
-    shown,
-)
+from joma.host.arguments import Number, as_tensor, at_least_dims, common_shape, floating, integer, not_negative, shown
 from joma.host.words import brief_repr
-from joma.theory._integrate import integrate_together
+from joma.theory.flow import integrate_together
 
 Norm = Literal["unit", "softmax", "none"]
 """What c is divided by: its 2-norm, as on the slides; its sum, as in softmax attention; nothing."""
@@ -41,8 +31,7 @@ def _normalised(logits: Tensor, norm: str) -> Tensor:
     if norm == "softmax":
         return logits.softmax(-1)
     c = (logits - logits.detach().amax(-1, keepdim=True)).exp()
-    size: Tensor = torch.linalg.vector_norm(c, dim=-1, keepdim=True)
-    return c / size
+    return c.div(torch.linalg.vector_norm(c, dim=-1, keepdim=True))
 
 
 def pulled_back(f: Tensor, upstream: Tensor, norm: str) -> Tensor:
@@ -118,41 +107,30 @@ class ScanSnap:
         if prior.shape != (count,):
             raise ValueError(f"prior must have shape ({count},), one number per class, got {tuple(prior.shape)}")
         words = count if self.vocabulary is None else integer(self.vocabulary, "vocabulary", count)
-        for name, value in {"query": self._queries(), "prior": prior, "vocabulary": words}.items():
+        query = torch.zeros(count, dtype=torch.int64) if self.query is None else as_tensor(self.query, "query")
+        if query.shape != (count,) or query.dtype != torch.int64 or (query < 0).any():
+            wanted = f"({count},), a whole number from 0 on for each class"
+            raise ValueError(f"query must have shape {wanted}, got {query.dtype} {tuple(query.shape)}")
+        for name, value in {"query": query.to(self.p.device), "prior": prior, "vocabulary": words}.items():
             object.__setattr__(self, name, value)
         assert self._lead is not None  # rates and p fit together
 
     @cached_property
-    def _fast(self) -> Tensor:
-        return self._rate("rate_y")
-
-    @cached_property
-    def _slow(self) -> Tensor:
-        return self._rate("rate_z")
+    def _rates(self) -> tuple[Tensor, ...]:
+        """eta_Y and eta_Z, each (..., 1, 1)."""
+        given = {"rate_y": self.rate_y, "rate_z": self.rate_z}
+        return tuple(not_negative(rate, name).to(self.p)[..., None, None] for name, rate in given.items())
 
     @cached_property
     def _lead(self) -> torch.Size:
         """The leading dimensions of the batch."""
-        return common_shape(p=self.p.shape[:-2], rate_y=self._fast.shape[:-2], rate_z=self._slow.shape[:-2])
-
-    def _rate(self, name: str) -> Tensor:
-        """(..., 1, 1)."""
-        value = not_negative(getattr(self, name), name)
-        return value.to(self.p)[..., None, None]
-
-    def _queries(self) -> Tensor:
-        count = self.p.shape[-2]
-        query = torch.zeros(count, dtype=torch.int64) if self.query is None else as_tensor(self.query, "query")
-        if query.shape != (count,) or query.dtype != torch.int64 or (query < 0).any():
-            wanted = f"({count},), a whole number from 0 on for each class"
-            raise ValueError(f"query must have shape {wanted}, got {described(query)}")
-        return query.to(self.p.device)
+        rate_y, rate_z = (rate.shape[:-2] for rate in self._rates)
+        return common_shape(p=self.p.shape[:-2], rate_y=rate_y, rate_z=rate_z)
 
     @property
     def columns(self) -> int:
         """Columns of Y: one per class, and one more for all outputs that follow none."""
-        classes = self.p.shape[-2]
-        return classes + (self._spare > 0)
+        return self.p.shape[-2] + (self._spare > 0)
 
     @property
     def queries(self) -> int:
@@ -161,18 +139,15 @@ class ScanSnap:
 
     @property
     def _query(self) -> Tensor:
-        assert isinstance(self.query, Tensor)
-        return self.query
+        return cast(Tensor, self.query)
 
     @property
     def _prior(self) -> Tensor:
-        assert isinstance(self.prior, Tensor)
-        return self.prior
+        return cast(Tensor, self.prior)
 
     @property
     def _spare(self) -> int:
-        assert isinstance(self.vocabulary, int)
-        return self.vocabulary - self.p.shape[-2]
+        return cast(int, self.vocabulary) - self.p.shape[-2]
 
     @cached_property
     def _copies(self) -> Tensor:
@@ -180,34 +155,17 @@ class ScanSnap:
         return self.p.new_tensor([1.0] * self.p.shape[-2] + [float(self._spare)] * (self._spare > 0))
 
     @cached_property
-    def _log_p(self) -> Tensor:
-        return self.p.log()
-
-    @cached_property
-    def _log_copies(self) -> Tensor:
-        return self._copies.log()
-
-    @cached_property
-    def _weights(self) -> Tensor:
-        """Of the errors, (classes, columns): how frequent the class is; a column stands for several outputs."""
-        return self._prior[:, None] / self._copies
-
-    @cached_property
-    def _targets(self) -> Tensor:
-        return torch.eye(self.p.shape[-2], self.columns, dtype=self.p.dtype, device=self.p.device)
-
-    @cached_property
-    def _by_query(self) -> Tensor:
-        """(queries, classes): how frequent each class is, in the row of its query."""
+    def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Targets and weights of the errors, (classes, columns); how frequent a class is, in the row of its query."""
+        targets = torch.eye(self.p.shape[-2], self.columns, dtype=self.p.dtype, device=self.p.device)
         member = torch.nn.functional.one_hot(self._query, self.queries).mT.to(self.p)
-        return member * self._prior
+        return targets, self._prior[:, None] / self._copies, member * self._prior
 
     def start(self) -> Weights:
         """Y = 0 and z = 0, from where the slides begin, one for every system of the batch."""
         tokens = self.p.shape[-1]
-        return Weights(
-            self.p.new_zeros(*self._lead, tokens, self.columns), self.p.new_zeros(*self._lead, self.queries, tokens)
-        )
+        shapes = (tokens, self.columns), (self.queries, tokens)
+        return Weights(*(self.p.new_zeros(*self._lead, *shape) for shape in shapes))
 
     def attended(self, z: Number) -> Tensor:
         """f of every class, (..., classes, tokens), under z (..., queries, tokens)."""
@@ -215,26 +173,27 @@ class ScanSnap:
 
     def _attended(self, z: Tensor) -> Tensor:
         own = z[..., self._query, :]
-        return self.p * own.exp() if self.norm == "none" else _normalised(self._log_p + own, self.norm)
+        return self.p * own.exp() if self.norm == "none" else _normalised(self.p.log() + own, self.norm)
 
     def predicted(self, y: Number, z: Number) -> Tensor:
         """alpha: the share of each column in the prediction of every class, (..., classes, columns)."""
-        weights = self._checked(y=y, z=z)
-        return self._share(self._attended(weights[1]), weights[0])
+        y, z = self._checked(y=y, z=z)
+        return self._share(self._attended(z), y)
 
     def _share(self, f: Tensor, y: Tensor) -> Tensor:
-        return (f @ y + self._log_copies).softmax(-1)
+        return (f @ y + self._copies.log()).softmax(-1)
 
     def velocity(self, y: Number, z: Number) -> Weights:
         """Y' and z', the right-hand side of the flow, for y (..., tokens, columns) and z (..., queries, tokens)."""
-        weights = self._checked(y=y, z=z)
-        return self._velocity(*weights)[0]
+        return self._velocity(*self._checked(y=y, z=z))[0]
 
     def _velocity(self, y: Tensor, z: Tensor) -> tuple[Weights, Tensor]:
         f = self._attended(z)
-        error = self._targets - self._share(f, y)
+        targets, weights, by_query = self._constants
+        error = targets - self._share(f, y)
         pulled = pulled_back(f, error @ y.mT, self.norm)  # (..., classes, tokens)
-        return Weights(self._fast * (f.mT @ (self._weights * error)), self._slow * (self._by_query @ pulled)), f
+        fast, slow = self._rates
+        return Weights(fast * (f.mT @ (weights * error)), slow * (by_query @ pulled)), f
 
     def solve(
         self, t: Number, *, y0: Number | None = None, z0: Number | None = None, rtol: float = 1e-11, atol: float = 1e-12
@@ -265,8 +224,8 @@ class ScanSnap:
         for name, value in state.items():
             tensor = floating(value, name)
             if tensor.shape[-2:] != wanted[name]:
-                raise ValueError(f"{name} must have shape (..., {wanted[name][0]}, {wanted[name][1]}), "
-                                 f"got {tuple(tensor.shape)}")  # fmt: skip
+                shape = f"(..., {wanted[name][0]}, {wanted[name][1]})"
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
             common_shape(p=self.p.shape[:-2], **{name: tensor.shape[:-2]})
             found.append(tensor.to(self.p))
         return found
@@ -287,8 +246,8 @@ def _probabilities(value: Number, name: str, each: str, dims: int, shape: str) -
         raise ValueError(f"{name} must give every {each} at least one token, {each} {_first(total == 0)} has none")
     tolerance = 8 * math.sqrt(p.shape[-1]) * torch.finfo(p.dtype).eps
     if (wrong := (total - 1).abs() > max(tolerance, 1e-9)).any():
-        raise ValueError(f"{name} must sum to 1 in every {each}, {each} {_first(wrong)} sums to "
-                         f"{total[wrong].flatten()[0].item():.6g}")  # fmt: skip
+        sums = f"{each} {_first(wrong)} sums to {total[wrong].flatten()[0].item():.6g}"
+        raise ValueError(f"{name} must sum to 1 in every {each}, {sums}")
     return p
 
 

@@ -15,24 +15,19 @@ from torch import Tensor
 
 from joma.host.arguments import Number, alongside, positive, real, shown, together
 from joma.host.words import brief_repr
+from joma.theory import radial
 from joma.theory._guard import guarded, half_in_single
 from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_range, theta_derivatives, thetas_at
-from joma.theory._radial_law import must_be_law
-from joma.theory.radial import RadialLaw
+from joma.theory._radial_law import bisect, must_be_law
 
+Law = radial.RadialLaw
 Side = Literal[1, -1]
 """sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?"""
 
 
 @brief_repr
 class CriticalRay(NamedTuple):
-    """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus on the ray; NaN where none is.
-
-    >>> from joma.theory.radial import StudentT
-    >>> ray = critical_rays(1.0, StudentT(4, 3.0))
-    >>> ray.rho_plus, ray.rho_minus
-    (tensor(0.0333, dtype=torch.float64), tensor(-0.9667, dtype=torch.float64))
-    """
+    """The ratio a_-/a_+ that m asks for, and the signed distances rho_plus and rho_minus; NaN where there is no ray."""
 
     ratio: Tensor
     rho_plus: Tensor
@@ -40,7 +35,7 @@ class CriticalRay(NamedTuple):
 
 
 @half_in_single
-def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
+def critical_rays(m: Number, law: Law, *, side: Side = 1) -> CriticalRay:
     """Lemma 4, corrected: v = side |v| xbar_+/m stands still iff, with rho_+ - rho_- = side m fixed by the data,
 
         theta1(rho_+)/theta1(rho_-) = F(rho_+)/F(rho_-) = a_-/a_+          (eq. 56, at rho = r/|v|)
@@ -48,21 +43,20 @@ def critical_rays(m: Number, law: RadialLaw, *, side: Side = 1) -> CriticalRay:
     One unknown, two equations: solutions lie on a curve in (m, a_-/a_+), and each is a ray, since |v| drops out
     (xi = rho_- |v|). F/theta1 must take one value twice. For a log-concave p_n (Gaussian, ball, exp-radial) it is
     increasing and there is no critical point at all; for power tails it falls, then rises, and every m has one.
-    (The Laplace law in one dimension sits in between: F/theta1 is constant below 0, so that for a_-/a_+ = e^(rate m)
-    every rho_+ <= 0 will do. A single answer would be arbitrary; it gets NaN too.)
-
+    The Laplace law in one dimension sits in between: for a_-/a_+ = e^(rate m) any rho_+ <= 0 will do. It gets NaN too.
     m: any shape, positive. Not differentiable.
 
-    >>> from joma.theory.radial import Gaussian, StudentT
-    >>> critical_rays([1.0, 8.0], StudentT(4, 3.0)).ratio
+    >>> critical_rays([1.0, 8.0], radial.StudentT(4, 3.0)).ratio
     tensor([  2.5295, 149.6061], dtype=torch.float64)
-    >>> critical_rays(1.0, Gaussian(4)).ratio
+    >>> critical_rays(1.0, radial.StudentT(4, 3.0))
+    CriticalRay(ratio=2.53, rho_plus=0.03335, rho_minus=-0.9667)
+    >>> critical_rays(1.0, radial.Gaussian(4)).ratio
     tensor(nan, dtype=torch.float64)
     """
     return rays(positive(m, "m"), "m", law, side)
 
 
-def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
+def rays(m: Tensor, name: str, law: Law, side: Side) -> CriticalRay:
     """`critical_rays`, for an m that its caller knows by another name."""
     must_be_law(law)
     if not isinstance(side, int | float) or side not in (1, -1):
@@ -70,30 +64,27 @@ def rays(m: Tensor, name: str, law: RadialLaw, side: Side) -> CriticalRay:
     gap = m.detach()
     bottom = _flattest(law)
     if bottom is None:
-        nowhere = torch.full_like(gap, torch.nan)
-        return CriticalRay(nowhere, nowhere, nowhere)
+        return CriticalRay(*[torch.full_like(gap, torch.nan)] * 3)
     # The two distances lie on either side of the bottom of F/theta1, so the lower one is within m below it.
-    low, high = bottom - gap, torch.full_like(gap, bottom)
-    if (law.theta1(low) == 0).any():
+    if (law.theta1(bottom - gap) == 0).any():
         raise ValueError(f"{name} must be smaller: at {gap.max().item():g} the law's tail is no number of {gap.dtype}")
-    for _ in range(60):
-        middle = (low + high) / 2
-        lower, upper = law.residual_life(torch.stack([middle, middle + gap]))
-        falling = upper < lower
-        low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
-    near = (low + high) / 2
+
+    def falls(near: Tensor) -> Tensor:
+        pair = law.residual_life(torch.stack([near, near + gap]))
+        return pair[1] < pair[0]
+
+    near = bisect(falls, bottom - gap, torch.full_like(gap, bottom))
     plus, minus = (near + gap, near) if side > 0 else (near, near + gap)
     return CriticalRay(law.theta1(plus) / law.theta1(minus), plus, minus)
 
 
 @guarded
-def crossing_value(law: RadialLaw) -> Tensor:
+def crossing_value(law: Law) -> Tensor:
     """p_n(0) theta2(0), which eq. 58 compares with 1/4: at or above it F/theta1 does not rise at 0, so rays exist.
 
     Sufficient, not necessary: the Student-t with nu = 3 has 0.203 and critical rays. The Gaussian has 1/(2 pi).
 
-    >>> from joma.theory.radial import Gaussian, StudentT
-    >>> crossing_value(Gaussian(4)), crossing_value(StudentT(4, 3.0))
+    >>> crossing_value(radial.Gaussian(4)), crossing_value(radial.StudentT(4, 3.0))
     (tensor(0.1592, dtype=torch.float64), tensor(0.2026, dtype=torch.float64))
     """
     must_be_law(law)
@@ -103,15 +94,7 @@ def crossing_value(law: RadialLaw) -> Tensor:
 
 @brief_repr
 class CriticalPoint(NamedTuple):
-    """A critical point: norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters.
-
-    NaN where there is none.
-
-    >>> from joma.theory.radial import Gaussian
-    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1)
-    >>> torch.isclose(point.xi, point.rho_minus * point.norm)
-    tensor(True)
-    """
+    """norm = |mu|, xi, and the signed distances rho_plus and rho_minus to its two clusters; NaN where there is none."""
 
     norm: Tensor
     xi: Tensor
@@ -120,52 +103,47 @@ class CriticalPoint(NamedTuple):
 
 
 @half_in_single
-def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: RadialLaw, decay: Number) -> CriticalPoint:
+def decayed_point(m: Number, a_plus: Number, a_minus: Number, law: Law, decay: Number) -> CriticalPoint:
     """With weight decay the rays give way to an isolated, stable point mu = |mu| xbar_+/m: this one.
 
     On the circle v = cos(alpha) xbar_+/m, xi = sin(alpha) the objective J has its maximum where the flow is radial;
     decay only sets the distance, |(mu, xi)| = J_max/decay. It exists for every law, wherever J is positive somewhere;
     elsewhere everything decays to zero and the answer is NaN. All arguments broadcast; not differentiable.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> decayed_point(2.0, 1.0, 1.0, Gaussian(4), 0.1).norm
-    tensor(16.1992, dtype=torch.float64)
+    >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(4), 0.1)
+    >>> point.norm, torch.isclose(point.xi, point.rho_minus * point.norm)
+    (tensor(16.1992, dtype=torch.float64), tensor(True))
     """
     must_be_law(law)
-    gap, plus, minus, shrink = together(
-        m=positive(m, "m").detach(),
-        a_plus=positive(a_plus, "a_plus").detach(),
-        a_minus=positive(a_minus, "a_minus").detach(),
-        decay=positive(decay, "decay").detach(),
-    )
-    circle = _Circle(gap[..., None], plus[..., None], minus[..., None], law)
+    given = {"m": m, "a_plus": a_plus, "a_minus": a_minus, "decay": decay}
+    checked = {name: positive(value, name).detach() for name, value in given.items()}
+    gap, plus, minus, shrink = (each[..., None] for each in together(**checked))
+
+    def height(alpha: Tensor) -> Tensor:
+        rho = torch.tan(alpha)
+        return torch.cos(alpha) * (plus * law.F(rho + gap) - minus * law.F(rho))
+
+    def rises(alpha: Tensor) -> Tensor:
+        rho = torch.tan(alpha)
+        active = plus * law.theta1(rho + gap)
+        along = gap * active + plus * law.theta2(rho + gap) - minus * law.theta2(rho)
+        bias = active - minus * law.theta1(rho)
+        return bias * torch.cos(alpha) - along * torch.sin(alpha) > 0
+
     angles = torch.linspace(-pi / 2, pi / 2, 1001, dtype=torch.float64)[1:-1].to(gap)
-    heights = circle.height(angles)
+    heights = height(angles)
     in_range(heights, "m, a_plus and a_minus", "the objective")
     best = heights.argmax(-1, keepdim=True).clamp(1, len(angles) - 2)
-    low, high = angles[best - 1], angles[best + 1]
-    for _ in range(60):
-        middle = (low + high) / 2
-        rising = circle.slope(middle) > 0
-        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
-    angle = (low + high) / 2
-    height = circle.height(angle)
-    length = torch.where(height > 0, height / shrink[..., None], torch.nan)[..., 0]
-    angle = angle[..., 0]
+    angle = bisect(rises, angles[best - 1], angles[best + 1])
+    length = torch.where(height(angle) > 0, height(angle) / shrink, torch.nan)
     rho = torch.where(length.isnan(), torch.nan, torch.tan(angle))
-    return CriticalPoint(length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho)
+    point = length * torch.cos(angle), length * torch.sin(angle), rho + gap, rho
+    return CriticalPoint(*(each[..., 0] for each in point))
 
 
 @brief_repr
 class Linearisation(NamedTuple):
-    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...).
-
-    >>> from joma.theory.radial import Gaussian
-    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(2), 0.1)
-    >>> mu = point.norm * torch.tensor([1.0, 0.0], dtype=torch.float64)
-    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, Gaussian(2), decay=0.1).beta1
-    tensor(0.1219, dtype=torch.float64)
-    """
+    """v' = C (mu - v) near mu, xi held fixed: C = beta1 I + beta2 mu mu^T. (..., d, d), (...), (...)."""
 
     C: Tensor
     beta1: Tensor
@@ -179,7 +157,7 @@ def linearisation(
     centre: Number,
     a_plus: Number,
     a_minus: Number,
-    law: RadialLaw,
+    law: Law,
     *,
     decay: Number = 0.0,
     slopes: Slopes = RELU,
@@ -191,22 +169,19 @@ def linearisation(
 
     C has the eigenvalue beta1 across mu and decay - rho_-^2 D/|mu| along it. The remainder is an additive vector of
     order |v - mu|^2, and xi does not wait: see `hessian` for (v, xi) together. Refuses a mu where v' is not zero.
-
     mu, centre: (..., d); xi, a_plus, a_minus, decay: (...).
 
-    >>> from joma.theory.radial import Gaussian
-    >>> point = decayed_point(2.0, 1.0, 1.0, Gaussian(2), 0.1)
+    >>> point = decayed_point(2.0, 1.0, 1.0, radial.Gaussian(2), 0.1)
     >>> mu = point.norm * torch.tensor([1.0, 0.0], dtype=torch.float64)
-    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, Gaussian(2), decay=0.1).C
+    >>> linearisation(mu, point.xi, [2.0, 0.0], 1.0, 1.0, radial.Gaussian(2), decay=0.1).C
     tensor([[0.1013, 0.0000],
             [0.0000, 0.1219]], dtype=torch.float64)
     """
     point = TwoClusters.of(mu, xi, centre, a_plus, a_minus, law, decay)
-    shrink = point.decay
     first, second = thetas_at(point.rho, law, slopes)
     pull = point.side * point.m * point.plus * first[..., 0]
     push = point.plus * second[..., 0] - point.minus * second[..., 1]
-    speed = (pull + push - shrink * point.length).abs()
+    speed = (pull + push - point.decay * point.length).abs()
     still = speed <= torch.finfo(pull.dtype).eps ** 0.5 * pull.abs()
     if not still.all():
         given = "xi, centre, a_plus, a_minus and decay"
@@ -214,14 +189,8 @@ def linearisation(
     bend = theta_derivatives(point.rho, law, slopes=slopes).first
     spread = point.plus * bend[..., 0] - point.minus * bend[..., 1]
     beta1 = pull / point.length
-    beta2 = (shrink - point.rho[..., 1] ** 2 * spread / point.length - beta1) / point.length**2
-    return Linearisation(rank_one(point.mu, beta1, beta2), beta1, beta2)
-
-
-def rank_one(mu: Tensor, beta1: Tensor, beta2: Tensor) -> Tensor:
-    """beta1 I + beta2 mu mu^T."""
-    identity = torch.eye(mu.shape[-1]).to(mu)
-    return beta1[..., None, None] * identity + beta2[..., None, None] * mu[..., :, None] * mu[..., None, :]
+    beta2 = (point.decay - point.rho[..., 1] ** 2 * spread / point.length - beta1) / point.length**2
+    return point.linearised(beta1, beta2)
 
 
 class TwoClusters(NamedTuple):
@@ -239,25 +208,12 @@ class TwoClusters(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        mu: Number,
-        xi: Number,
-        centre: Number,
-        a_plus: Number,
-        a_minus: Number,
-        law: RadialLaw,
-        decay: Number = 0.0,
+        cls, mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: Law, decay: Number = 0.0
     ) -> TwoClusters:
-        vector, middle, bias, plus, minus, shrink = alongside(
-            {"mu": 1, "centre": 1},
-            mu=in_dimension(mu, "mu", law),
-            centre=in_dimension(centre, "centre", law),
-            xi=real(xi, "xi"),
-            a_plus=positive(a_plus, "a_plus"),
-            a_minus=positive(a_minus, "a_minus"),
-            decay=real(decay, "decay"),
-        )
-        length, direction = direction_of(vector, "mu")
+        given = {name: in_dimension(value, name, law) for name, value in {"mu": mu, "centre": centre}.items()}
+        given |= {"xi": real(xi, "xi"), "a_plus": positive(a_plus, "a_plus"), "a_minus": positive(a_minus, "a_minus")}
+        v, middle, bias, plus, minus, shrink = alongside({"mu": 1, "centre": 1}, **given, decay=real(decay, "decay"))
+        length, direction = direction_of(v, "mu")
         m, towards = direction_of(middle, "centre")
         cosine = (direction * towards).sum(-1)
         if (cosine.abs() < 1 - 1e-6).any():
@@ -265,37 +221,19 @@ class TwoClusters(NamedTuple):
         side, lower = cosine.sign(), bias / length
         rho = torch.stack([lower + side * m, lower], -1)
         in_range(rho, "xi/|mu| and centre", "the distance from the hyperplane")
-        return cls(vector, bias, length, m, side, plus, minus, rho, shrink)
+        return cls(v, bias, length, m, side, plus, minus, rho, shrink)
 
-
-class _Circle(NamedTuple):
-    """J and its slope on the unit half-circle v = cos(alpha) xbar_+/m, xi = sin(alpha), |alpha| < pi/2."""
-
-    m: Tensor
-    plus: Tensor
-    minus: Tensor
-    law: RadialLaw
-
-    def height(self, alpha: Tensor) -> Tensor:
-        rho = torch.tan(alpha)
-        return torch.cos(alpha) * (self.plus * self.law.F(rho + self.m) - self.minus * self.law.F(rho))
-
-    def slope(self, alpha: Tensor) -> Tensor:
-        rho = torch.tan(alpha)
-        active = self.plus * self.law.theta1(rho + self.m)
-        along = self.m * active + self.plus * self.law.theta2(rho + self.m) - self.minus * self.law.theta2(rho)
-        bias = active - self.minus * self.law.theta1(rho)
-        return bias * torch.cos(alpha) - along * torch.sin(alpha)
+    def linearised(self, beta1: Tensor, beta2: Tensor) -> Linearisation:
+        identity, mu = torch.eye(self.mu.shape[-1]).to(self.mu), self.mu
+        matrix = beta1[..., None, None] * identity + beta2[..., None, None] * mu[..., :, None] * mu[..., None, :]
+        return Linearisation(matrix, beta1, beta2)
 
 
 @lru_cache(maxsize=64)
-def _flattest(law: RadialLaw) -> float | None:
-    """Where F/theta1 stops falling and starts to rise; None if it never falls.
+def _flattest(law: Law) -> float | None:
+    """Where F/theta1 stops falling and starts to rise; None if it never falls."""
 
-    (F/theta1)' = 1 - F p_n/theta1^2, so it falls where F p_n > theta1^2.
-    """
-
-    def falls(s: Tensor) -> Tensor:
+    def falls(s: Tensor) -> Tensor:  # (F/theta1)' = 1 - F p_n/theta1^2
         return law.F(s) * law.density(s) > (1 + 1e-9) * law.theta1(s) ** 2
 
     ladder = law.mean_distance * torch.logspace(-3, 3, 241, dtype=torch.float64)
@@ -304,8 +242,4 @@ def _flattest(law: RadialLaw) -> float | None:
     if not len(falling):
         return None
     last = int(falling.max())
-    low, high = grid[last], grid[last + 1]
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falls(middle) else (low, middle)
-    return float((low + high) / 2)
+    return float(bisect(falls, grid[last], grid[last + 1]))

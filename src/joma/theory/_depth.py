@@ -1,4 +1,4 @@
-"""The clock of eq. 6, read in both directions without time stepping. `joma.theory.salience` is the public face.
+"""The clock of eq. 6, read both ways without time stepping, elementwise in float64. See `joma.theory.salience`.
 
 A component v' = (mu - v) exp(v^2/2) from v0 is described by its depth L = ln((mu - v0)/(mu - v)), which grows from 0
 without bound and stays accurate long after mu - v has underflowed. Time as a function of depth is
@@ -8,13 +8,12 @@ without bound and stays accurate long after mu - v has underflowed. Time as a fu
 
 The integrand of R is entire, so Gauss-Legendre gets it to rounding error with few nodes. The inverse is Newton's
 iteration in L, whose slope exp(-v^2/2) costs nothing, nor does its second derivative (hence Halley's correction).
-Everything here is elementwise and in float64.
 """
 
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -34,8 +33,7 @@ _MOST_STEPS = 60  # about ten are needed at most; this only bounds the loop
 
 def relative_depth(mu: Tensor, t: Tensor, v0: Tensor) -> Tensor:
     """L = ln((mu - v0)/(mu - v(t))), elementwise over tensors that broadcast; differentiable, also twice."""
-    depth: Tensor = _Depth.apply(mu, t, v0)  # type: ignore[no-untyped-call]
-    return depth
+    return cast(Tensor, _Depth.apply(mu, t, v0))  # type: ignore[no-untyped-call]
 
 
 def position(mu: Tensor, v0: Tensor, depth: Tensor) -> Tensor:
@@ -56,23 +54,17 @@ def excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
 
 
 def _excess(mu: Tensor, v0: Tensor, remaining: Tensor, share: Tensor, *, rule: Rule) -> Tensor:
-    """R of one chunk, (elements,).
-
-    The difference of exponentials is taken as it stands: what cancels in it near u = mu is below the rounding error
-    of e^(-mu^2/2), and no depth is known better than that.
-    """
+    """R of one chunk, (elements,)."""
     x, weight = rule
     left = torch.addcmul(remaining, share, 1 - x)  # (mu - u)/(mu - v0), (nodes, elements)
     u = torch.addcmul(v0, (mu - v0) * share, x)
+    # What cancels in the difference near u = mu is below the rounding of e^(-mu^2/2): no depth is known better.
     return share * (weight @ ((torch.exp(u.square().mul_(-0.5)) - torch.exp(-mu * mu / 2)) / left))
 
 
 def _node_count(v0: Tensor, v: Tensor) -> int:
-    """Nodes with which t is off by no more than the rounding of e^(-u^2/2), relative 2e-13, from v0 to v; measured.
-
-    What counts is the number of e-folds by which e^(-u^2/2) falls, not the distance: near u = 35 it falls by
-    one e-fold in every 1/35.
-    """
+    """Nodes with which t is off by no more than the rounding of e^(-u^2/2), relative 2e-13, from v0 to v; measured."""
+    # What counts is by how many e-folds e^(-u^2/2) falls, not the distance: near u = 35 by one in every 1/35.
     folds = float((v * v - v0 * v0).detach().abs().max()) / 2
     return next((nodes for nodes, most in _ENOUGH if folds <= most), 64)
 
@@ -95,43 +87,31 @@ class _Depth(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (grad,) = grads
         mu, t, v0, depth = ctx.saved_tensors
         v = position(mu, v0, depth)
         speed = torch.exp(v * v / 2)
         # (exp((v^2 - v0^2)/2) - 1)/(mu - v0), finite where mu = v0 because v - v0 is then zero as well.
         travelled = -torch.expm1(-depth)
         w = (mu - v0) * travelled * (v + v0) / 2
-        by_start = travelled * (v + v0) / 2 * _expm1_ratio(w)
+        small = w.abs() < 1e-5
+        safe = torch.where(small, 1.0, w)
+        by_start = travelled * (v + v0) / 2 * torch.where(small, 1 + w / 2 + w * w / 6, torch.expm1(safe) / safe)
         # int_{v0}^{v} u e^(-u^2/2)/(mu - u) du, which is what is left of d t/d mu after integrating by parts.
-        drift = mu * t - sqrt(pi / 2) * _bell_between(v0, v)
+        # The difference of erf is taken in the tail that both are in: far out erf is 1 and says nothing.
+        mirror = torch.where(v0 + v < 0, -1.0, 1.0).to(v0)
+        bell = mirror * (torch.erfc(mirror * v0 / sqrt(2)) - torch.erfc(mirror * v / sqrt(2)))
+        drift = mu * t - sqrt(pi / 2) * bell
         parts = (mu, speed * drift - by_start), (t, speed), (v0, by_start)
-        by_mu, by_t, by_v0 = ((grad * slope).sum_to_size(x.shape) for x, slope in parts)
+        by_mu, by_t, by_v0 = ((grads[0] * slope).sum_to_size(x.shape) for x, slope in parts)
         return by_mu, by_t, by_v0
 
 
-def _bell_between(low: Tensor, high: Tensor) -> Tensor:
-    """erf(high/sqrt 2) - erf(low/sqrt 2), from the tail that both are in: far out erf is 1 and says nothing."""
-    mirror = torch.where(low + high < 0, -1.0, 1.0).to(low)
-    return mirror * (torch.erfc(mirror * low / sqrt(2)) - torch.erfc(mirror * high / sqrt(2)))
-
-
-def _expm1_ratio(w: Tensor) -> Tensor:
-    """expm1(w)/w, 1 + w/2 near zero."""
-    small = w.abs() < 1e-5
-    safe = torch.where(small, 1.0, w)
-    return torch.where(small, 1 + w / 2 + w * w / 6, torch.expm1(safe) / safe)
-
-
 def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
-    """Depths for mu >= 0 and any v0, which have one shape; t broadcasts against it.
-
-    Time is counted from a pivot, where |v| no longer exceeds mu by much. A start farther out races there so fast
-    that the two terms of t = e^(-mu^2/2) L + R would cancel; that stretch is integrated over depth instead.
-    """
-    pivot = torch.where(
-        v0 > mu, torch.minimum(v0, mu + 1 / mu.clamp(min=1)), torch.maximum(v0, (mu - 1).clamp(max=0.0))
-    )
+    """Depths for mu >= 0 and any v0, which have one shape; t broadcasts against it."""
+    # Time is counted from a pivot, where |v| no longer exceeds mu by much. A start farther out races there so fast that
+    # the two terms of t = e^(-mu^2/2) L + R would cancel; that stretch is integrated over depth instead.
+    from_above, from_below = torch.minimum(v0, mu + 1 / mu.clamp(min=1)), torch.maximum(v0, (mu - 1).clamp(max=0.0))
+    pivot = torch.where(v0 > mu, from_above, from_below)
     far = pivot != v0
     if not bool(far.any()):
         return _solve_inside(mu, v0, t)
@@ -146,11 +126,9 @@ def _solve(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
 
 
 def _solve_inside(mu: Tensor, v0: Tensor, t: Tensor) -> Tensor:
-    """Newton's iteration from the tangents of t(L) at L = 0 and L = infinity.
-
-    For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it;
-    for the other starts that a pivot leaves, the slope hardly changes along the way.
-    """
+    """Newton's iteration from the tangents of t(L) at L = 0 and L = infinity."""
+    # For 0 <= v0 <= mu, t(L) is concave and both tangents start below the root, so the iterates climb to it;
+    # for the other starts that a pivot leaves, the slope hardly changes along the way.
     last = excess(mu, v0, torch.zeros_like(mu), torch.ones_like(mu))
     slowest = torch.where(v0 < 0, 0.0, torch.minimum(mu, v0))
     first_tangent, last_tangent = t * torch.exp(slowest * slowest / 2), (t - last) * torch.exp(mu * mu / 2)

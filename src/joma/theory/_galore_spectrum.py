@@ -11,8 +11,7 @@ from torch import Tensor
 SAME = 1e-9  # eigenvalues that differ by less, as a share of the largest, are one
 NONE = 1e-12  # a part that is smaller than this share of the whole is rounding
 ROUNDED = 1e-6  # what single precision may take from symmetry and from zero eigenvalues
-LARGEST = 4096
-"""Of m n: the operator has its square of numbers."""
+LARGEST = 4096  # of m n: the operator has its square of numbers
 
 
 @dataclass(frozen=True)
@@ -28,23 +27,15 @@ class Spectrum:
 
     def project(self, g: Tensor, chosen: Tensor) -> Tensor:
         """The part of g along the chosen eigenvectors, (..., m, n). chosen: (mn,) or (..., mn)."""
-        flat = (self.coordinates(g) * chosen) @ self.vectors.mT
-        part: Tensor = flat.unflatten(-1, g.shape[-2:])
-        return part
+        return ((self.coordinates(g) * chosen) @ self.vectors.mT).reshape(g.shape)
 
     def is_lowest(self) -> Tensor:
         """Which eigenvalues are the lowest one, (mn,)."""
         return self._equal(self.values[0])
 
-    def factor_above(self, low: Tensor, rate: float) -> Tensor:
-        """1 - rate lambda of the second lowest eigenvalue; of the lowest where there is no other."""
-        higher = self.values[~low]
-        return 1 - rate * (higher[0] if len(higher) else self.values[0])
-
     def least(self, g: Tensor) -> Tensor:
         """Below this size a part of g is rounding, (...)."""
-        size: Tensor = torch.linalg.matrix_norm(g)
-        return NONE * size
+        return torch.mul(torch.linalg.matrix_norm(g), NONE)
 
     def present(self, g: Tensor) -> Tensor:
         """Along which eigenvectors g has a part, (..., mn)."""
@@ -71,17 +62,14 @@ def spectrum_of(b: Tensor, c: Tensor) -> Spectrum:
         raise ValueError(f"b and c must give m n of at most {LARGEST:,}, an operator that fits in memory, got {size:,}")
     s = operator_of(b, c)
     if not s.isfinite().all():
-        raise ValueError(
-            f"b and c must have finite products, got numbers up to {b.abs().max():g} and {c.abs().max():g}"
-        )
-    values, vectors = torch.linalg.eigh(s)
-    return Spectrum(values, vectors)
+        largest = f"{b.abs().max():g} and {c.abs().max():g}"
+        raise ValueError(f"b and c must have finite products, got numbers up to {largest}")
+    return Spectrum(*torch.linalg.eigh(s))
 
 
 def operator_of(b: Tensor, c: Tensor) -> Tensor:
     """The mean of B_i x C_i, (mn, mn)."""
-    size = b.shape[-1] * c.shape[-1]
-    return torch.einsum("iab,icd->acbd", b, c).reshape(size, size) / len(b)
+    return torch.einsum("iab,icd->acbd", b, c).flatten(2).flatten(0, 1) / len(b)
 
 
 def _semidefinite(x: Tensor, name: str) -> Tensor:

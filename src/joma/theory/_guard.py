@@ -33,13 +33,14 @@ def half_in_single(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
         if len(args) > len(names) or not any(map(_is_half, (*args, *options.values()))):
             return call(*args, **options)
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **options}
-        wide: Any = {
-            name: as_tensor(value, "").float() if _is_half(value) and name != keep else value
-            for name, value in given.items()
-        }
+        halves = [name for name, value in given.items() if name != keep and _is_half(value)]
+        wide: Any = {**given, **{name: as_tensor(given[name], "").float() for name in halves}}
         positional = [wide.pop(name) for name in names[: len(args)]]
         answer: Any = call(*positional, **wide)
-        own = _common_type(given)
+        arrays = [as_tensor(x, "") for n, x in given.items() if n != "t" and isinstance(x, Tensor | np.ndarray)]
+        tensors = [x for x in arrays if x.is_floating_point()]
+        leading = [x.dtype for x in tensors if x.ndim] or [x.dtype for x in tensors]
+        own = reduce(torch.promote_types, leading) if leading else torch.float64
         if own in HALF:
             answer = _each(answer, lambda part: part.to(own) if part.dtype == torch.float32 else part)
         return answer  # type: ignore[no-any-return]
@@ -48,11 +49,8 @@ def half_in_single(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
 
 
 def guarded(call: Callable[P, R], *, keep: str = "") -> Callable[P, R]:
-    """`half_in_single`, and no NaN is returned without a word.
-
-    Finite arguments give NaN only where a number on the way leaves the range of its type, as in infinity minus
-    infinity. That is refused in one sentence.
-    """
+    """`half_in_single`, and no NaN is returned without a word."""
+    # Finite arguments give NaN only where a number on the way leaves the range of its type, as infinity minus infinity.
     names = tuple(signature(call).parameters)
 
     @wraps(call)
@@ -68,13 +66,6 @@ def _is_half(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.dtype in HALF
     return isinstance(value, np.ndarray | np.float16) and value.dtype == np.float16
-
-
-def _common_type(given: dict[str, object]) -> torch.dtype:
-    arrays = [x for name, x in given.items() if name != "t" and isinstance(x, Tensor | np.ndarray)]
-    tensors = [x for x in (as_tensor(x, "") for x in arrays) if x.is_floating_point()]
-    leading = [tensor for tensor in tensors if tensor.ndim] or tensors
-    return reduce(torch.promote_types, (tensor.dtype for tensor in leading)) if leading else torch.float64
 
 
 def _each(answer: Any, change: Callable[[Tensor], Tensor]) -> Any:

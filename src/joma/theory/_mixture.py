@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,10 +10,12 @@ from torch import Tensor
 
 from joma.host.arguments import Number, alongside, at_least_dims, must_be_callable, positive, real, shown, together
 from joma.host.words import brief_repr
+from joma.theory import radial
 from joma.theory._guard import guarded
 from joma.theory._radial_law import must_be_law
-from joma.theory.radial import RadialLaw
+from joma.theory.attention import Sigma
 
+Law = radial.RadialLaw
 Slopes = tuple[float, float]
 """(c_-, c_+) of a homogeneous activation phi(x) = c_- x for x < 0, c_+ x for x > 0: ReLU (0, 1), |x| (-1, 1)."""
 RELU: Slopes = (0.0, 1.0)
@@ -22,43 +23,38 @@ RELU: Slopes = (0.0, 1.0)
 
 @brief_repr
 class Thetas(NamedTuple):
-    """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance.
-
-    >>> from joma.theory.radial import Gaussian
-    >>> thetas(0.0, Gaussian(3)).first  # half of the samples are active
-    tensor(0.5000, dtype=torch.float64)
-    """
+    """first = E[psi] and second = the length of E[x' psi], each of the shape of the distance; see `thetas`."""
 
     first: Tensor
     second: Tensor
 
 
 @guarded
-def thetas(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+def thetas(s: Number, law: Law, *, slopes: Slopes = RELU) -> Thetas:
     """E[phi'(u + s)] and E[u phi'(u + s)] for a homogeneous phi, at signed distance s (any shape).
 
         first = c_- + (c_+ - c_-) theta1(s)      second = (c_+ - c_-) theta2(s)
 
-    >>> from joma.theory.radial import Gaussian
-    >>> thetas(0.0, Gaussian(3), slopes=(-1.0, 1.0))  # |x|
+    >>> thetas(0.0, radial.Gaussian(3)).first  # half of the samples are active
+    tensor(0.5000, dtype=torch.float64)
+    >>> thetas(0.0, radial.Gaussian(3), slopes=(-1.0, 1.0))  # |x|
     Thetas(first=0, second=0.7979)
     """
     must_be_law(law)
     return thetas_at(real(s, "s"), law, slopes)
 
 
-def thetas_at(s: Tensor, law: RadialLaw, slopes: Slopes = RELU) -> Thetas:
+def thetas_at(s: Tensor, law: Law, slopes: Slopes = RELU) -> Thetas:
     """`thetas` at distances that have been looked at."""
     low, high = slope_pair(slopes)
     return Thetas(low + (high - low) * law.theta1(s), (high - low) * law.theta2(s))
 
 
 @guarded
-def theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Thetas:
+def theta_derivatives(s: Number, law: Law, *, slopes: Slopes = RELU) -> Thetas:
     """Lemma 5, corrected: ((c_+ - c_-) p_n(s), -(c_+ - c_-) s p_n(s)). Eq. 61 prints the sum of the slopes.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> theta_derivatives(0.0, Gaussian(3), slopes=(1.0, 1.0)).first  # a linear node has constant thetas
+    >>> theta_derivatives(0.0, radial.Gaussian(3), slopes=(1.0, 1.0)).first  # a linear node has constant thetas
     tensor(0., dtype=torch.float64)
     """
     must_be_law(law)
@@ -68,13 +64,12 @@ def theta_derivatives(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Th
 
 
 @guarded
-def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
+def excess(s: Number, law: Law, *, slopes: Slopes = RELU) -> Tensor:
     """Lemma 3: F(s) = second + s first = E[phi(u + s)], so that F' = first (`thetas`). Any shape.
 
     Increasing only where phi' >= 0, and F(-inf) = 0 only for a ReLU.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> excess([-1.0, 0.0, 1.0], Gaussian(3))
+    >>> excess([-1.0, 0.0, 1.0], radial.Gaussian(3))
     tensor([0.0833, 0.3989, 1.0833], dtype=torch.float64)
     """
     must_be_law(law)
@@ -83,14 +78,13 @@ def excess(s: Number, law: RadialLaw, *, slopes: Slopes = RELU) -> Tensor:
 
 
 @guarded
-def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], Tensor]) -> Thetas:
+def smooth_thetas(r: Number, a: Number, law: Law, psi: Sigma) -> Thetas:
     """E[psi(a u + r)] and E[u psi(a u + r)] for a smooth psi, by quadrature: r (...), a > 0 (...).
 
     For a step both depend on r/a alone; a smooth psi keeps a dependence on a = |v| of its own, which eq. 23 denies.
     Relative error about 1e-12 for a sigmoid with a E|u| up to 100; psi must be smooth (a jump costs 1e-3).
 
-    >>> from joma.theory.radial import Gaussian
-    >>> smooth_thetas(0.0, [1.0, 2.0], Gaussian(3), torch.sigmoid).second
+    >>> smooth_thetas(0.0, [1.0, 2.0], radial.Gaussian(3), torch.sigmoid).second
     tensor([0.2066, 0.3029], dtype=torch.float64)
     """
     must_be_law(law)
@@ -106,12 +100,7 @@ def smooth_thetas(r: Number, a: Number, law: RadialLaw, psi: Callable[[Tensor], 
 
 @brief_repr
 class HyperplaneMean(NamedTuple):
-    """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d).
-
-    >>> from joma.theory.radial import Gaussian
-    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).mean
-    tensor(0.5000, dtype=torch.float64)
-    """
+    """mean = E[psi(v . x + xi)] (...) and vector = E[x psi(v . x + xi)] (..., d); see `hyperplane_mean`."""
 
     mean: Tensor
     vector: Tensor
@@ -119,27 +108,19 @@ class HyperplaneMean(NamedTuple):
 
 @guarded
 def hyperplane_mean(
-    v: Number,
-    xi: Number,
-    centre: Number,
-    law: RadialLaw,
-    *,
-    psi: Callable[[Tensor], Tensor] | None = None,
-    basis: Number | None = None,
+    v: Number, xi: Number, centre: Number, law: Law, *, psi: Sigma | None = None, basis: Number | None = None
 ) -> HyperplaneMean:
     """Lemma 1, corrected: x = centre + x', x' isotropic in span(basis), psi a step (the default) or smooth.
 
         E[psi] = Th1      E[x psi] = Th1 centre + Th2 v_R/|v_R|      v_R = R R^T v,   r = v . centre + xi
 
     Step: Th1 = theta1(rho), Th2 = theta2(rho), rho = r/|v_R|. Smooth: `smooth_thetas` at (r, |v_R|). The printed eq. 23
-    has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only.
+    has 1/|v| and 1/|v|^3 in front and r in place of rho; the two agree at |v_R| = 1 only. v, centre: (..., d); xi:
+    (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left out). v_R must not
+    vanish.
 
-    v, centre: (..., d); xi: (...); basis: (d, n) with orthonormal columns, n the law's dimension (all of space if left
-    out). v_R must not vanish.
-
-    >>> from joma.theory.radial import Gaussian
-    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], Gaussian(2)).vector
-    tensor([0.3989, 0.5000], dtype=torch.float64)
+    >>> hyperplane_mean([2.0, 0.0], 0.0, [0.0, 1.0], radial.Gaussian(2))
+    HyperplaneMean(mean=0.5, vector=[0.3989, 0.5])
     """
     direction, length, r, middle = hyperplane(v, xi, centre, law, basis)
     values = thetas_at(r / length, law) if psi is None else smooth_thetas(r, length, law, psi)
@@ -148,12 +129,7 @@ def hyperplane_mean(
 
 @brief_repr
 class Velocity(NamedTuple):
-    """v' (..., d) and xi' (...).
-
-    >>> from joma.theory.radial import Gaussian
-    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2)).xi
-    tensor(0.3413, dtype=torch.float64)
-    """
+    """v' (..., d) and xi' (...) of `velocity`: how v and xi move."""
 
     v: Tensor
     xi: Tensor
@@ -161,14 +137,7 @@ class Velocity(NamedTuple):
 
 @guarded
 def velocity(
-    v: Number,
-    xi: Number,
-    centres: Number,
-    weights: Number,
-    law: RadialLaw,
-    *,
-    decay: Number = 0.0,
-    slopes: Slopes = RELU,
+    v: Number, xi: Number, centres: Number, weights: Number, law: Law, *, decay: Number = 0.0, slopes: Slopes = RELU
 ) -> Velocity:
     """Lemma 2, corrected: the gradient flow of one node on a mixture of clusters, with weight decay if wanted.
 
@@ -178,36 +147,27 @@ def velocity(
     Without decay it depends on the direction of (v, xi) alone: every critical point is a whole ray.
     v: (..., d), not zero; xi: (...); centres: (..., clusters, d); weights a_j: (..., clusters), of either sign.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    >>> velocity([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2))
     Velocity(v=[0.6844, 0], xi=0.3413)
     """
     node = Node.of(v, xi, centres, weights, law, decay=decay)
-    shrink = node.other
     first, second = thetas_at(node.rho, law, slopes)
     pull = ((node.weights * first)[..., None] * node.centres).sum(-2)
     push = (node.weights * second).sum(-1)[..., None] * node.direction
-    return Velocity(pull + push - shrink[..., None] * node.v, (node.weights * first).sum(-1) - shrink * node.xi)
+    bias = (node.weights * first).sum(-1) - node.other * node.xi
+    return Velocity(pull + push - node.other[..., None] * node.v, bias)
 
 
 @guarded
 def objective(
-    v: Number,
-    xi: Number,
-    centres: Number,
-    weights: Number,
-    law: RadialLaw,
-    *,
-    decay: Number = 0.0,
-    slopes: Slopes = RELU,
+    v: Number, xi: Number, centres: Number, weights: Number, law: Law, *, decay: Number = 0.0, slopes: Slopes = RELU
 ) -> Tensor:
     """What `velocity` climbs: J = sum_j a_j E[phi(v . x + xi)] - decay (|v|^2 + xi^2)/2. Shape (...).
 
     Without decay J = |v| sum_j a_j F(rho_j), homogeneous of degree one, so v . v' + xi xi' = J by Euler: this is
     eq. 53 corrected, and why sum_j a_j F(rho_j) = 0 at every stationary point (eq. 54).
 
-    >>> from joma.theory.radial import Gaussian
-    >>> objective([[1.0, 0.0], [2.0, 0.0]], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    >>> objective([[1.0, 0.0], [2.0, 0.0]], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2))
     tensor([0.6844, 1.3687], dtype=torch.float64)
     """
     node = Node.of(v, xi, centres, weights, law, decay=decay)
@@ -219,14 +179,7 @@ def objective(
 
 @guarded
 def hessian(
-    v: Number,
-    xi: Number,
-    centres: Number,
-    weights: Number,
-    law: RadialLaw,
-    *,
-    decay: Number = 0.0,
-    slopes: Slopes = RELU,
+    v: Number, xi: Number, centres: Number, weights: Number, law: Law, *, decay: Number = 0.0, slopes: Slopes = RELU
 ) -> Tensor:
     """The Jacobian of `velocity` in (v, xi), at any point: (..., d + 1, d + 1), symmetric.
 
@@ -235,15 +188,13 @@ def hessian(
 
     Without decay H (v, xi) = 0: nothing holds a point of a critical ray in place along the ray.
 
-    >>> from joma.theory.radial import Gaussian
-    >>> hessian([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], Gaussian(2))
+    >>> hessian([1.0, 0.0], 0.0, [[1.0, 0.0], [0.0, 0.0]], [1.0, -1.0], radial.Gaussian(2))
     tensor([[ 0.0000,  0.0000,  0.0000],
             [ 0.0000, -0.1570,  0.0000],
             [ 0.0000,  0.0000, -0.1570]], dtype=torch.float64)
     """
     node = Node.of(v, xi, centres, weights, law, decay=decay)
     low, high = slope_pair(slopes)
-    scale = (high - low) / node.length
     offset = node.centres - node.rho[..., None] * node.direction[..., None, :]
     y = torch.cat([offset, torch.ones_like(node.rho)[..., None]], -1)  # (..., clusters, d + 1)
     bend = torch.einsum("...c,...ci,...cj->...ij", node.weights * law.density(node.rho), y, y)
@@ -253,7 +204,7 @@ def hessian(
     across[-1, -1] = 0  # the bias has no direction to turn
     turn = (node.weights * law.theta2(node.rho)).sum(-1)[..., None, None]
     matrix = bend + turn * (across - along[..., :, None] * along[..., None, :])
-    return scale[..., None, None] * matrix - node.other[..., None, None] * identity
+    return ((high - low) / node.length)[..., None, None] * matrix - node.other[..., None, None] * identity
 
 
 class Node(NamedTuple):
@@ -269,7 +220,7 @@ class Node(NamedTuple):
     other: Tensor  # decay, or what else belongs to each node, (...)
 
     @classmethod
-    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: RadialLaw, **other: Number) -> Node:
+    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: Law, **other: Number) -> Node:
         vector = in_dimension(v, "v", law)
         middles = at_least_dims(real(centres, "centres"), "centres", 2, "(..., clusters, d)")
         if middles.shape[-1] != vector.shape[-1]:
@@ -289,16 +240,23 @@ class Node(NamedTuple):
         return cls(vector, bias, length, direction, rho, middles, weight, also)
 
 
-def hyperplane(
-    v: Number, xi: Number, centre: Number, law: RadialLaw, basis: Number | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def hyperplane(v: Number, xi: Number, centre: Number, law: Law, basis: Number | None) -> tuple[Tensor, ...]:
     """v_R/|v_R| (..., d), |v_R| (...), r = v . centre + xi (...), and the centre: what both forms of Lemma 1 need."""
     vector = in_dimension(v, "v", law) if basis is None else at_least_dims(real(v, "v"), "v", 1, "(..., d)")
     middle = at_least_dims(real(centre, "centre"), "centre", 1, "(..., d)")
     if middle.shape[-1] != vector.shape[-1]:
         raise ValueError(f"centre must end in dimension {vector.shape[-1]} like v, got {tuple(middle.shape)}")
     vector, bias, middle = alongside({"v": 1, "centre": 1}, v=vector, xi=real(xi, "xi"), centre=middle)
-    inside = vector if basis is None else _project(vector, basis, law)
+    inside = vector
+    if basis is not None:
+        must_be_law(law)
+        frame = real(basis, "basis").to(vector)
+        if frame.shape != (vector.shape[-1], law.dimension):
+            wanted = f"({vector.shape[-1]}, {law.dimension}), the dimensions of v and of the law"
+            raise ValueError(f"basis must be {wanted}, got {tuple(frame.shape)}")
+        if not torch.allclose(frame.mT @ frame, torch.eye(law.dimension).to(frame), atol=1e-5):
+            raise ValueError("basis must have orthonormal columns")
+        inside = vector @ frame @ frame.mT
     length, direction = direction_of(inside, "v" if basis is None else "the part of v in span(basis)")
     r = (vector * middle).sum(-1) + bias
     in_range(r, "v, xi and centre", "r = v . centre + xi")
@@ -311,7 +269,7 @@ def in_range(found: Tensor, names: str, what: str) -> None:
         raise ValueError(f"{names} must be smaller: {what} leaves the range of {found.dtype}")
 
 
-def in_dimension(v: Number, name: str, law: RadialLaw) -> Tensor:
+def in_dimension(v: Number, name: str, law: Law) -> Tensor:
     """A vector of the law's space."""
     must_be_law(law)
     vector = at_least_dims(real(v, name), name, 1, "(..., d)")
@@ -330,17 +288,6 @@ def direction_of(vector: Tensor, name: str) -> tuple[Tensor, Tensor]:
     length = (largest * size)[..., 0]
     in_range(length, name, "its length")
     return length, scaled / size
-
-
-def _project(vector: Tensor, basis: Number, law: RadialLaw) -> Tensor:
-    must_be_law(law)
-    frame = real(basis, "basis").to(vector)
-    if frame.shape != (vector.shape[-1], law.dimension):
-        wanted = f"({vector.shape[-1]}, {law.dimension}), the dimensions of v and of the law"
-        raise ValueError(f"basis must be {wanted}, got {tuple(frame.shape)}")
-    if not torch.allclose(frame.mT @ frame, torch.eye(law.dimension).to(frame), atol=1e-5):
-        raise ValueError("basis must have orthonormal columns")
-    return vector @ frame @ frame.mT
 
 
 def slope_pair(slopes: Slopes) -> Slopes:

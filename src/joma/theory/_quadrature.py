@@ -38,12 +38,9 @@ class _Primitive(torch.autograd.Function):
 
 
 def half_line(end: float, scale: float, *, step: float = 1 / 32) -> tuple[Tensor, Tensor]:
-    """Double-exponential nodes and weights, both (nodes,), for the integral from 0 to `end`, which may be inf.
-
-    Towards infinity the nodes run to about 1e50 times `scale`, the length on which the integrand varies.
-    """
+    """Double-exponential nodes and weights, both (nodes,), for the integral from 0 to `end`, which may be inf."""
     t = torch.arange(-5 + step / 2, 5, step, dtype=torch.float64)
-    if end == inf:
+    if end == inf:  # the nodes run to about 1e50 times `scale`, the length on which the integrand varies
         x = scale * torch.exp(pi / 2 * torch.sinh(t))
         return x, x * (pi / 2 * step) * torch.cosh(t)
     share, rest = torch.sigmoid(pi * torch.sinh(t)), torch.sigmoid(-pi * torch.sinh(t))
@@ -59,9 +56,8 @@ def jacobi_rule(power: float, count: int = 48) -> tuple[Tensor, Tensor]:
     diagonal[0] = (power + 1) / (power + 2)  # the general term is 0/0 there when power = 0
     n, twice = k[1:], twice[1:]
     square = n**2 * (n + power) ** 2 / (twice**2 * (twice**2 - 1))
-    nodes, vectors = torch.linalg.eigh(
-        torch.diag(diagonal) + torch.diag(square.sqrt(), 1) + torch.diag(square.sqrt(), -1)
-    )
+    beside = torch.diag(square.sqrt(), 1)
+    nodes, vectors = torch.linalg.eigh(torch.diag(diagonal) + beside + beside.mT)
     return nodes, vectors[0] ** 2 / (power + 1)
 
 
@@ -79,17 +75,13 @@ def sine_norm(power: float) -> float:
 
 
 def sine_integral(angle: Tensor, power: float, kernel: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """int_0^angle kernel(t, angle) sin^power t dt for 0 <= angle <= pi/2, accurate however small it is; power > -1.
-
-    A low power is part of the Gauss rule, so that it may be any real number. A high one peaks at the upper end, which
-    the double-exponential rule resolves.
-    """
+    """int_0^angle kernel(t, angle) sin^power t dt for 0 <= angle <= pi/2, accurate however small it is; power > -1."""
     end = angle[..., None]
-    if power <= 40:
+    if power <= 40:  # part of the Gauss rule, so that it may be any real number
         nodes, weights = (each.to(angle) for each in jacobi_rule(power))
         t = end * nodes
         values = end ** (power + 1) * torch.sinc(t / pi) ** power * weights
-    else:
+    else:  # it peaks at the upper end, which the double-exponential rule resolves
         nodes, weights = (each.to(angle) for each in half_line(1.0, 1.0))
         t = end * nodes
         values = end * torch.sin(t) ** power * weights
@@ -119,7 +111,7 @@ def bell_excess(x: Tensor) -> Tensor:
 
 
 def log_sphere_area(dimension: int) -> float:
-    """ln of the surface of the unit sphere in `dimension` dimensions: of 2, 2 pi, 4 pi, ..."""
+    """ln of `sphere_area`."""
     return math.log(2) + dimension / 2 * math.log(pi) - lgamma(dimension / 2)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, real, shown
+from joma.host.arguments import Number, integer, number, real, shown
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import half_line, with_slope
 
@@ -25,10 +27,16 @@ class RadialLaw(ABC):
     dimension: int
     radius: float
     """Nothing lies further out; inf for a law on the whole space."""
+    _above: ClassVar[tuple[str, float]]
+    """The parameter of the law, and above which number it lies."""
+
+    def __post_init__(self) -> None:
+        integer(self.dimension, "dimension", 1)
+        name, limit = self._above
+        number(getattr(self, name), name, above=limit)
 
     @abstractmethod
-    def radial(self, r: Number) -> Tensor:
-        """p_0(r): the density of x' itself, as a function of r = |x'| >= 0."""
+    def _radial(self, r: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _density(self, s: Tensor) -> Tensor: ...
@@ -47,6 +55,14 @@ class RadialLaw(ABC):
     @abstractmethod
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
         """`count` independent |x'|."""
+
+    @half_in_single
+    def radial(self, r: Number) -> Tensor:
+        """p_0(r): the density of x' itself, as a function of r = |x'| >= 0."""
+        distance = real(r, "r")
+        if (distance < 0).any():
+            raise ValueError(f"r is a radius and must not be negative, got {distance.min().item():g}")
+        return self._radial(distance)
 
     @half_in_single
     def density(self, s: Number) -> Tensor:
@@ -90,11 +106,7 @@ class RadialLaw(ABC):
         low, high = torch.full_like(share, -self.mean_distance), torch.full_like(share, self.mean_distance)
         while ((self._theta1(low) > share) | (self._theta1(high) < share)).any():
             low, high = 2 * low, 2 * high
-        for _ in range(64):
-            middle = (low + high) / 2
-            below = self._theta1(middle) < share
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return bisect(lambda s: self._theta1(s) < share, low, high, steps=64)
 
     @cached_property
     def mean_distance(self) -> float:
@@ -128,18 +140,19 @@ class RadialLaw(ABC):
         return s.clamp(min=0) + self._excess(s.abs())  # F(s) - F(-s) = s
 
 
+def bisect(is_below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, *, steps: int = 60) -> Tensor:
+    """Where `is_below` turns from true to false between `low` and `high`, elementwise."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        below = is_below(middle)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
+
+
 def must_be_law(law: object) -> None:
     """One sentence for anything else where a law is wanted."""
     if not isinstance(law, RadialLaw):
         raise ValueError(f"law must be a radial law, for example Gaussian(2) of joma.theory.radial, got {shown(law)}")
-
-
-def radii(r: Number) -> Tensor:
-    """`real` and not negative."""
-    tensor = real(r, "r")
-    if (tensor < 0).any():
-        raise ValueError(f"r is a radius and must not be negative, got {tensor.min().item():g}")
-    return tensor
 
 
 def _device(generator: torch.Generator | None) -> torch.device:
@@ -159,5 +172,4 @@ def normal(count: int, dimension: int, generator: torch.Generator | None) -> Ten
 def directions(count: int, dimension: int, generator: torch.Generator | None) -> Tensor:
     """Uniform on the sphere."""
     gauss = normal(count, dimension, generator)
-    length: Tensor = torch.linalg.vector_norm(gauss, dim=-1, keepdim=True)
-    return gauss / length
+    return gauss.div(torch.linalg.vector_norm(gauss, dim=-1, keepdim=True))

@@ -37,9 +37,8 @@ class Attention:
 
     def __post_init__(self) -> None:
         if not callable(self.kind) and self.kind not in ("linear", "exp", "softmax"):
-            raise ValueError(
-                f"kind of attention must be 'linear', 'exp', 'softmax' or a function, got {shown(self.kind)}"
-            )
+            wanted = "'linear', 'exp', 'softmax' or a function"
+            raise ValueError(f"kind of attention must be {wanted}, got {shown(self.kind)}")
         for name in ("temperature", "norm"):
             number(getattr(self, name), name, above=0)
         if self.kind == "softmax" and self.norm != 1.0:
@@ -140,8 +139,7 @@ def entropy(p: Number, *, dim: int = -1) -> Tensor:
     probability = not_negative(p, "p")
     if not isinstance(dim, int) or not -max(probability.ndim, 1) <= dim < max(probability.ndim, 1):
         raise ValueError(f"dim must be a dimension of p, which has shape {tuple(probability.shape)}, got {shown(dim)}")
-    terms: Tensor = torch.special.entr(probability)
-    return terms.sum(dim)
+    return torch.sum(torch.special.entr(probability), dim)
 
 
 def random_orthonormal(width: int, count: int, *, generator: torch.Generator) -> Tensor:
@@ -155,7 +153,5 @@ def random_orthonormal(width: int, count: int, *, generator: torch.Generator) ->
         raise ValueError(f"count must not exceed width: {count} orthonormal vectors do not fit into {width} dimensions")
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"generator must be a torch.Generator, got {shown(generator)}")
-    q: Tensor
-    r: Tensor
     q, r = torch.linalg.qr(torch.randn(width, count, generator=generator, dtype=torch.float64))
-    return q * r.diagonal().sign()
+    return torch.mul(q, r.diagonal().sign())

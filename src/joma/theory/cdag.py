@@ -7,12 +7,9 @@ w_jk = corr(f_k, delta), the child receives w_jk delta, and so
     corr(z_b, g_{j->k}) = corr(f_k, delta) corr(z_b, delta).        (`conclusion`)
 
 The note asks for three signs, corr(z_a, delta) > 0, corr(z_b, f_k) > 0 and corr(z_a, z_b) != 0. They do not suffice
-(`counter_example`). With the angles a = (z_a, delta), b = (z_b, f_k), c = (z_a, +-z_b), the smaller of both signs,
-
-    a + b + c < 90 degrees
-
-does (`angle_condition`): delta is then within a + c of +-z_b and within a + b + c of +-f_k, the same sign in both.
-Either condition also needs w_jk(0) = 0, or a start of the right sign.
+(`counter_example`). The angles a = (z_a, delta), b = (z_b, f_k), c = (z_a, +-z_b), the smaller of both signs, do if
+a + b + c < 90 degrees (`angle_condition`): delta is then within a + c of +-z_b and within a + b + c of +-f_k, the same
+sign in both. Either condition also needs w_jk(0) = 0, or a start of the right sign.
 """
 
 from __future__ import annotations
@@ -30,30 +27,21 @@ from joma.theory._guard import guarded
 
 @brief_repr
 class Signals(NamedTuple):
-    """The four signals of Theorem 1, each (..., samples).
+    """The four signals of Theorem 1, each (..., samples); see `counter_example`.
 
-    >>> counter_example().delta
-    tensor([1., 0.], dtype=torch.float64)
+    za is the latent that node j is to learn, zb the one that its child k could learn, f the child's activation f_k,
+    and delta = sigma'_j g_j what node j passes down.
     """
 
     za: Tensor
-    """The latent that node j is to learn."""
     zb: Tensor
-    """The latent that its child k could learn."""
     f: Tensor
-    """The child's activation f_k."""
     delta: Tensor
-    """sigma'_j g_j, what node j passes down."""
 
 
 @brief_repr
 class AngleCondition(NamedTuple):
-    """What `angle_condition` finds; angles in radians.
-
-    >>> found = angle_condition(*counter_example())
-    >>> found.satisfied, found.total.rad2deg()
-    (tensor(False), tensor(107.1318, dtype=torch.float64))
-    """
+    """What `angle_condition` finds; angles in radians."""
 
     angles: Tensor
     """(..., 3): a = (za, delta), b = (zb, f), c = (za, +-zb)."""
@@ -67,11 +55,7 @@ class AngleCondition(NamedTuple):
 
 @brief_repr
 class Gated(NamedTuple):
-    """The signals at a child node k: a latent zb, its activation f, the gradient g that arrives; each (..., samples).
-
-    >>> gate_counter_example().f
-    tensor([-0.5000,  1.0000], dtype=torch.float64)
-    """
+    """The signals at a child k: a latent zb, its activation f, the gradient g that arrives; each (..., samples)."""
 
     zb: Tensor
     f: Tensor
@@ -91,9 +75,7 @@ def correlation(x: Number, y: Number, *, normalised: bool = False) -> Tensor:
 
 @guarded
 def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
-    """The three correlations of Theorem 1, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
-
-    The theorem asks that all be positive.
+    """The correlations that Theorem 1 wants positive, (..., 3): corr(za, delta), corr(zb, f), abs corr(za, zb).
 
     >>> premises(*counter_example())
     tensor([0.5000, 0.9900, 0.9500], dtype=torch.float64)
@@ -105,7 +87,6 @@ def premises(za: Number, zb: Number, f: Number, delta: Number) -> Tensor:
 @guarded
 def conclusion(zb: Number, f: Number, delta: Number, *, normalised: bool = False) -> Tensor:
     """corr(zb, g_{j->k}) = corr(f, delta) corr(zb, delta) after one unit step from w = 0; (..., samples) -> (...).
-
     Normalised: with all signals of length 1, so between -1 and 1.
 
     >>> za, zb, f, delta = counter_example()
@@ -124,12 +105,13 @@ def angle_condition(za: Number, zb: Number, f: Number, delta: Number) -> AngleCo
 
     The bound holds at any angles; it is positive exactly where the condition is satisfied, and is reached there
     in the plane, so no weaker condition on these three angles would do.
-
     za, zb, f, delta: (..., samples), none of them zero. Differentiable except at parallel signals.
 
     >>> result = angle_condition([1.0, 0.2], [1.0, 0.0], [1.0, -0.3], [1.0, 0.5])
     >>> result.satisfied, result.lower_bound
     (tensor(True), tensor(0.6513, dtype=torch.float64))
+    >>> angle_condition(*counter_example()).total.rad2deg()
+    tensor(107.1318, dtype=torch.float64)
     """
     a_, b_, f_, d_ = _signals(True, za=za, zb=zb, f=f, delta=delta)
     between = _angle(a_, b_)
@@ -184,22 +166,20 @@ def _signals(normalised: bool, /, **values: Number) -> tuple[Tensor, ...]:
         counts = ", ".join(f"{name} {tensor.shape[-1]}" for name, tensor in tensors.items())
         raise ValueError(f"all signals need the same number of samples, got {counts}")
     signals = together(**tensors)
-    return tuple(map(_unit, signals, tensors)) if normalised else signals
-
-
-def _unit(signal: Tensor, name: str) -> Tensor:
-    """The signal at length 1. Scaled by its largest entry first, so that nothing over- or underflows."""
-    if signal.shape[-1] == 0:
-        raise ValueError(f"{name} must hold at least one sample, got shape {tuple(signal.shape)}")
-    largest = signal.abs().amax(-1, keepdim=True)
-    if (largest == 0).any():
-        raise ValueError(f"{name} must not be zero on all samples: it then has no direction")
-    scaled = signal / largest
-    unit: Tensor = scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return unit
+    if not normalised:
+        return signals
+    units = []
+    for name, signal in zip(tensors, signals, strict=True):
+        if signal.shape[-1] == 0:
+            raise ValueError(f"{name} must hold at least one sample, got shape {tuple(signal.shape)}")
+        largest = signal.abs().amax(-1, keepdim=True)
+        if (largest == 0).any():
+            raise ValueError(f"{name} must not be zero on all samples: it then has no direction")
+        scaled = signal / largest  # so that nothing over- or underflows
+        units.append(scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True))
+    return tuple(units)
 
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:
     """The angle between unit vectors in [0, pi], accurate near both ends, where arccos is not."""
-    across, along = (torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y))
-    return 2 * torch.atan2(across, along)
+    return 2 * torch.atan2(*(torch.linalg.vector_norm(v, dim=-1) for v in (x - y, x + y)))

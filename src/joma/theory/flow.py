@@ -9,11 +9,12 @@ This is gradient ascent on E[sum_k g_k h_k] with the back-propagated gradient g 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,31 +27,23 @@ from joma.host.arguments import (
     dense,
     described,
     floating,
+    integer,
     must_be_callable,
     number,
     real,
     shown,
+    times,
 )
 from joma.host.words import brief_repr
-from joma.theory._integrate import Method, integrate, integrate_together
+from joma.theory._dormand_prince import Field, Tolerance, TooStiff, solve
 from joma.theory.attention import Attention, value_and_derivative
-
-__all__ = [
-    "Activation",
-    "Backprop",
-    "Block",
-    "Method",
-    "State",
-    "constant_gradient",
-    "cross_entropy_gradient",
-    "identity",
-    "integrate",
-    "integrate_together",
-]
 
 Activation = Callable[[Tensor], Tensor]
 Backprop = Callable[[Tensor, float], Tensor]
 """(h, time) -> g, both (..., samples, nodes)."""
+Method = Literal["DOP853", "Radau", "LSODA"]
+"""DOP853 is built in, the others are scipy's."""
+_FINEST = 1e-14  # the least rtol: float64 cannot tell smaller errors from its own rounding
 
 
 def identity(x: Number) -> Tensor:
@@ -86,8 +79,7 @@ def cross_entropy_gradient(label: Number) -> Backprop:
     def gradient(h: Tensor, time: float) -> Tensor:
         if low < 0 or high >= h.shape[-1]:
             raise ValueError(f"label must be one of the {h.shape[-1]} nodes, got {low} to {high}")
-        target = torch.nn.functional.one_hot(classes, h.shape[-1]).to(h)
-        return target - h.softmax(-1)
+        return torch.nn.functional.one_hot(classes, h.shape[-1]).to(h) - h.softmax(-1)
 
     return gradient
 
@@ -96,9 +88,8 @@ def cross_entropy_gradient(label: Number) -> Backprop:
 class State(NamedTuple):
     """The two halves of the block, or of its velocity: w (..., width, nodes) and z (..., queries, tokens).
 
-    >>> state = State(w=torch.zeros(3, 2), z=torch.zeros(1, 2))  # width 3, 2 nodes, 1 query, 2 tokens
-    >>> state.w.shape, state.z.shape
-    (torch.Size([3, 2]), torch.Size([1, 2]))
+    >>> State(w=torch.zeros(3, 2), z=torch.zeros(1, 2))  # width 3, 2 nodes, 1 query, 2 tokens
+    State(w=float32[3, 2], z=float32[1, 2])
     """
 
     w: Tensor
@@ -145,10 +136,6 @@ class Block:
             raise ValueError(f"attention must be an Attention, as Attention('exp'), got {shown(self.attention)}")
         for name in ("rate_w", "rate_z"):
             number(getattr(self, name), name, least=0)
-        self._check_samples()
-        self._check_embeddings()
-
-    def _check_samples(self) -> None:
         x = dense(self.x, "x")
         if x.ndim < 2 or 0 in x.shape or x.dtype not in (torch.float32, torch.float64):
             wanted = "float64, or float32 for velocities alone, and have shape (..., samples, tokens)"
@@ -159,8 +146,6 @@ class Block:
         if not _holds_indices(self.query) or self.query.shape != x.shape[-2:-1]:
             wanted = f"({x.shape[-2]},), a whole number for each sample of x"
             raise ValueError(f"query must have shape {wanted}, got {described(self.query)}")
-
-    def _check_embeddings(self) -> None:
         tokens, queries = real(self.tokens, "tokens"), real(self.queries, "queries")
         if tokens.ndim != 2 or tokens.shape[1] != self.x.shape[-1]:
             raise ValueError(f"tokens must have shape (width, {self.x.shape[-1]}) like x, got {tuple(tokens.shape)}")
@@ -187,34 +172,27 @@ class Block:
 
     def attend(self, z: Number) -> Tensor:
         """b of every sample, (..., samples, tokens)."""
-        z = floating(z, "z")
-        self._check_state(z=z)
-        return self._attend(z)
+        return self._attend(*self._checked(z=z))
 
     def hidden(self, w: Number, z: Number) -> Tensor:
         """h of every sample, (..., samples, nodes)."""
-        w, z = floating(w, "w"), floating(z, "z")
-        self._check_state(w=w, z=z)
+        w, z = self._checked(w=w, z=z)
         return self.activation(self._features(self._attend(z)) @ w)
 
     def project(self, w: Number) -> Tensor:
         """V = U_C^T W, (..., tokens, nodes)."""
-        w = floating(w, "w")
-        self._check_state(w=w)
-        return self.tokens.mT @ w
+        return self.tokens.mT @ self._checked(w=w)[0]
 
     def velocity(self, w: Number, z: Number, time: float = 0.0) -> State:
         """The right-hand side of eq. 2 for w (..., width, nodes) and z (..., queries, tokens)."""
-        w, z = floating(w, "w"), floating(z, "z")
-        self._check_state(w=w, z=z)
+        w, z = self._checked(w=w, z=z)
         return self._velocity(w, z, time)
 
     def _velocity(self, w: Tensor, z: Tensor, time: float) -> State:
         logits = z[..., self.query, :]
         b = self.attention.weights_unchecked(logits, self.x)
         f = self._features(b)
-        before = f @ w
-        h, slope = value_and_derivative(self.activation, before)
+        h, slope = value_and_derivative(self.activation, f @ w)
         g = self.backprop(h, time)
         if g.shape[-2:] != h.shape[-2:]:  # a broadcast g would be another block, silently
             raise ValueError(f"backprop must return (samples, nodes) = {tuple(h.shape[-2:])}, got {tuple(g.shape)}")
@@ -241,15 +219,15 @@ class Block:
         common_shape(x=self.x.shape[:-2], w0=w0.shape[:-2])
         if self.x.dtype != torch.float64:
             raise ValueError("a flow is followed in float64: x, tokens and queries must be float64")
-        return State(
-            *integrate_together(lambda time, w, z: self._velocity(w, z, time), (w0, z0), t, rtol=rtol, atol=atol)
-        )
+        field = lambda time, w, z: self._velocity(w, z, time)
+        return State(*integrate_together(field, (w0, z0), t, rtol=rtol, atol=atol))
 
     def _attend(self, z: Tensor) -> Tensor:
         return self.attention.weights_unchecked(z[..., self.query, :], self.x)
 
-    def _check_state(self, **state: Tensor) -> None:
+    def _checked(self, **given: Number) -> list[Tensor]:
         """w and z of this block's shapes and type. Cheap, because this runs at every step of a flow."""
+        state = {name: floating(value, name) for name, value in given.items()}
         self._check_type(**state)
         (width, tokens), queries = self.tokens.shape, self.queries.shape[1]
         if "w" in state and state["w"].shape[-2:-1] != (width,):
@@ -259,14 +237,11 @@ class Block:
         leads = {name: given.shape[:-2] for name, given in {"x": self.x, **state}.items()}
         if len(set(leads.values())) > 1:
             common_shape(**leads)
+        return list(state.values())
 
     def _features(self, b: Tensor) -> Tensor:
         f = b @ self.tokens.mT
-        return f + self._residual_stream if self.residual else f
-
-    @cached_property
-    def _residual_stream(self) -> Tensor:
-        return self.queries.mT[self.query]  # (samples, width)
+        return f + self.queries.mT[self.query] if self.residual else f
 
     @cached_property
     def _mean_by_query(self) -> Tensor:
@@ -278,3 +253,114 @@ class Block:
 
 def _holds_indices(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.int64 and not value.is_meta and value.numel() > 0
+
+
+def integrate(
+    field: Callable[[float, Tensor], Tensor],
+    y0: Number,
+    t: Number,
+    *,
+    rtol: float = 1e-12,
+    atol: float = 1e-13,
+    method: Method = "DOP853",
+    max_evaluations: int = 200_000,
+) -> Tensor:
+    """y(t) of y' = field(time, y), y(0) = y0, in float64 by an adaptive solver: the reference that closed forms meet.
+
+    y0: any shape; t: (steps,), increasing. Returns (steps, *y0.shape) on y0's device. Use "Radau" where the flow is
+    stiff. A flow that blows up before the last time, or that needs more than `max_evaluations` of the field, raises
+    ValueError: the usual causes of the latter are a field that jumps, and one that is computed in float32.
+
+    >>> integrate(lambda time, y: -y, torch.tensor([1.0]), [0.0, 1.0])
+    tensor([[1.0000],
+            [0.3679]], dtype=torch.float64)
+    """
+    must_be_callable(field, "field")
+    at = times(t).double()
+    if at.numel() == 0 or (at.diff() <= 0).any():
+        raise ValueError("t must hold at least one time, in increasing order")
+    start = real(y0, "y0").double().detach()
+    tolerance = Tolerance(number(rtol, "rtol", least=_FINEST), number(atol, "atol", least=0))
+    if method not in ("DOP853", "Radau", "LSODA"):
+        raise ValueError(f"method must be 'DOP853', 'Radau' or 'LSODA', got {shown(method)}")
+    slope = _counted(field, start, integer(max_evaluations, "max_evaluations", 1), end=float(at[-1]))
+    solver = solve if method == "DOP853" else partial(_solve_by_scipy, method)
+    threads = torch.get_num_threads()
+    # One thread while a small field is evaluated thousands of times: waking others costs more than they do.
+    torch.set_num_threads(1 if start.numel() < 10_000 else threads)
+    try:
+        path = solver(slope, start.reshape(-1).cpu().numpy().copy(), at.cpu().numpy(), tolerance)
+    except TooStiff as reason:
+        raise ValueError(f"the flow could not be followed to t = {float(at[-1]):g}: {reason}") from None
+    finally:
+        torch.set_num_threads(threads)
+    return torch.from_numpy(path).to(start.device).view(len(at), *start.shape)
+
+
+def _counted(field: Callable[[float, Tensor], Tensor], start: Tensor, most: int, *, end: float) -> Field:
+    """The field as a solver wants it, on flat arrays; what it returns is checked, and how often it is asked."""
+    calls = 0
+
+    def slope(time: float, y: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls > most:
+            asked = f"{most} evaluations (max_evaluations) to get to t = {time:g} of {end:g}"
+            raise ValueError(f"the flow took {asked}: the field is not smooth enough")
+        moving = field(time, torch.from_numpy(y).to(start.device).view(start.shape))
+        if not isinstance(moving, Tensor) or moving.shape != start.shape:
+            raise ValueError(f"field must return the shape {tuple(start.shape)} of y0, got {described(moving)}")
+        found: np.ndarray = moving.detach().double().reshape(-1).cpu().numpy()
+        if calls == 1 and not np.isfinite(found).all():
+            raise ValueError(f"field must be finite at y0, got {found[~np.isfinite(found)][0]}")
+        return found
+
+    return slope
+
+
+def _solve_by_scipy(method: str, field: Field, start: np.ndarray, at: np.ndarray, tolerance: Tolerance) -> np.ndarray:
+    try:
+        from scipy.integrate import solve_ivp
+    except ImportError:
+        raise ValueError(f"method {method!r} needs scipy, which is not installed; 'DOP853' does not") from None
+    span = (0.0, max(float(at[-1]), 1e-300))
+    solution = solve_ivp(field, span, start, method=method, t_eval=at, **tolerance._asdict())  # type: ignore[call-overload]
+    if not solution.success:
+        raise TooStiff(solution.message)
+    return np.array(solution.y.T)
+
+
+def integrate_together(
+    field: Callable[..., Sequence[Tensor]],
+    start: Sequence[Number],
+    t: Number,
+    *,
+    rtol: float = 1e-12,
+    atol: float = 1e-13,
+) -> tuple[Tensor, ...]:
+    """Several tensors of different shapes that flow as one: field(time, *parts) returns the velocity of each part.
+
+    Returns the paths of the parts, each (steps, *its own shape); see `integrate`.
+
+    >>> east, north = integrate_together(lambda time, x, y: (-y, x), (torch.ones(1), torch.zeros(1)), [torch.pi / 2])
+    >>> north
+    tensor([[1.0000]], dtype=torch.float64)
+    """
+    must_be_callable(field, "field")
+    begin = [real(part, "start") for part in start]
+    if not begin:
+        raise ValueError("start must hold at least one part, got none")
+    sizes, shapes = [part.numel() for part in begin], [part.shape for part in begin]
+
+    def parts(y: Tensor) -> tuple[Tensor, ...]:
+        pieces = torch.split_with_sizes(y, sizes, -1)
+        return tuple(piece.view(*y.shape[:-1], *shape) for piece, shape in zip(pieces, shapes, strict=True))
+
+    def flat(time: float, y: Tensor) -> Tensor:
+        moving = field(time, *parts(y))
+        if [one.shape for one in moving] != shapes:
+            wanted, got = ([tuple(one.shape) for one in each] for each in (begin, moving))
+            raise ValueError(f"field must return the velocity of each part, of shapes {wanted}, got {got}")
+        return torch.cat([velocity.reshape(-1) for velocity in moving])
+
+    return parts(integrate(flat, torch.cat([part.reshape(-1).double() for part in begin]), t, rtol=rtol, atol=atol))

@@ -15,47 +15,20 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import matrix_norm
 
 from joma.host.arguments import Number, at_least_dims, common_shape, number, positive, real, times, together, within
 from joma.host.words import brief_repr
-from joma.theory._galore_memory import Bytes, adam_bytes, galore_bytes, lora_bytes
 from joma.theory._galore_spectrum import Spectrum, joined, operator_of, spectrum_of
 from joma.theory._guard import guarded
-
-__all__ = [
-    "Bytes",
-    "Parts",
-    "adam_bytes",
-    "contraction",
-    "contraction_as_printed",
-    "galore_bytes",
-    "gradient",
-    "gradient_path",
-    "lasting",
-    "lora_bytes",
-    "operator",
-    "reversible_gradient",
-    "softmax_gradient",
-    "split",
-    "stable_rank_bound",
-    "stable_rank_bound_as_printed",
-]
-
-HUGE = 1e300  # more than any norm
 
 
 @brief_repr
 class Parts(NamedTuple):
-    """A gradient in two orthogonal parts, each (..., m, n).
-
-    >>> split([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]]).rest
-    tensor([[0., 1.]], dtype=torch.float64)
-    """
+    """A gradient in two orthogonal parts, each (..., m, n): part along one eigenvalue, rest along all others."""
 
     part: Tensor
-    """Along one eigenvalue."""
     rest: Tensor
-    """Along all others."""
 
 
 @guarded
@@ -102,16 +75,18 @@ def gradient_path(g: Number, b: Number, c: Number, t: Number, *, rate: float) ->
             [0.7500, 0.2500],
             [0.5625, 0.0625]], dtype=torch.float64)
     """
-    start, found, steps, eta = _problem(g, b, c, t, rate)
+    start, found, dtype, steps, eta = _problem(g, b, c, t, rate)
     factors = (1 - eta * found.values) ** steps[:, None]
     flat = (found.coordinates(start)[..., None, :] * factors) @ found.vectors.mT
-    path: Tensor = flat.unflatten(-1, start.shape[-2:])
-    return path.to(_type(g))
+    return flat.unflatten(-1, start.shape[-2:]).to(dtype)  # type: ignore[no-any-return]
 
 
 @guarded
 def split(g: Number, b: Number, c: Number) -> Parts:
     """The part of G in the lowest eigenspace of S, which the paper calls V_1, and the rest.
+
+    >>> split([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]]).rest
+    tensor([[0., 1.]], dtype=torch.float64)
 
     Eigenvalues that differ by less than 1e-9 of the largest are one. Where B_i has full rank and C_i = f_i f_i^T does
     not span all inputs, V_1 is what no input sees. Then the part of a gradient is exactly zero:
@@ -119,8 +94,8 @@ def split(g: Number, b: Number, c: Number) -> Parts:
     >>> split([[2.0, 0.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 0.0]]]).part
     tensor([[0., 0.]], dtype=torch.float64)
     """
-    start, found = _given(g, b, c)
-    return _parts(start, found, found.is_lowest(), _type(g))
+    start, found, dtype = _given(g, b, c)
+    return _parts(start, found, found.is_lowest(), dtype)
 
 
 @guarded
@@ -133,9 +108,9 @@ def lasting(g: Number, b: Number, c: Number, *, rate: float) -> Parts:
     >>> lasting([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]], rate=0.6).part
     tensor([[0., 1.]], dtype=torch.float64)
     """
-    start, found = _given(g, b, c)
-    _not_zero(start, "g")
-    return _parts(start, found, found.lasting(start, _rate(rate)), _type(g))
+    start, found, dtype = _given(g, b, c)
+    _not_zero(start)
+    return _parts(start, found, found.lasting(start, number(rate, "rate", above=0.0)), dtype)
 
 
 @guarded
@@ -151,17 +126,17 @@ def stable_rank_bound(g: Number, b: Number, c: Number, t: Number, *, rate: float
     >>> stable_rank_bound([[2.0, 0.0], [0.0, 1.0]], b=[torch.eye(2)], c=[[[1.0, 0.0], [0.0, 3.0]]], t=[0, 9], rate=0.2)
     tensor([2.0000, 1.0020], dtype=torch.float64)
     """
-    start, found, steps, eta = _problem(g, b, c, t, rate)
-    _not_zero(start, "g")
+    start, found, dtype, steps, eta = _problem(g, b, c, t, rate)
+    _not_zero(start)
     lasts = found.lasting(start, eta)
     part, rest = (each.double() for each in _parts(start, found, lasts, torch.float64))
     slow, kept = found.slowest(~lasts & found.present(start), eta), found.slowest(lasts, eta)
     # (slow / kept)^steps, (..., steps); zero where nothing is left besides the kept part
     q = torch.where(kept > 0, slow / kept, torch.where(slow > 0, 1.0, 0.0))[..., None] ** steps
-    top, size, left = (each[..., None] for each in (_spectral(part), _frobenius(part), _frobenius(rest)))
+    top, size, left = (each[..., None] for each in (matrix_norm(part, 2), matrix_norm(part), matrix_norm(rest)))
     room = (top - q * left).clamp(min=0)
     bound = (size.square() + (q * left).square()) / room.square()
-    return torch.where(room > 0, bound, torch.inf).clamp(max=min(start.shape[-2:])).to(_type(g))
+    return torch.where(room > 0, bound, torch.inf).clamp(max=min(start.shape[-2:])).to(dtype)
 
 
 @guarded
@@ -180,19 +155,20 @@ def stable_rank_bound_as_printed(
     >>> stable_rank_bound_as_printed([[2.0, 1.0]], b=[[[1.0]]], c=[[[1.0, 0.0], [0.0, 3.0]]], t=[0, 1], rate=0.2)
     tensor([1.2500, 1.0625], dtype=torch.float64)
     """
-    own, found, steps, eta = _problem(g, b, c, t, rate)
+    own, found, dtype, steps, eta = _problem(g, b, c, t, rate)
     first = own if start is None else at_least_dims(real(start, "start"), "start", 2, "(..., m, n)").to(own)
     if first.shape[-2:] != own.shape[-2:]:
         raise ValueError(f"start must have the m and n of g {tuple(own.shape)}, got {_of(first)}")
     common_shape(g=own.shape, start=first.shape)
-    _not_zero(own, "g")
+    _not_zero(own)
     low = found.is_lowest()
     part = _parts(own, found, low, torch.float64).part
-    top, rest = _spectral(part)[..., None], _frobenius(first - part)[..., None]
-    shrink = (found.factor_above(low, eta).abs() / (1 - eta * found.values[0]).abs()) ** (2 * steps)
+    top, rest = matrix_norm(part, 2)[..., None], matrix_norm(first - part)[..., None]
+    second = found.values[~low] if (~low).any() else found.values  # the lowest where there is no other
+    shrink = ((1 - eta * second[0]).abs() / (1 - eta * found.values[0]).abs()) ** (2 * steps)
     there = top > found.least(own)[..., None]
-    bound = (_frobenius(part)[..., None].square() + shrink * rest.square()) / top.square()
-    return torch.where(there, bound, torch.inf).to(_type(g))
+    bound = (matrix_norm(part)[..., None].square() + shrink * rest.square()) / top.square()
+    return torch.where(there, bound, torch.inf).to(dtype)
 
 
 @guarded
@@ -208,9 +184,8 @@ def reversible_gradient(jacobian: Number, w: Number, f: Number, y: Number, *, de
     """
     j, weight, inputs, target = _layer(jacobian, w, f, y)
     power = positive(degree, "degree").to(j)
-    common_shape(
-        degree=power.shape, jacobian=j.shape[:-2], w=weight.shape[:-2], f=inputs.shape[:-1], y=target.shape[:-1]
-    )
+    leads = {"jacobian": j.shape[:-2], "w": weight.shape[:-2], "f": inputs.shape[:-1], "y": target.shape[:-1]}
+    common_shape(degree=power.shape, **leads)
     output = (j @ weight @ inputs[..., None]) / power[..., None, None]
     return j.mT @ (target[..., None] - output) @ inputs[..., None, :]
 
@@ -243,8 +218,7 @@ def contraction(
         max(|1 - rate kappa|, |1 - rate top|) + rate (la + w (lb c + lc b))
 
     kappa and top: bounds below and above on the eigenvalues of the projected operator. la, lb and lc: Lipschitz
-    constants of A, B and C in W (Frobenius norms). w, b and c: bounds on the spectral norms of W, B_i and C_i. All
-    broadcast.
+    constants of A, B and C in W (Frobenius norms). w, b and c: bounds on the spectral norms of W, B_i and C_i.
 
     >>> contraction(0.5, 2.0, rate=0.1, la=0.0, lb=0.1, lc=0.0, w=1.0, b=2.0, c=1.0)
     tensor(0.9600, dtype=torch.float64)
@@ -272,8 +246,62 @@ def contraction_as_printed(
     return 1 - eta * (low - of_a - often * of_b * of_c * weight.square())
 
 
-def _not_negative(given: dict[str, Number]) -> tuple[Tensor, ...]:
-    return together(**{name: within(value, name, 0.0, HUGE) for name, value in given.items()})
+@brief_repr
+class Bytes(NamedTuple):
+    """Memory of one weight matrix and its optimizer, in bytes, each (...); see `adam_bytes`."""
+
+    weights: Tensor
+    """The matrix itself, with adapters where there are any."""
+    states: Tensor
+    """Both moments of Adam."""
+    projection: Tensor
+    """GaLore's projector."""
+
+    @property
+    def total(self) -> Tensor:
+        """All three."""
+        return self.weights + self.states + self.projection
+
+
+@guarded
+def adam_bytes(m: Number, n: Number, *, itemsize: Number = 2.0) -> Bytes:
+    """Adam on all of a matrix (m, n): m n numbers of weights and 2 m n of states, `itemsize` bytes each.
+
+    >>> adam_bytes(512, 1376)
+    Bytes(weights=1.409e+06, states=2.818e+06, projection=0)
+    >>> adam_bytes(512, 1376).total
+    tensor(4227072., dtype=torch.float64)
+    """
+    rows, columns, size = together(m=positive(m, "m"), n=positive(n, "n"), itemsize=positive(itemsize, "itemsize"))
+    weights = rows * columns * size
+    return Bytes(weights, 2 * weights, torch.zeros_like(weights))
+
+
+@guarded
+def galore_bytes(m: Number, n: Number, rank: Number, *, itemsize: Number = 2.0) -> Bytes:
+    """GaLore with Adam: short * long of weights, 2 long rank of states, short rank of the projector on the short side.
+
+    >>> galore_bytes(512, 1376, rank=128)
+    Bytes(weights=1.409e+06, states=7.045e+05, projection=1.311e+05)
+    """
+    short, long, r, size = _ranked(m, n, rank, itemsize)
+    return Bytes(short * long * size, 2 * long * r * size, short * r * size)
+
+
+@guarded
+def lora_bytes(m: Number, n: Number, rank: Number, *, itemsize: Number = 2.0) -> Bytes:
+    """LoRA with Adam: two adapters of (m + n) rank numbers beside the weight, and two moments of each.
+
+    >>> lora_bytes(512, 1376, rank=128)
+    Bytes(weights=1.892e+06, states=9.667e+05, projection=0)
+    """
+    short, long, r, size = _ranked(m, n, rank, itemsize)
+    adapters = (short + long) * r * size
+    return Bytes(short * long * size + adapters, 2 * adapters, torch.zeros_like(adapters))
+
+
+def _not_negative(given: dict[str, Number]) -> tuple[Tensor, ...]:  # and no more than any norm
+    return together(**{name: within(value, name, 0.0, 1e300) for name, value in given.items()})
 
 
 def _pair(b: Number, c: Number) -> tuple[Tensor, Tensor]:
@@ -287,31 +315,32 @@ def _pair(b: Number, c: Number) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def _given(g: Number, b: Number, c: Number) -> tuple[Tensor, Spectrum]:
-    """G in float64 and the spectrum of S."""
-    start = at_least_dims(real(g, "g"), "g", 2, "(..., m, n)").double()
+def _given(g: Number, b: Number, c: Number) -> tuple[Tensor, Spectrum, torch.dtype]:
+    """G in float64, the spectrum of S, and the type of G."""
+    given = at_least_dims(real(g, "g"), "g", 2, "(..., m, n)")
     left, right = _pair(b, c)
-    _must_fit(start, "g", left, right)
-    return start, spectrum_of(left.to(start), right.to(start))
+    _must_fit(given, "g", left, right)
+    start = given.double()
+    return start, spectrum_of(left.to(start), right.to(start)), given.dtype
 
 
-def _problem(g: Number, b: Number, c: Number, t: Number, rate: float) -> tuple[Tensor, Spectrum, Tensor, float]:
-    start, found = _given(g, b, c)
+def _problem(
+    g: Number, b: Number, c: Number, t: Number, rate: float
+) -> tuple[Tensor, Spectrum, torch.dtype, Tensor, float]:
+    start, found, dtype = _given(g, b, c)
     steps = times(t).to(start)
     if (steps != steps.round()).any():
         raise ValueError("t must hold whole numbers, counts of steps")
-    return start, found, steps, _rate(rate)
+    return start, found, dtype, steps, number(rate, "rate", above=0.0)
 
 
 def _must_fit(g: Tensor, name: str, left: Tensor, right: Tensor) -> None:
     if g.shape[-2:] != (left.shape[-1], right.shape[-1]):
-        raise ValueError(
-            f"{name} must have shape (..., m, n) with b (N, m, m) {_of(left)} and c (N, n, n), got {_of(g)}"
-        )
+        wanted = f"(..., m, n) with b (N, m, m) {_of(left)} and c (N, n, n)"
+        raise ValueError(f"{name} must have shape {wanted}, got {_of(g)}")
 
 
 def _layer(jacobian: Number, w: Number, f: Number, y: Number) -> tuple[Tensor, ...]:
-    """The four of one type and with common leading dimensions."""
     j = at_least_dims(real(jacobian, "jacobian"), "jacobian", 2, "(..., K, m)")
     weight = at_least_dims(real(w, "w"), "w", 2, "(..., m, n)")
     inputs, target = at_least_dims(real(f, "f"), "f", 1, "(..., n)"), at_least_dims(real(y, "y"), "y", 1, "(..., K)")
@@ -319,9 +348,8 @@ def _layer(jacobian: Number, w: Number, f: Number, y: Number) -> tuple[Tensor, .
         sizes = f"jacobian {_of(j)}, w {_of(weight)}, f {_of(inputs)} and y {_of(target)}"
         raise ValueError(f"sizes must be (K, m), (m, n), (n) and (K), got {sizes}")
     if 0 in (*j.shape[-2:], weight.shape[-1]):
-        raise ValueError(
-            f"jacobian, w, f and y must not be empty, got {_of(j)}, {_of(weight)}, {_of(inputs)}, {_of(target)}"
-        )
+        sizes = f"{_of(j)}, {_of(weight)}, {_of(inputs)}, {_of(target)}"
+        raise ValueError(f"jacobian, w, f and y must not be empty, got {sizes}")
     common_shape(jacobian=j.shape[:-2], w=weight.shape[:-2], f=inputs.shape[:-1], y=target.shape[:-1])
     return joined(j, weight, inputs, target)
 
@@ -331,28 +359,19 @@ def _parts(g: Tensor, found: Spectrum, chosen: Tensor, dtype: torch.dtype) -> Pa
     return Parts(part.to(dtype), (g - part).to(dtype))
 
 
-def _not_zero(g: Tensor, name: str) -> None:
+def _not_zero(g: Tensor) -> None:
     if g.numel() and (g == 0).flatten(-2).all(-1).any():
-        raise ValueError(f"{name} must not be zero: a zero matrix has no stable rank")
-
-
-def _rate(rate: float) -> float:
-    return number(rate, "rate", above=0.0)
-
-
-def _type(g: Number) -> torch.dtype:
-    return real(g, "g").dtype
-
-
-def _frobenius(g: Tensor) -> Tensor:
-    size: Tensor = torch.linalg.matrix_norm(g)
-    return size
-
-
-def _spectral(g: Tensor) -> Tensor:
-    size: Tensor = torch.linalg.matrix_norm(g, 2)
-    return size
+        raise ValueError("g must not be zero: a zero matrix has no stable rank")
 
 
 def _of(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
+
+
+def _ranked(m: Number, n: Number, rank: Number, itemsize: Number) -> tuple[Tensor, ...]:
+    given = {"m": m, "n": n, "rank": rank, "itemsize": itemsize}
+    rows, columns, r, size = together(**{name: positive(value, name) for name, value in given.items()})
+    short, long = torch.minimum(rows, columns), torch.maximum(rows, columns)
+    if (r > short).any():
+        raise ValueError(f"rank must be at most the shorter of m and n, got {r[r > short].flatten()[0].item():g}")
+    return short, long, r, size

@@ -4,18 +4,14 @@ The root y_0 is a class label with D values and stands at height L, the depth of
 latents y_1, stand at height L - 1, the tokens at height 0; y = 1 means that a token appears. A child copies its
 parent with probability (1 + rho)/2, so along a path the uncertainties multiply: M(rho_1) M(rho_2) = M(rho_1 rho_2).
 
-Two tokens whose lowest common ancestor is a binary latent at height H, so H <= L - 1, co-occur with probability
-
-    P[y_l = 1 | y_m = 1] = (1 + rho^2H - 2 R) / (2 (1 - R)),    R = rho^(L-1) rho_0 = 1 - 2 P[y_m = 1].
-
-The paper states rho_0 = sum_k p0(k) P[y_1 = 0 | k]; its proof needs, and the truth is, sum_k p0(k) (2 P[y_1 = 0 | k] - 1).
+`cooccurrence` is Theorem 5. The rho_0 that the paper states is not what its proof needs: `root_rho` is.
 Pairs that only meet in the root obey another formula (`root_cooccurrence`), and eq. 8 has a first-order term.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
@@ -79,9 +75,7 @@ def root_rho(p0: Number, p_zero: Number) -> Tensor:
 
 @partial(guarded, keep="p0")
 def printed_root_rho(p0: Number, p_zero: Number) -> Tensor:
-    """rho_0 as Theorem 5 states it, sum_k p0(k) P[y_1 = 0 | k]: not the correlation that the formula needs.
-
-    Kept to measure by how much it misses; use `root_rho`.
+    """rho_0 as Theorem 5 states it, sum_k p0(k) P[y_1 = 0 | k]: not what the formula needs, that is `root_rho`.
 
     >>> printed_root_rho([0.5, 0.5], [1.0, 0.5])
     tensor(0.7500, dtype=torch.float64)
@@ -96,9 +90,7 @@ def cooccurrence(rho: Number, rho0: Number, depth: Count, ancestor: Count) -> Te
 
         (1 + rho^2H - 2 R) / (2 (1 - R)) = 1 - (1 - rho^2H) / (2 (1 - R)),    R = rho^(L-1) rho_0,  L = `depth`
 
-    Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho, and does not fall at all
-    for rho = +-1.
-
+    Only even powers of rho meet H, so co-occurrence falls with H whatever the sign of rho; not at all for rho = +-1.
     rho, rho0 in [-1, 1]; `root_rho` gives rho0. 0 <= H <= L - 1: for tokens that only meet in the root see
     `root_cooccurrence`. All four broadcast; differentiable in rho and rho0. R = 1 is refused: y_m is then never 1.
 
@@ -121,7 +113,6 @@ def root_cooccurrence(rho: Number, depth: Count, p0: Number, tau_a: Number, tau_
         E[(1 - R tau_a) (1 - R tau_b)] / (2 (1 - R E[tau_b])),    R = rho^(L-1), E over the classes with p0
 
     Theorem 5 does not cover these pairs: given the class, a and b are independent, and no edge joins them.
-
     rho: (...); depth: a whole number or (...); p0, tau_a, tau_b: (..., classes), tau = 2 P[. = 0 | y_0 = k] - 1.
     Returns (...). A token m that never appears is refused.
 
@@ -173,17 +164,12 @@ def expansion(eps: Number, depth: Count, ancestor: Count, order: int = 1) -> Ten
     small = within(eps, "eps", 0, 1)
     levels, height = _levels(depth, ancestor, like=small)
     small, levels, height = together(eps=small, depth=levels, ancestor=height)
-    first_order = height * (2 * height - levels) / (2 * levels)
-    return 1 - height / levels + order * small * first_order
+    return 1 - height / levels + order * small * (height * (2 * height - levels) / (2 * levels))
 
 
 @brief_repr
 class Enumeration(NamedTuple):
-    """The exact distribution of the tokens of a small tree, every latent summed over.
-
-    >>> enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3]).both.diagonal()  # how often each token appears
-    tensor([0.4100, 0.4100, 0.4100, 0.4100], dtype=torch.float64)
-    """
+    """The exact distribution of the tokens of a small tree, every latent summed over; see `enumerate_tree`."""
 
     joint: Tensor
     """(..., 2, ..., 2): the probability of each pattern of tokens, one axis a token, left to right."""
@@ -208,14 +194,24 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
     (..., children, classes) with one row for each. Refuses what needs more than 2^22 states.
 
     >>> tree = enumerate_tree(2, 2, 0.9, [0.5, 0.5], [0.9, 0.3])
-    >>> tree.ancestor[0]
-    tensor([0, 1, 2, 2])
+    >>> tree.ancestor[0], tree.both.diagonal()  # how often each token appears
+    (tensor([0, 1, 2, 2]), tensor([0.4100, 0.4100, 0.4100, 0.4100], dtype=torch.float64))
     >>> tree.conditional[0]
     tensor([1.0000, 0.8841, 0.5878, 0.5878], dtype=torch.float64)
     """
     widths = _widths(depth, branching)
-    prior, zero = _root_tables(p0, p_zero, children=widths[0])
-    edges = _edges(rho, sum(widths[1:]), like=prior)
+    children, count = widths[0], sum(widths[1:])
+    zero = within(p_zero, "p_zero", 0, 1)
+    zero = zero.expand(children, -1) if zero.ndim == 1 else zero  # (..., children, classes)
+    (prior,) = _by_class(p0)
+    if zero.ndim < 2 or zero.shape[-2:] != (children, prior.shape[-1]):
+        wanted = f"({prior.shape[-1]},) or (..., {children}, {prior.shape[-1]}), with the classes of p0"
+        raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
+    edges = within(rho, "rho", -1, 1)
+    edges = edges.to(prior)[None] if edges.ndim == 0 else edges
+    edges = edges.expand(*edges.shape[:-1], count) if edges.shape[-1] == 1 else edges
+    if edges.shape[-1] != count:
+        raise ValueError(f"rho must be a number, (..., 1) or (..., {count}), one per edge, got {tuple(edges.shape)}")
     like = together(p0=prior[..., 0], p_zero=zero[..., 0, 0], rho=edges.sum(-1))[0]  # the batch of trees
     prior, zero, edges = prior.to(like), zero.to(like), edges.to(like)
     states = like.numel() * prior.shape[-1] * 2 ** widths[-1]
@@ -237,7 +233,6 @@ def enumerate_tree(depth: int, branching: int | Sequence[int], rho: Number, p0: 
 
 
 def _counts(value: object, name: str, low: int) -> Tensor:
-    """Whole numbers of at least `low`, as an integer tensor."""
     try:
         tensor = as_tensor(value, name)  # type: ignore[arg-type]
         good = tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -253,15 +248,11 @@ def _counts(value: object, name: str, low: int) -> Tensor:
 
 def _levels(depth: Count, ancestor: Count, *, like: Tensor) -> tuple[Tensor, Tensor]:
     """L and H, checked and broadcast, in the dtype and on the device of `like`: they are powers of it."""
-    levels, height = together(
-        depth=_counts(depth, "depth", 1).to(like.device), ancestor=_counts(ancestor, "ancestor", 0).to(like.device)
-    )
+    levels, height = together(depth=_counts(depth, "depth", 1), ancestor=_counts(ancestor, "ancestor", 0))
     if (height >= levels).any():
         deep, high = (x[height >= levels][0].item() for x in (levels, height))
-        raise ValueError(
-            f"ancestor must be at most depth - 1 = {deep - 1:g}, got {high}: "
-            "tokens that only meet in the root follow root_cooccurrence"
-        )
+        hint = "tokens that only meet in the root follow root_cooccurrence"
+        raise ValueError(f"ancestor must be at most depth - 1 = {deep - 1:g}, got {high}: {hint}")
     return levels.to(like), height.to(like)
 
 
@@ -288,55 +279,26 @@ def _widths(depth: int, branching: int | Sequence[int]) -> list[int]:
     return [prod(factors[: i + 1]) for i in range(levels)]
 
 
-def _root_tables(p0: Number, p_zero: Number, children: int) -> tuple[Tensor, Tensor]:
-    """p0 as (..., classes) and P[y_1 = 0 | k] as (..., children, classes)."""
-    zero = within(p_zero, "p_zero", 0, 1)
-    zero = zero.expand(children, -1) if zero.ndim == 1 else zero
-    (prior,) = _by_class(p0)
-    if zero.ndim < 2 or zero.shape[-2:] != (children, prior.shape[-1]):
-        wanted = f"({prior.shape[-1]},) or (..., {children}, {prior.shape[-1]}), with the classes of p0"
-        raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
-    return prior, zero
-
-
-def _edges(rho: Number, count: int, *, like: Tensor) -> Tensor:
-    """One uncertainty for each edge, (..., edges); a plain number takes the dtype of `like`."""
-    given = within(rho, "rho", -1, 1)
-    given = given.to(like)[None] if given.ndim == 0 else given
-    given = given.expand(*given.shape[:-1], count) if given.shape[-1] == 1 else given
-    if given.shape[-1] != count:
-        raise ValueError(f"rho must be a number, (..., 1) or (..., {count}), one per edge, got {tuple(given.shape)}")
-    return given
-
-
 def _product(tables: list[Tensor]) -> Tensor:
     """P[tokens of all subtrees | parent] from each subtree's: independent given the parent."""
-    joint = tables[0]
-    for table in tables[1:]:
-        joint = (joint[..., :, None] * table[..., None, :]).flatten(-2)
-    return joint
+    return reduce(lambda joint, table: (joint[..., :, None] * table[..., None, :]).flatten(-2), tables)
 
 
 def _both_present(joint: Tensor, tokens: int) -> Tensor:
     """P[y_l = 1, y_m = 1] for all pairs of tokens."""
-    rows = []
-    for first in range(-tokens, 0):
-        present = joint.select(first, 1)
-        row = []
-        for second in range(-tokens, 0):
-            # Selecting `first` removed its axis, so the axes to its left now count one less from the end.
-            axis = second if second > first else second + 1
-            chosen = present if second == first else present.select(axis, 1)
-            row.append(chosen.reshape(*joint.shape[:-tokens], -1).sum(-1))
-        rows.append(torch.stack(row, -1))
-    return torch.stack(rows, -2)
+
+    def both(l: int, m: int) -> Tensor:
+        chosen = joint[(..., *(1 if i in (l, m) else slice(None) for i in range(tokens)))]
+        return chosen.reshape(*joint.shape[:-tokens], -1).sum(-1)
+
+    return torch.stack([torch.stack([both(l, m) for m in range(tokens)], -1) for l in range(tokens)], -2)
 
 
 def _meeting_heights(widths: list[int]) -> Tensor:
     """The height of the lowest common ancestor of every pair of tokens."""
     node = torch.arange(widths[-1])
     height = torch.zeros(widths[-1], widths[-1], dtype=torch.int64)
-    for lower, upper in pairwise(reversed(widths)):
+    for lower, upper in pairwise([*reversed(widths), 1]):
         height += node[:, None] != node  # they had not met below this level
         node = node // (lower // upper)
-    return height + (node[:, None] != node).long()
+    return height

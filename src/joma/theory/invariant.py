@@ -9,8 +9,7 @@ The paper prints these for kappa = T = 1. Needed: orthonormal embeddings, and z 
 Not needed: a stationary g (Assumption 1), a linear phi, K = 1, a zero start.
 
 Softmax attention conserves nothing of the kind. Exactly,  T z'/kappa = sum_k v_k o v_k' - bbar N' - Cov(s, b)
-with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k). `softmax_estimate` offers what is published
-(bbar frozen, Cov dropped), two better estimates and the identity itself.
+with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k): see `softmax_estimate`.
 """
 
 from __future__ import annotations
@@ -136,9 +135,8 @@ def softmax_estimate(
     identity         integrated, minus kappa/T times `covariance` (..., steps, tokens), which is eta_w Cov(s, b) of
                      each step: exact for SGD, to rounding.
 
-    Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step.
-    The mean of z over tokens never changes under softmax, so the estimates keep that of z0. kappa and temperature are
-    one number each.
+    Sums take the left end of every step, which is what SGD does; along a flow that is first order in the step. The
+    estimates keep the mean of z0 over tokens, as softmax does. kappa and temperature are one number each.
 
     >>> v = [[[0.0], [0.0]], [[0.5], [0.0]], [[1.0], [0.0]]]
     >>> softmax_estimate(v, x=[[0.5, 0.5]])
@@ -152,8 +150,7 @@ def softmax_estimate(
     if rates.ndim or heat.ndim:
         shapes = f"{tuple(rates.shape)} and {tuple(heat.shape)}"
         raise ValueError(f"kappa and temperature must be one number each, got shapes {shapes}")
-    gain = rates / heat
-    path = weights.sum(-1)  # stands for the shape (..., steps, tokens)
+    gain, path = rates / heat, weights.sum(-1)  # the latter stands for the shape (..., steps, tokens)
     if path.shape[-2] == 0:
         raise ValueError(f"v must hold at least one step, got shape {tuple(weights.shape)}")
     start = _filling(path[..., 0, :], "z0", real(z0, "z0"))
@@ -184,23 +181,17 @@ def _self_consistent(pull: Tensor, gain: Tensor, start: Tensor, x: Tensor, tempe
     if (x < 0).any() or (x.sum(-1) == 0).any():
         raise ValueError("x must hold frequencies: none negative, no sample empty")
     attention = Attention("softmax", temperature=temperature)
-    z = start
-    path = [z]
+    path = [start]
     for step in pull.unbind(-2):
-        bbar = attention.weights(z[..., None, :], x).mean(-2)
-        z = z + gain * (step - bbar * step.sum(-1, keepdim=True))
-        path.append(z)
+        bbar = attention.weights(path[-1][..., None, :], x).mean(-2)
+        path.append(path[-1] + gain * (step - bbar * step.sum(-1, keepdim=True)))
     return torch.stack(path, dim=-2)
 
 
 def _only_needed(method: str, **given: Number | None) -> dict[str, Tensor]:
     """Every method gets the arguments it uses, and no other: none is silently ignored."""
-    needs = {
-        "published": {"mean_attention"},
-        "integrated": {"mean_attention"},
-        "self-consistent": {"x"},
-        "identity": {"mean_attention", "covariance"},
-    }
+    mean = {"mean_attention"}
+    needs = {"published": mean, "integrated": mean, "self-consistent": {"x"}, "identity": {*mean, "covariance"}}
     if not isinstance(method, str) or method not in needs:
         raise ValueError(f"method must be one of {', '.join(needs)}, got {shown(method)}")
     for name, value in given.items():
@@ -220,7 +211,6 @@ def _filling(like: Tensor, name: str, value: Tensor) -> Tensor:
 
 
 def _rates(kind: str | Sigma, kappa: Number, temperature: Number) -> tuple[Tensor, Tensor]:
-    """kappa and T, for a kind that there is and that has a temperature."""
     if kind not in ("exp", "linear") and not callable(kind):
         hint = "; softmax conserves nothing, see softmax_estimate" if kind == "softmax" else ""
         raise ValueError(f"kind must be 'exp', 'linear' or a function, got {shown(kind)}{hint}")
@@ -231,22 +221,16 @@ def _rates(kind: str | Sigma, kappa: Number, temperature: Number) -> tuple[Tenso
 
 
 def _of_logits(kind: str | Sigma, z: Tensor) -> Tensor:
-    """The part of c that z holds."""
-    if callable(kind):
-        return _primitive(kind, z)
-    return z if kind == "exp" else z.square()
+    """The part of c that z holds; int_0^z sigma/sigma' by Gauss-Legendre, exact to rounding for a smooth sigma."""
+    if not callable(kind):
+        return z if kind == "exp" else z.square()
 
+    def primitive(count: int) -> Tensor:
+        nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.legendre.leggauss(count))
+        at = z[..., None] * (nodes + 1) / 2
+        return (kind(at) / derivative(kind, at) * weights).sum(-1) * z / 2
 
-def _of_weights(kind: str | Sigma, squares: Tensor, kappa: Tensor, temperature: Tensor) -> Tensor:
-    """The part of c that V holds, from sum_k v_k^2."""
-    if kind == "linear":
-        return kappa * squares
-    return kappa * squares / (2 * temperature)
-
-
-def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
-    """int_0^z sigma/sigma' by Gauss-Legendre: exact to rounding for the smooth sigma this is meant for."""
-    fine, coarse = (_legendre(sigma, z, nodes) for nodes in (40, 30))
+    fine, coarse = primitive(40), primitive(30)
     # Where sigma' vanishes on the way the integral diverges, and no two rules agree on its value.
     known = (fine - coarse).abs() <= torch.finfo(z.dtype).eps ** 0.5 * (1 + fine.abs())
     if not known.all():
@@ -255,10 +239,9 @@ def _primitive(sigma: Sigma, z: Tensor) -> Tensor:
     return fine
 
 
-def _legendre(sigma: Sigma, z: Tensor, count: int) -> Tensor:
-    nodes, weights = (torch.from_numpy(a).to(z) for a in np.polynomial.legendre.leggauss(count))
-    at = z[..., None] * (nodes + 1) / 2
-    return (sigma(at) / derivative(sigma, at) * weights).sum(-1) * z / 2
+def _of_weights(kind: str | Sigma, squares: Tensor, kappa: Tensor, temperature: Tensor) -> Tensor:
+    """The part of c that V holds, from sum_k v_k^2."""
+    return kappa * squares if kind == "linear" else kappa * squares / (2 * temperature)
 
 
 def _logits_and_weights(z: Number, v: Number, *, steps: bool = False) -> tuple[Tensor, Tensor]:

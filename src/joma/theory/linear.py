@@ -37,31 +37,26 @@ def trajectory(
     - norm: what attention is divided by
 
     Returns (..., steps, tokens), +-inf from a token's `blow_up_time` on, so that a plot simply stops there.
-    Differentiable in every argument. Near the blow-up the distance to erf = 1 is carried itself, not subtracted
-    from 1, so the growth stays accurate to the last representable time before it. Half precision is computed in
-    float32 and returned in its own type.
+    Differentiable in every argument, and accurate to the last representable time before the blow-up. Half precision
+    is computed in float32 and returned in its own type.
 
     >>> trajectory([1.0, 0.5], [0.0, 1.0])
     tensor([[0.0000, 0.0000],
             [1.2755, 0.5229]], dtype=torch.float64)
     """
-    token = _Token.of(delta, v0, z0, kappa, norm)
-    reached = times(t).to(token.speed)[:, None] * token.speed[..., None, :]  # (..., steps, tokens)
-    above = (torch.erfc(token.start)[..., None, :] - reached) / 2  # P(u > v) of a standard normal
-    below = (torch.erfc(-token.start)[..., None, :] + reached) / 2
+    sign, start, speed, k, begin, push = (each[..., None, :] for each in _token(delta, v0, z0, kappa, norm))
+    at = times(t).to(speed)[:, None]
+    reached = at * speed  # (..., steps, tokens)
+    above = (torch.erfc(start) - reached) / 2  # P(u > v) of a standard normal
+    below = (torch.erfc(-start) + reached) / 2
     blown = above <= 0
     # The smaller tail is the accurate one; the other branch gets a harmless 1/2, so that its gradient is no NaN.
     low = below <= 0.5
-    u = torch.where(
-        low,
-        torch.special.ndtri(torch.where(low, below, 0.5)),
-        -torch.special.ndtri(torch.where(low | blown, 0.5, above)),
-    )
-    v = token.sign[..., None, :] * torch.where(blown, torch.inf, u / token.kappa.sqrt()[..., None, :])
+    from_below = torch.special.ndtri(torch.where(low, below, 0.5))
+    from_above = -torch.special.ndtri(torch.where(low | blown, 0.5, above))
+    v = sign * torch.where(blown, torch.inf, torch.where(low, from_below, from_above) / k.sqrt())
     # A token without speed stays, but its derivative with respect to delta does not vanish: keep the first order.
-    still = (token.speed == 0)[..., None, :]
-    first_order = token.v0[..., None, :] + times(t).to(token.speed)[:, None] * token.push[..., None, :]
-    return torch.where(still, first_order, v)
+    return torch.where(speed == 0, begin + at * push, v)
 
 
 @guarded
@@ -78,9 +73,9 @@ def blow_up_time(
     >>> blow_up_time([1.0, 0.6], z0=[0.0, 2.0])
     tensor([1.2533, 0.2827], dtype=torch.float64)
     """
-    token = _Token.of(delta, v0, z0, kappa, norm)
-    still = token.speed == 0
-    return torch.where(still, torch.inf, torch.erfc(token.start) / torch.where(still, 1.0, token.speed))
+    _, start, speed, *_ = _token(delta, v0, z0, kappa, norm)
+    still = speed == 0
+    return torch.where(still, torch.inf, torch.erfc(start) / torch.where(still, 1.0, speed))
 
 
 @guarded
@@ -125,22 +120,17 @@ def row_trajectory(
     tensor([[[0.7653, 1.0204],
              [0.0000, 0.5229]]], dtype=torch.float64)
     """
-    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
-    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
-    length, direction, along = _row_geometry(saliency, start)
+    saliency, start, length, direction, along = _row_geometry(delta, v0)
     s = trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
     _, logit, scale = together(delta=length, z0=real(z0, "z0"), norm=positive(norm, "norm"))
     push = (logit.exp() / scale)[..., None] * saliency
-    return torch.where(_still(length)[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s))
+    still = (length == 0)[..., None, :, None]  # such rows stay, but their derivative in delta does not vanish
+    return torch.where(still, _pushed(start, push, t), _move_rows(start, direction, along, s))
 
 
 @brief_repr
 class Motion(NamedTuple):
-    """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes]).
-
-    >>> linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0).z
-    tensor([[1.5431, 1.1276]], dtype=torch.float64)
-    """
+    """Trajectories of the MLP weights v and of the attention logits z, each (..., steps, tokens[, nodes])."""
 
     v: Tensor
     z: Tensor
@@ -157,18 +147,19 @@ def linear_attention_trajectory(
     From v0 = z0 = 0 nothing ever moves: Theorem 1 is then true and empty. Shapes as in `trajectory`.
 
     >>> v, z = linear_attention_trajectory([1.0, 0.5], [1.0], z0=1.0)
-    >>> torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
-    True
+    >>> z, torch.allclose(z**2 - v**2, torch.ones_like(z))  # conserved
+    (tensor([[1.5431, 1.1276]], dtype=torch.float64), True)
     """  # noqa: E501
     saliency, v, z, k, scale = _arguments(delta, v0, z0, kappa, norm)
     root = k.sqrt()[..., None, :]
     angle = times(t).to(root)[:, None] * (root * (saliency / scale)[..., None, :])
     v, z = v[..., None, :], z[..., None, :]
-    rising, falling = (v + z / root) / 2, (v - z / root) / 2
     # Early, cosh and sinh keep the digits of what starts at zero; late, exponentials keep those of what decays.
     early = angle.abs() < 1
     small = torch.where(early, angle, 0.0)
-    up, down = _grown(rising, angle), _grown(falling, -angle)
+    parts = ((v + z / root) / 2, angle.exp()), ((v - z / root) / 2, (-angle).exp())
+    # What is zero stays zero however long it grows.
+    up, down = (amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor) for amount, factor in parts)
     return Motion(
         torch.where(early, v * small.cosh() + z / root * small.sinh(), up + down),
         torch.where(early, z * small.cosh() + root * v * small.sinh(), root * (up - down)),
@@ -187,16 +178,12 @@ def linear_attention_row_trajectory(
     tensor([[[0.7051, 0.9402],
              [0.0000, 0.5211]]], dtype=torch.float64)
     """
-    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
-    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
-    length, direction, along = _row_geometry(saliency, start)
+    saliency, start, length, direction, along = _row_geometry(delta, v0)
     s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
-    _, logit, k, scale = together(
-        delta=length, z0=real(z0, "z0"), kappa=positive(kappa, "kappa"), norm=positive(norm, "norm")
-    )
+    _, _, logit, k, scale = _arguments(length, along, z0, kappa, norm)
     push = (logit / scale)[..., None] * saliency
     pull = (k / scale * (start * saliency).sum(-1))[..., None]  # z' at t = 0
-    still = _still(length)
+    still = (length == 0)[..., None, :]
     return Motion(
         torch.where(still[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s)),
         torch.where(still, _pushed(logit[..., None], pull, t)[..., 0], z),
@@ -224,70 +211,42 @@ def winner_growth(tau: Number) -> Tensor:
     return w.sqrt()
 
 
-class _Token(NamedTuple):
-    """What moves one token: its sign, its start and its speed, in units where the boundary is erfc = 0."""
-
-    sign: Tensor
-    start: Tensor  # sgn(delta) v0 sqrt(kappa / 2)
-    speed: Tensor  # of erf(v sqrt(kappa / 2)), >= 0
-    kappa: Tensor
-    v0: Tensor
-    push: Tensor  # v' at t = 0
-
-    @classmethod
-    def of(cls, delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> _Token:
-        d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
-        _within_reach(d.dtype, z, k * v**2 / 2)
-        sign = torch.where(d < 0, -1.0, 1.0).to(d)
-        speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a
-        return cls(sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a)
+def _token(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> tuple[Tensor, ...]:
+    """What moves one token: its sign, start and speed, in units where the boundary is erfc = 0; kappa, v0 and v'(0)."""
+    d, v, z, k, a = _arguments(delta, v0, z0, kappa, norm)
+    # Starts at which exp leaves its type are refused: a speed of 0 or infinity would pass for an answer.
+    most = -log(torch.finfo(d.dtype).tiny) - 8  # room for erfc, which is smaller than its exponential, and for delta
+    for name, value in (("z0", z), ("kappa v0^2/2", k * v**2 / 2)):
+        if (value > most).any():
+            got = f"{value.max().item():g}: exp overflows"
+            raise ValueError(f"{name} must not exceed {most:.0f} in {d.dtype}, got {got}")
+    sign = torch.where(d < 0, -1.0, 1.0).to(d)
+    speed = (2 * k / pi).sqrt() * sign * d * torch.exp(z - k * v**2 / 2) / a  # of erf(v sqrt(kappa / 2)), >= 0
+    return sign, sign * v * k.sqrt() / sqrt(2), speed, k, v, d * z.exp() / a
 
 
 def _arguments(delta: Number, v0: Number, z0: Number, kappa: Number, norm: Number) -> tuple[Tensor, ...]:
-    return together(
-        delta=at_least_dims(real(delta, "delta"), "delta", 1, "(..., tokens)"),
-        v0=real(v0, "v0"),
-        z0=real(z0, "z0"),
-        kappa=positive(kappa, "kappa"),
-        norm=positive(norm, "norm"),
-    )
+    d, k, a = real(delta, "delta"), positive(kappa, "kappa"), positive(norm, "norm")
+    at_least_dims(d, "delta", 1, "(..., tokens)")
+    return together(delta=d, v0=real(v0, "v0"), z0=real(z0, "z0"), kappa=k, norm=a)
 
 
-def _grown(amount: Tensor, angle: Tensor) -> Tensor:
-    """amount e^angle; what is zero stays zero however long it grows."""
-    factor = angle.exp()
-    return amount * torch.where((amount == 0) & factor.isinf(), 0.0, factor)
-
-
-def _within_reach(dtype: torch.dtype, logit: Tensor, half_square: Tensor) -> None:
-    """Refuse starts at which exp leaves its type: a speed of 0 or infinity would pass for an answer."""
-    most = -log(torch.finfo(dtype).tiny) - 8  # room for erfc, which is smaller than its exponential, and for delta
-    for name, value in (("z0", logit), ("kappa v0^2/2", half_square)):
-        if (value > most).any():
-            raise ValueError(f"{name} must not exceed {most:.0f} in {dtype}, got {value.max().item():g}: exp overflows")
-
-
-def _row_geometry(saliency: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """|delta_l|, the unit vector along it (zero for a zero row) and the start's component on it."""
+def _row_geometry(delta: Number, v0: Number) -> tuple[Tensor, ...]:
+    """delta, v0, |delta_l|, the unit vector along it (zero for a zero row) and the start's component on it."""
+    saliency = at_least_dims(real(delta, "delta"), "delta", 2, "(..., tokens, nodes)")
+    saliency, start = together(delta=saliency, v0=real(v0, "v0"))
     length = torch.linalg.vector_norm(saliency, dim=-1)
     direction = saliency / torch.where(length > 0, length, 1.0)[..., None]
-    return length, direction, (start * direction).sum(-1)
+    return saliency, start, length, direction, (start * direction).sum(-1)
 
 
 def _move_rows(start: Tensor, direction: Tensor, along: Tensor, s: Tensor) -> Tensor:
-    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are.
-
-    No product meets an infinity: its derivative would be NaN, and spoil the gradient of the finite entries as well.
-    """
+    """v_l0 + (s_l - alpha_l) d_l; an infinite s leaves the entries with d = 0 where they are."""
+    # No product meets an infinity: its derivative would be NaN, and spoil the gradient of the finite entries as well.
     blown, d = s.isinf()[..., None], direction[..., None, :, :]
     step = torch.where(blown, 0.0, (s - along[..., None, :])[..., None])
     infinity = torch.where((d > 0) == (s > 0)[..., None], torch.inf, -torch.inf)
     return torch.where(blown & (d != 0), infinity, start[..., None, :, :] + step * d)
-
-
-def _still(length: Tensor) -> Tensor:
-    """Rows without saliency, (..., 1, tokens). They stay, but their derivative in delta does not vanish."""
-    return (length == 0)[..., None, :]
 
 
 def _pushed(start: Tensor, push: Tensor, t: Number) -> Tensor:

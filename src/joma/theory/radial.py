@@ -20,9 +20,8 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, must_be_callable, number, real
+from joma.host.arguments import integer, must_be_callable, number, real
 from joma.host.words import brief_repr
-from joma.theory._guard import half_in_single
 from joma.theory._quadrature import (
     bell,
     bell_excess,
@@ -35,7 +34,7 @@ from joma.theory._quadrature import (
     sine_norm,
     sphere_area,
 )
-from joma.theory._radial_law import RadialLaw, directions, normal, radii, uniform
+from joma.theory._radial_law import RadialLaw, directions, normal, uniform
 
 __all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw", "StudentT"]
 
@@ -51,14 +50,10 @@ class Gaussian(RadialLaw):
     dimension: int
     scale: float = 1.0
     radius = inf
+    _above = ("scale", 0.0)
 
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.scale, "scale", above=0)
-
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        return torch.exp(-((radii(r) / self.scale) ** 2) / 2 - self.dimension * log(sqrt(2 * pi) * self.scale))
+    def _radial(self, r: Tensor) -> Tensor:
+        return torch.exp(-((r / self.scale) ** 2) / 2 - self.dimension * log(sqrt(2 * pi) * self.scale))
 
     def _density(self, s: Tensor) -> Tensor:
         return bell(s / self.scale) / self.scale
@@ -89,10 +84,7 @@ class Ball(RadialLaw):
 
     dimension: int
     radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.radius, "radius", above=0)
+    _above = ("radius", 0.0)
 
     @property
     def _peak(self) -> float:
@@ -104,11 +96,10 @@ class Ball(RadialLaw):
     def _angle(self, x: Tensor) -> Tensor:
         return 2 * torch.asin(((1 - x / self.radius).clamp(min=0) / 2).sqrt())  # cos(angle) = x/R
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        n, distance = self.dimension, radii(r)
+    def _radial(self, r: Tensor) -> Tensor:
+        n = self.dimension
         volume = log_sphere_area(n) - log(n) + n * log(self.radius)  # its logarithm
-        return torch.where(distance <= self.radius, torch.exp(torch.full_like(distance, -volume)), 0.0)
+        return torch.where(r <= self.radius, torch.exp(torch.full_like(r, -volume)), 0.0)
 
     def _density(self, s: Tensor) -> Tensor:
         if self.dimension == 1:
@@ -143,16 +134,12 @@ class StudentT(RadialLaw):
     dimension: int
     nu: float
     radius = inf
+    _above = ("nu", 1.0)  # below that E|u| is infinite, and with it theta2
 
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.nu, "nu", above=1)  # below that E|u| is infinite, and with it theta2
-
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
+    def _radial(self, r: Tensor) -> Tensor:
         n, nu = self.dimension, self.nu
         constant = lgamma((nu + n) / 2) - lgamma(nu / 2) - n / 2 * log(nu * pi)
-        return torch.exp(constant - (nu + n) / 2 * torch.log1p(radii(r) ** 2 / nu))
+        return torch.exp(constant - (nu + n) / 2 * torch.log1p(r**2 / nu))
 
     def _density(self, s: Tensor) -> Tensor:
         return sine_norm(self.nu - 1) / sqrt(self.nu) * (1 + s**2 / self.nu) ** (-(self.nu + 1) / 2)
@@ -169,8 +156,7 @@ class StudentT(RadialLaw):
 
     def _excess(self, x: Tensor) -> Tensor:
         # With u = sqrt(nu) cot t, u - x is proportional to sin(angle - t)/(sin angle sin t): positive, no cancellation.
-        angle = self._angle(x)
-        beyond = sine_integral(angle, self.nu - 2, lambda t, end: torch.sin(end - t) / torch.sin(end))
+        beyond = sine_integral(self._angle(x), self.nu - 2, lambda t, end: torch.sin(end - t) / torch.sin(end))
         return sine_norm(self.nu - 1) * sqrt(self.nu) * beyond
 
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
@@ -182,17 +168,15 @@ class StudentT(RadialLaw):
         if not odd:
             return radii
         # One coordinate too many was drawn: leave it out.
-        kept: Tensor = torch.linalg.vector_norm(directions(count, self.dimension + 1, generator)[:, 1:], dim=-1)
-        return radii * kept
+        return radii.mul(torch.linalg.vector_norm(directions(count, self.dimension + 1, generator)[:, 1:], dim=-1))
 
 
 @dataclass(frozen=True)
 class ExponentialRadial(RadialLaw):
     """p_0(r) proportional to exp(-rate r): in one dimension the Laplace law, else p_n ~ |s|^(n/2) K_(n/2)(rate |s|).
 
-    n is the `dimension`. Computed as what it is, a Gaussian of random width: u = sqrt(2 Y) z / rate with
-    Y ~ Gamma((n+1)/2). Relative accuracy about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant
-    below 0.
+    n is the `dimension`. Computed as a Gaussian of random width: u = sqrt(2 Y) z / rate with Y ~ Gamma((n+1)/2).
+    Relative accuracy about 1e-13 for rate |s| <= 200. Log-concave; for n = 1 F/theta1 is constant below 0.
 
     >>> ExponentialRadial(1).theta1([-1.0, 0.0])
     tensor([0.1839, 0.5000], dtype=torch.float64)
@@ -201,17 +185,12 @@ class ExponentialRadial(RadialLaw):
     dimension: int
     rate: float = 1.0
     radius = inf
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        number(self.rate, "rate", above=0)
+    _above = ("rate", 0.0)
 
     @cached_property
     def _widths(self) -> tuple[Tensor, Tensor]:
-        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially.
-
-        From where Y has no share left to where it has none yet; in high dimension log Y is sharp, about 1/sqrt(shape).
-        """
+        """Widths of the Gaussians and their shares: the trapezoid rule in log Y, which converges exponentially."""
+        # From where Y has no share left to where it has none yet; in high dimension log Y is sharp, 1/sqrt(shape).
         shape = (self.dimension + 1) / 2
         step = min(1 / 16, 0.5 / sqrt(shape))
         start = -80 / self.dimension if self.dimension < 100 else max(0.0, log(shape) - 40 / sqrt(shape))
@@ -224,10 +203,9 @@ class ExponentialRadial(RadialLaw):
         width = width.to(s)
         return (shape(s[..., None] / width) * width**power * share.to(s)).sum(-1)
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
+    def _radial(self, r: Tensor) -> Tensor:
         n = self.dimension
-        return torch.exp(n * log(self.rate) - lgamma(n) - log_sphere_area(n) - self.rate * radii(r))
+        return torch.exp(n * log(self.rate) - lgamma(n) - log_sphere_area(n) - self.rate * r)
 
     def _density(self, s: Tensor) -> Tensor:
         return self._mix(bell, s, -1)
@@ -298,9 +276,8 @@ class RadialDensity(RadialLaw):
             raise ValueError(f"profile must not be negative, got {value.min().item():g}")
         return value * torch.where(value > 0, r, 1.0) ** power
 
-    @half_in_single
-    def radial(self, r: Number) -> Tensor:
-        return self._raw(radii(r), 0) / self._shells[1]
+    def _radial(self, r: Tensor) -> Tensor:
+        return self._raw(r, 0) / self._shells[1]
 
     def _over_shells(self, x: Tensor, kernel: Callable[[Tensor], Tensor], power: float) -> Tensor:
         """int of p_0(r) r^power kernel(angle) dl over l > 0, where r = sqrt(x^2 + l^2) and cos(angle) = x/r."""
@@ -309,8 +286,7 @@ class RadialDensity(RadialLaw):
         if self.radius < inf:
             room = ((self.radius - x) * (self.radius + x)).clamp(min=0).sqrt()
             l, w = l * room, w * room
-        shells = self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x))
-        return (w * shells).sum(-1) / self._shells[1]
+        return (w * (self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x)))).sum(-1) / self._shells[1]
 
     def _density(self, s: Tensor) -> Tensor:
         n = self.dimension
@@ -325,10 +301,8 @@ class RadialDensity(RadialLaw):
 
     def _tail(self, x: Tensor) -> Tensor:
         n = self.dimension
-
-        def share(angle: Tensor) -> Tensor:  # of a sphere beyond the hyperplane
-            return torch.sin(angle) * (0.5 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2))
-
+        # the share of a sphere beyond the hyperplane
+        share = lambda angle: torch.sin(angle) * (0.5 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2))
         return sphere_area(n) * self._over_shells(x, share, n - 1)
 
     def _excess(self, x: Tensor) -> Tensor:

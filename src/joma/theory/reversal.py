@@ -14,7 +14,7 @@ Theorem 3, 1 - p <= (M - 1) / (2 q^c), so needs c < 1: see `bound_power`.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from torch import Tensor
 from joma.host.arguments import Number, at_least_dims, integer, not_negative, positive, real, together
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded
-
-_STEPS = 100
-"""More than ever needed: about ten are."""
 
 
 @guarded
@@ -93,9 +90,8 @@ def visits_for(probability: Number, *, tokens: Number, rate: Number) -> Tensor:
     >>> visits_for([0.01, 0.5, 0.99], tokens=100, rate=0.5)
     tensor([  0.0000,  11.0583, 214.1967], dtype=torch.float64)
     """
-    chance, count, speed = together(
-        probability=real(probability, "probability"), tokens=_tokens(tokens), rate=positive(rate, "rate")
-    )
+    given = {"probability": real(probability, "probability"), "tokens": _tokens(tokens), "rate": positive(rate, "rate")}
+    chance, count, speed = together(**given)
     dtype, (p, m, eta) = chance.dtype, (chance.double(), count.double(), speed.double())
     if ((p * m < 1 - 8 * torch.finfo(dtype).eps) | (p >= 1)).any():
         raise ValueError("probability must lie from 1/tokens to below 1, a row starts at 1/tokens and never ends at 1")
@@ -132,10 +128,9 @@ def train_bound(visits: Number, *, tokens: Number, rate: Number, power: Number =
     >>> train_bound([10, 100], tokens=100, rate=0.5), train_bound([10, 100], tokens=100, rate=0.5, power=0.72)
     (tensor([0.9010, 0.9901], dtype=torch.float64), tensor([0.4359, 0.8925], dtype=torch.float64))
     """
-    seen, count, speed, c = _row(visits, tokens, rate, power=positive(power, "power"))
-    m = count.double()
-    log_q = torch.log(m) + torch.log(speed.double()) + torch.log(seen.double())
-    return -torch.expm1(torch.log(m - 1) - math.log(2) - c.double() * log_q).to(seen.dtype)
+    dtype, s, m, eta, c = _row(visits, tokens, rate, power=positive(power, "power"))
+    log_q = torch.log(m) + torch.log(eta) + torch.log(s)
+    return -torch.expm1(torch.log(m - 1) - math.log(2) - c * log_q).to(dtype)
 
 
 @guarded
@@ -148,27 +143,20 @@ def bound_power(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
     >>> bound_power([4.605, 100, 1e6], tokens=100, rate=1.0)
     tensor([0.7121, 0.9157, 0.9624], dtype=torch.float64)
     """
-    seen, count, speed = _row(visits, tokens, rate)
-    log_q = torch.log(count.double()) + torch.log(speed.double()) + torch.log(seen.double())
+    dtype, s, m, eta = _row(visits, tokens, rate)
+    log_q = torch.log(m) + torch.log(eta) + torch.log(s)
     if (log_q <= 0).any():
         raise ValueError("visits must make q = tokens * rate * visits larger than 1: else there is no largest power")
-    gap, others, _ = _gap_and_others(seen, count, speed)
-    return ((torch.logaddexp(gap, others) - math.log(2)) / log_q).to(seen.dtype)
+    gap, others, _ = _gap_and_others(s, m, eta)
+    return ((torch.logaddexp(gap, others) - math.log(2)) / log_q).to(dtype)
 
 
 @brief_repr
 class Losses(NamedTuple):
-    """Mean -ln p over facts, read forwards and backwards, each (...).
-
-    >>> import torch
-    >>> bilinear_losses(torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]])
-    Losses(forward=1.386, reverse=1.386)
-    """
+    """Mean over facts, each (...): forward is -ln p(B|A), reverse is -ln p(A|B)."""
 
     forward: Tensor
-    """-ln p(B|A)"""
     reverse: Tensor
-    """-ln p(A|B)"""
 
 
 @guarded
@@ -176,18 +164,33 @@ def bilinear_losses(theta: Number, embeddings: Number, facts: Number) -> Losses:
     """Both losses of the bilinear model of Theorem 1: the logits of the token w after the token u are u^T theta w.
 
     theta: (..., width, width). embeddings: (tokens, width), one row per token. facts: (n, 2) whole numbers, the tokens
-    (A, B) of each fact. Differentiable.
+    (A, B) of each fact. Differentiable. With orthonormal embeddings, training A -> B from theta = 0 moves theta only
+    along A w^T. B^T theta stays exactly zero where no B is an A, so the reverse loss keeps ln M at all times: the bound
+    of Theorem 1 holds with eps = 0, and the forward loss is `row_loss`. With Gaussian embeddings B^T A is of size
+    1/sqrt(width), and the smallest eps is of size 1/width: see `smallest_power`.
 
-    With orthonormal embeddings, training A -> B from theta = 0 moves theta only along A w^T. B^T theta stays exactly
-    zero where no B is an A, so the reverse loss keeps ln M at all times: the bound of Theorem 1 holds with eps = 0,
-    and the forward loss is `row_loss`. With Gaussian embeddings B^T A is of size 1/sqrt(width), and the smallest eps
-    is of size 1/width: see `smallest_power`.
-
+    >>> bilinear_losses(torch.zeros(4, 4), torch.eye(4), [[0, 1], [2, 3]])
+    Losses(forward=1.386, reverse=1.386)
     >>> bilinear_losses([[0.0, 3.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0, 1]])
     Losses(forward=0.04859, reverse=0.6931)
     """
-    weights, table = _weights_and_embeddings(theta, embeddings)
-    first, second = _fact_indices(facts, len(table)).unbind(-1)
+    weights = at_least_dims(real(theta, "theta"), "theta", 2, "(..., width, width)")
+    table, pairs = real(embeddings, "embeddings"), real(facts, "facts")
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"embeddings must have shape (tokens, width), got {tuple(table.shape)}")
+    tokens, width = table.shape
+    if weights.shape[-2:] != (width, width):
+        raise ValueError(f"theta must have shape (..., {width}, {width}), as embeddings, got {tuple(weights.shape)}")
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+        raise ValueError(f"facts must have shape (n, 2), at least one pair of tokens, got {tuple(pairs.shape)}")
+    if ((pairs != pairs.round()) | (pairs < 0) | (pairs >= tokens)).any():
+        got = f"{pairs.min().item():g} to {pairs.max().item():g}"
+        raise ValueError(f"facts must hold tokens from 0 to {tokens - 1}, the rows of embeddings, got {got}")
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        raise ValueError("facts must be of two different tokens, got one whose sides are equal")
+    dtype = torch.promote_types(weights.dtype, table.dtype)
+    weights, table = weights.to(dtype), table.to(dtype=dtype, device=weights.device)
+    first, second = pairs.long().unbind(-1)
     losses = []
     for start, end in ((first, second), (second, first)):
         places = end.to(weights.device)[:, None].expand(*weights.shape[:-2], len(end), 1)
@@ -220,18 +223,19 @@ def _gap_and_others(
     visits: Number, tokens: Number, rate: Number, *, finite: bool = False
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """g and ln(M - 1) in float64, and the type of the arguments."""
-    seen, count, speed = _row(visits, tokens, rate)
-    s, m, eta = seen.double(), count.double(), speed.double()
+    dtype, s, m, eta = _row(visits, tokens, rate)
     zero = s == 0
     gap = _solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
     # Without a visit only the derivative is left to give.
     first_order = s * eta / (1 - eta / (2 * m)) if finite else s * eta
-    return torch.where(zero, first_order, gap), torch.log(m - 1), seen.dtype
+    return torch.where(zero, first_order, gap), torch.log(m - 1), dtype
 
 
-def _row(visits: Number, tokens: Number, rate: Number, **more: Tensor) -> tuple[Tensor, ...]:
-    visited = not_negative(visits, "visits")
-    return together(visits=visited, tokens=_tokens(tokens), rate=positive(rate, "rate"), **more)
+def _row(visits: Number, tokens: Number, rate: Number, **more: Tensor) -> tuple[Any, ...]:
+    """The type of the arguments, then these in float64."""
+    given = {"visits": not_negative(visits, "visits"), "tokens": _tokens(tokens), "rate": positive(rate, "rate")}
+    checked = together(**given, **more)
+    return checked[0].dtype, *(each.double() for each in checked)
 
 
 def _tokens(tokens: Number) -> Tensor:
@@ -241,93 +245,43 @@ def _tokens(tokens: Number) -> Tensor:
     return tensor
 
 
-def _weights_and_embeddings(theta: Number, embeddings: Number) -> tuple[Tensor, Tensor]:
-    weights = at_least_dims(real(theta, "theta"), "theta", 2, "(..., width, width)")
-    table = real(embeddings, "embeddings")
-    if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"embeddings must have shape (tokens, width), got {tuple(table.shape)}")
-    width = table.shape[1]
-    if weights.shape[-2:] != (width, width):
-        raise ValueError(f"theta must have shape (..., {width}, {width}), as embeddings, got {tuple(weights.shape)}")
-    dtype = torch.promote_types(weights.dtype, table.dtype)
-    return weights.to(dtype), table.to(dtype=dtype, device=weights.device)
+def _solve(log_m: Tensor, log_rate: Tensor, log_visits: Tensor, *, finite: bool = False) -> Tensor:
+    """The root g of (e^g - 1) + (M - 1) g = x = M rate visits; float64, differentiable (twice) in all three.
 
-
-def _fact_indices(facts: Number, tokens: int) -> Tensor:
-    pairs = real(facts, "facts")
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        raise ValueError(f"facts must have shape (n, 2), at least one pair of tokens, got {tuple(pairs.shape)}")
-    if ((pairs != pairs.round()) | (pairs < 0) | (pairs >= tokens)).any():
-        raise ValueError(
-            f"facts must hold tokens from 0 to {tokens - 1}, the rows of embeddings, "
-            f"got {pairs.min().item():g} to {pairs.max().item():g}"
-        )
-    if (pairs[:, 0] == pairs[:, 1]).any():
-        raise ValueError("facts must be of two different tokens, got one whose sides are equal")
-    return pairs.long()
-
-
-class _Law(NamedTuple):
-    """The row law, (e^g - 1) + (M - 1) g = x, divided by e^k = 1 + x, and its root by Newton's method.
-
-    Divided, nothing overflows. The left side is increasing and convex in g. Both ln(1 + x) and x / M are upper bounds
-    of the root: e^g - 1 <= x, and M g <= e^g - 1 + (M - 1) g = x. From the smaller of them, the left side is at least
-    x, so Newton's steps go down monotonically to the root and never past it.
+    Divided by e^k = 1 + x, nothing overflows. The left side is increasing and convex in g. Both ln(1 + x) and x / M are
+    upper bounds of the root: e^g - 1 <= x, and M g <= e^g - 1 + (M - 1) g = x. From the smaller of them, the left side
+    is at least x, so Newton's steps go down monotonically to the root and never past it.
 
     With finite steps, (M rate / 2) ln((e^g + M - 1) / M) is subtracted on the left. For rates up to 1 it stays
     increasing and convex: its second derivative is e^g (1 - (M rate / 2) (M - 1) / (e^g + M - 1)^2) > 0. So one step of
     Newton's leads to the right of the root, and the next ones go down monotonically.
     """
-
-    k: Tensor
-    log_m: Tensor
-    others: Tensor
-    """ln(M - 1)"""
-    weight: Tensor
-    """(M - 1) / e^k"""
-    right: Tensor
-    """x / e^k"""
-    half: Tensor | None
-    """M rate / (2 e^k), or None for gradient flow."""
-
-    def newton(self, gap: Tensor) -> Tensor:
-        """By how much the gap is too large."""
-        off = self._grown(gap) + self.weight * gap - self.right
-        slope = torch.exp(gap - self.k) + self.weight
-        if self.half is not None:
-            off = off - self.half * (torch.logaddexp(gap, self.others) - self.log_m)
-            slope = slope - self.half * torch.sigmoid(gap - self.others)
-        return off / slope
-
-    def _grown(self, gap: Tensor) -> Tensor:
-        """(e^g - 1) / e^k, to the last digit where g is small."""
-        near = gap < 1
-        small = torch.expm1(torch.where(near, gap, 0.0)) * torch.exp(-self.k)
-        return torch.where(near, small, torch.exp(torch.where(near, 1.0, gap) - self.k) - torch.exp(-self.k))
-
-
-def _solve(log_m: Tensor, log_rate: Tensor, log_visits: Tensor, *, finite: bool = False) -> Tensor:
-    """g(M, x = M rate visits), from logarithms; float64, differentiable (twice) in all three."""
     log_x = log_m + log_rate + log_visits
     k = torch.logaddexp(log_x, torch.zeros_like(log_x))
-    others = log_m + torch.log1p(-torch.exp(-log_m))
-    flow = _Law(k, log_m, others, torch.exp(others - k), torch.exp(log_x - k), None)
+    others = log_m + torch.log1p(-torch.exp(-log_m))  # ln(M - 1)
+    weight, right, half = torch.exp(others - k), torch.exp(log_x - k), torch.exp(log_m + log_rate - k) / 2
+
+    def newton(gap: Tensor, finite: bool) -> Tensor:
+        """By how much the gap is too large."""
+        near = gap < 1  # there (e^g - 1) / e^k is exact to the last digit as expm1
+        small = torch.expm1(torch.where(near, gap, 0.0)) * torch.exp(-k)
+        grown = torch.where(near, small, torch.exp(torch.where(near, 1.0, gap) - k) - torch.exp(-k))
+        off = grown + weight * gap - right
+        slope = torch.exp(gap - k) + weight
+        if finite:
+            off = off - half * (torch.logaddexp(gap, others) - log_m)
+            slope = slope - half * torch.sigmoid(gap - others)
+        return off / slope
+
     with torch.no_grad():
-        gap = _settled(flow, torch.minimum(k, torch.exp((log_rate + log_visits).clamp(max=700.0))))
-    law = flow._replace(half=torch.exp(log_m + log_rate - k) / 2) if finite else flow
-    if finite:
-        with torch.no_grad():
-            gap = _settled(law, gap)
+        gap = torch.minimum(k, torch.exp((log_rate + log_visits).clamp(max=700.0)))
+        for of_steps in (False, True)[: 1 + finite]:
+            for _ in range(100):  # more than ever needed: about ten are
+                step = newton(gap, of_steps)
+                gap = gap - step
+                if bool((step.abs() <= 1e-14 * gap).all()):
+                    break
     if torch.is_grad_enabled():
         for _ in range(2):  # each step with the graph doubles the order of derivatives that are right
-            gap = gap - law.newton(gap)
-    return gap
-
-
-def _settled(law: _Law, gap: Tensor) -> Tensor:
-    for _ in range(_STEPS):
-        step = law.newton(gap)
-        gap = gap - step
-        if bool((step.abs() <= 1e-14 * gap).all()):
-            break
+            gap = gap - newton(gap, finite)
     return gap

@@ -1,20 +1,16 @@
 """Equation 6 and Theorem 4: a nonlinear MLP under attention learns its salient components first.
 
 Near its critical point mu the MLP moves straight towards it; attention, integrated out by Theorem 1, multiplies the
-speed of every component:
-
-    v' = (mu - v) o exp(v^2/2)        (eq. 6)
-
-The critical point stays, the clocks do not. From v(0) = 0 the time at which v = r mu is F(r, mu) of eq. 79, and
+speed of every component: v' = (mu - v) o exp(v^2/2) (eq. 6). The critical point stays, the clocks do not. From
+v(0) = 0 the time at which v = r mu is F(r, mu) of eq. 79, and
 
     F(r, mu) = e^(-mu^2/2) L + R(r, mu),   L = ln 1/delta,   delta = 1 - v/mu,   0 <= R < 0.8644.
 
 So late in training L_j / L_k = e^((mu_j^2 - mu_k^2)/2) (1 + Lambda) (Theorem 4). The paper's condition for
 |Lambda| << 1 has the sign of an exponent wrong: it takes L_k >> e^(+mu_k^2/2), see `convergence_ratio`.
 
-Nothing here steps through time: F is a quadrature that is exact to rounding, its inverse a Newton iteration in L.
-All of it is computed in float64 and returned in the type of the arguments; |mu| and |v0| go up to 35, where
-exp(v^2/2) is near the end of float64.
+Nothing here steps through time: F is a quadrature that is exact to rounding, its inverse a Newton iteration in L, all
+in float64. Answers have the type of the arguments. |mu| and |v0| go up to 35: beyond, exp(v^2/2) leaves float64.
 """
 
 from __future__ import annotations
@@ -47,7 +43,8 @@ def time_to(r: Number, mu: Number) -> Tensor:
     """
     share, target, dtype = _share_and_target(r, mu)
     remaining = 1 - share
-    return (-torch.exp(-target * target / 2) * torch.log(remaining) + _remainder(target, remaining, share)).to(dtype)
+    rest = excess(target, torch.zeros_like(target), remaining, share)
+    return (-torch.exp(-target * target / 2) * torch.log(remaining) + rest).to(dtype)
 
 
 def time_to_depth(depth: Number, mu: Number) -> Tensor:
@@ -60,7 +57,7 @@ def time_to_depth(depth: Number, mu: Number) -> Tensor:
     """
     level, target, dtype = _real_and_target(real(depth, "depth", finite=False), "depth", mu)
     level = torch.maximum(level, -torch.log1p(_VANISHED / target.abs().clamp(min=1e-300)))
-    rest = _remainder(target, torch.exp(-level), -torch.expm1(-level))
+    rest = excess(target, torch.zeros_like(target), torch.exp(-level), -torch.expm1(-level))
     return (torch.exp(-target * target / 2) * level + rest).to(dtype)
 
 
@@ -73,7 +70,7 @@ def remainder(r: Number, mu: Number) -> Tensor:
     tensor([0.1720, 0.8643, 0.1368], dtype=torch.float64)
     """
     share, target, dtype = _share_and_target(r, mu)
-    return _remainder(target, 1 - share, share).to(dtype)
+    return excess(target, torch.zeros_like(target), 1 - share, share).to(dtype)
 
 
 def trajectory(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
@@ -111,11 +108,7 @@ def depth(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
 
 @brief_repr
 class ConvergenceRatio(NamedTuple):
-    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda).
-
-    >>> convergence_ratio(3.0, 2.0, [1.0, 100.0]).Lambda
-    tensor([0.5779, 0.0024], dtype=torch.float64)
-    """
+    """Both sides of eq. 7, each (..., steps): ratio = leading * (1 + Lambda)."""
 
     ratio: Tensor
     leading: Tensor
@@ -128,12 +121,11 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
         Lambda = lambda e^(mu_k^2/2) / L_k,      lambda = R(r_k, mu_k) - R(r_j, mu_j),   |lambda| <= 0.8644
 
     So |Lambda| << 1 once L_k >> 0.8644 e^(mu_k^2/2); the paper prints 4.5066 e^(-mu_k^2) on the right, which is met
-    while Lambda is still of order one. mu_j, mu_k: (...), broadcast together; t: (steps,), positive, for at t = 0
-    nobody has converged at all. Each part of the answer is (..., steps).
+    while Lambda is still of order one. mu_j, mu_k: (...), broadcast together; t: (steps,), positive.
 
     >>> ratio, leading, Lambda = convergence_ratio(3.0, 2.0, [1.0, 100.0])
-    >>> ratio
-    tensor([19.2225, 12.2122], dtype=torch.float64)
+    >>> ratio, Lambda
+    (tensor([19.2225, 12.2122], dtype=torch.float64), tensor([0.5779, 0.0024], dtype=torch.float64))
     >>> leading * (1 + Lambda)
     tensor([19.2225, 12.2122], dtype=torch.float64)
     """
@@ -143,8 +135,9 @@ def convergence_ratio(mu_j: Number, mu_k: Number, t: Number) -> ConvergenceRatio
     first, second = (within(mu, name, -LARGEST, LARGEST) for mu, name in ((mu_j, "mu_j"), (mu_k, "mu_k")))
     dtype = torch.result_type(first, second)
     pair = torch.stack(together(mu_j=first.double(), mu_k=second.double()), -1)  # (..., 2)
-    level = relative_depth(pair[..., None, :], at.double()[:, None], torch.zeros_like(pair[..., None, :]))
-    rest = _remainder(pair[..., None, :], torch.exp(-level), -torch.expm1(-level))
+    start = torch.zeros_like(pair[..., None, :])
+    level = relative_depth(pair[..., None, :], at.double()[:, None], start)
+    rest = excess(pair[..., None, :], start, torch.exp(-level), -torch.expm1(-level))
     half = pair * pair / 2
     leading = torch.exp(half[..., :1] - half[..., 1:]).expand(level.shape[:-1])
     deviation = (rest[..., 1] - rest[..., 0]) * torch.exp(half[..., 1:]) / level[..., 1]
@@ -175,10 +168,9 @@ def entropy_curve(mu: Number, t: Number, *, v0: Number = 0.0, scale: float = 0.5
 def matrix_trajectory(mu: Number, t: Number, *, v0: Number = 0.0) -> Tensor:
     """V(t) with many nodes: V' = (Mu - V) o exp(|row of V|^2/2), row by row.
 
-    A row moves straight from V0 to Mu. With d the unit vector along Mu - V0 and h the distance of that line from the
-    origin, the coordinate s along d obeys eq. 6 on a clock that is e^(h^2/2) times faster. From a zero start row l
-    is r_l(t) Mu_l with t = F(r_l, |Mu_l|). mu, v0: (..., rows, nodes), no row longer than 35. Returns
-    (..., steps, rows, nodes). Differentiable.
+    A row moves straight from V0 to Mu. With h the distance of that line from the origin, the coordinate along it obeys
+    eq. 6 on a clock that is e^(h^2/2) times faster. From a zero start row l is r_l(t) Mu_l with t = F(r_l, |Mu_l|).
+    mu, v0: (..., rows, nodes), no row longer than 35. Returns (..., steps, rows, nodes). Differentiable.
 
     >>> matrix_trajectory([[3.0, 4.0], [0.6, 0.8]], [0.25])
     tensor([[[0.8983, 1.1977],
@@ -255,10 +247,6 @@ def linear_attention_depth(mu: Number, t: Number, *, v0: Number) -> Tensor:
     behind = torch.log((1 - share + share * torch.exp(torch.where(rising, 0.0, growth))).abs())
     level = torch.where(rising, ahead, behind - torch.log((1 - share).abs()))
     return torch.where(start == 0, 0.0, level).to(dtype)
-
-
-def _remainder(mu: Tensor, remaining: Tensor, share: Tensor) -> Tensor:
-    return excess(mu, torch.zeros_like(mu), remaining, share)
 
 
 def _share_and_target(r: Number, mu: Number) -> tuple[Tensor, Tensor, torch.dtype]:
