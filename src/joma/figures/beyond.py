@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-MARK = "beyond the panel"
-"""The group id of every arrow, for those who look for points that nothing marks."""
+MARK = "beyond the panel"  #: The group id of every arrow, for those who look for points that nothing marks.
 _LINE = 8.5  # points from one number to the next
 
 

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-MOST = 12
-"""Lines or groups of bars that are described in one panel; of the others only the number is said."""
-FEW = 8
-"""Points that are named one by one."""
+MOST = 12  #: Lines or groups of bars that are described in one panel; of the others only the number is said.
+FEW = 8  #: Points that are named one by one.
 _COUNTS = ("No panels", "One panel", "Two panels", "Three panels", "Four panels", "Five panels", "Six panels")
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 3
-"""Panels side by side."""
+COLUMNS = 3  #: Panels side by side.
 _MAP = "cividis"  # the same order of lightness for all kinds of sight
 _BOTH_WAYS = "coolwarm"  # blue below zero, red above
 _ALL, _SOME = 8, 5  # so many lines are all named; of more, so many

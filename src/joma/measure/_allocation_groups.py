@@ -13,8 +13,7 @@ from joma.host.arguments import as_numbers, as_tensor, described, real, shown
 State = dict[str, Tensor]
 Share = dict[str, Tensor | None]
 """What a group holds: the names of parameters, each with a mask of the entries that are its own (None: all of them)."""
-REST = "rest"
-"""The group of what no group names."""
+REST = "rest"  # The group of what no group names.
 _TYPES = (torch.float32, torch.float64)
 
 
@@ -66,7 +65,13 @@ def read_groups(groups: Mapping[str, Any], state: State) -> dict[str, Share]:
         raise ValueError(f"groups must be a dict of lists of parameter names, got {shown(groups)}")
     owners: dict[str, dict[str, Tensor]] = {name: {} for name in state}
     shares = {group: _share(group, listed, state, owners) for group, listed in groups.items()}
-    rest = _rest(state, owners)
+    rest: Share = {}
+    for name, parameter in state.items():
+        taken = torch.zeros(parameter.shape, dtype=torch.bool, device=parameter.device)
+        for mask in owners[name].values():
+            taken |= mask
+        if parameter.is_floating_point() and not taken.all():
+            rest[name] = ~taken if taken.any() else None
     if rest and REST in shares:
         raise ValueError(f"groups[{REST!r}] must have another name: it is that of what no group holds, here {list(rest)}")  # fmt: skip # noqa: E501
     return {**shares, REST: rest} if rest else shares
@@ -78,47 +83,20 @@ def _share(group: str, listed: object, state: State, owners: dict[str, dict[str,
     masks: dict[str, Tensor] = {}
     for entry in listed:
         name, index = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, ...)
-        _must_be_known(name, group, state)
-        mask = _mask(state[name], index, f"groups[{group!r}]: {name!r}")
-        _must_be_free(mask, name, group, owners[name])
+        if not isinstance(name, str) or name not in state:
+            some = ", ".join(map(repr, list(state)[:6])) + (f" and {len(state) - 6} more" if len(state) > 6 else "")
+            raise ValueError(f"groups[{group!r}] names {shown(name)}, which is no parameter: states have {some}")
+        if not state[name].is_floating_point():
+            raise ValueError(f"groups[{group!r}] names {name!r}, which holds whole numbers and has no gradient")
+        mask = torch.zeros(state[name].shape, dtype=torch.bool, device=state[name].device)
+        try:
+            mask[index] = True
+        except (IndexError, TypeError, ValueError, RuntimeError):
+            what = f"groups[{group!r}]: {name!r} of shape {tuple(mask.shape)}"
+            raise ValueError(f"{what} cannot be indexed by {shown(index)}") from None
+        for other, taken in owners[name].items():
+            if (mask & taken).any():
+                where = f"both {other!r} and {group!r}" if other != group else f"{group!r} twice"
+                raise ValueError(f"groups must share no parameter, but {name!r} is in {where}")
         masks[name] = owners[name][group] = mask | masks.get(name, mask)
     return {name: None if mask.all() else mask for name, mask in masks.items()}
-
-
-def _must_be_known(name: object, group: str, state: State) -> None:
-    if not isinstance(name, str) or name not in state:
-        raise ValueError(f"groups[{group!r}] names {shown(name)}, which is no parameter: states have {_some(state)}")
-    if not state[name].is_floating_point():
-        raise ValueError(f"groups[{group!r}] names {name!r}, which holds whole numbers and has no gradient")
-
-
-def _mask(parameter: Tensor, index: Any, name: str) -> Tensor:
-    mask = torch.zeros(parameter.shape, dtype=torch.bool, device=parameter.device)
-    try:
-        mask[index] = True
-    except (IndexError, TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} of shape {tuple(parameter.shape)} cannot be indexed by {shown(index)}") from None
-    return mask
-
-
-def _must_be_free(mask: Tensor, name: str, group: str, owners: dict[str, Tensor]) -> None:
-    for other, taken in owners.items():
-        if (mask & taken).any():
-            where = f"both {other!r} and {group!r}" if other != group else f"{group!r} twice"
-            raise ValueError(f"groups must share no parameter, but {name!r} is in {where}")
-
-
-def _rest(state: State, owners: dict[str, dict[str, Tensor]]) -> Share:
-    rest: Share = {}
-    for name, parameter in state.items():
-        taken = torch.zeros(parameter.shape, dtype=torch.bool, device=parameter.device)
-        for mask in owners[name].values():
-            taken |= mask
-        if parameter.is_floating_point() and not taken.all():
-            rest[name] = ~taken if taken.any() else None
-    return rest
-
-
-def _some(names: Iterable[str], most: int = 6) -> str:
-    listed = list(names)
-    return ", ".join(map(repr, listed[:most])) + (f" and {len(listed) - most} more" if len(listed) > most else "")

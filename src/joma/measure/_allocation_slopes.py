@@ -100,8 +100,12 @@ class Line:
         if not isinstance(found, Tensor) or not found.is_floating_point():
             got = found.dtype if isinstance(found, Tensor) else shown(found)
             raise ValueError(f"function must return a floating tensor of measures, got {got}")
-        if self.members:
-            _must_have_members(found, {key: state[key] for key in self.moves})
+        shapes = {"the result of function": found.shape} | {repr(key): state[key].shape for key in self.moves}
+        for name, shape in shapes.items() if self.members else ():
+            if not shape or shape[0] != found.shape[0]:
+                both = f"{tuple(found.shape)} and {name} of shape {tuple(shape)}"
+                raise ValueError("members=True: the first dimension of the result of function and of every parameter "
+                                 f"must be the member, got {both}")  # fmt: skip
         _must_be_finite(found, f"function gave NaN or infinity {self._place(s)}")
         return found
 
@@ -123,14 +127,6 @@ class Line:
 def _must_be_finite(tensor: Tensor, sentence: str) -> None:
     if not tensor.isfinite().all():
         raise ValueError(sentence)
-
-
-def _must_have_members(found: Tensor, parameters: State) -> None:
-    shapes = {"the result of function": found.shape} | {repr(key): one.shape for key, one in parameters.items()}
-    for name, shape in shapes.items():
-        if not shape or shape[0] != found.shape[0]:
-            raise ValueError("members=True: the first dimension of the result of function and of every parameter must "
-                             f"be the member, got {tuple(found.shape)} and {name} of shape {tuple(shape)}")  # fmt: skip
 
 
 def backward(line: Line, s: float) -> Tensor:

@@ -31,10 +31,8 @@ from joma.measure._lanczos import ROUNDING, least_overlap, times
 
 COLUMNS = 2048
 """Of W at a time, where G is formed from TF32: bounds the copies, and the sums that tensor cores do not round well."""
-ROWS = 64
-"""Of G at a time on a CPU, so that only a little more than half of it is computed."""
-_TF32 = -(1 << 13)
-"""Mask of a float32 that leaves the 10 bits of its mantissa which TF32 keeps."""
+ROWS = 64  # Of G at a time on a CPU, so that only a little more than half of it is computed.
+_TF32 = -(1 << 13)  # Mask of a float32 that leaves the 10 bits of its mantissa which TF32 keeps.
 
 
 class Certified(NamedTuple):

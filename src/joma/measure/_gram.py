@@ -12,8 +12,7 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers
 from joma.host.products import float32_products
 
-BLOCK = 64
-"""Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made."""
+BLOCK = 64  # Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made.
 
 
 def compute_dtype(w: Tensor) -> torch.dtype:

@@ -37,11 +37,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FIRST_STEPS = 32
-"""Room for the basis to begin with; doubled when it is full."""
+FIRST_STEPS = 32  # Room for the basis to begin with; doubled when it is full.
 GRID = 64
-ROUNDING = 16.0
-"""Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
+ROUNDING = 16.0  # Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6).
 
 
 class Step(NamedTuple):

@@ -26,8 +26,7 @@ from joma.measure._sparsity_blocks import Attention
 if TYPE_CHECKING:
     from joma.measure._sparsity_launch import Blocks, Ends
 
-TOLERANCE = 1e-6
-"""Of a mass: how wide the certificate of `top_mass` may be. The middle is given, so half of it is the error."""
+TOLERANCE = 1e-6  # how wide the certificate of a `top_mass` may be: the middle is given, so half of it is the error
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,17 @@ class Passes:
 
     def search(self, kept: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
         """What a search for so many of the largest keys begins with."""
-        return (self.m, self.l, *_guess(self.entropy, kept, seen), kept, seen)
+        # log2 of the k-th largest weight of Gaussian logits with this entropy, and their standard deviation in base 2
+        many = seen.clamp(min=1.0)
+        variance = (2 * (many.log() - self.entropy)).clamp_(min=1e-10)
+        deviation = variance.sqrt()
+        tail = ((kept - 0.5) / many).clamp_(1e-6, 1 - 1e-6)
+        largest = -many.log() - variance / 2 - deviation * torch.special.ndtri(tail)
+        return self.m, self.l, largest * LOG2E, deviation * LOG2E, kept, seen
 
     def received(self, queries: slice, even: bool) -> tuple[Tensor, Tensor]:
         """What each key accumulates over these queries, and which keys some of them sees, each (batch, heads, keys)."""
-        from joma.measure._received_triton import received
+        from joma.measure._sparsity_launch import received
 
         shift = self.m + self.l.log2()
         if self.grown is not None:
@@ -114,9 +119,8 @@ class Passes:
     ) -> tuple[Tensor, Tensor, Tensor]:
         from joma.measure._sparsity_launch import above
 
-        total = self.l if self.grown is None else self.l * self.grown
+        sums = (self.m, self.l if self.grown is None else self.l * self.grown)
         places = self.ends if ends is None else ends
-        sums = (self.m, total)
         return above(self.problem, places, sums, threshold2, relative=relative, sinks=first, at_a_time=self.blocks)
 
     def _seen_by(self, queries: slice) -> Tensor:
@@ -128,16 +132,6 @@ class Passes:
         count = change.cumsum(1)[:, :-1]
         padding = self.problem.key_padding
         return count if padding is None else count * padding.to(count.device)
-
-
-def _guess(entropy: Tensor, kept: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """log2 of the k-th largest weight of Gaussian logits with this entropy, and their standard deviation in base 2."""
-    many = seen.clamp(min=1.0)
-    variance = (2 * (many.log() - entropy)).clamp_(min=1e-10)
-    deviation = variance.sqrt()
-    tail = ((kept - 0.5) / many).clamp_(1e-6, 1 - 1e-6)
-    largest = -many.log() - variance / 2 - deviation * torch.special.ndtri(tail)
-    return largest * LOG2E, deviation * LOG2E
 
 
 def seen_keys(problem: Problem, interval: tuple[Tensor, Tensor]) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from joma.measure._attention_blocks import LOG2E
 from joma.measure._attention_problem import Problem
-from joma.measure._sparsity_triton import above_kernel, top_kernel
+from joma.measure._sparsity_triton import above_kernel, received_kernel, top_kernel
 
-ROUNDS = 24
-"""Most rounds of the search for a k-th largest weight; each makes the bracket at least five times smaller."""
+ROUNDS = 24  # Most rounds of the search for a k-th largest weight; each makes the bracket at least five times smaller.
 
 
 class Ends(NamedTuple):
@@ -91,6 +90,35 @@ def top(
     return found, gap
 
 
+def received(problem: Problem, ends: Ends, shift: Tensor, queries: slice, at_a_time: Blocks | None = None) -> Tensor:
+    """Per key the sum of 2^t over these queries, (batch, heads, keys); a problem with a bias is not covered."""
+    q, k = problem.q, problem.k
+    batch, heads, count, width = q.shape
+    half = q.dtype != torch.float32 and width <= 128 and count >= 4096
+    shape = at_a_time or (Blocks(64, 128, 4, 2) if half else blocks(problem))
+    score = torch.empty(batch, heads, problem.keys, dtype=torch.float32, device=q.device)
+    start = torch.arange(0, problem.keys, shape.columns, device=q.device, dtype=torch.int32)
+    start = start.expand(len(ends.low), -1).contiguous()
+    # Both ends rise from query to query: those that see some key of a block follow one another.
+    first = torch.searchsorted(ends.high, start, right=True).clamp(min=queries.start).int()
+    last = torch.searchsorted(ends.low, start + shape.columns).clamp(max=queries.stop).int()
+    pads = padding(problem, score[:, 0])
+    received_kernel[(start.shape[1], batch * heads)](
+        *(q, k, pads, ends.low, ends.high, shift.contiguous(), first, last, score),
+        *(*q.stride(), *k.stride(), *pads.stride(), *ends.strides, start.shape[1] if len(start) > 1 else 0),
+        *(heads, heads // k.shape[1], count, problem.keys, *scales(problem)),
+        SOFTCAP=problem.softcap is not None,
+        PAD=problem.key_padding is not None,
+        WIDTH=width,
+        BN=shape.columns,
+        BM=shape.rows,
+        PRECISION=precision(problem),
+        num_warps=shape.warps,
+        num_stages=shape.stages,
+    )
+    return score
+
+
 def _launch(
     kernel: object,
     problem: Problem,
@@ -106,13 +134,8 @@ def _launch(
     pads = padding(problem, rows[0][:, 0])
     shape = at_a_time or blocks(problem)
     kernel[(triton.cdiv(queries, shape.rows), batch * heads)](  # type: ignore[index]
-        *(q, k, bias, pads, *ends),
-        *rows,
-        *q.stride(),
-        *k.stride(),
-        *bias.stride(),
-        *pads.stride(),
-        *ends.strides,
+        *(q, k, bias, pads, *ends, *rows),
+        *(*q.stride(), *k.stride(), *bias.stride(), *pads.stride(), *ends.strides),
         *(heads, heads // k.shape[1], queries, problem.keys, *scales(problem), *numbers),
         SOFTCAP=problem.softcap is not None,
         BIAS=problem.bias is not None,

@@ -24,12 +24,10 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
 
-TOGETHER = 1 << 24
-"""Entries of activity that are held in float64 at once."""
+TOGETHER = 1 << 24  #: Entries of activity that are held in float64 at once.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """From which a linear probe chooses, in units of the total variance of its neurons, each scaled to variance 1."""
-LEAST_RIDGE = 1e-10
-"""Below this, rounding regularises more than the ridge."""
+LEAST_RIDGE = 1e-10  #: Below this, rounding regularises more than the ridge.
 
 
 @brief_repr

@@ -225,30 +225,22 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 
 
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
-    forward = _path(problem)
-    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
-        found = _recomputed(forward, problem) if problem.differentiable else forward(problem)
-        return found if sink is None else sink.applied(found)
-
-
-def _path(problem: Problem) -> Path:
-    """The fastest path that covers the problem here."""
+    """By the fastest path that covers the problem here."""
+    forward: Path = _attention_blocks.forward
     if problem.q.is_cuda and find_spec("triton") is not None:
         from joma.measure._attention_triton import covers, launch
 
-        if covers(problem):
-            return launch
-    return _attention_blocks.forward
-
-
-def _recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
-    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
-    tensors = (getattr(problem, name) for name in _TENSORS)
-    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
-    return outputs
+        forward = launch if covers(problem) else forward
+    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
+        tensors = (getattr(problem, name) for name in _TENSORS)
+        again: Any = _Recomputed.apply
+        found = again(forward, problem, *tensors) if problem.differentiable else forward(problem)
+        return found if sink is None else sink.applied(found)
 
 
 class _Recomputed(torch.autograd.Function):
+    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
+
     @staticmethod
     def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         ctx.problem = problem

@@ -14,10 +14,8 @@ from joma.host.arguments import Number, as_numbers, integer, within
 from joma.host.words import brief_repr
 from joma.theory.radial import Ball
 
-CHUNK = 1 << 22
-"""Entries of vectors held at once."""
-CLOSE = 1e-8
-"""Relative size of a last Newton step: what is left after it is of the order of its square."""
+CHUNK = 1 << 22  #: Entries of vectors held at once.
+CLOSE = 1e-8  #: Relative size of a last Newton step: what is left after it is of the order of its square.
 
 
 @brief_repr

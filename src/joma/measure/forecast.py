@@ -26,8 +26,7 @@ from joma.host.words import brief_repr
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
 
-NEARLY = 1.01
-"""So much beyond the last recorded point a target may lie and is read there: steps are rounded."""
+NEARLY = 1.01  #: So much beyond the last recorded point a target may lie and is read there: steps are rounded.
 
 
 @brief_repr

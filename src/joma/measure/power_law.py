@@ -18,12 +18,9 @@ from joma.host.arguments import Number, real
 from joma.host.words import brief_repr
 from joma.measure._gram import checked, gram, lower_gram, scaling
 
-LEAST = 20
-"""Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much."""
-FLOOR = 1e-10
-"""Eigenvalues below this share of the largest are rounding, or as good as zero, and begin no tail."""
-EVEN = 1e-9
-"""A tail whose mean logarithm is no further above its beginning is one number repeated, not a power law."""
+LEAST = 20  #: Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much.
+FLOOR = 1e-10  #: Eigenvalues below this share of the largest are rounding, or as good as zero, and begin no tail.
+EVEN = 1e-9  #: A tail whose mean logarithm is no further above its beginning is one number repeated, not a power law.
 _SMALL_SIDE = 256
 _TOGETHER = 1 << 22  # numbers of a stack, or of a table of distances, that are worked on at a time
 _CANDIDATES = 128

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from joma.measure.power_law import LEAST
 
-TOLERANCE = 1e-3
-"""Relative, of stable ranks and spectral norms."""
-KEPT = 16
-"""Keys whose mass sparsity tells beside that of the top 10 %."""
+TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
+KEPT = 16  #: Keys whose mass sparsity tells beside that of the top 10 %.
 Needs = Literal["weights", "model", "text"]
 """weights: matrices alone. model: a running model, on any tokens. text: two checkpoints on the same text."""
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -254,5 +252,4 @@ _ALL = (
         column_titles={"entropy": "change of entropy (nats)", "loss": "change of the loss (nats)"},
     ),
 )
-MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}
-"""All measures by name."""
+MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}  #: All measures by name.

@@ -30,6 +30,8 @@ from torch import Tensor
 
 from joma.host.arguments import Number, shown
 from joma.host.words import brief_repr
+from joma.measure._attention_blocks import EMPTY
+from joma.measure._gram import compute_dtype
 from joma.measure._sparsity_blocks import (
     Attention,
     Block,
@@ -216,13 +218,17 @@ def sparsity_stats(
     if covers(attention):
         passes = Passes.of(attention)
         return SparsityStats(passes.effective_keys, *passes.masses(least, relative, count), passes.seen)
+    if attention.problem.bias is None:
+        seen = seen_keys(attention.problem, attention.problem.interval)[:, None].expand(attention.problem.q.shape[:-1])
+    else:  # which may hide any key
+        seen = per_query(attention, lambda block: block.seen().sum(-1))
     cut = {"relative": relative, "causal": causal}
     return SparsityStats(
         effective_keys(q, k, causal=causal, **options).detach(),
         mass_above(q, k, least, **cut, **options),
         keys_above(q, k, least, **cut, **options),
         sink_mass(q, k, count, causal=causal, **options),
-        _seen(attention),
+        seen.long().clone(),
     )
 
 
@@ -341,28 +347,19 @@ def _chosen(sets: HeavyHitters, keys: int) -> Tensor:
 def _scores(attention: Attention, queries: slice, even: bool) -> tuple[Tensor, Tensor]:
     """What each key has accumulated, and which keys some query sees, each (batch, heads, keys)."""
     problem = attention.problem
-    shape = (*problem.q.shape[:2], problem.keys)
-    score = problem.q.new_zeros(shape, dtype=torch.promote_types(problem.q.dtype, torch.float32))
+    score = problem.q.new_zeros(*problem.q.shape[:2], problem.keys, dtype=compute_dtype(problem.q))
     seen_by = torch.zeros_like(score)
 
     def add(block: Block) -> None:
-        at = (block.sample, block.heads, block.keys)
+        at = (block.sample, block.heads, slice(block.first, block.first + block.logits.shape[-1]))
         each = block.seen() if even else None
-        seen_by[at] += block.seen_by_any() if each is None else each.sum(-2)
+        seen_by[at] += block.logits.amax(-2) > EMPTY if each is None else each.sum(-2)
         e, total = block.weights()
         share = total.reciprocal() if each is None else each.sum(-1, keepdim=True) / total
         score[at] += (share.mT @ e)[:, 0]
 
     for_each(attention, queries, add)
     return score / seen_by.clamp(min=1.0) if even else score, seen_by > 0
-
-
-def _seen(attention: Attention) -> Tensor:
-    """How many keys each query sees, (batch, heads, queries)."""
-    problem = attention.problem
-    if problem.bias is None:
-        return seen_keys(problem, problem.interval)[:, None].expand(problem.q.shape[:-1]).clone()
-    return per_query(attention, lambda block: block.seen().sum(-1)).long()
 
 
 def _largest_each(e: Tensor, count: Tensor) -> Tensor:

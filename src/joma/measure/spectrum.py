@@ -19,28 +19,19 @@ from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
 
-GRAM_SIDE = 256
-"""Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""
-FACTOR_SIDE = 16384
-"""Up to this smaller side an accelerator forms Gram matrices: some square matrices are held."""
-FACTOR_SIDE_CPU = 1280
-"""Up to this smaller side a CPU does: beyond, Lanczos takes less time."""
-FACTOR_COUNT = 4
-"""Up to so many values, which need a factor each."""
+GRAM_SIDE = 256  #: Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact.
+FACTOR_SIDE = 16384  #: Up to this smaller side an accelerator forms Gram matrices: some square matrices are held.
+FACTOR_SIDE_CPU = 1280  #: Up to this smaller side a CPU does: beyond, Lanczos takes less time.
+FACTOR_COUNT = 4  #: Up to so many values, which need a factor each.
 STARTS, PROBES, PROBES_CPU = 16, 64, 16
 """Gaussian vectors for the Gram matrix: to search from, and to measure rounding with (a product with w each)."""
-WIDTH = 16
-"""Vectors in a block: a multiple of this is what matrix kernels like best."""
-FIRST_LOOK = 8
-"""The first step after which an error bound is worked out."""
-PATIENCE = 20
-"""From this step on a bound that gets worse is held up by rounding, and more steps only add to that."""
+WIDTH = 16  #: Vectors in a block: a multiple of this is what matrix kernels like best.
+FIRST_LOOK = 8  #: The first step after which an error bound is worked out.
+PATIENCE = 20  #: From this step on a bound that gets worse is held up by rounding, and more steps only add to that.
 SPARE = 6
 """Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
-FINEST = 200
-"""In units of eps: finer tolerances are left to float64."""
-TOGETHER = 1 << 24
-"""Matrices of a stack are done together up to this many entries, which also bounds the memory."""
+FINEST = 200  #: In units of eps: finer tolerances are left to float64.
+TOGETHER = 1 << 24  #: Matrices of a stack are done together up to this many entries, which also bounds the memory.
 
 
 @brief_repr
