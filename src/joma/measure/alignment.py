@@ -23,6 +23,7 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
+from joma.measure._gram import compute_dtype
 
 TOGETHER = 1 << 24  #: Entries of activity that are held in float64 at once.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -94,14 +95,13 @@ def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool
     >>> best_neuron_correlation(activity, latents, absolute=True).neuron
     tensor([ 0, -1])
     """
-    given = _taken(activity=activity, latents=latents)
-    lead = _checked(given)
+    given, lead = _checked(activity=activity, latents=latents)
     parts = []
     with torch.no_grad():
         for some, known in _groups(given, lead):
             value, neuron, varies = _best(some, known, absolute)
             parts.append((value.abs() if absolute else value, neuron, varies, neuron < 0))
-    return _alignment(parts, lead, _result_dtype(given["activity"]))
+    return _alignment(parts, lead, compute_dtype(given["activity"]))
 
 
 def held_out_correlation(
@@ -123,8 +123,8 @@ def held_out_correlation(
     >>> held_out_correlation(lucky, latent, fresh_activity=fresh, fresh_latents=latent).score
     tensor(0.)
     """
-    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
-    lead = _checked(given)
+    fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    given, lead = _checked(activity=activity, latents=latents, **fresh_samples)
     parts = []
     with torch.no_grad():
         for some, known, fresh, wanted in _groups(given, lead):
@@ -133,7 +133,7 @@ def held_out_correlation(
             again, moves, still_varies = _paired(fresh.gather(-1, index), wanted)
             again = torch.where(neuron < 0, 0.0, again * value.sign() if absolute else again)
             parts.append((again, neuron, varies & still_varies, (neuron < 0) | ~moves))
-    return _alignment(parts, lead, _result_dtype(given["activity"]))
+    return _alignment(parts, lead, compute_dtype(given["activity"]))
 
 
 def linear_probe(
@@ -167,9 +167,13 @@ def linear_probe(
     >>> round(linear_probe(x[:100], y[:100], **fresh).score.item(), 6)
     1.0
     """
-    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
-    lead = _checked(given)
-    ridges = _checked_ridges(ridge, given["activity"].shape[-2])
+    fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    given, lead = _checked(activity=activity, latents=latents, **fresh_samples)
+    ridges = [float(one) for one in (ridge if isinstance(ridge, Sequence) else [ridge])]
+    if not ridges or not all(LEAST_RIDGE <= one < float("inf") for one in ridges):
+        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {ridge!r}")
+    if len(ridges) > 1 and (samples := given["activity"].shape[-2]) < 4:
+        raise ValueError(f"activity must have at least 4 samples to choose a ridge by halves, got {samples}")
     parts = []
     with torch.no_grad():
         for some, known, fresh, wanted in _groups(given, lead):
@@ -183,7 +187,7 @@ def linear_probe(
             used = torch.tensor(ridges, dtype=torch.float64, device=choice.device)[choice]
             parts.append((value, r2, used, target.moves & still_varies, ~moves))
     value, r2, used, varies, silent = _joined(parts, lead)
-    dtype = _result_dtype(given["activity"])
+    dtype = compute_dtype(given["activity"])
     score, per_latent, excluded, silent = _summary(value, varies, silent, dtype)
     return Probe(score, per_latent, torch.where(varies, r2, torch.nan).to(dtype), used.to(dtype), excluded, silent)
 
@@ -334,20 +338,13 @@ def _summary(value: Tensor, varies: Tensor, silent: Tensor, dtype: torch.dtype) 
     return score.to(dtype), per_latent.to(dtype), (~varies).sum(-1), (varies & silent).sum(-1)
 
 
-def _result_dtype(activity: Tensor) -> torch.dtype:
-    return torch.promote_types(activity.dtype, torch.float32)
-
-
-def _taken(**given: Number) -> dict[str, Tensor]:
-    """Activity as real numbers; latents may be bool or whole numbers as well."""
-    return {
+def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
+    """The tensors and the leading shape of all together, or a sentence about what does not fit."""
+    # Latents may be bool or whole numbers as well.
+    tensors = {
         name: as_numbers(value, name) if name.endswith("activity") else as_tensor(value, name)
         for name, value in given.items()
     }
-
-
-def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """The leading shape of all tensors together, or a sentence about what does not fit."""
     for name, tensor in tensors.items():
         columns = "neurons" if name.endswith("activity") else "latents"
         if tensor.is_complex() or (columns == "neurons" and not tensor.is_floating_point()):
@@ -368,15 +365,6 @@ def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
             if shapes[name][-1] != shapes[f"fresh_{name}"][-1]:
                 raise ValueError(f"{name} and fresh_{name} must have the same columns, got {listed}")
     try:
-        return tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
+        return tensors, tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
     except RuntimeError:
         raise ValueError(f"leading dimensions do not fit together: {listed}") from None
-
-
-def _checked_ridges(ridge: float | Sequence[float], samples: int) -> list[float]:
-    ridges = [float(one) for one in (ridge if isinstance(ridge, Sequence) else [ridge])]
-    if not ridges or not all(LEAST_RIDGE <= one < float("inf") for one in ridges):
-        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {ridge!r}")
-    if len(ridges) > 1 and samples < 4:
-        raise ValueError(f"activity must have at least 4 samples to choose a ridge by halves, got {samples}")
-    return ridges

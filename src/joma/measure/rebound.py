@@ -92,10 +92,8 @@ def rebound(
     (tensor([True, True]), tensor([ True, False]), tensor([24, 39]))
     """
     curve, at = _checked(curve, steps, over_seeds, share, sigmas, confidence, groups)
-    if over_seeds:
-        start, low, end, margins, place = _by_seeds(curve, confidence)
-    else:
-        start, low, end, margins, place = _by_roughness(curve, sigmas, groups)
+    found = _by_seeds(curve, confidence) if over_seeds else _by_roughness(curve, sigmas, groups)
+    start, low, end, margins, place = found
     drop, back = start - low, end - low
     drops = drop > margins[..., 0]
     rebounds = drops & (back > margins[..., 1]) & (back > share * drop)
@@ -103,7 +101,14 @@ def rebound(
 
 
 def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    level, middle, size = _grouped(curve, groups)
+    # The first point, and means of groups of equal size, counted from the end: uneven ones would make a straight line
+    # look rough. What is left over joins the first group.
+    points = curve.shape[-1]
+    size = max(1, (points - 1) // groups)
+    edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
+    pieces = [(0, 1), *pairwise(edges)]
+    level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
+    middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
     low, place = level.min(-1)
     second = level.diff(n=2)
     deviation = (second - second.median(-1, keepdim=True).values).abs().median(-1).values
@@ -111,21 +116,6 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
     distance = torch.stack([place, level.shape[-1] - 1 - place], dim=-1)
     margins = sigmas * walk[..., None] * distance.to(level).sqrt()
     return level[..., 0], low, level[..., -1], margins, middle[place]
-
-
-def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
-    """First point and group means (..., 1 + number), the index in the middle of each, and the group size.
-
-    Groups are of equal size, counted from the end: uneven ones would make a straight line look rough. What is left
-    over joins the first group.
-    """
-    points = curve.shape[-1]
-    size = max(1, (points - 1) // groups)
-    edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
-    pieces = [(0, 1), *pairwise(edges)]
-    level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
-    middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
-    return level, middle, size
 
 
 def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:

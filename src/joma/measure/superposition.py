@@ -106,10 +106,14 @@ def superposition(
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
     ids, mass = _bags(texts, positions, tokens, keys, weights)
-    value = mass * _idf(tokens)[ids]
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = _shuffled_sets(texts.numel(), contexts, generator).to(texts.device)  # (sets, contexts)
-    flat = texts.flatten()
+    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)  # of texts with the token
+    for text in tokens:
+        count[text.unique()] += 1
+    value = mass * (len(tokens) / count.clamp(min=1)).log()[ids]
+    # All contexts dealt out anew, as often as it takes to have enough sets.
+    generator, flat = torch.Generator().manual_seed(seed), texts.flatten()
+    deals = [torch.randperm(len(flat), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
+    shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
     control, compared = _cosines(ids, value, flat, shuffled)
     related = torch.quantile(control[compared][: 1 << 23], _RELATED)
     own, pairs = _cosines(ids, value, flat, torch.arange(flat.numel(), device=flat.device).view(texts.shape))
@@ -161,22 +165,6 @@ def _bags(
         before = torch.arange(tokens.shape[1], device=tokens.device) <= position[:, None]
         return ids, before.to(torch.float32)
     return tokens[text].gather(1, keys[text, position]), weights[text, position].float()
-
-
-def _idf(tokens: Tensor) -> Tensor:
-    """ln(texts / texts with the token), by token id; tokens that never occur are not asked for."""
-    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)
-    for text in tokens:
-        count[text.unique()] += 1
-    return (len(tokens) / count.clamp(min=1)).log()
-
-
-def _shuffled_sets(size: int, contexts: int, generator: torch.Generator) -> Tensor:
-    """(sets, contexts): the contexts 0..size-1 dealt out anew, as often as it takes to have enough sets."""
-    per_deal = size // contexts
-    deals = max(1, -(-_SETS // (5 * per_deal)))
-    sets = torch.cat([torch.randperm(size, generator=generator).view(per_deal, contexts) for _ in range(deals)])
-    return sets[:_SETS]
 
 
 def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
