@@ -10,7 +10,6 @@ block sees are not multiplied; masks touch only the columns that some query of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import log
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
+from joma.measure._gram import compute_dtype
 
 ELEMENTS = 1 << 21  # logits in each of two buffers: 8 MiB in float32. Fewer cost more calls, more leave the cache.
 LEAST = 64  # rows of a product: fewer make it slow, and more make a causal block multiply keys that nobody sees
@@ -34,7 +34,7 @@ def forward(problem: Problem) -> tuple[Tensor, ...]:
     # Several samples only with all their heads.
     batch, heads = slices(0, samples, max(1, pairs // kv_heads)), slices(0, kv_heads, pairs)
     largest = batch[0].stop * heads[0].stop * (problem.q.shape[1] // kv_heads) * widest(problem, rows)
-    work = _Work.of(problem, largest)
+    work = _Work(problem, largest)
     for block in product(batch, heads, rows):
         work.block(*block)
     return work.finish()
@@ -78,30 +78,18 @@ def mask(problem: Problem, s: Tensor, batch: slice, heads: slice, rows: slice, f
         s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last].to(s.device), _MASKED)
 
 
-@dataclass
 class _Work:
     """Inputs in the shapes the products want, and what has been found: m, l, a by (batch, kv head, group, query)."""
 
-    problem: Problem
-    q: Tensor
-    keys: Tensor
-    v: Tensor | None
-    m: Tensor
-    l: Tensor
-    a: Tensor
-    output: Tensor | None
-    buffers: tuple[Tensor, Tensor]
-
-    @classmethod
-    def of(cls, problem: Problem, size: int) -> _Work:
-        exact = torch.promote_types(problem.q.dtype, torch.float32)
-        kv_heads = problem.k.shape[1]
-        q = problem.q.to(exact).unflatten(1, (kv_heads, -1)) * (problem.scale * LOG2E)
-        keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
-        v = None if problem.v is None else problem.v.to(exact).contiguous()
-        m, l, a = q.new_empty(3, *q.shape[:-1]).unbind(0)
-        output = None if v is None else q.new_empty(*q.shape[:-1], v.shape[3])
-        return cls(problem, q, keys, v, m, l, a, output, (q.new_empty(size), q.new_empty(size)))
+    def __init__(self, problem: Problem, size: int) -> None:
+        exact = compute_dtype(problem.q)
+        q = problem.q.to(exact).unflatten(1, (problem.k.shape[1], -1)) * (problem.scale * LOG2E)
+        self.problem, self.q = problem, q
+        self.keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
+        self.v = None if problem.v is None else problem.v.to(exact).contiguous()
+        self.m, self.l, self.a = q.new_empty(3, *q.shape[:-1]).unbind(0)
+        self.output = None if self.v is None else q.new_empty(*q.shape[:-1], self.v.shape[3])
+        self.buffers = q.new_empty(size), q.new_empty(size)
 
     def block(self, batch: slice, heads: slice, rows: slice) -> None:
         problem = self.problem

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from joma.host.arguments import Number, integer, number, shown
 from joma.measure._attention_blocks import EMPTY, LOG2E, at_a_time, mask, slices, widest
-from joma.measure._attention_problem import Masks, Problem
-from joma.measure._attention_sinks import Sink
+from joma.measure._attention_problem import Masks, Problem, Sink
 from joma.measure._gram import compute_dtype
 
 ELEMENTS = 1 << 20  # Logits at a time.

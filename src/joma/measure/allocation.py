@@ -22,9 +22,8 @@ from torch import Tensor
 
 from joma.host.arguments import integer, must_be_callable, number, shown
 from joma.host.words import brief_repr
-from joma.measure._allocation_groups import Share, State, read_groups, read_states
 from joma.measure._allocation_path import ORDERS, Integral, Rule, follow
-from joma.measure._allocation_slopes import Line, Way, cheaper, choose
+from joma.measure._allocation_slopes import Line, Share, State, Way, cheaper, choose, read_groups, read_states
 from joma.measure._gram import full_precision
 
 NODES = 128  #: Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80.

@@ -25,8 +25,7 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
-from joma.measure._attention_problem import Masks, Problem
-from joma.measure._attention_sinks import Sink
+from joma.measure._attention_problem import Masks, Problem, Sink
 
 _ELEMENTS = 1 << 20  # logits at a time, where they exist already
 _RECOMPUTED = 1 << 22  # logits at a time in a backward pass: 16 MiB in float32

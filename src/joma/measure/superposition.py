@@ -105,18 +105,22 @@ def superposition(
     _check(height, position, tokens, keys, weights, contexts)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
-    ids, mass = _bags(texts, positions, tokens, keys, weights)
+    text, query = texts.flatten(), positions.flatten()
+    ids = tokens[text]  # (neurons * contexts, m) that each context's query attends to, and how much each gets
+    mass = (torch.arange(tokens.shape[1], device=tokens.device) <= query[:, None]).to(torch.float32)
+    if keys is not None and weights is not None:
+        ids, mass = ids.gather(1, keys[text, query]), weights[text, query].float()
     count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)  # of texts with the token
-    for text in tokens:
-        count[text.unique()] += 1
+    for row in tokens:
+        count[row.unique()] += 1
     value = mass * (len(tokens) / count.clamp(min=1)).log()[ids]
     # All contexts dealt out anew, as often as it takes to have enough sets.
-    generator, flat = torch.Generator().manual_seed(seed), texts.flatten()
-    deals = [torch.randperm(len(flat), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
+    generator = torch.Generator().manual_seed(seed)
+    deals = [torch.randperm(len(text), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
     shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
-    control, compared = _cosines(ids, value, flat, shuffled)
+    control, compared = _cosines(ids, value, text, shuffled)
     related = torch.quantile(control[compared][: 1 << 23], _RELATED)
-    own, pairs = _cosines(ids, value, flat, torch.arange(flat.numel(), device=flat.device).view(texts.shape))
+    own, pairs = _cosines(ids, value, text, torch.arange(len(text), device=text.device).view(texts.shape))
     shuffled_score, score = _score(control, compared), _score(own, pairs)
     group = _groups((own > related) & pairs)
     return Superposition(
@@ -153,18 +157,6 @@ def _check(
             raise ValueError(
                 f"{name} must be (texts, length, m), the first two those of tokens, got {tuple(given.shape)}"
             )
-
-
-def _bags(
-    texts: Tensor, positions: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Token ids (neurons * contexts, m) that each context's query attends to, and how much each gets."""
-    text, position = texts.flatten(), positions.flatten()
-    if keys is None or weights is None:
-        ids = tokens[text]
-        before = torch.arange(tokens.shape[1], device=tokens.device) <= position[:, None]
-        return ids, before.to(torch.float32)
-    return tokens[text].gather(1, keys[text, position]), weights[text, position].float()
 
 
 def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
