@@ -107,10 +107,8 @@ def _unit(axis: Axis) -> str:
 
 
 def _ticks(axis: Axis) -> dict[float, str]:
-    """Words at the ticks of an axis of categories; empty where the axis has numbers.
-
-    A panel that leaves them out shares those of another panel with the same ticks.
-    """
+    """Words at the ticks of an axis of categories; empty where the axis has numbers."""
+    # A panel that leaves them out shares those of another panel with the same ticks.
     places, words = _tick_words(axis)
     if places and not any(words):
         figure: Any = axis.get_figure(root=True)
@@ -181,10 +179,8 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
 
 
 def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Where rows are categories, what was drawn row by row is one row of points.
-
-    A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
-    """
+    """Where rows are categories, what was drawn row by row is one row of points."""
+    # A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
     if not _ticks(axis.yaxis):
         return lines
     points = [line for line in lines if len(line[1]) == 1 or np.ptp(line[2]) > 0]

@@ -71,10 +71,8 @@ def _gauss(count: int) -> tuple[tuple[float, float], ...]:
 
 
 def integrate(slopes: Slopes, start: float, end: float, count: int) -> Tensor:
-    """The integral of `slopes` from start to end by `count` nodes, (groups, *measures) in float64 on the CPU.
-
-    Exact for polynomials up to degree 2 count - 1, so for functions up to degree 2 count.
-    """
+    """The integral of `slopes` from start to end by `count` nodes, (groups, *measures) in float64 on the CPU."""
+    # Exact for polynomials up to degree 2 count - 1, so for functions up to degree 2 count.
     width = end - start
     values = [slopes(start + width * x) for x, _ in _gauss(count)]
     weights = torch.tensor([width * w for _, w in _gauss(count)], dtype=torch.float64)

@@ -230,11 +230,9 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
 
 
 def _documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys).
-
-    cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
-    (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
-    """
+    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys)."""
+    # cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
+    # (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
     ends = as_tensor(cu_seqlens, "cu_seqlens").to(device)
     if queries != keys:
         raise ValueError(f"cu_seqlens needs as many queries as keys, got {queries} queries and {keys} keys")

@@ -36,11 +36,9 @@ def checked(given: Number) -> Tensor:
 
 
 def scaling(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU.
-
-    Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
-    Since every path begins here, this is also where NaN and infinity are refused, without another pass.
-    """
+    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU."""
+    # Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
+    # Since every path begins here, this is also where NaN and infinity are refused, without another pass.
     with torch.no_grad():
         lines = a if a.stride(-1) == 1 else a.mT
         norms = torch.linalg.vector_norm(lines, dim=-1, dtype=compute_dtype(a)).cpu().double()

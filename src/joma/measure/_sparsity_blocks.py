@@ -68,10 +68,8 @@ class Block:
         return self.logits > EMPTY
 
     def weights(self) -> tuple[Tensor, Tensor]:
-        """e with largest entry 1 in every row (0 where nothing is seen), and the denominator (heads, queries, 1).
-
-        The logits are overwritten. A learned sink is in the denominator only.
-        """
+        """e with largest entry 1 in every row (0 where nothing is seen), and the denominator (heads, queries, 1)."""
+        # The logits are overwritten. A learned sink is in the denominator only.
         top = self.logits.amax(-1, keepdim=True).clamp_(min=EMPTY)
         e = self.logits.sub_(top).exp2_()
         total = e.sum(-1, keepdim=True)

@@ -276,10 +276,8 @@ def _predict(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[f
 
 
 def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[float]) -> Iterator[Tensor]:
-    """The same for all latents, ridge after ridge.
-
-    The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
-    """
+    """The same for all latents, ridge after ridge."""
+    # The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
     neurons = _standardise(activity)
     size = neurons.moves.sum(-1).clamp_min(1).double().sqrt()[:, None, None]
     x, new = neurons.unit / size, neurons.place(fresh) / size
@@ -295,10 +293,8 @@ def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequen
 
 
 def _groups(tensors: dict[str, Tensor], lead: tuple[int, ...]) -> Iterator[list[Tensor]]:
-    """The tensors (group, samples, columns), as many leading indices at a time as fit into `TOGETHER`.
-
-    One index at a time where the activity is large, as a view: no copy of all of it is made, whatever its strides.
-    """
+    """The tensors (group, samples, columns), as many leading indices at a time as fit into `TOGETHER`."""
+    # One index at a time where the activity is large, as a view: no copy of all of it is made, whatever its strides.
     device = tensors["activity"].device
     wide = {name: tensor.expand(*lead, *tensor.shape[-2:]) for name, tensor in tensors.items()}
     size = max(1, TOGETHER // max(prod(tensor.shape[-2:]) for tensor in tensors.values()))
@@ -311,9 +307,8 @@ def _groups(tensors: dict[str, Tensor], lead: tuple[int, ...]) -> Iterator[list[
             finite = piece.isfinite().flatten(1).all(-1)
             if not finite.all():
                 at = list(some[int(finite.int().argmin())])
-                raise ValueError(
-                    f"{name} must be finite, got NaN or infinity" + (f" at leading index {at}" if at else "")
-                )
+                where = f" at leading index {at}" if at else ""
+                raise ValueError(f"{name} must be finite, got NaN or infinity{where}")
             group.append(piece.to(device))
         yield group
 
@@ -351,10 +346,8 @@ def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
             kind = "floating" if columns == "neurons" else "real"
             raise ValueError(f"{name} must hold {kind} numbers, got {tensor.dtype}")
         if tensor.ndim < 2 or 0 in tensor.shape or tensor.shape[-2] < 2:
-            raise ValueError(
-                f"{name} must have shape (..., samples, {columns}), two samples or more, nothing empty, "
-                f"got {tuple(tensor.shape)}"
-            )
+            shape = f"shape (..., samples, {columns}), two samples or more, nothing empty"
+            raise ValueError(f"{name} must have {shape}, got {tuple(tensor.shape)}")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     for prefix in ("", "fresh_") if len(tensors) == 4 else ("",):

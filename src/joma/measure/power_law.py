@@ -69,9 +69,8 @@ def power_law(values: Number) -> PowerLaw:
     if x.ndim < 1 or x.shape[-1] < LEAST:
         raise ValueError(f"values must have shape (..., values) with at least {LEAST} values, got {tuple(x.shape)}")
     if bool((x <= 0).any()):
-        raise ValueError(
-            f"values must be above zero, got {float(x.min()):g}: leave out eigenvalues that are zero up to rounding"
-        )
+        advice = "leave out eigenvalues that are zero up to rounding"
+        raise ValueError(f"values must be above zero, got {float(x.min()):g}: {advice}")
     return _fitted(x.sort(dim=-1).values)
 
 
@@ -103,9 +102,8 @@ def power_law_of_squares(squares: Number) -> PowerLaw:
         raise ValueError(f"squares must be (..., values) from 0 on in ascending order, got {tuple(x.shape)}")
     count = int((x > FLOOR * x[..., -1:]).sum(-1).min()) if x.numel() else LEAST
     if count < LEAST:
-        raise ValueError(
-            f"alpha needs a matrix with at least {LEAST} singular values other than zero, got one with {count} of them"
-        )
+        wanted = f"a matrix with at least {LEAST} singular values other than zero"
+        raise ValueError(f"alpha needs {wanted}, got one with {count} of them")
     return _fitted(x, floor=FLOOR)
 
 

@@ -91,7 +91,27 @@ def rebound(
     >>> r.drops, r.rebounds, r.valley
     (tensor([True, True]), tensor([ True, False]), tensor([24, 39]))
     """
-    curve, at = _checked(curve, steps, over_seeds, share, sigmas, confidence, groups)
+    curve = as_numbers(curve, "curve")
+    meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
+    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
+        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
+    points = curve.shape[-1]
+    if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
+        wanted = f"at least {FEWEST_SEEDS} seeds and 3 points, {meaning}"
+        raise ValueError(f"curve must have {wanted}, got {tuple(curve.shape)}")
+    if not over_seeds and points < FEWEST_POINTS:
+        raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
+    if not curve.isfinite().all():
+        raise ValueError("curve must be finite, got NaN or infinity")
+    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
+        wanted = "share must be >= 0, sigmas > 0 and confidence between 0 and 1"
+        raise ValueError(f"{wanted}, got {share!r}, {sigmas!r}, {confidence!r}")
+    if groups < FEWEST_POINTS - 1:
+        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
+    at = torch.arange(points) if steps is None else as_tensor(steps, "steps")
+    if at.shape != (points,) or not bool((at.diff() > 0).all()):
+        raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
+    curve, at = curve.double(), at.to(curve.device)
     found = _by_seeds(curve, confidence) if over_seeds else _by_roughness(curve, sigmas, groups)
     start, low, end, margins, place = found
     drop, back = start - low, end - low
@@ -137,33 +157,3 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
     drop, back = drop_and_rebound(curve)
     margins = mean_interval(torch.stack([drop, back], dim=-1), dim=-2, level=confidence).half_width
     return start.mean(-1), (start - drop).mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
-
-
-def _checked(
-    curve: Number, steps: Number | None, over_seeds: bool, share: float, sigmas: float, confidence: float, groups: int
-) -> tuple[Tensor, Tensor]:
-    curve = as_numbers(curve, "curve")
-    meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
-    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
-        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
-    points = curve.shape[-1]
-    if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
-        raise ValueError(
-            f"curve must have at least {FEWEST_SEEDS} seeds and 3 points, {meaning}, got {tuple(curve.shape)}"
-        )
-    if not over_seeds and points < FEWEST_POINTS:
-        raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
-    if not curve.isfinite().all():
-        raise ValueError("curve must be finite, got NaN or infinity")
-    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
-        raise ValueError(
-            f"share must be >= 0, sigmas > 0 and confidence between 0 and 1, got {share!r}, {sigmas!r}, {confidence!r}"
-        )
-    if groups < FEWEST_POINTS - 1:
-        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
-    if steps is None:
-        return curve.double(), torch.arange(points, device=curve.device)
-    steps = as_tensor(steps, "steps")
-    if steps.shape != (points,) or not bool((steps.diff() > 0).all()):
-        raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
-    return curve.double(), steps.to(curve.device)

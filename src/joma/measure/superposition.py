@@ -139,9 +139,8 @@ def _check(
     height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
 ) -> None:
     if height.ndim != 2 or position.shape != height.shape:
-        raise ValueError(
-            f"height and position must both be (texts, neurons), got {tuple(height.shape)}, {tuple(position.shape)}"
-        )
+        shapes = f"{tuple(height.shape)}, {tuple(position.shape)}"
+        raise ValueError(f"height and position must both be (texts, neurons), got {shapes}")
     if not height.isfinite().all():
         raise ValueError("height holds a NaN or an infinity")
     if tokens.ndim != 2 or len(tokens) != len(height) or tokens.dtype.is_floating_point or int(tokens.min()) < 0:
@@ -154,17 +153,14 @@ def _check(
         raise ValueError("keys and weights come together")
     for name, given in (("keys", keys), ("weights", weights)):
         if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
-            raise ValueError(
-                f"{name} must be (texts, length, m), the first two those of tokens, got {tuple(given.shape)}"
-            )
+            wanted = "(texts, length, m), the first two those of tokens"
+            raise ValueError(f"{name} must be {wanted}, got {tuple(given.shape)}")
 
 
 def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines (sets, contexts, contexts) of tf-idf vectors, and which of them compare two different texts.
-
-    Two neurons may share a context; a set of shuffled ones may then hold the same text twice, and that pair says
-    nothing about how alike different contexts are.
-    """
+    """Cosines (sets, contexts, contexts) of tf-idf vectors, and which of them compare two different texts."""
+    # Two neurons may share a context; a set of shuffled ones may then hold the same text twice, and that pair says
+    # nothing about how alike different contexts are.
     vocabulary, compact = ids.unique(return_inverse=True)
     size = max(1, _NUMBERS // (sets.shape[1] * len(vocabulary)))
     parts = []
