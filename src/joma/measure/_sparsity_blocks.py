@@ -119,6 +119,16 @@ def for_each(attention: Attention, queries: slice, work: Callable[[Block], objec
                 work(Block(sample, own, rows, first, logits.flatten(0, 1), sinks))
 
 
+def seen_keys(problem: Problem, interval: tuple[Tensor, Tensor]) -> Tensor:
+    """(batch or 1, queries): how many keys of its interval each query sees, where no bias hides any."""
+    low, high = interval
+    if problem.key_padding is None:
+        return high - low
+    real = torch.nn.functional.pad(problem.key_padding.to(low.device).long().cumsum(1), (1, 0))
+    upto_high, upto_low = (real.gather(1, end.expand(len(real), -1)) for end in (high, low))
+    return upto_high - upto_low
+
+
 def part_of(count: Tensor, share: float) -> Tensor:
     """A share of some keys as a number of keys: rounded up, though not because 0.28 * 25 is above 7 in binary."""
     return (count.double() * share - 1e-9).ceil().long().clamp(min=1)
