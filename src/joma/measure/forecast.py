@@ -3,13 +3,7 @@
 A forecaster gets the past of a curve, (points,) steps and (..., points) values, and a later step. It gives the value
 at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
 `ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
-
-    persistence    it stays as it is
-    linear         it goes on as over the last part of its past, in the step
-    log_linear     the same in the logarithm of the step
-    earlier_runs   it changes as the mean of earlier runs did between the two steps
-
-Any other function of (steps, curve, to) is a forecaster as well: that of a theory, say.
+Any function of (steps, curve, to) is a forecaster: that of a theory, say.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
     return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
 
 
+_LEADING: Any = {"group": "mlp", "compute": leading_spectrum, "stacked": _leading_spectra}
 _ALL = (
     WeightMeasure(
         name="stable_rank",
@@ -159,20 +160,16 @@ _ALL = (
         meaning="The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
         "everything, at most the smaller side.",
         columns=("stable rank",),
-        group="mlp",
-        compute=leading_spectrum,
         pick=lambda found: [found[0]],
-        stacked=_leading_spectra,
+        **_LEADING,
     ),
     WeightMeasure(
         name="spectral_norm",
         title="spectral norm",
         meaning="The largest singular value of a matrix.",
         columns=("spectral norm",),
-        group="mlp",
-        compute=leading_spectrum,
         pick=lambda found: [found[1]],
-        stacked=_leading_spectra,
+        **_LEADING,
     ),
     WeightMeasure(
         name="alpha",
