@@ -36,7 +36,11 @@ def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist 
     if not lines and not note:
         return None
     rows = sum(label.count("\n") + 1 for label in [*(str(line.get_label()) for line in lines), *[note] * bool(note)])
-    if rows * (fontsize * 1.25 + SPACE) <= _height(axis):
+    # About how high the panel will be, in points, with a title above and a label below it.
+    figure, spec = axis.get_figure(root=True), axis.get_subplotspec()
+    assert figure is not None
+    share = axis.get_position().height if spec is None else len(spec.rowspan) / spec.get_gridspec().nrows
+    if rows * (fontsize * 1.25 + SPACE) <= 72 * figure.get_size_inches()[1] * share - 52:
         return EndLabels(axis, lines, fontsize=fontsize, note=note)
     look: Any = {"handlelength": 1.0, "columnspacing": 0.8, "labelspacing": 0.2, "handletextpad": 0.4, "fontsize": 7}
     place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "borderaxespad": 0.0, "title_fontsize": 7}
@@ -54,11 +58,3 @@ def end_label(axis: Axes, text: str, **style: Any) -> None:
     ['untrained']
     """
     axis.plot([], [], label=text, **{"color": INK, "lw": 1.2, **style})
-
-
-def _height(axis: Axes) -> float:
-    """About how high the panel will be, in points, with a title above and a label below it."""
-    figure, spec = axis.get_figure(root=True), axis.get_subplotspec()
-    assert figure is not None
-    share = axis.get_position().height if spec is None else len(spec.rowspan) / spec.get_gridspec().nrows
-    return float(72 * figure.get_size_inches()[1] * share) - 52

@@ -88,7 +88,8 @@ def read_groups(groups: Mapping[str, Any], state: State) -> dict[str, Share]:
         if parameter.is_floating_point() and not taken.all():
             rest[name] = ~taken if taken.any() else None
     if rest and REST in shares:
-        raise ValueError(f"groups[{REST!r}] must have another name: it is that of what no group holds, here {list(rest)}")  # fmt: skip # noqa: E501
+        here = f"it is that of what no group holds, here {list(rest)}"
+        raise ValueError(f"groups[{REST!r}] must have another name: {here}")
     return {**shares, REST: rest} if rest else shares
 
 

@@ -115,12 +115,6 @@ class Problem:
         """Index of the key that is the first query's own."""
         return self.keys - self.queries
 
-    @property
-    def differentiable(self) -> bool:
-        """Whether anybody will ask for a gradient."""
-        given = (self.q, self.k, self.v, self.bias)
-        return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
-
     @cached_property
     def own(self) -> Tensor:
         """(1, queries): the key that is each query's own; not every index need be a key."""

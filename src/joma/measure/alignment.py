@@ -95,13 +95,7 @@ def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool
     >>> best_neuron_correlation(activity, latents, absolute=True).neuron
     tensor([ 0, -1])
     """
-    given, lead = _checked(activity=activity, latents=latents)
-    parts = []
-    with torch.no_grad():
-        for some, known in _groups(given, lead):
-            value, neuron, varies = _best(some, known, absolute)
-            parts.append((value.abs() if absolute else value, neuron, varies, neuron < 0))
-    return _alignment(parts, lead, compute_dtype(given["activity"]))
+    return _of_single_neurons(absolute, activity=activity, latents=latents)
 
 
 def held_out_correlation(
@@ -124,16 +118,26 @@ def held_out_correlation(
     tensor(0.)
     """
     fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
-    given, lead = _checked(activity=activity, latents=latents, **fresh_samples)
+    return _of_single_neurons(absolute, activity=activity, latents=latents, **fresh_samples)
+
+
+def _of_single_neurons(absolute: bool, **given: Number) -> Alignment:
+    """The neuron chosen for each latent, scored where it was chosen or, if there are any, on the fresh samples."""
+    tensors, lead = _checked(**given)
     parts = []
     with torch.no_grad():
-        for some, known, fresh, wanted in _groups(given, lead):
+        for some, known, *fresh in _groups(tensors, lead):
             value, neuron, varies = _best(some, known, absolute)
-            index = neuron.clamp_min(0)[:, None].expand(-1, fresh.shape[-2], -1)
-            again, moves, still_varies = _paired(fresh.gather(-1, index), wanted)
-            again = torch.where(neuron < 0, 0.0, again * value.sign() if absolute else again)
-            parts.append((again, neuron, varies & still_varies, (neuron < 0) | ~moves))
-    return _alignment(parts, lead, compute_dtype(given["activity"]))
+            score, silent = value.abs() if absolute else value, neuron < 0
+            if fresh:
+                index = neuron.clamp_min(0)[:, None].expand(-1, fresh[0].shape[-2], -1)
+                again, moves, still_varies = _paired(fresh[0].gather(-1, index), fresh[1])
+                score = torch.where(silent, 0.0, again * value.sign() if absolute else again)
+                varies, silent = varies & still_varies, silent | ~moves
+            parts.append((score, neuron, varies, silent))
+    value, neuron, varies, silent = _joined(parts, lead)
+    score, per_latent, excluded, silent = _summary(value, varies, silent, compute_dtype(tensors["activity"]))
+    return Alignment(score, per_latent, torch.where(varies, neuron, -1), excluded, silent)
 
 
 def linear_probe(
@@ -311,13 +315,6 @@ def _groups(tensors: dict[str, Tensor], lead: tuple[int, ...]) -> Iterator[list[
                 raise ValueError(f"{name} must be finite, got NaN or infinity{where}")
             group.append(piece.to(device))
         yield group
-
-
-def _alignment(parts: Sequence[tuple[Tensor, ...]], lead: tuple[int, ...], dtype: torch.dtype) -> Alignment:
-    """Of parts with value, neuron, whether the latent varies, whether there is nothing to score with."""
-    value, neuron, varies, silent = _joined(parts, lead)
-    score, per_latent, excluded, silent = _summary(value, varies, silent, dtype)
-    return Alignment(score, per_latent, torch.where(varies, neuron, -1), excluded, silent)
 
 
 def _joined(parts: Sequence[tuple[Tensor, ...]], lead: tuple[int, ...]) -> list[Tensor]:

@@ -231,9 +231,10 @@ def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
 
         forward = launch if covers(problem) else forward
     with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
-        tensors = (getattr(problem, name) for name in _TENSORS)
+        tensors = [getattr(problem, name) for name in _TENSORS]
         again: Any = _Recomputed.apply
-        found = again(forward, problem, *tensors) if problem.differentiable else forward(problem)
+        wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
+        found = again(forward, problem, *tensors) if wanted else forward(problem)
         return found if sink is None else sink.applied(found)
 
 

@@ -64,8 +64,6 @@ def rebound(
 ) -> Rebound:
     """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
 
-    Arrays, as `joma.runs.Run.array` and `Run.steps` give them, do as well as tensors; the answer is in tensors.
-
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
     neighbouring groups of equal size, at least `groups` of them and less than twice as many. The valley is the lowest
     group, the end is the last one. Chance is a random walk of the curve's own roughness: in k steps it moves by
