@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 
 from joma.measure import _allocation_slopes, attention_stats
-from joma.measure._allocation_groups import read_groups
-from joma.measure._allocation_slopes import cheaper
+from joma.measure._allocation_slopes import cheaper, read_groups
 from joma.measure.allocation import allocate
 from joma.models import Decoder, DecoderConfig
 

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _attention_blocks as blocks
 from joma.measure import attention
-from joma.measure._attention_problem import Problem
-from joma.measure._attention_sinks import Sink
+from joma.measure._attention_problem import Problem, Sink
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")

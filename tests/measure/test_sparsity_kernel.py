@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from joma.measure import sparsity
 from joma.measure._attention_problem import Problem
-from joma.measure._sparsity_blocks import Attention, part_of
-from joma.measure._sparsity_cuda import Passes, covers, seen_keys
+from joma.measure._sparsity_blocks import Attention, part_of, seen_keys
 
 triton = pytest.importorskip("triton", reason="Triton is not installed here")
 
-from joma.measure._sparsity_launch import Blocks, Ends, top  # noqa: E402
+from joma.measure._sparsity_cuda import Blocks, Ends, Passes, top  # noqa: E402
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 DTYPES = [torch.float32] if DEVICE == "cpu" else [torch.float32, torch.bfloat16]
@@ -184,7 +183,7 @@ def test_kernels_read_nothing_beyond_the_bias():
 def test_public_functions_use_the_kernels_and_agree_with_the_blocks(dtype):
     q, k = draw(2, queries=300, keys=300, width=64, dtype=dtype)
     on = q.to(DEVICE), k.to(DEVICE)
-    assert covers(Attention.of(*on, True))
+    assert sparsity._passes(Attention.of(*on, True)) is not None
     calls = [("mass_above", 0.01), ("keys_above", 0.0123), ("top_mass", 20), ("top_mass", 0.1), ("sink_mass", 4)]
     for name, argument in calls:
         measure = getattr(sparsity, name)

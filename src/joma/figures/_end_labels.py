@@ -25,8 +25,9 @@ class EndLabels(Artist):
     def __init__(self, axis: Axes, lines: Sequence[Line2D], *, fontsize: float, note: str = "") -> None:
         super().__init__()
         self.lines = [*lines]
-        notes = [note] if note else []
-        self.texts = [_text(str(line.get_label()), fontsize) for line in lines] + [_text(n, fontsize) for n in notes]
+        look: Any = {"color": INK, "va": "center_baseline", "ha": "left", "linespacing": 1.2, "fontsize": fontsize}
+        labels = [*(str(line.get_label()) for line in lines), *[note] * bool(note)]
+        self.texts = [Text(0, 0, label, **look) for label in labels]
         self.leaders = [_leader(line) for line in lines]
         self.set_zorder(3)
         axis.add_artist(self)
@@ -41,44 +42,30 @@ class EndLabels(Artist):
             child.draw(renderer)
 
     def get_window_extent(self, renderer: RendererBase | None = None) -> Bbox:
-        assert self.axes is not None
         self._place(renderer)
         return Bbox.union([text.get_window_extent(renderer) for text in self.texts])
 
-    def get_tightbbox(self, renderer: RendererBase | None = None) -> Bbox:
-        return self.get_window_extent(renderer)
+    get_tightbbox = get_window_extent
 
     def _place(self, renderer: RendererBase | None) -> None:
         assert self.axes is not None
         box, point = self.axes.bbox, self.axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
         sizes = [text.get_window_extent(renderer).height + SPACE * point for text in self.texts]
-        ends = list(self._ends())
+        ends = list(self._ends(box))
         for text, centre in zip(self.texts, spread(ends, sizes, box.y0, box.y1), strict=True):
             text.set_position((box.x1 + (LEADER + GAP) * point, centre))
+        across = [box.x1 + share * point for share in (1.5, 0.45 * LEADER, 0.7 * LEADER, LEADER)]
         for leader, text, end in zip(self.leaders, self.texts, ends, strict=False):
-            self._tie(leader, text, end, point)
+            y = text.get_position()[1]
+            leader.set_data(across, [y if end < box.y0 else end, y, y, y])  # no line to tie it to: a flat sample
 
-    def _ends(self) -> Iterator[float]:
+    def _ends(self, box: Bbox) -> Iterator[float]:
         """How high each line leaves the panel, in pixels; without points, ever further down at the bottom."""
-        assert self.axes is not None
-        box = self.axes.bbox
         bare = 0
         for line in [*self.lines, *[None] * (len(self.texts) - len(self.lines))]:
             end = None if line is None else _right_end(line, box.x1)
             bare += end is None
             yield box.y0 - bare if end is None else float(np.clip(end, box.y0, box.y1))
-
-    def _tie(self, leader: Line2D, text: Text, end: float, point: float) -> None:
-        assert self.axes is not None
-        x, y = self.axes.bbox.x1, text.get_position()[1]
-        if end < self.axes.bbox.y0:  # no line to tie it to: a flat sample
-            end = y
-        across = [x + share * point for share in (1.5, 0.45 * LEADER, 0.7 * LEADER, LEADER)]
-        leader.set_data(across, [end, y, y, y])
-
-
-def _text(label: str, fontsize: float) -> Text:
-    return Text(0, 0, label, fontsize=fontsize, color=INK, va="center_baseline", ha="left", linespacing=1.2)
 
 
 def _leader(line: Line2D) -> Line2D:

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
 
@@ -46,20 +45,15 @@ def settle(figure: Figure) -> None:
     >>> figure.get_layout_engine() is None
     True
     """
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            _in_plain_letters(axis)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        for formatter, use in (
+            (axis.get_major_formatter(), axis.set_major_formatter),
+            (axis.get_minor_formatter(), axis.set_minor_formatter),
+        ):
+            if isinstance(formatter, LogFormatterMathtext):
+                use(PlainPowers(labelOnlyBase=formatter.labelOnlyBase, minor_thresholds=formatter.minor_thresholds))
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
         with rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
             figure.set_layout_engine(None)  # "none" would leave a placeholder, for which matplotlib draws twice
-
-
-def _in_plain_letters(axis: Axis) -> None:
-    for formatter, use in (
-        (axis.get_major_formatter(), axis.set_major_formatter),
-        (axis.get_minor_formatter(), axis.set_minor_formatter),
-    ):
-        if isinstance(formatter, LogFormatterMathtext):
-            use(PlainPowers(labelOnlyBase=formatter.labelOnlyBase, minor_thresholds=formatter.minor_thresholds))

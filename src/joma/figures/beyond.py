@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-MARK = "beyond the panel"
-"""The group id of every arrow, for those who look for points that nothing marks."""
+MARK = "beyond the panel"  #: The group id of every arrow, for those who look for points that nothing marks.
 _LINE = 8.5  # points from one number to the next
 
 
@@ -33,7 +32,13 @@ def mark_beyond(axis: Axes) -> None:
     written: Counter[tuple[float, bool]] = Counter()
     for line in list(axis.get_lines()):
         for x, y, above in points_beyond(axis, line):
-            _mark(axis, line, x, y, above, written[x, above])
+            # The arrow touches the edge from inside; numbers of one place stand one below the other beside it.
+            edge = sorted(axis.get_ylim())[above]
+            (arrow,) = axis.plot([x], [edge], "^" if above else "v", color=line.get_color(), ms=5, clip_on=False)
+            arrow.set_gid(MARK)
+            down = (-1 if above else 1) * (3 + _LINE * written[x, above])
+            look: Any = {"fontsize": 7, "color": line.get_color(), "va": "center"}
+            axis.annotate(number(y), (x, edge), (5, down), textcoords="offset points", **look)
             written[x, above] += 1
 
 
@@ -44,13 +49,3 @@ def points_beyond(axis: Axes, line: Line2D) -> list[tuple[float, float, bool]]:
     low, high = sorted(axis.get_ylim())
     points = np.asarray(line.get_xydata(), dtype=float)
     return [(float(x), float(y), bool(y > high)) for x, y in points if np.isfinite(y) and not low <= y <= high]
-
-
-def _mark(axis: Axes, line: Line2D, x: float, y: float, above: bool, before: int) -> None:
-    """The arrow touches the edge from inside; numbers of one place stand one below the other beside it."""
-    edge = sorted(axis.get_ylim())[above]
-    (arrow,) = axis.plot([x], [edge], "^" if above else "v", color=line.get_color(), ms=5, clip_on=False)
-    arrow.set_gid(MARK)
-    down = (-1 if above else 1) * (3 + _LINE * before)
-    look: Any = {"fontsize": 7, "color": line.get_color(), "va": "center"}
-    axis.annotate(number(y), (x, edge), (5, down), textcoords="offset points", **look)

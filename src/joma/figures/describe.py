@@ -7,7 +7,7 @@ cannot say anything else than the picture does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-MOST = 12
-"""Lines or groups of bars that are described in one panel; of the others only the number is said."""
-FEW = 8
-"""Points that are named one by one."""
+MOST = 12  #: Lines or groups of bars that are described in one panel; of the others only the number is said.
+FEW = 8  #: Points that are named one by one.
 _COUNTS = ("No panels", "One panel", "Two panels", "Three panels", "Four panels", "Five panels", "Six panels")
 
 
@@ -38,13 +36,10 @@ def describe(figure: Figure) -> str:
     'One panel. Layer 1, entropy (nats) by training step: “trained” falls from 4.9 to 1.6 nats at step 3,000, then ...'
     """
     names = _legend_names(figure)
-    shown = [axis for axis in figure.axes if axis.get_label() != "<colorbar>" and _has_data(axis)]
+    visible = (axis for axis in figure.axes if axis.get_visible() and axis.get_label() != "<colorbar>")
+    shown = [axis for axis in visible if axis.lines or axis.patches or axis.collections or axis.images or axis.tables]
     count = _COUNTS[len(shown)] if len(shown) < len(_COUNTS) else f"{len(shown)} panels"
     return " ".join([f"{count}.", *(_panel(axis, place, names) for place, axis in enumerate(shown, 1))])
-
-
-def _has_data(axis: Axes) -> bool:
-    return axis.get_visible() and bool(axis.lines or axis.patches or axis.collections or axis.images or axis.tables)
 
 
 def _panel(axis: Axes, place: int, names: dict[Any, str]) -> str:
@@ -53,7 +48,9 @@ def _panel(axis: Axes, place: int, names: dict[Any, str]) -> str:
     measured = f"{up} by {across}" if up and across else up or across
     parts = [*_bars(axis, names), *_lines(axis, names), *_points(axis, names), *_maps(axis), *_tables(axis)]
     rest = [f"{len(parts) - MOST} more of this kind"] if len(parts) > MOST else []
-    seen = "; ".join(parts[:MOST] + rest) or f"areas {between(_heights(axis), _unit(axis.yaxis))}"
+    paths: list[Any] = [path for area in axis.collections for path in area.get_paths()]
+    heights = [y for path in paths for y in path.vertices[:, 1].tolist()] if not any(parts) else []
+    seen = "; ".join(parts[:MOST] + rest) or f"areas {between(heights, _unit(axis.yaxis))}"
     return f"{title}{', ' * bool(measured)}{measured}: {seen}."
 
 
@@ -66,9 +63,8 @@ def _legend_names(figure: Figure) -> dict[Any, str]:
     """What legends call a look: by colour and dashes, and by colour alone."""
     from matplotlib.legend import Legend
 
-    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
     names: dict[Any, str] = {}
-    for legend in legends:
+    for legend in [*figure.legends, *(axis.get_legend() for axis in figure.axes)]:
         if isinstance(legend, Legend):
             for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
                 for look in _looks(handle):
@@ -111,10 +107,8 @@ def _unit(axis: Axis) -> str:
 
 
 def _ticks(axis: Axis) -> dict[float, str]:
-    """Words at the ticks of an axis of categories; empty where the axis has numbers.
-
-    A panel that leaves them out shares those of another panel with the same ticks.
-    """
+    """Words at the ticks of an axis of categories; empty where the axis has numbers."""
+    # A panel that leaves them out shares those of another panel with the same ticks.
     places, words = _tick_words(axis)
     if places and not any(words):
         figure: Any = axis.get_figure(root=True)
@@ -144,9 +138,8 @@ def _bars(axis: Axes, names: dict[Any, str]) -> list[str]:
         lies = container.orientation == "horizontal"
         along, up = (axis.yaxis, axis.xaxis) if lies else (axis.xaxis, axis.yaxis)
         ticks, own = _ticks(along), str(container.get_label() or "")
-        for patch, value in zip(
-            container.patches, np.ravel(np.asarray(container.datavalues, dtype=float)).tolist(), strict=True
-        ):
+        values = np.ravel(np.asarray(container.datavalues, dtype=float)).tolist()
+        for patch, value in zip(container.patches, values, strict=True):
             centre = patch.get_y() + patch.get_height() / 2 if lies else patch.get_x() + patch.get_width() / 2
             name = _plain(own) if own and not own.startswith("_") else _name(patch, names)
             at = _nearest(ticks, centre) or number(float(centre))
@@ -157,7 +150,11 @@ def _bars(axis: Axes, names: dict[Any, str]) -> list[str]:
 
 def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
     """Lines by name. Several of one name, or without any, are described together: by what they lie between."""
-    caps, groups, parts = _ends_of_errors(axis), dict[str, list[tuple[Any, Any, Any]]](), []
+    from matplotlib.container import ErrorbarContainer
+
+    # The caps of error bars are lines to the figure and none to the reader.
+    caps = {cap for bars in axis.containers if isinstance(bars, ErrorbarContainer) for cap in bars.lines[1]}
+    groups, parts = dict[str, list[tuple[Any, Any, Any]]](), []
     for line in axis.lines:
         x, y = (np.asarray(values, dtype=float) for values in line.get_data(orig=False))
         if line in caps or len(x) == 0 or not line.get_visible():
@@ -169,24 +166,21 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
             groups.setdefault(name, []).append((line, x, y))
     groups = {name: _as_one(axis, lines) for name, lines in groups.items()}
     nameless = groups.pop("", [])
-    several = {name: lines for name, lines in groups.items() if len(lines) > 1}
     parts[:0] = [
-        f"{len(lines)} lines “{name}” {_together(axis, [y for _, _, y in lines])}"
-        if name in several
+        f"{len(lines)} lines “{name}” {_together(axis, lines)}"
+        if len(lines) > 1
         else f"“{name}” {_course(axis, *lines[0])}"
         for name, lines in groups.items()
     ]
     if nameless and not groups and not axis.containers:
-        together = f"{len(nameless)} lines {_together(axis, [y for _, _, y in nameless])}"
+        together = f"{len(nameless)} lines {_together(axis, nameless)}"
         parts.append(together if len(nameless) > 1 else f"what is drawn {_course(axis, *nameless[0])}")
     return list(dict.fromkeys(parts))
 
 
 def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Where rows are categories, what was drawn row by row is one row of points.
-
-    A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
-    """
+    """Where rows are categories, what was drawn row by row is one row of points."""
+    # A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
     if not _ticks(axis.yaxis):
         return lines
     points = [line for line in lines if len(line[1]) == 1 or np.ptp(line[2]) > 0]
@@ -196,20 +190,10 @@ def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, An
     return [(points[0][0], *(np.concatenate([point[i] for point in points]) for i in (1, 2)))]
 
 
-def _together(axis: Axes, several: Sequence[np.ndarray]) -> str:
-    unit = _unit(axis.yaxis)
-    starts, ends = (
-        between([y[np.isfinite(y)][place] for y in several if np.isfinite(y).any()], unit) for place in (0, -1)
-    )
+def _together(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> str:
+    known = [y[np.isfinite(y)] for _, _, y in lines if np.isfinite(y).any()]
+    starts, ends = (between([y[place] for y in known], _unit(axis.yaxis)) for place in (0, -1))
     return f"begin {starts} and end {ends}"
-
-
-def _ends_of_errors(axis: Axes) -> set[Any]:
-    """The caps of error bars, which are lines to the figure and none to the reader."""
-    from matplotlib.container import ErrorbarContainer
-
-    bars = (one for one in axis.containers if isinstance(one, ErrorbarContainer))
-    return {cap for container in bars for cap in container.lines[1]}
 
 
 def _level(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
@@ -235,13 +219,11 @@ def _course(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
         return "has no values"
     if across and len(x) <= FEW:
         return f"is {listing(f'{number(b, unit)} at {_nearest(across, a)}' for a, b in zip(x, y, strict=True))}"
-    if up and len(x) <= FEW:
-        unit = _unit(axis.xaxis)
-        return f"is {listing(f'{number(a, unit)} at {_nearest(up, b)}' for a, b in zip(x, y, strict=True))}"
     if up:
-        least, most = int(x.argmin()), int(x.argmax())
-        ends = (f"{number(x[i], _unit(axis.xaxis))} at {_nearest(up, y[i])}" for i in (least, most))
-        return f"is {len(x)} points from {' to '.join(ends)}"
+        many = len(x) > FEW
+        some = (int(x.argmin()), int(x.argmax())) if many else range(len(x))
+        named = [f"{number(x[i], _unit(axis.xaxis))} at {_nearest(up, y[i])}" for i in some]
+        return f"is {len(x)} points from {' to '.join(named)}" if many else f"is {listing(named)}"
     if len(x) > 1 and (np.diff(x) < 0).all():
         x, y = x[::-1], y[::-1]
     if len(x) == 1 or (np.diff(x) > 0).all():
@@ -275,15 +257,14 @@ def _maps(axis: Axes) -> list[str]:
     for mesh in meshes:
         values: Any = np.ma.filled(np.ma.asarray(mesh.get_array(), dtype=float), np.nan)
         if values.ndim == 2 and np.isfinite(values).any():
-            ends = [_cell(axis, values, pick(values)) for pick in (np.nanargmin, np.nanargmax)]
+            ends = []
+            for pick in (np.nanargmin, np.nanargmax):
+                row, column = divmod(int(pick(values)), values.shape[1])
+                down = _nearest(_ticks(axis.yaxis), row) or f"row {row + 1}"
+                across = _nearest(_ticks(axis.xaxis), column) or f"column {column + 1}"
+                ends.append(f"{number(float(values[row, column]))} ({down}, {across})")
             parts.append(f"a map of {values.shape[0]} rows and {values.shape[1]} columns, from {' to '.join(ends)}")
     return parts
-
-
-def _cell(axis: Axes, values: np.ndarray, place: Any) -> str:
-    row, column = (int(i) for i in np.unravel_index(int(place), values.shape))
-    down, across = _nearest(_ticks(axis.yaxis), row) or f"row {row + 1}", _nearest(_ticks(axis.xaxis), column)
-    return f"{number(float(values[row, column]))} ({down}, {across or f'column {column + 1}'})"
 
 
 def _tables(axis: Axes) -> list[str]:
@@ -292,8 +273,3 @@ def _tables(axis: Axes) -> list[str]:
         for (row, _), cell in sorted(table.get_celld().items()):
             rows.setdefault(row, []).append(_plain(cell.get_text().get_text()))
     return [", ".join(filter(None, cells)) for cells in rows.values()]
-
-
-def _heights(axis: Axes) -> Iterable[float]:
-    paths: list[Any] = [path for area in axis.collections for path in area.get_paths()]
-    return [y for path in paths for y in path.vertices[:, 1].tolist()]

@@ -10,7 +10,6 @@ from joma.figures.style import INK
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 
 def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist | None:
@@ -32,20 +31,20 @@ def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist 
     """
     from joma.figures._end_labels import SPACE, EndLabels
 
-    lines = _labelled(axis)
+    named = {str(line.get_label()): line for line in reversed(axis.get_lines())}  # the first of each label
+    lines = [line for label, line in reversed(named.items()) if label and not label.startswith("_")]
     if not lines and not note:
         return None
     rows = sum(label.count("\n") + 1 for label in [*(str(line.get_label()) for line in lines), *[note] * bool(note)])
-    if rows * (fontsize * 1.25 + SPACE) > _height(axis):
-        return _legend_beside(axis, lines, note)
-    return EndLabels(axis, lines, fontsize=fontsize, note=note)
-
-
-def _legend_beside(axis: Axes, lines: list[Line2D], title: str) -> Artist:
+    # About how high the panel will be, in points, with a title above and a label below it.
+    figure, spec = axis.get_figure(root=True), axis.get_subplotspec()
+    assert figure is not None
+    share = axis.get_position().height if spec is None else len(spec.rowspan) / spec.get_gridspec().nrows
+    if rows * (fontsize * 1.25 + SPACE) <= 72 * figure.get_size_inches()[1] * share - 52:
+        return EndLabels(axis, lines, fontsize=fontsize, note=note)
     look: Any = {"handlelength": 1.0, "columnspacing": 0.8, "labelspacing": 0.2, "handletextpad": 0.4, "fontsize": 7}
     place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "borderaxespad": 0.0, "title_fontsize": 7}
-    legend: Artist = axis.legend(handles=lines, title=title or None, ncols=ceil(len(lines) / 16), **look, **place)
-    return legend
+    return axis.legend(handles=lines, title=note or None, ncols=ceil(len(lines) / 16), **look, **place)
 
 
 def end_label(axis: Axes, text: str, **style: Any) -> None:
@@ -59,17 +58,3 @@ def end_label(axis: Axes, text: str, **style: Any) -> None:
     ['untrained']
     """
     axis.plot([], [], label=text, **{"color": INK, "lw": 1.2, **style})
-
-
-def _labelled(axis: Axes) -> list[Line2D]:
-    """The lines that have a label, the first of each label."""
-    named = {str(line.get_label()): line for line in reversed(axis.get_lines())}
-    return [line for label, line in reversed(named.items()) if label and not label.startswith("_")]
-
-
-def _height(axis: Axes) -> float:
-    """About how high the panel will be, in points, with a title above and a label below it."""
-    figure, spec = axis.get_figure(root=True), axis.get_subplotspec()
-    assert figure is not None
-    share = axis.get_position().height if spec is None else len(spec.rowspan) / spec.get_gridspec().nrows
-    return float(72 * figure.get_size_inches()[1] * share) - 52

@@ -48,7 +48,11 @@ def course(x: Any, y: Any, unit: str = "", *, at: str = "step", log: bool = Fals
     >>> course([1, 2, 3], [1e-16, 1e-9, 1e-3], log=True)
     'rises from 1e-16 to 0.001'
     """
-    x, y = _finite(x, y, log)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if x.shape != y.shape or x.ndim != 1:
+        raise ValueError(f"x and y must be two rows of one length, got shapes {x.shape} and {y.shape}")
+    fine = np.isfinite(x) & np.isfinite(y) & ((y > 0) if log else True)
+    x, y = x[fine], y[fine]
     if len(y) == 0:
         return "has no values"
     if len(y) == 1:
@@ -56,19 +60,7 @@ def course(x: Any, y: Any, unit: str = "", *, at: str = "step", log: bool = Fals
     height = np.log10(y) if log else y
     if np.ptp(height) <= FLAT * (1 if log else np.abs(y).max()):
         return f"stays {'at' if np.ptp(y) == 0 else 'near'} {number(float(y.mean()), unit)}"
-    return _told(x, y, _turns(height), unit, at)
-
-
-def _finite(x: Any, y: Any, log: bool) -> tuple[Any, Any]:
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"x and y must be two rows of one length, got shapes {x.shape} and {y.shape}")
-    fine = np.isfinite(x) & np.isfinite(y) & ((y > 0) if log else True)
-    return x[fine], y[fine]
-
-
-def _told(x: Any, y: Any, turns: list[int], unit: str, at: str) -> str:
-    if len(turns) > 4:
+    if len(turns := _turns(height)) > 4:
         low, high = number(float(y.min()), unit), number(float(y.max()), unit)
         return f"goes up and down between {low} and {high}, from {number(y[0], unit)} to {number(y[-1], unit)}"
     parts = []

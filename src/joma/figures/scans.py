@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 3
-"""Panels side by side."""
+COLUMNS = 3  #: Panels side by side.
 _MAP = "cividis"  # the same order of lightness for all kinds of sight
 _BOTH_WAYS = "coolwarm"  # blue below zero, red above
 _ALL, _SOME = 8, 5  # so many lines are all named; of more, so many
@@ -52,23 +51,15 @@ def curves_by_layer(shown: Sequence[Panel]) -> Figure:
     figure, axes = _grid(len(shown))
     for axis, panel in zip(axes, shown, strict=True):
         axis.set_title(panel.title)
-        named = _named(len(panel.rows))
-        for at, colour in enumerate(depth_colours(len(panel.rows))):
+        count = len(panel.rows)
+        named = range(count) if count <= _ALL else {round(at) for at in np.linspace(0, count - 1, _SOME)}
+        for at, colour in enumerate(depth_colours(count)):
             label = fitting(panel.rows[at]) if at in named else None
             _line(axis, panel.steps, panel.values[:, at], color=colour, label=label)
         _refer(axis, panel.reference)
         _steps(axis, panel)
         label_lines(axis)
     return figure
-
-
-def _named(count: int) -> set[int]:
-    """Which of so many lines have a name beside them.
-
-    >>> sorted(_named(3)), sorted(_named(24))
-    ([0, 1, 2], [0, 6, 12, 17, 23])
-    """
-    return set(range(count)) if count <= _ALL else {round(at) for at in np.linspace(0, count - 1, _SOME)}
 
 
 def _refer(axis: Axes, reference: tuple[str, float] | None) -> None:
@@ -134,10 +125,8 @@ def parts_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit
         _steps(axis, panel)
     for first in axes[::COLUMNS]:
         first.set_ylabel(unit)
-    _legend(
-        figure,
-        {**colours, **dict.fromkeys((name for panel in shown for name in panel.rows if name not in colours), INK)},
-    )
+    others = (name for panel in shown for name in panel.rows if name not in colours)
+    _legend(figure, {**colours, **dict.fromkeys(others, INK)})
     return figure
 
 
@@ -198,8 +187,7 @@ def by_layer(
             dashes = _DASHES[at // len(SERIES) % len(_DASHES)]  # where colours come again
             _line(axis, range(len(values)), values, label=fitting(name), ls=dashes)
         _refer(axis, (references or {}).get(title))
-        longest = max((rows for _, rows, _ in lines), key=len)
-        _numbered(axis, "x", longest, "layer")
+        _numbered(axis, "x", max((rows for _, rows, _ in lines), key=len), "layer")
         axis.margins(x=0.06)
         label_lines(axis)
     return figure
@@ -218,7 +206,9 @@ def compared(shown: Sequence[tuple[Panel, Panel]], names: tuple[str, str]) -> Fi
         for panel, name, colour in zip(pair, names, (BLUE, ORANGE), strict=True):
             for at in range(len(panel.rows)) if len(panel.rows) > 1 else ():
                 _line(axis, panel.steps, panel.values[:, at], color=colour, lw=0.7, alpha=0.45, marker="")
-            _line(axis, panel.steps, _mean(panel.values), color=colour, label=fitting(name), lw=2.2)
+            there = np.isfinite(panel.values).sum(axis=1)
+            mean = np.where(there > 0, np.nansum(panel.values, axis=1) / np.maximum(there, 1), np.nan)
+            _line(axis, panel.steps, mean, color=colour, label=fitting(name), lw=2.2)
         if pair[0].reference == pair[1].reference:  # read in other windows, there is no one level for both
             _refer(axis, pair[0].reference)
         _steps(axis, max(pair, key=lambda panel: len(panel.steps)))
@@ -246,8 +236,7 @@ def _grid(count: int, *, width: float = 3.4, height: float = 2.6) -> tuple[Figur
 
 
 def _line(axis: Axes, x: Any, y: np.ndarray, **style: Any) -> None:
-    few = len(y) <= 40
-    axis.plot(x, y, **{"marker": "o" if few else "", "markersize": 2.5, **style})
+    axis.plot(x, y, **{"marker": "o" if len(y) <= 40 else "", "markersize": 2.5, **style})
 
 
 def _steps(axis: Axes, panel: Panel) -> None:
@@ -266,27 +255,17 @@ def _heat(axis: Axes, values: np.ndarray, *, colours: str = _MAP, **scale: Any) 
     shades = matplotlib.colormaps[colours].with_extremes(bad="#888888")
     for side in axis.spines.values():
         side.set_visible(False)
-    masked = np.ma.masked_invalid(values)
-    return axis.imshow(masked, cmap=shades, aspect="auto", origin="lower", interpolation="nearest", **scale)
+    look: Any = {"cmap": shades, "aspect": "auto", "origin": "lower", "interpolation": "nearest"}
+    return axis.imshow(np.ma.masked_invalid(values), **look, **scale)
 
 
 def _numbered(axis: Axes, side: str, labels: Sequence[str], name: str) -> None:
     """A few of the labels at their places."""
     stride = -(-len(labels) // _TICKS)
     places = list(range(0, len(labels), stride))
-    if side == "x":
-        axis.set_xticks(places, [labels[at] for at in places])
-        axis.set_xlabel(name)
-    else:
-        axis.set_yticks(places, [labels[at] for at in places])
-        axis.set_ylabel(name)
+    axis.set(**{f"{side}ticks": places, f"{side}ticklabels": [labels[at] for at in places], f"{side}label": name})
     axis.tick_params(color=INK)
 
 
 def _short(step: int) -> str:
     return f"{step / 1000:g}k" if step >= 10_000 else str(step)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    there = np.isfinite(values).sum(axis=1)
-    return np.where(there > 0, np.nansum(values, axis=1) / np.maximum(there, 1), np.nan)

@@ -93,7 +93,7 @@ def depth_colours(count: int) -> Sequence[str]:
     >>> depth_colours(3)
     ['#3463e2', '#d74396', '#ab880e']
     """
-    return _ramp(_DEPTH, count)
+    return [_between(_DEPTH, i / max(count - 1, 1)) for i in range(count)]
 
 
 def rate_colours(count: int) -> Sequence[str]:
@@ -102,11 +102,7 @@ def rate_colours(count: int) -> Sequence[str]:
     >>> rate_colours(3)
     ['#6a67b0', '#05906a', '#6f9a00']
     """
-    return _ramp(_RATE, count)
-
-
-def _ramp(stops: Sequence[str], count: int) -> list[str]:
-    return [_between(stops, i / max(count - 1, 1)) for i in range(count)]
+    return [_between(_RATE, i / max(count - 1, 1)) for i in range(count)]
 
 
 def _between(stops: Sequence[str], place: float) -> str:
@@ -114,18 +110,15 @@ def _between(stops: Sequence[str], place: float) -> str:
     place *= len(stops) - 1
     left = min(int(place), len(stops) - 2)
     pairs = zip(_light(stops[left]), _light(stops[left + 1]), strict=True)
-    return "#" + "".join(_shade(a + (place - left) * (b - a)) for a, b in pairs)
+    lights = (a + (place - left) * (b - a) for a, b in pairs)
+    shades = (12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055 for light in lights)
+    return "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)
 
 
 def _light(colour: str) -> list[float]:
     """Red, green and blue of '#rrggbb' as amounts of light from 0 to 1."""
     shades = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return [shade / 12.92 if shade <= 0.04045 else ((shade + 0.055) / 1.055) ** 2.4 for shade in shades]
-
-
-def _shade(light: float) -> str:
-    shade = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
-    return f"{round(255 * shade):02x}"
 
 
 def contrast(colour: str, other: str) -> float:
@@ -178,7 +171,7 @@ def to_svg(figure: Figure, *, title: str) -> str:
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    for size in ("width", "height"):
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

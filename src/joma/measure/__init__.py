@@ -1,10 +1,4 @@
-"""What we look at, one quantity per file. Tensors, arrays or lists in; tensors out.
-
-`attention` (entropy and masses without the matrix), `spectrum` (stable rank and friends, certified), `power_law` (the
-exponent alpha of a spectrum), `embedding` (coherence), `rebound` (drop and rebound of a curve), `forecast`
-(how well a curve is foretold), `superposition` (what a neuron fires on), `alignment` (neurons and latents), `intervals`
-(of a mean over seeds).
-"""
+"""What we look at, one quantity per file. Tensors, arrays or lists in; tensors out."""
 
 from joma.measure.alignment import best_neuron_correlation, held_out_correlation, linear_probe
 from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats, logit_stats

@@ -15,12 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ORDERS = (2, 4, 8)
-"""Nodes on all of the interval, one rule after the other."""
-HALF = 4
-"""Nodes on each half of what is halved."""
-ROUNDING = 16
-"""In units of eps: a function of many numbers is not known better."""
+ORDERS = (2, 4, 8)  # Nodes on all of the interval, one rule after the other.
+HALF = 4  # Nodes on each half of what is halved.
+ROUNDING = 16  # In units of eps: a function of many numbers is not known better.
 
 Slopes = Callable[[float], Tensor]
 Value = Callable[[float], Tensor]
@@ -62,8 +59,7 @@ class Integral(NamedTuple):
     closed: Tensor
     moved: Tensor
     nodes: int
-    first_gap: Tensor
-    """Before it was halved: what halves do not lessen is no matter of nodes."""
+    first_gap: Tensor  # before it was halved: what halves do not lessen is no matter of nodes
     pieces: int
 
 
@@ -75,10 +71,8 @@ def _gauss(count: int) -> tuple[tuple[float, float], ...]:
 
 
 def integrate(slopes: Slopes, start: float, end: float, count: int) -> Tensor:
-    """The integral of `slopes` from start to end by `count` nodes, (groups, *measures) in float64 on the CPU.
-
-    Exact for polynomials up to degree 2 count - 1, so for functions up to degree 2 count.
-    """
+    """The integral of `slopes` from start to end by `count` nodes, (groups, *measures) in float64 on the CPU."""
+    # Exact for polynomials up to degree 2 count - 1, so for functions up to degree 2 count.
     width = end - start
     values = [slopes(start + width * x) for x, _ in _gauss(count)]
     weights = torch.tensor([width * w for _, w in _gauss(count)], dtype=torch.float64)
@@ -102,16 +96,8 @@ def follow(slopes: Slopes, value: Value, before: Tensor, after: Tensor, rule: Ru
         pieces[worst : worst + 1] = _halves(pieces[worst], slopes, value)
         nodes += 2 * HALF
     limits = _limits(pieces, rule)
-    return Integral(
-        parts=_sum(pieces, "parts"),
-        gap=_sum(pieces, "miss").abs(),
-        allowed=limits[0],
-        closed=_excess(pieces, limits) <= 1,
-        moved=_sum(pieces, "moved"),
-        nodes=nodes,
-        first_gap=first_gap,
-        pieces=len(pieces),
-    )
+    gap, closed = _sum(pieces, "miss").abs(), _excess(pieces, limits) <= 1
+    return Integral(_sum(pieces, "parts"), gap, limits[0], closed, _sum(pieces, "moved"), nodes, first_gap, len(pieces))
 
 
 def _halves(piece: Piece, slopes: Slopes, value: Value) -> list[Piece]:
@@ -149,10 +135,5 @@ def _is_closed(pieces: list[Piece], rule: Rule) -> bool:
 
 def _excess(pieces: list[Piece], limits: tuple[Tensor, Tensor]) -> Tensor:
     """(*measures) gaps and moves of some pieces, in units of what they may be in all."""
-    return torch.maximum(
-        _ratio(_sum(pieces, "miss").abs(), limits[0]), _ratio(_sum(pieces, "moved").amax(0), limits[1])
-    )
-
-
-def _ratio(found: Tensor, limit: Tensor) -> Tensor:
-    return torch.where((found > 0) & limit.isfinite(), found / limit, 0.0)
+    pairs = zip((_sum(pieces, "miss").abs(), _sum(pieces, "moved").amax(0)), limits, strict=True)
+    return torch.maximum(*(torch.where((one > 0) & limit.isfinite(), one / limit, 0.0) for one, limit in pairs))

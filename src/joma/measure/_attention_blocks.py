@@ -10,20 +10,17 @@ block sees are not multiplied; masks touch only the columns that some query of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import product
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
+from joma.measure._gram import compute_dtype
 
-ELEMENTS = 1 << 21
-"""Logits at a time, in each of two buffers: 8 MiB in float32. Fewer cost more calls, more leave the cache."""
-LEAST = 64
-"""Rows of a product, at least: fewer make it slow, and more make a causal block multiply keys that nobody sees."""
+ELEMENTS = 1 << 21  # logits in each of two buffers: 8 MiB in float32. Fewer cost more calls, more leave the cache.
+LEAST = 64  # rows of a product: fewer make it slow, and more make a causal block multiply keys that nobody sees
 LOG2E = 1 / log(2)
 _MASKED = -1e30  # finite, so that 2^t t is 0 and not NaN
 EMPTY = -1e29  # a row maximum below this has met no key
@@ -31,38 +28,16 @@ EMPTY = -1e29  # a row maximum below this has met no key
 
 def forward(problem: Problem) -> tuple[Tensor, ...]:
     """The six statistics and, if v was given, the output."""
-    plan = _Plan.of(problem)
-    work = _Work.of(problem, plan)
-    for batch, heads, rows in plan.blocks(problem):
-        work.block(batch, heads, rows)
+    samples, kv_heads = problem.k.shape[:2]
+    count, pairs = at_a_time(problem, problem.queries, ELEMENTS, LEAST)
+    rows = slices(0, problem.queries, count)
+    # Several samples only with all their heads.
+    batch, heads = slices(0, samples, max(1, pairs // kv_heads)), slices(0, kv_heads, pairs)
+    largest = batch[0].stop * heads[0].stop * (problem.q.shape[1] // kv_heads) * widest(problem, rows)
+    work = _Work(problem, largest)
+    for block in product(batch, heads, rows):
+        work.block(*block)
     return work.finish()
-
-
-class _Plan(NamedTuple):
-    """How many samples, key heads and queries are worked at a time."""
-
-    batch: int
-    heads: int
-    rows: int
-
-    @classmethod
-    def of(cls, problem: Problem) -> _Plan:
-        kv_heads = problem.k.shape[1]
-        rows, pairs = at_a_time(problem, problem.queries, ELEMENTS, LEAST)
-        return cls(min(max(1, pairs // kv_heads), problem.q.shape[0]), min(pairs, kv_heads), rows)
-
-    def blocks(self, problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
-        """Slices of the batch, of the key heads and of the queries: several samples only with all their heads."""
-        samples, kv_heads = problem.k.shape[:2]
-        for b in slices(0, samples, self.batch):
-            for h in slices(0, kv_heads, self.heads):
-                for rows in slices(0, problem.queries, self.rows):
-                    yield b, h, rows
-
-    def size(self, problem: Problem) -> int:
-        """Logits of the largest block."""
-        group = problem.q.shape[1] // problem.k.shape[1]
-        return self.batch * self.heads * group * widest(problem, slices(0, problem.queries, self.rows))
 
 
 def at_a_time(problem: Problem, queries: int, elements: int, least: int) -> tuple[int, int]:
@@ -103,36 +78,22 @@ def mask(problem: Problem, s: Tensor, batch: slice, heads: slice, rows: slice, f
         s.masked_fill_(~problem.key_padding[batch, None, None, None, first:last].to(s.device), _MASKED)
 
 
-@dataclass
 class _Work:
     """Inputs in the shapes the products want, and what has been found: m, l, a by (batch, kv head, group, query)."""
 
-    problem: Problem
-    q: Tensor
-    keys: Tensor
-    v: Tensor | None
-    m: Tensor
-    l: Tensor
-    a: Tensor
-    output: Tensor | None
-    buffers: tuple[Tensor, Tensor]
-
-    @classmethod
-    def of(cls, problem: Problem, plan: _Plan) -> _Work:
-        exact = torch.promote_types(problem.q.dtype, torch.float32)
-        kv_heads = problem.k.shape[1]
-        q = problem.q.to(exact).unflatten(1, (kv_heads, -1)) * (problem.scale * LOG2E)
-        keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
-        v = None if problem.v is None else problem.v.to(exact).contiguous()
-        m, l, a = q.new_empty(3, *q.shape[:-1]).unbind(0)
-        output = None if v is None else q.new_empty(*q.shape[:-1], v.shape[3])
-        size = plan.size(problem)
-        return cls(problem, q, keys, v, m, l, a, output, (q.new_empty(size), q.new_empty(size)))
+    def __init__(self, problem: Problem, size: int) -> None:
+        exact = compute_dtype(problem.q)
+        q = problem.q.to(exact).unflatten(1, (problem.k.shape[1], -1)) * (problem.scale * LOG2E)
+        self.problem, self.q = problem, q
+        self.keys = problem.k.to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
+        self.v = None if problem.v is None else problem.v.to(exact).contiguous()
+        self.m, self.l, self.a = q.new_empty(3, *q.shape[:-1]).unbind(0)
+        self.output = None if self.v is None else q.new_empty(*q.shape[:-1], self.v.shape[3])
+        self.buffers = q.new_empty(size), q.new_empty(size)
 
     def block(self, batch: slice, heads: slice, rows: slice) -> None:
         problem = self.problem
-        start, stop = rows.start, rows.stop
-        first, last = problem.visible(start, stop)
+        first, last = problem.visible(rows.start, rows.stop)
         at = (batch, heads, slice(None), rows)
         if last == first:
             self.m[at], self.l[at], self.a[at] = _MASKED, 0.0, 0.0

@@ -1,7 +1,17 @@
-"""One attention, checked, and the exact statistics of a slice of its queries.
+"""One attention, checked, the exact statistics of a slice of its queries, and learned sinks.
 
 Every mask by position (causal, window, documents) leaves each query one interval of keys. So a problem keeps the two
 ends of that interval per query, and nothing of the size queries x keys.
+
+Learned sinks: one more entry in the denominator of every query's softmax.
+
+Two conventions. A logit per head that takes mass and has no value (gpt-oss; logit 0 is "softmax plus one"). Or a
+learned key that every query sees, with a value of its own. Either gives one logit z per query, and with d = z - lse of
+the real keys, whose share becomes r = 1 / (1 + e^d), everything follows from the statistics without the sink:
+
+    lse' = lse + ln(1 + e^d)    entropy' = r (entropy + ln(1 + e^d))  [+ (1 - r) ln(1 + e^-d) where the sink counts]
+
+No term is negative, so no digits cancel.
 """
 
 from __future__ import annotations
@@ -12,9 +22,11 @@ from math import sqrt
 from typing import TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.measure._gram import compute_dtype
 
 
 class Masks(TypedDict, total=False):
@@ -78,14 +90,13 @@ class Problem:
         if scale is not None and not scale == scale:
             raise ValueError("scale is NaN")
         if key_padding is not None and (key_padding.shape != (batch, keys) or key_padding.dtype != torch.bool):
-            raise ValueError(
-                f"key_padding must be bool ({batch}, {keys}), got {key_padding.dtype} {tuple(key_padding.shape)}"
-            )
+            got = f"{key_padding.dtype} {tuple(key_padding.shape)}"
+            raise ValueError(f"key_padding must be bool ({batch}, {keys}), got {got}")
         if bias is not None:
+            shape = (batch, heads, queries, keys)
             try:
-                bias = bias.expand(batch, heads, queries, keys)
+                bias = bias.expand(shape)
             except RuntimeError:
-                shape = (batch, heads, queries, keys)
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
         document = None if cu_seqlens is None else _documents(cu_seqlens, batch, queries, keys, q.device)
         factor = 1 / sqrt(width) if scale is None else float(scale)
@@ -103,12 +114,6 @@ class Problem:
     def offset(self) -> int:
         """Index of the key that is the first query's own."""
         return self.keys - self.queries
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether anybody will ask for a gradient."""
-        given = (self.q, self.k, self.v, self.bias)
-        return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
 
     @cached_property
     def own(self) -> Tensor:
@@ -179,7 +184,7 @@ class Problem:
 
     def _logits(self, start: int, stop: int, first: int, last: int) -> Tensor:
         """s of queries start..stop against keys first..last, in float32 or better, -inf where masked."""
-        exact = torch.promote_types(self.q.dtype, torch.float32)
+        exact = compute_dtype(self.q)
         q, k = self.q[:, :, start:stop].to(exact), self.k[:, :, first:last].to(exact)
         grouped = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # queries of all heads that share a key head
         # Contiguous first: some CPU builds multiply by a transposed view 25 times more slowly.
@@ -219,11 +224,9 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
 
 
 def _documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys).
-
-    cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
-    (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
-    """
+    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys)."""
+    # cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
+    # (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
     ends = as_tensor(cu_seqlens, "cu_seqlens").to(device)
     if queries != keys:
         raise ValueError(f"cu_seqlens needs as many queries as keys, got {queries} queries and {keys} keys")
@@ -241,3 +244,63 @@ def _documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: 
     token = torch.arange(keys, device=device).expand(len(ends), keys).contiguous()
     after = torch.searchsorted(ends, token, right=True)
     return ends.gather(1, after - 1), ends.gather(1, after)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """z (batch, heads, queries) or what broadcasts to it; `value` (heads, width) or None; whether entropy counts it."""
+
+    logit: Tensor
+    value: Tensor | None
+    counted: bool
+
+    @classmethod
+    def of(
+        cls, problem: Problem, sinks: Number | None, key: Number | None, value: Number | None, counted: bool
+    ) -> Sink | None:
+        """The sink of a problem, if it has one; a wrong argument gets one sentence."""
+        if sinks is not None and key is not None:
+            raise ValueError("sinks and sink_key are two kinds of learned sink: give one of them")
+        if value is not None and key is None:
+            raise ValueError("sink_value belongs to a sink_key, and none is given")
+        if sinks is not None:
+            heads, logits = problem.q.shape[1], as_numbers(sinks, "sinks")
+            if logits.shape not in ((), (heads,)):
+                wanted = f"one number or have shape ({heads},), one per head"
+                raise ValueError(f"sinks must be {wanted}, got {tuple(logits.shape)}")
+            return cls(logits.to(problem.q.device).expand(heads)[None, :, None], None, counted)
+        if key is None:
+            return None
+        # The product of every query with its head's sink key, scaled and capped as all are.
+        q, each = problem.q.to(compute_dtype(problem.q)), _per_head(problem, key, "sink_key", problem.q.shape[3])
+        s = torch.einsum("bhqd,hd->bhq", q, each.to(q.dtype)) * problem.scale
+        logit = s if problem.softcap is None else problem.softcap * torch.tanh(s / problem.softcap)
+        width = None if problem.v is None else problem.v.shape[3]
+        return cls(logit, None if value is None else _per_head(problem, value, "sink_value", width), counted)
+
+    def applied(self, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The statistics (and the output, if there is one) with the sink."""
+        entropy, lse, top, first, own, _, *output = found
+        empty = top == -torch.inf
+        z = self.logit.to(lse).expand(lse.shape)
+        d = torch.where(empty, 0.0, z - torch.where(empty, 0.0, lse))
+        grown, share = F.softplus(d), torch.where(empty, 0.0, torch.sigmoid(-d))
+        new = share * (entropy + grown)
+        if self.counted:
+            new = new + torch.where(empty, 0.0, torch.sigmoid(d) * F.softplus(-d))
+        # A row that sees no key at all has its sink alone: its lse, but nothing that a mean should count.
+        stats = (new, torch.where(empty, z, lse + grown), top, first * share, own * share)
+        mixed = [each.to(share) * share[..., None] for each in output]
+        if self.value is not None:
+            mixed = [each + (1 - share)[..., None] * self.value.to(share)[:, None] for each in mixed]
+        ends = (each.to(old.dtype) for each, old in zip(mixed, output, strict=True))
+        return *stats, torch.where(empty, 0.0, new.exp()), *ends
+
+
+def _per_head(problem: Problem, given: Number, name: str, width: int | None) -> Tensor:
+    """(kv_heads, width) for every head."""
+    kv_heads = problem.k.shape[1]
+    each = as_numbers(given, name)
+    if each.shape != (kv_heads, width):
+        raise ValueError(f"{name} must have shape ({kv_heads}, {width}), one per kv head, got {tuple(each.shape)}")
+    return each.to(problem.q.device).repeat_interleave(problem.q.shape[1] // kv_heads, 0)

@@ -268,12 +268,7 @@ def with_sums(
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
         *(q, k, v, bias, padding, begin, end, *made, out),
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        *bias.stride(),
-        *padding.stride(),
-        *out.stride(),
+        *(*q.stride(), *k.stride(), *v.stride(), *bias.stride(), *padding.stride(), *out.stride()),
         *(begin.stride(0) if len(begin) > 1 else 0, begin.stride(1)),
         *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
         problem.scale * _LOG2E.value,

@@ -31,10 +31,8 @@ from joma.measure._lanczos import ROUNDING, least_overlap, times
 
 COLUMNS = 2048
 """Of W at a time, where G is formed from TF32: bounds the copies, and the sums that tensor cores do not round well."""
-ROWS = 64
-"""Of G at a time on a CPU, so that only a little more than half of it is computed."""
-_TF32 = -(1 << 13)
-"""Mask of a float32 that leaves the 10 bits of its mantissa which TF32 keeps."""
+ROWS = 64  # Of G at a time on a CPU, so that only a little more than half of it is computed.
+_TF32 = -(1 << 13)  # Mask of a float32 that leaves the 10 bits of its mantissa which TF32 keeps.
 
 
 class Certified(NamedTuple):
@@ -54,11 +52,9 @@ def on_cpu(a: Tensor) -> bool:
 def certify(
     a: Tensor, scale: Tensor, start: Tensor, probes: Tensor, count: int, tolerance: float, failure: float
 ) -> Certified:
-    """Leading eigenvalues of (scale a)(scale a)^T, bounded except with probability `failure` for each.
-
-    a: (matrices, side, long), float32 or float64. scale: (matrices,). start: (matrices, side, any), where the search
-    for eigenvectors begins. probes: (matrices, side, b), Gaussian and independent of start.
-    """
+    """Leading eigenvalues of (scale a)(scale a)^T, bounded except with probability `failure` for each."""
+    # a: (matrices, side, long), float32 or float64. scale: (matrices,). start: (matrices, side, any), where the search
+    # for eigenvectors begins. probes: (matrices, side, b), Gaussian and independent of start.
     half = scale.sqrt().to(a)[:, None, None]
     g = gram(a, half)
     image = times(a, times(a.mT, probes * half) * half * half) * half
@@ -147,10 +143,8 @@ def gram(a: Tensor, half: Tensor) -> Tensor:
 
 
 def by_squaring(g: Tensor, start: Tensor, squarings: int) -> tuple[Tensor, Tensor]:
-    """The leading Ritz value (matrices, 1), float64 on the CPU, and vector (matrices, side, 1) on G^(2^k) start.
-
-    Few and large operations, which nobody waits for. In TF32: the Ritz value is that of G all the same.
-    """
+    """The leading Ritz value (matrices, 1), float64 on the CPU, and vector (matrices, side, 1) on G^(2^k) start."""
+    # Few and large operations, which nobody waits for. In TF32: the Ritz value is that of G all the same.
     tiny = torch.finfo(g.dtype).tiny
     with float32_products("high"):
         power = g

@@ -12,8 +12,7 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers
 from joma.host.products import float32_products
 
-BLOCK = 64
-"""Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made."""
+BLOCK = 64  # Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made.
 
 
 def compute_dtype(w: Tensor) -> torch.dtype:
@@ -37,11 +36,9 @@ def checked(given: Number) -> Tensor:
 
 
 def scaling(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU.
-
-    Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
-    Since every path begins here, this is also where NaN and infinity are refused, without another pass.
-    """
+    """Frobenius norms, and 1 / Frobenius norm (1 for a zero matrix): (matrices,) each, float64 on the CPU."""
+    # Rows (or columns, whichever lie in memory together) are summed where the matrix is, their squares in float64.
+    # Since every path begins here, this is also where NaN and infinity are refused, without another pass.
     with torch.no_grad():
         lines = a if a.stride(-1) == 1 else a.mT
         norms = torch.linalg.vector_norm(lines, dim=-1, dtype=compute_dtype(a)).cpu().double()

@@ -37,11 +37,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FIRST_STEPS = 32
-"""Room for the basis to begin with; doubled when it is full."""
+FIRST_STEPS = 32  # Room for the basis to begin with; doubled when it is full.
 GRID = 64
-ROUNDING = 16.0
-"""Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6)."""
+ROUNDING = 16.0  # Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6).
 
 
 class Step(NamedTuple):
@@ -159,11 +157,9 @@ def orthonormal(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_cholesky(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R from Z^T Z = R^T R, and whether the block is far enough from losing rank for that.
-
-    Householder takes as long as A z. In float64, because squaring halves the digits, and weights with one large
-    singular value give blocks with one large column.
-    """
+    """Q and R from Z^T Z = R^T R, and whether the block is far enough from losing rank for that."""
+    # Householder takes as long as A z. In float64, because squaring halves the digits, and weights with one large
+    # singular value give blocks with one large column.
     wide = z.double()
     factor, info = torch.linalg.cholesky_ex(wide.mT @ wide)
     pivots = factor.diagonal(dim1=-2, dim2=-1)
@@ -222,10 +218,8 @@ def allowed_rounding(krylov: Krylov, top: Tensor, eps: float) -> Tensor:
 def _on_grid(
     theta: Tensor, entry: Tensor, residual: Tensor, worst: Tensor, tolerance: float, rounding: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Distances lambda - theta_i up to all that step 2 leaves (theta_1 = 1), and bounds of |G_i| between them.
-
-    (matrices, GRID) and (matrices, GRID - 1). The first quarter ends where the tolerance is just met.
-    """
+    """Distances lambda - theta_i up to all that step 2 leaves (theta_1 = 1), and bounds of |G_i| between them."""
+    # (matrices, GRID) and (matrices, GRID - 1). The first quarter ends where the tolerance is just met.
     target = (tolerance - rounding).clamp_min(tolerance / 2)[:, None]
     last = torch.clamp(1 + worst - theta[:, 0], min=10 * tolerance)[:, None]
     fine, coarse = (torch.linspace(0, 1, points, dtype=theta.dtype) for points in (GRID // 4, GRID - GRID // 4 + 1))

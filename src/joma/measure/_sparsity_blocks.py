@@ -6,8 +6,9 @@ has 1 Mi numbers (4 MiB in float32), or 64 rows of logits where that is more. No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from numbers import Integral, Real
 from typing import NamedTuple, Unpack
 
@@ -16,13 +17,11 @@ from torch import Tensor
 
 from joma.host.arguments import Number, integer, number, shown
 from joma.measure._attention_blocks import EMPTY, LOG2E, at_a_time, mask, slices, widest
-from joma.measure._attention_problem import Masks, Problem
-from joma.measure._attention_sinks import Sink
+from joma.measure._attention_problem import Masks, Problem, Sink
+from joma.measure._gram import compute_dtype
 
-ELEMENTS = 1 << 20
-"""Logits at a time."""
-LEAST = 64
-"""Rows of a product, at least: fewer make it slow."""
+ELEMENTS = 1 << 20  # Logits at a time.
+LEAST = 64  # Rows of a product, at least: fewer make it slow.
 
 
 class Options(Masks, total=False):
@@ -64,28 +63,13 @@ class Block:
     logits: Tensor
     sink: Tensor | None
 
-    @property
-    def at(self) -> tuple[int, slice, slice]:
-        """Where the block lies in (batch, heads, queries)."""
-        return self.sample, self.heads, self.queries
-
-    @property
-    def keys(self) -> slice:
-        return slice(self.first, self.first + self.logits.shape[-1])
-
     def seen(self) -> Tensor:
         """Which keys each query sees. Only before `weights`."""
         return self.logits > EMPTY
 
-    def seen_by_any(self) -> Tensor:
-        """(heads, keys): which keys some query sees. Only before `weights`."""
-        return self.logits.amax(-2) > EMPTY
-
     def weights(self) -> tuple[Tensor, Tensor]:
-        """e with largest entry 1 in every row (0 where nothing is seen), and the denominator (heads, queries, 1).
-
-        The logits are overwritten. A learned sink is in the denominator only.
-        """
+        """e with largest entry 1 in every row (0 where nothing is seen), and the denominator (heads, queries, 1)."""
+        # The logits are overwritten. A learned sink is in the denominator only.
         top = self.logits.amax(-1, keepdim=True).clamp_(min=EMPTY)
         e = self.logits.sub_(top).exp2_()
         total = e.sum(-1, keepdim=True)
@@ -97,37 +81,31 @@ class Block:
 def per_query(attention: Attention, reduce: Callable[[Block], Tensor]) -> Tensor:
     """What `reduce` makes of each block, (heads, queries), put together; 0 for queries that see no key."""
     q = attention.problem.q
-    found = q.new_zeros(q.shape[:-1], dtype=_exact(q))
-    for_each(attention, slice(0, q.shape[2]), lambda block: found[block.at].copy_(reduce(block)))
+    found = q.new_zeros(q.shape[:-1], dtype=compute_dtype(q))
+
+    def put(block: Block) -> None:
+        found[block.sample, block.heads, block.queries] = reduce(block)
+
+    for_each(attention, slice(0, q.shape[2]), put)
     return found
 
 
 def for_each(attention: Attention, queries: slice, work: Callable[[Block], object]) -> None:
     """Call `work` on the blocks of these queries, one after another; blocks that see no key are left out."""
-    with torch.no_grad(), torch.autocast(attention.problem.q.device.type, enabled=False):
-        for block in _blocks(attention, queries):
-            work(block)
-
-
-def _exact(q: Tensor) -> torch.dtype:
-    return torch.promote_types(q.dtype, torch.float32)
-
-
-def _blocks(attention: Attention, queries: slice) -> Iterator[Block]:
     problem, sink = attention
     batch, heads, _, _ = problem.q.shape
-    kv_heads, exact = problem.k.shape[1], _exact(problem.q)
+    kv_heads, exact = problem.k.shape[1], compute_dtype(problem.q)
     group = heads // kv_heads
     size, pairs = at_a_time(problem, queries.stop - queries.start, ELEMENTS, LEAST)
-    row_slices, head_slices = slices(queries.start, queries.stop, size), slices(0, kv_heads, min(pairs, kv_heads))
+    row_slices, head_slices = slices(queries.start, queries.stop, size), slices(0, kv_heads, pairs)
     largest = head_slices[0].stop * group * widest(problem, row_slices)
-    buffer = torch.empty(largest, dtype=exact, device=problem.q.device)
-    z = None if sink is None else (sink.logit.to(exact) * LOG2E).expand(problem.q.shape[:-1])
-    for sample in range(batch):
-        q = problem.q[sample].to(exact).unflatten(0, (kv_heads, group)) * (problem.scale * LOG2E)
-        k = problem.k[sample].to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
-        for kv in head_slices:
-            for rows in row_slices:
+    with torch.no_grad(), torch.autocast(problem.q.device.type, enabled=False):
+        buffer = torch.empty(largest, dtype=exact, device=problem.q.device)
+        z = None if sink is None else (sink.logit.to(exact) * LOG2E).expand(problem.q.shape[:-1])
+        for sample in range(batch):
+            q = problem.q[sample].to(exact).unflatten(0, (kv_heads, group)) * (problem.scale * LOG2E)
+            k = problem.k[sample].to(exact).mT.contiguous()  # transposed once: some CPU builds multiply views slowly
+            for kv, rows in product(head_slices, row_slices):
                 first, last = problem.visible(rows.start, rows.stop)
                 if last == first:
                     continue
@@ -137,7 +115,18 @@ def _blocks(attention: Attention, queries: slice) -> Iterator[Block]:
                 logits = s.unflatten(1, (group, -1))
                 mask(problem, logits[None], slice(sample, sample + 1), kv, rows, first)
                 own = slice(kv.start * group, kv.stop * group)
-                yield Block(sample, own, rows, first, logits.flatten(0, 1), None if z is None else z[sample, own, rows])
+                sinks = None if z is None else z[sample, own, rows]
+                work(Block(sample, own, rows, first, logits.flatten(0, 1), sinks))
+
+
+def seen_keys(problem: Problem, interval: tuple[Tensor, Tensor]) -> Tensor:
+    """(batch or 1, queries): how many keys of its interval each query sees, where no bias hides any."""
+    low, high = interval
+    if problem.key_padding is None:
+        return high - low
+    real = torch.nn.functional.pad(problem.key_padding.to(low.device).long().cumsum(1), (1, 0))
+    upto_high, upto_low = (real.gather(1, end.expand(len(real), -1)) for end in (high, low))
+    return upto_high - upto_low
 
 
 def part_of(count: Tensor, share: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Kernels for CUDA: sums over the keys above a threshold, and over the largest.
+"""Kernels for CUDA: sums over the keys above a threshold, over the largest, and of what each key receives.
 
 Every mask by position leaves a query one interval of keys, so the kernels read its two ends, low and high, and know
 nothing of causal masks, windows or documents. Blocks of keys that all queries of a block see are not masked.
@@ -300,5 +300,46 @@ def top_kernel(
     between = tl.where(j > 0, tl.minimum(tl.maximum((least + most) * 0.5, 0.0), mass), 0.0)
     tl.store(Top + at, tl.minimum((held + between) / total, 1.0), mask=alive)
     tl.store(Gap + at, gap, mask=alive)
+
+
+@triton.jit
+def received_kernel(
+    Q, K, Pad, Low, High, Shift, First, Last, Score,
+    stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_pb, stride_pn, stride_ib, stride_im, stride_fb,
+    heads, group, queries, keys, scale2, softcap2,
+    SOFTCAP: tl.constexpr, PAD: tl.constexpr, WIDTH: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr,
+):
+    """Sum of 2^t over the queries first..last of each block of keys; one program per block, so nothing is atomic.
+
+    Keys and queries change places: keys are the rows.
+    """
+    block = tl.program_id(0)
+    batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    n = block * BN + tl.arange(0, BN)
+    inside = n < keys
+    d = tl.arange(0, WIDTH)
+    q_base = Q + batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
+    k_base = K + batch.to(tl.int64) * stride_kb + (head // group).to(tl.int64) * stride_kh
+    k = tl.load(k_base + n[:, None] * stride_kn + d[None, :] * stride_kd, mask=inside[:, None], other=0.0)
+    row_base = (batch * heads + head).to(tl.int64) * queries
+    score = tl.zeros([BN], tl.float32)
+    first = tl.load(First + batch * stride_fb + block)
+    last = tl.load(Last + batch * stride_fb + block)
+    for start in tl.range(first, last, BM):
+        rows = start + tl.arange(0, BM)
+        alive = rows < last
+        q = tl.load(q_base + rows[None, :] * stride_qm + d[:, None] * stride_qd, mask=alive[None, :], other=0.0)
+        t = _capped(tl.dot(k, q, input_precision=PRECISION), scale2, softcap2, SOFTCAP)
+        low = tl.load(Low + batch * stride_ib + rows * stride_im, mask=alive, other=0)
+        high = tl.load(High + batch * stride_ib + rows * stride_im, mask=alive, other=0)
+        t -= tl.load(Shift + row_base + rows, mask=alive, other=0.0)[None, :]
+        seen = (n[:, None] >= low[None, :]) & (n[:, None] < high[None, :])
+        score += tl.sum(tl.exp2(tl.where(seen, t, _MASKED)), 1)
+    if PAD:
+        real = tl.load(Pad + batch.to(tl.int64) * stride_pb + n * stride_pn, mask=inside, other=0)
+        score = tl.where(real != 0, score, 0.0)
+    tl.store(Score + (batch * heads + head).to(tl.int64) * keys + n, score, mask=inside)
 
 # fmt: on

@@ -23,13 +23,12 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
+from joma.measure._gram import compute_dtype
 
-TOGETHER = 1 << 24
-"""Entries of activity that are held in float64 at once."""
+TOGETHER = 1 << 24  #: Entries of activity that are held in float64 at once.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """From which a linear probe chooses, in units of the total variance of its neurons, each scaled to variance 1."""
-LEAST_RIDGE = 1e-10
-"""Below this, rounding regularises more than the ridge."""
+LEAST_RIDGE = 1e-10  #: Below this, rounding regularises more than the ridge.
 
 
 @brief_repr
@@ -96,14 +95,7 @@ def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool
     >>> best_neuron_correlation(activity, latents, absolute=True).neuron
     tensor([ 0, -1])
     """
-    given = _taken(activity=activity, latents=latents)
-    lead = _checked(given)
-    parts = []
-    with torch.no_grad():
-        for some, known in _groups(given, lead):
-            value, neuron, varies = _best(some, known, absolute)
-            parts.append((value.abs() if absolute else value, neuron, varies, neuron < 0))
-    return _alignment(parts, lead, _result_dtype(given["activity"]))
+    return _of_single_neurons(absolute, activity=activity, latents=latents)
 
 
 def held_out_correlation(
@@ -125,17 +117,27 @@ def held_out_correlation(
     >>> held_out_correlation(lucky, latent, fresh_activity=fresh, fresh_latents=latent).score
     tensor(0.)
     """
-    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
-    lead = _checked(given)
+    fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    return _of_single_neurons(absolute, activity=activity, latents=latents, **fresh_samples)
+
+
+def _of_single_neurons(absolute: bool, **given: Number) -> Alignment:
+    """The neuron chosen for each latent, scored where it was chosen or, if there are any, on the fresh samples."""
+    tensors, lead = _checked(**given)
     parts = []
     with torch.no_grad():
-        for some, known, fresh, wanted in _groups(given, lead):
+        for some, known, *fresh in _groups(tensors, lead):
             value, neuron, varies = _best(some, known, absolute)
-            index = neuron.clamp_min(0)[:, None].expand(-1, fresh.shape[-2], -1)
-            again, moves, still_varies = _paired(fresh.gather(-1, index), wanted)
-            again = torch.where(neuron < 0, 0.0, again * value.sign() if absolute else again)
-            parts.append((again, neuron, varies & still_varies, (neuron < 0) | ~moves))
-    return _alignment(parts, lead, _result_dtype(given["activity"]))
+            score, silent = value.abs() if absolute else value, neuron < 0
+            if fresh:
+                index = neuron.clamp_min(0)[:, None].expand(-1, fresh[0].shape[-2], -1)
+                again, moves, still_varies = _paired(fresh[0].gather(-1, index), fresh[1])
+                score = torch.where(silent, 0.0, again * value.sign() if absolute else again)
+                varies, silent = varies & still_varies, silent | ~moves
+            parts.append((score, neuron, varies, silent))
+    value, neuron, varies, silent = _joined(parts, lead)
+    score, per_latent, excluded, silent = _summary(value, varies, silent, compute_dtype(tensors["activity"]))
+    return Alignment(score, per_latent, torch.where(varies, neuron, -1), excluded, silent)
 
 
 def linear_probe(
@@ -169,9 +171,13 @@ def linear_probe(
     >>> round(linear_probe(x[:100], y[:100], **fresh).score.item(), 6)
     1.0
     """
-    given = _taken(activity=activity, latents=latents, fresh_activity=fresh_activity, fresh_latents=fresh_latents)
-    lead = _checked(given)
-    ridges = _checked_ridges(ridge, given["activity"].shape[-2])
+    fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
+    given, lead = _checked(activity=activity, latents=latents, **fresh_samples)
+    ridges = [float(one) for one in (ridge if isinstance(ridge, Sequence) else [ridge])]
+    if not ridges or not all(LEAST_RIDGE <= one < float("inf") for one in ridges):
+        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {ridge!r}")
+    if len(ridges) > 1 and (samples := given["activity"].shape[-2]) < 4:
+        raise ValueError(f"activity must have at least 4 samples to choose a ridge by halves, got {samples}")
     parts = []
     with torch.no_grad():
         for some, known, fresh, wanted in _groups(given, lead):
@@ -185,7 +191,7 @@ def linear_probe(
             used = torch.tensor(ridges, dtype=torch.float64, device=choice.device)[choice]
             parts.append((value, r2, used, target.moves & still_varies, ~moves))
     value, r2, used, varies, silent = _joined(parts, lead)
-    dtype = _result_dtype(given["activity"])
+    dtype = compute_dtype(given["activity"])
     score, per_latent, excluded, silent = _summary(value, varies, silent, dtype)
     return Probe(score, per_latent, torch.where(varies, r2, torch.nan).to(dtype), used.to(dtype), excluded, silent)
 
@@ -274,10 +280,8 @@ def _predict(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[f
 
 
 def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[float]) -> Iterator[Tensor]:
-    """The same for all latents, ridge after ridge.
-
-    The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
-    """
+    """The same for all latents, ridge after ridge."""
+    # The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
     neurons = _standardise(activity)
     size = neurons.moves.sum(-1).clamp_min(1).double().sqrt()[:, None, None]
     x, new = neurons.unit / size, neurons.place(fresh) / size
@@ -293,10 +297,8 @@ def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequen
 
 
 def _groups(tensors: dict[str, Tensor], lead: tuple[int, ...]) -> Iterator[list[Tensor]]:
-    """The tensors (group, samples, columns), as many leading indices at a time as fit into `TOGETHER`.
-
-    One index at a time where the activity is large, as a view: no copy of all of it is made, whatever its strides.
-    """
+    """The tensors (group, samples, columns), as many leading indices at a time as fit into `TOGETHER`."""
+    # One index at a time where the activity is large, as a view: no copy of all of it is made, whatever its strides.
     device = tensors["activity"].device
     wide = {name: tensor.expand(*lead, *tensor.shape[-2:]) for name, tensor in tensors.items()}
     size = max(1, TOGETHER // max(prod(tensor.shape[-2:]) for tensor in tensors.values()))
@@ -309,18 +311,10 @@ def _groups(tensors: dict[str, Tensor], lead: tuple[int, ...]) -> Iterator[list[
             finite = piece.isfinite().flatten(1).all(-1)
             if not finite.all():
                 at = list(some[int(finite.int().argmin())])
-                raise ValueError(
-                    f"{name} must be finite, got NaN or infinity" + (f" at leading index {at}" if at else "")
-                )
+                where = f" at leading index {at}" if at else ""
+                raise ValueError(f"{name} must be finite, got NaN or infinity{where}")
             group.append(piece.to(device))
         yield group
-
-
-def _alignment(parts: Sequence[tuple[Tensor, ...]], lead: tuple[int, ...], dtype: torch.dtype) -> Alignment:
-    """Of parts with value, neuron, whether the latent varies, whether there is nothing to score with."""
-    value, neuron, varies, silent = _joined(parts, lead)
-    score, per_latent, excluded, silent = _summary(value, varies, silent, dtype)
-    return Alignment(score, per_latent, torch.where(varies, neuron, -1), excluded, silent)
 
 
 def _joined(parts: Sequence[tuple[Tensor, ...]], lead: tuple[int, ...]) -> list[Tensor]:
@@ -336,30 +330,21 @@ def _summary(value: Tensor, varies: Tensor, silent: Tensor, dtype: torch.dtype) 
     return score.to(dtype), per_latent.to(dtype), (~varies).sum(-1), (varies & silent).sum(-1)
 
 
-def _result_dtype(activity: Tensor) -> torch.dtype:
-    return torch.promote_types(activity.dtype, torch.float32)
-
-
-def _taken(**given: Number) -> dict[str, Tensor]:
-    """Activity as real numbers; latents may be bool or whole numbers as well."""
-    return {
+def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
+    """The tensors and the leading shape of all together, or a sentence about what does not fit."""
+    # Latents may be bool or whole numbers as well.
+    tensors = {
         name: as_numbers(value, name) if name.endswith("activity") else as_tensor(value, name)
         for name, value in given.items()
     }
-
-
-def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """The leading shape of all tensors together, or a sentence about what does not fit."""
     for name, tensor in tensors.items():
         columns = "neurons" if name.endswith("activity") else "latents"
         if tensor.is_complex() or (columns == "neurons" and not tensor.is_floating_point()):
             kind = "floating" if columns == "neurons" else "real"
             raise ValueError(f"{name} must hold {kind} numbers, got {tensor.dtype}")
         if tensor.ndim < 2 or 0 in tensor.shape or tensor.shape[-2] < 2:
-            raise ValueError(
-                f"{name} must have shape (..., samples, {columns}), two samples or more, nothing empty, "
-                f"got {tuple(tensor.shape)}"
-            )
+            shape = f"shape (..., samples, {columns}), two samples or more, nothing empty"
+            raise ValueError(f"{name} must have {shape}, got {tuple(tensor.shape)}")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     for prefix in ("", "fresh_") if len(tensors) == 4 else ("",):
@@ -370,15 +355,6 @@ def _checked(tensors: dict[str, Tensor]) -> tuple[int, ...]:
             if shapes[name][-1] != shapes[f"fresh_{name}"][-1]:
                 raise ValueError(f"{name} and fresh_{name} must have the same columns, got {listed}")
     try:
-        return tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
+        return tensors, tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
     except RuntimeError:
         raise ValueError(f"leading dimensions do not fit together: {listed}") from None
-
-
-def _checked_ridges(ridge: float | Sequence[float], samples: int) -> list[float]:
-    ridges = [float(one) for one in (ridge if isinstance(ridge, Sequence) else [ridge])]
-    if not ridges or not all(LEAST_RIDGE <= one < float("inf") for one in ridges):
-        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {ridge!r}")
-    if len(ridges) > 1 and samples < 4:
-        raise ValueError(f"activity must have at least 4 samples to choose a ridge by halves, got {samples}")
-    return ridges

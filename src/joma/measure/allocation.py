@@ -22,13 +22,11 @@ from torch import Tensor
 
 from joma.host.arguments import integer, must_be_callable, number, shown
 from joma.host.words import brief_repr
-from joma.measure._allocation_groups import Share, State, read_groups, read_states
 from joma.measure._allocation_path import ORDERS, Integral, Rule, follow
-from joma.measure._allocation_slopes import Line, Way, cheaper, choose
+from joma.measure._allocation_slopes import Line, Share, State, Way, cheaper, choose, read_groups, read_states
 from joma.measure._gram import full_precision
 
-NODES = 128
-"""Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80."""
+NODES = 128  #: Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80.
 
 
 @brief_repr
@@ -124,100 +122,61 @@ def allocate(
     integer(most, "most", ORDERS[0])
     if way not in ("auto", "backward", "forward"):
         raise ValueError(f"way must be auto, backward or forward, got {shown(way)}")
-    work = _Work(function, groups, members, way)
     rule = Rule(tolerance, absolute, most, each, eps=0.0)
-    found = [work.interval(start, end, rule) for start, end in pairwise(read_states(states))]
-    return _gathered(found, work)
-
-
-class _Interval(NamedTuple):
-    before: Tensor
-    after: Tensor
-    done: Integral
-    reason: str
-
-
-class _Work:
-    """What is the same for all intervals, once the first is seen: groups, way, the measures at the last state."""
-
-    def __init__(self, function: Callable[[State], Tensor], groups: Mapping[str, Any], members: bool, way: str) -> None:
-        self.function, self.groups, self.members, self.asked = function, groups, members, way
-        self.shares: dict[str, Share] = {}
-        self.way: Way | None = None
-        self.last: Tensor | None = None
-        self.count = 0
-
-    def interval(self, start: State, end: State, rule: Rule) -> _Interval:
-        name = f"interval {self.count}"
-        self.count += 1
-        self.shares = self.shares or read_groups(self.groups, start)
+    shares: dict[str, Share] = {}
+    mode: Way | None = None
+    levels: list[Tensor] = []  # of the function, state by state
+    found: list[Integral] = []
+    reasons: list[str] = []
+    for start, end in pairwise(read_states(states)):
+        shares = shares or read_groups(groups, start)
         # With factors rounded to ten bits, as TF32 does, or to eight, as autocast does, nothing would close.
         with full_precision(next(iter(start.values())).device):
-            return self._interval(Line(self.function, start, end, self.shares, members=self.members, name=name), rule)
+            line = Line(function, start, end, shares, members=members, name=f"interval {len(found)}")
+            levels = levels or [line.value(0).cpu().double()]
+            before, after = levels[-1], line.value(1)
+            if before.shape != after.shape:
+                raise ValueError(f"function must return the same shape for every state, got {tuple(before.shape)} and "
+                                 f"then {tuple(after.shape)}")  # fmt: skip
+            types = {after.dtype} | {one.dtype for one in start.values() if one.is_floating_point()}
+            rule = rule._replace(eps=max(torch.finfo(one).eps for one in types))  # of the coarser one
+            levels.append(after.cpu().double())
+            if line.moves and mode is None:
+                cheap = cheaper(len(shares), after[0].numel() if members else after.numel())
+                mode = choose(line, 0.5, cheap) if way == "auto" else way
+            done = _followed(line, before, levels[-1], mode or "backward", rule)
+            found.append(done)
+            if not bool(done.closed.all()):
+                reasons.append(_reason(line, before, done))
+    parts, *others = (torch.stack(part) for part in list(zip(*found, strict=True))[:5])
+    gaps, allowed, closed, moved = others
+    error = (parts.sum((0, 1)) - (levels[-1] - levels[0])).abs()
+    nodes = torch.tensor([one.nodes for one in found])
+    change, chosen = torch.stack(levels).diff(dim=0), mode or "backward"
+    return Allocation(tuple(shares), parts, change, error, gaps, allowed, closed, moved, nodes, chosen, tuple(reasons))
 
-    def _interval(self, line: Line, rule: Rule) -> _Interval:
-        before, after = line.value(0) if self.last is None else self.last, line.value(1)
-        if before.shape != after.shape:
-            raise ValueError(f"function must return the same shape for every state, got {tuple(before.shape)} and then "
-                             f"{tuple(after.shape)}")  # fmt: skip
-        self.last = after
-        types = {after.dtype} | {one.dtype for one in line.start.values() if one.is_floating_point()}
-        rule = rule._replace(eps=max(torch.finfo(one).eps for one in types))  # of the coarser one
-        return self._followed(line, before.cpu().double(), after.cpu().double(), rule)
 
-    def _followed(self, line: Line, before: Tensor, after: Tensor, rule: Rule) -> _Interval:
-        if line.moves:
-            way = self.way = self.way or self._way(line, after)
-            done = follow(partial(line.slopes, way=way), line.value, before, after, rule)
-        else:  # nothing moves, so nothing should change
-            gap = (after - before).abs()
-            zero = torch.zeros(len(self.shares), *gap.shape, dtype=gap.dtype)
-            done = Integral(zero, gap, torch.zeros_like(gap), gap == 0, zero, 0, gap, 1)
-        return _Interval(before, after, done, "" if bool(done.closed.all()) else _reason(line, before, done))
-
-    def _way(self, line: Line, measures: Tensor) -> Way:
-        if self.asked != "auto":
-            return self.asked  # type: ignore[return-value]
-        count = measures[0].numel() if self.members else measures.numel()
-        return choose(line, 0.5, cheaper(len(self.shares), count))
+def _followed(line: Line, before: Tensor, after: Tensor, way: Way, rule: Rule) -> Integral:
+    if line.moves:
+        return follow(partial(line.slopes, way=way), line.value, before, after, rule)
+    gap = (after - before).abs()  # nothing moves, so nothing should change
+    zero = torch.zeros(len(line.shares), *gap.shape, dtype=gap.dtype)
+    return Integral(zero, gap, torch.zeros_like(gap), gap == 0, zero, 0, gap, 1)
 
 
 def _reason(line: Line, before: Tensor, done: Integral) -> str:
     """Why an interval is not closed, for the measure that is worst."""
     worst = int(torch.where(done.closed, -torch.inf, done.gap - done.allowed).argmax())
-    gap = float(done.gap.flatten()[worst])
-    missed = f"{line.name}, measure {worst}: the parts miss the change by {gap:.2g} after {done.nodes} nodes"
-    repeats = torch.equal(line.value(0).cpu().double(), before)
-    return f"{missed}; {_why(done, worst) if repeats else 'the function gives other numbers when it is called again'}"
-
-
-def _why(done: Integral, measure: int) -> str:
-    gap, first, most = (float(one.flatten()[measure]) for one in (done.gap, done.first_gap, done.allowed))
-    parts, moved = (one.reshape(len(one), -1)[:, measure] for one in (done.parts, done.moved))
-    if gap <= most:
-        return f"their sum is closed, but a part moved by {moved.max():.2g} when nodes were last added: raise most"
-    if not bool(parts.any()):
-        return "the measure has no gradient by any parameter"
-    if gap > 0.5 * first and done.pieces > 1:
-        return "more nodes hardly help: many kinks, jumps, rounding, or a step without gradient"
-    return "more nodes would help: raise most, or give absolute"
-
-
-def _gathered(found: list[_Interval], work: _Work) -> Allocation:
-    def stacked(name: str) -> Tensor:
-        return torch.stack([getattr(one.done, name) for one in found])
-
-    before, after, parts = found[0].before, found[-1].after, stacked("parts")
-    return Allocation(
-        groups=tuple(work.shares),
-        parts=parts,
-        change=torch.stack([one.after - one.before for one in found]),
-        error=(parts.sum((0, 1)) - (after - before)).abs(),
-        gaps=stacked("gap"),
-        allowed=stacked("allowed"),
-        closed=stacked("closed"),
-        moved=stacked("moved"),
-        nodes=torch.tensor([one.done.nodes for one in found]),
-        way=work.way or "backward",
-        reasons=tuple(one.reason for one in found if one.reason),
-    )
+    gap, first, most = (float(one.flatten()[worst]) for one in (done.gap, done.first_gap, done.allowed))
+    parts, moved = (one.reshape(len(one), -1)[:, worst] for one in (done.parts, done.moved))
+    if not torch.equal(line.value(0).cpu().double(), before):
+        why = "the function gives other numbers when it is called again"
+    elif gap <= most:
+        why = f"their sum is closed, but a part moved by {moved.max():.2g} when nodes were last added: raise most"
+    elif not bool(parts.any()):
+        why = "the measure has no gradient by any parameter"
+    elif gap > 0.5 * first and done.pieces > 1:
+        why = "more nodes hardly help: many kinks, jumps, rounding, or a step without gradient"
+    else:
+        why = "more nodes would help: raise most, or give absolute"
+    return f"{line.name}, measure {worst}: the parts miss the change by {gap:.2g} after {done.nodes} nodes; {why}"

@@ -25,8 +25,7 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
-from joma.measure._attention_problem import Masks, Problem
-from joma.measure._attention_sinks import Sink
+from joma.measure._attention_problem import Masks, Problem, Sink
 
 _ELEMENTS = 1 << 20  # logits at a time, where they exist already
 _RECOMPUTED = 1 << 22  # logits at a time in a backward pass: 16 MiB in float32
@@ -225,30 +224,23 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 
 
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
-    forward = _path(problem)
-    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
-        found = _recomputed(forward, problem) if problem.differentiable else forward(problem)
-        return found if sink is None else sink.applied(found)
-
-
-def _path(problem: Problem) -> Path:
-    """The fastest path that covers the problem here."""
+    """By the fastest path that covers the problem here."""
+    forward: Path = _attention_blocks.forward
     if problem.q.is_cuda and find_spec("triton") is not None:
         from joma.measure._attention_triton import covers, launch
 
-        if covers(problem):
-            return launch
-    return _attention_blocks.forward
-
-
-def _recomputed(forward: Path, problem: Problem) -> tuple[Tensor, ...]:
-    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
-    tensors = (getattr(problem, name) for name in _TENSORS)
-    outputs: tuple[Tensor, ...] = _Recomputed.apply(forward, problem, *tensors)  # type: ignore[no-untyped-call]
-    return outputs
+        forward = launch if covers(problem) else forward
+    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
+        tensors = [getattr(problem, name) for name in _TENSORS]
+        again: Any = _Recomputed.apply
+        wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
+        found = again(forward, problem, *tensors) if wanted else forward(problem)
+        return found if sink is None else sink.applied(found)
 
 
 class _Recomputed(torch.autograd.Function):
+    """`forward`'s numbers with a backward pass that goes through the chunks again: memory stays linear in keys."""
+
     @staticmethod
     def forward(ctx: Any, forward: Path, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         ctx.problem = problem

@@ -22,19 +22,16 @@ def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
     0.9934
     """
     if isinstance(x, Tensor) or isinstance(y, Tensor):
-        return _of_tensors(as_numbers(x, "x"), as_numbers(y, "y"), constant)
+        x, y = as_numbers(x, "x"), as_numbers(y, "y")
+        x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
+        length = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
+        safe = length.clamp_min(torch.finfo(length.dtype).tiny)
+        return torch.where(length > 0, (x * y).sum(-1) / safe, constant)
     first, second = _array(x, "x"), _array(y, "y")
     first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
     scale = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     products = (first * second).sum(-1)
     return np.where(scale > 0, products / np.where(scale > 0, scale, 1.0), constant)[()]
-
-
-def _of_tensors(x: Tensor, y: Tensor, constant: float) -> Tensor:
-    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-    scale = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
-    products = (x * y).sum(-1)
-    return torch.where(scale > 0, products / scale.clamp_min(torch.finfo(scale.dtype).tiny), constant)
 
 
 def spearman(x: Number, y: Number) -> float:
@@ -46,9 +43,7 @@ def spearman(x: Number, y: Number) -> float:
     rows = _array(x, "x"), _array(y, "y")
     both = np.isfinite(rows[0]) & np.isfinite(rows[1])
     first, second = (_ranks(row[both]) for row in rows)
-    if len(first) < 2:
-        return float("nan")
-    return float(pearson(first, second))
+    return float("nan") if len(first) < 2 else float(pearson(first, second))
 
 
 def _array(values: Number, name: str) -> np.ndarray:
@@ -59,5 +54,4 @@ def _array(values: Number, name: str) -> np.ndarray:
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Equal values share the mean of their ranks."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = count.cumsum()
-    return np.asarray((last - (count - 1) / 2)[group])
+    return np.asarray((count.cumsum() - (count - 1) / 2)[group])

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, integer, within
 from joma.host.words import brief_repr
+from joma.measure._gram import compute_dtype
 from joma.theory.radial import Ball
 
-CHUNK = 1 << 22
-"""Entries of vectors held at once."""
-CLOSE = 1e-8
-"""Relative size of a last Newton step: what is left after it is of the order of its square."""
+CHUNK = 1 << 22  #: Entries of vectors held at once.
+CLOSE = 1e-8  #: Relative size of a last Newton step: what is left after it is of the order of its square.
 
 
 @brief_repr
@@ -72,14 +71,24 @@ def coherence(
     0.6366
     """
     vectors, levels = as_numbers(vectors, "vectors"), as_numbers(quantiles, "quantiles").double()
-    _check(vectors, sample, levels)
+    if not vectors.is_floating_point():
+        raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
+    if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
+        wanted = "shape (..., tokens, width), at least two tokens"
+        raise ValueError(f"vectors must have {wanted}, got {tuple(vectors.shape)}")
+    if not all(piece.isfinite().all() for piece in vectors.reshape(-1, vectors.shape[-1]).split(1 << 14)):
+        raise ValueError("vectors must be finite, got NaN or infinity")
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
+        raise ValueError(f"sample must be a whole number of at least 2, got {sample!r}")
+    if levels.ndim != 1 or not bool(((levels >= 0) & (levels <= 1)).all()):
+        raise ValueError(f"quantiles must lie in [0, 1], in one list, got {levels.tolist()}")
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     lead, width = vectors.shape[:-2], vectors.shape[-1]
     with torch.no_grad():
         stack = vectors.detach().reshape(-1, *vectors.shape[-2:])
         found = [_of_one(one, sample, levels, generator) for one in stack]
-    dtype = torch.promote_types(vectors.dtype, torch.float32)
+    dtype = compute_dtype(vectors)
 
     def joined(index: int, *tail: int, dtype: torch.dtype = dtype) -> Tensor:
         stacked = torch.stack([row[index] for row in found]) if found else torch.zeros(0)
@@ -105,7 +114,7 @@ def random_mean_cosine(width: int) -> float:
     """
     if integer(width, "width", 1) <= 2:
         return 1.0 if width == 1 else 2 / pi
-    return _shadow(width).mean_distance
+    return Ball(width - 2).mean_distance  # its law is that of a uniform ball in two dimensions less (Archimedes)
 
 
 def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
@@ -125,14 +134,9 @@ def _quantiles_of_random(width: int, levels: tuple[float, ...]) -> list[float]:
     share = torch.tensor(levels, dtype=torch.float64)
     if width <= 2:
         return (torch.ones_like(share) if width == 1 else torch.sin(pi / 2 * share)).tolist()
-    law = _shadow(width)
+    law = Ball(width - 2)  # see `random_mean_cosine`
     low, high = _from_within(law, share.clamp(max=0.5)), _from_beyond(law, share.clamp(min=0.5))
     return torch.where(share <= 0.5, low, high).tolist()
-
-
-def _shadow(width: int) -> Ball:
-    """The law of one coordinate of a random direction: that of a uniform ball in two dimensions less (Archimedes)."""
-    return Ball(width - 2)
 
 
 def _density(law: Ball, u: Tensor) -> Tensor:
@@ -202,7 +206,7 @@ def _cosines(vectors: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """|cos| of the pairs, a few at a time. Rows are divided by their largest entry first: no square overflows."""
 
     def direction(rows: Tensor) -> Tensor:
-        wide = vectors[rows].to(torch.promote_types(vectors.dtype, torch.float32))
+        wide = vectors[rows].to(compute_dtype(vectors))
         wide = wide / wide.abs().amax(-1, keepdim=True)
         length: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         return wide / length
@@ -218,18 +222,3 @@ def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
     low = place.floor().long()
     high = (low + 1).clamp_max(len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
-def _check(vectors: Tensor, sample: int, levels: Tensor) -> None:
-    if not vectors.is_floating_point():
-        raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
-    if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
-        raise ValueError(
-            f"vectors must have shape (..., tokens, width), at least two tokens, got {tuple(vectors.shape)}"
-        )
-    if not all(piece.isfinite().all() for piece in vectors.reshape(-1, vectors.shape[-1]).split(1 << 14)):
-        raise ValueError("vectors must be finite, got NaN or infinity")
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
-        raise ValueError(f"sample must be a whole number of at least 2, got {sample!r}")
-    if levels.ndim != 1 or not bool(((levels >= 0) & (levels <= 1)).all()):
-        raise ValueError(f"quantiles must lie in [0, 1], in one list, got {levels.tolist()}")

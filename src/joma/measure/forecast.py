@@ -3,18 +3,13 @@
 A forecaster gets the past of a curve, (points,) steps and (..., points) values, and a later step. It gives the value
 at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
 `ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
-
-    persistence    it stays as it is
-    linear         it goes on as over the last part of its past, in the step
-    log_linear     the same in the logarithm of the step
-    earlier_runs   it changes as the mean of earlier runs did between the two steps
-
-Any other function of (steps, curve, to) is a forecaster as well: that of a theory, say.
+Any function of (steps, curve, to) is a forecaster: that of a theory, say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,8 +21,7 @@ from joma.host.words import brief_repr
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
 """Of past steps (points,), past values (..., points) and the step that is asked for: the values there, (...)."""
 
-NEARLY = 1.01
-"""So much beyond the last recorded point a target may lie and is read there: steps are rounded."""
+NEARLY = 1.01  #: So much beyond the last recorded point a target may lie and is read there: steps are rounded.
 
 
 @brief_repr
@@ -68,7 +62,7 @@ def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> T
     tensor(0., dtype=torch.float64)
     """
     at, past = _past(steps, curve)
-    return past[..., -1] + _slope(at, past, _recent(at, window)) * (_later(to, at) - at[-1])
+    return past[..., -1] + _slope(at, at, past, window) * (_later(to, at) - at[-1])
 
 
 def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
@@ -81,7 +75,7 @@ def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) 
     at, past = at[at > 0], past[..., at > 0]
     if not len(at):
         raise ValueError("steps must hold one above 0: step 0 has no logarithm")
-    return past[..., -1] + _slope(at.log(), past, _recent(at, window)) * (_later(to, at) / at[-1]).log()
+    return past[..., -1] + _slope(at.log(), at, past, window) * (_later(to, at) / at[-1]).log()
 
 
 def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number, runs: Number) -> Tensor:
@@ -135,7 +129,14 @@ def backtest(
     """
     must_be_callable(forecaster, "forecaster")
     at, values = _past(steps, curve)
-    places = _origins(at, ahead, first)
+    number(first, "first")
+    if not number(ahead, "ahead") > 1:
+        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
+    second = int((at > 0).int().argmax()) + 1
+    places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
+    if not places:
+        raise ValueError(f"steps must go on to {ahead:g} times a step of at least {first:g} that has a past, "
+                         f"got {len(at)} steps up to {at[-1]:g}")  # fmt: skip
     to = [min(ahead * float(at[i]), float(at[-1])) for i in places]
     made = []
     for i, step in zip(places, to, strict=True):
@@ -159,16 +160,12 @@ def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, 
     if values.ndim < 2 or len(values) < 2:
         raise ValueError(f"curves must have at least 2 runs, (runs, ..., points), got shape {tuple(values.shape)}")
 
-    def from_others(place: int) -> Backtest:
+    each = []
+    for place in range(len(values)):
         # not all less this one, which would be in the rounding
         others = torch.cat([values[:place], values[place + 1 :]])
-
-        def forecaster(past_steps: Tensor, past: Tensor, to: float) -> Tensor:
-            return earlier_runs(past_steps, past, to, runs_steps=at, runs=others)
-
-        return backtest(at, values[place], forecaster, ahead=ahead, first=first)
-
-    each = [from_others(place) for place in range(len(values))]
+        forecaster = partial(earlier_runs, runs_steps=at, runs=others)
+        each.append(backtest(at, values[place], forecaster, ahead=ahead, first=first))
     made, truth = (torch.stack([getattr(one, part) for one in each]) for part in ("made", "truth"))
     return Backtest(each[0].at, each[0].to, made, truth)
 
@@ -212,29 +209,12 @@ def _later(to: float, at: Tensor) -> Tensor:
     return torch.tensor(number(to, "to", least=float(at[-1]))).to(at)
 
 
-def _recent(at: Tensor, window: float) -> Tensor:
-    """(points,) bool: those since step t / window, and in any case the last two."""
+def _slope(x: Tensor, at: Tensor, values: Tensor, window: float) -> Tensor:
+    """Of least squares over the points since step t / window, in any case the last two, (...); 0 of a single one."""
     if not number(window, "window") > 1:
         raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
     recent = at >= at[-1] / window / NEARLY
     recent[-2:] = True
-    return recent
-
-
-def _slope(x: Tensor, values: Tensor, recent: Tensor) -> Tensor:
-    """Of least squares over the recent points, (...); 0 of a single one."""
     centred = x[recent] - x[recent].mean()
     spread = centred.square().sum()
     return (values[..., recent] * centred).sum(-1) / torch.where(spread > 0, spread, 1.0)
-
-
-def _origins(at: Tensor, ahead: float, first: float) -> list[int]:
-    number(first, "first")
-    if not number(ahead, "ahead") > 1:
-        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
-    second = int((at > 0).int().argmax()) + 1
-    places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
-    if not places:
-        raise ValueError(f"steps must go on to {ahead:g} times a step of at least {first:g} that has a past, "
-                         f"got {len(at)} steps up to {at[-1]:g}")  # fmt: skip
-    return places

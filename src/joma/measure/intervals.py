@@ -1,11 +1,8 @@
-"""Every statistic over seeds: what a mean of a few is worth, alone and beside its control, with torch alone.
-
-`mean_interval` is Student's t interval of a mean. `compare` sets a measured number beside its control and gives the
-interval of their difference. `seeds_to_decide` says how many seeds a narrower interval would take.
-"""
+"""Every statistic over seeds: what a mean of a few is worth, alone and beside its control, with torch alone."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from math import cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
 from typing import NamedTuple
@@ -68,8 +65,7 @@ def mean_interval(values: Number, *, dim: int = 0, level: float = 0.95) -> MeanI
     wide = values.to(torch.float64)
     if not wide.isfinite().all():
         raise ValueError("values must be finite, got NaN or infinity")
-    half_width = t_quantile(level, count - 1) / sqrt(count) * wide.std(dim)
-    return MeanInterval(wide.mean(dim), half_width)
+    return MeanInterval(wide.mean(dim), t_quantile(level, count - 1) / sqrt(count) * wide.std(dim))
 
 
 @lru_cache(maxsize=256)
@@ -167,7 +163,8 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     else:
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         half = _welch(first, second, level)
-    value, other = _mean(first), float(_row(control, "control")[0]) if known else _mean(second)
+    value, other = (float(row.mean()) if len(row) else nan for row in (first, second))
+    other = float(_row(control, "control")[0]) if known else other
     around = 0.0 if known else _half_width(second, level)
     ends = (value - half, value + half, other - around, other + around)
     return Comparison(value, other, *ends, min(len(first), len(second)), level)
@@ -188,36 +185,23 @@ def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: floa
     def enough(count: int) -> bool:
         return t_quantile(level, min(count - 1, 1000)) * spread / sqrt(count) <= wanted
 
-    most = seeds
-    while not enough(most):
-        if most >= 1_000_000:
-            return None
-        most = min(2 * most, 1_000_000)
-    least = 2
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if enough(middle) else (middle + 1, most)
-    return most
+    counts = range(2, 1_000_001)
+    found = bisect_left(counts, True, key=enough)
+    return counts[found] if found < len(counts) else None
 
 
 def _row(values: Number, name: str) -> np.ndarray:
     """As one row of float64, whatever it came as."""
     tensor = as_numbers(values, name)
     if tensor.is_complex() or tensor.ndim > 1:
-        described = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-        raise ValueError(f"{name} must be one row of numbers, one per seed, got {described}")
+        got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise ValueError(f"{name} must be one row of numbers, one per seed, got {got}")
     row: np.ndarray = tensor.detach().reshape(-1).double().cpu().numpy()
     return row
 
 
-def _mean(row: np.ndarray) -> float:
-    return float(row.mean()) if len(row) else nan
-
-
 def _half_width(row: np.ndarray, level: float) -> float:
-    if len(row) < 2:
-        return nan
-    return t_quantile(level, len(row) - 1) * float(row.std(ddof=1)) / sqrt(len(row))
+    return nan if len(row) < 2 else t_quantile(level, len(row) - 1) * float(row.std(ddof=1)) / sqrt(len(row))
 
 
 def _welch(first: np.ndarray, second: np.ndarray, level: float) -> float:

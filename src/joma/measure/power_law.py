@@ -18,12 +18,9 @@ from joma.host.arguments import Number, real
 from joma.host.words import brief_repr
 from joma.measure._gram import checked, gram, lower_gram, scaling
 
-LEAST = 20
-"""Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much."""
-FLOOR = 1e-10
-"""Eigenvalues below this share of the largest are rounding, or as good as zero, and begin no tail."""
-EVEN = 1e-9
-"""A tail whose mean logarithm is no further above its beginning is one number repeated, not a power law."""
+LEAST = 20  #: Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much.
+FLOOR = 1e-10  #: Eigenvalues below this share of the largest are rounding, or as good as zero, and begin no tail.
+EVEN = 1e-9  #: A tail whose mean logarithm is no further above its beginning is one number repeated, not a power law.
 _SMALL_SIDE = 256
 _TOGETHER = 1 << 22  # numbers of a stack, or of a table of distances, that are worked on at a time
 _CANDIDATES = 128
@@ -72,9 +69,8 @@ def power_law(values: Number) -> PowerLaw:
     if x.ndim < 1 or x.shape[-1] < LEAST:
         raise ValueError(f"values must have shape (..., values) with at least {LEAST} values, got {tuple(x.shape)}")
     if bool((x <= 0).any()):
-        raise ValueError(
-            f"values must be above zero, got {float(x.min()):g}: leave out eigenvalues that are zero up to rounding"
-        )
+        advice = "leave out eigenvalues that are zero up to rounding"
+        raise ValueError(f"values must be above zero, got {float(x.min()):g}: {advice}")
     return _fitted(x.sort(dim=-1).values)
 
 
@@ -106,9 +102,8 @@ def power_law_of_squares(squares: Number) -> PowerLaw:
         raise ValueError(f"squares must be (..., values) from 0 on in ascending order, got {tuple(x.shape)}")
     count = int((x > FLOOR * x[..., -1:]).sum(-1).min()) if x.numel() else LEAST
     if count < LEAST:
-        raise ValueError(
-            f"alpha needs a matrix with at least {LEAST} singular values other than zero, got one with {count} of them"
-        )
+        wanted = f"a matrix with at least {LEAST} singular values other than zero"
+        raise ValueError(f"alpha needs {wanted}, got one with {count} of them")
     return _fitted(x, floor=FLOOR)
 
 

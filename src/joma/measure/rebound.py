@@ -64,8 +64,6 @@ def rebound(
 ) -> Rebound:
     """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
 
-    Arrays, as `joma.runs.Run.array` and `Run.steps` give them, do as well as tensors; the answer is in tensors.
-
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
     neighbouring groups of equal size, at least `groups` of them and less than twice as many. The valley is the lowest
     group, the end is the last one. Chance is a random walk of the curve's own roughness: in k steps it moves by
@@ -91,11 +89,29 @@ def rebound(
     >>> r.drops, r.rebounds, r.valley
     (tensor([True, True]), tensor([ True, False]), tensor([24, 39]))
     """
-    curve, at = _checked(curve, steps, over_seeds, share, sigmas, confidence, groups)
-    if over_seeds:
-        start, low, end, margins, place = _by_seeds(curve, confidence)
-    else:
-        start, low, end, margins, place = _by_roughness(curve, sigmas, groups)
+    curve = as_numbers(curve, "curve")
+    meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
+    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
+        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
+    points = curve.shape[-1]
+    if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
+        wanted = f"at least {FEWEST_SEEDS} seeds and 3 points, {meaning}"
+        raise ValueError(f"curve must have {wanted}, got {tuple(curve.shape)}")
+    if not over_seeds and points < FEWEST_POINTS:
+        raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
+    if not curve.isfinite().all():
+        raise ValueError("curve must be finite, got NaN or infinity")
+    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
+        wanted = "share must be >= 0, sigmas > 0 and confidence between 0 and 1"
+        raise ValueError(f"{wanted}, got {share!r}, {sigmas!r}, {confidence!r}")
+    if groups < FEWEST_POINTS - 1:
+        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
+    at = torch.arange(points) if steps is None else as_tensor(steps, "steps")
+    if at.shape != (points,) or not bool((at.diff() > 0).all()):
+        raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
+    curve, at = curve.double(), at.to(curve.device)
+    found = _by_seeds(curve, confidence) if over_seeds else _by_roughness(curve, sigmas, groups)
+    start, low, end, margins, place = found
     drop, back = start - low, end - low
     drops = drop > margins[..., 0]
     rebounds = drops & (back > margins[..., 1]) & (back > share * drop)
@@ -103,7 +119,14 @@ def rebound(
 
 
 def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    level, middle, size = _grouped(curve, groups)
+    # The first point, and means of groups of equal size, counted from the end: uneven ones would make a straight line
+    # look rough. What is left over joins the first group.
+    points = curve.shape[-1]
+    size = max(1, (points - 1) // groups)
+    edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
+    pieces = [(0, 1), *pairwise(edges)]
+    level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
+    middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
     low, place = level.min(-1)
     second = level.diff(n=2)
     deviation = (second - second.median(-1, keepdim=True).values).abs().median(-1).values
@@ -111,21 +134,6 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
     distance = torch.stack([place, level.shape[-1] - 1 - place], dim=-1)
     margins = sigmas * walk[..., None] * distance.to(level).sqrt()
     return level[..., 0], low, level[..., -1], margins, middle[place]
-
-
-def _grouped(curve: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
-    """First point and group means (..., 1 + number), the index in the middle of each, and the group size.
-
-    Groups are of equal size, counted from the end: uneven ones would make a straight line look rough. What is left
-    over joins the first group.
-    """
-    points = curve.shape[-1]
-    size = max(1, (points - 1) // groups)
-    edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
-    pieces = [(0, 1), *pairwise(edges)]
-    level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
-    middle = torch.tensor([(a + b - 1) // 2 for a, b in pieces], device=curve.device)
-    return level, middle, size
 
 
 def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:
@@ -147,33 +155,3 @@ def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor,
     drop, back = drop_and_rebound(curve)
     margins = mean_interval(torch.stack([drop, back], dim=-1), dim=-2, level=confidence).half_width
     return start.mean(-1), (start - drop).mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)
-
-
-def _checked(
-    curve: Number, steps: Number | None, over_seeds: bool, share: float, sigmas: float, confidence: float, groups: int
-) -> tuple[Tensor, Tensor]:
-    curve = as_numbers(curve, "curve")
-    meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
-    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
-        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
-    points = curve.shape[-1]
-    if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
-        raise ValueError(
-            f"curve must have at least {FEWEST_SEEDS} seeds and 3 points, {meaning}, got {tuple(curve.shape)}"
-        )
-    if not over_seeds and points < FEWEST_POINTS:
-        raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
-    if not curve.isfinite().all():
-        raise ValueError("curve must be finite, got NaN or infinity")
-    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
-        raise ValueError(
-            f"share must be >= 0, sigmas > 0 and confidence between 0 and 1, got {share!r}, {sigmas!r}, {confidence!r}"
-        )
-    if groups < FEWEST_POINTS - 1:
-        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
-    if steps is None:
-        return curve.double(), torch.arange(points, device=curve.device)
-    steps = as_tensor(steps, "steps")
-    if steps.shape != (points,) or not bool((steps.diff() > 0).all()):
-        raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
-    return curve.double(), steps.to(curve.device)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief_repr
-from joma.measure.power_law import LEAST
+from joma.measure.embedding import coherence
+from joma.measure.power_law import LEAST, power_law_of_squares, squared_singular_values
+from joma.measure.spectrum import spectrum
 
-TOLERANCE = 1e-3
-"""Relative, of stable ranks and spectral norms."""
-KEPT = 16
-"""Keys whose mass sparsity tells beside that of the top 10 %."""
+TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
+KEPT = 16  #: Keys whose mass sparsity tells beside that of the top 10 %.
 Needs = Literal["weights", "model", "text"]
 """weights: matrices alone. model: a running model, on any tokens. text: two checkpoints on the same text."""
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -122,17 +122,12 @@ def axis_of(name: str) -> str:
 
 def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
     """Stable rank and spectral norm of one matrix, to the tolerance."""
-    from joma.measure.spectrum import spectrum
-
-    found = spectrum(w, tolerance=TOLERANCE, generator=generator)
-    return float(found.stable_rank), float(found.spectral_norm)
+    return _leading_spectra(w[None], generator)[0]
 
 
-def _leading_spectra(stack: Tensor) -> list[tuple[float, float]]:
+def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) -> list[tuple[float, float]]:
     """Of small matrices `spectrum` finds all eigenvalues and draws nothing: no generator is needed."""
-    from joma.measure.spectrum import spectrum
-
-    found = spectrum(stack, tolerance=TOLERANCE)
+    found = spectrum(stack, tolerance=TOLERANCE, generator=generator)
     return list(zip(found.stable_rank.tolist(), found.spectral_norm.tolist(), strict=True))
 
 
@@ -143,8 +138,6 @@ def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, 
 
 def full_spectra(stack: Tensor) -> list[tuple[float, float, float | ValueError]]:
     """Stable rank, spectral norm and alpha of matrices of one shape, or why a matrix has no alpha."""
-    from joma.measure.power_law import squared_singular_values
-
     squares = squared_singular_values(stack)
     top = squares[:, -1]
     ranks = torch.where(top > 0, squares.sum(-1) / top, 0.0)
@@ -152,8 +145,6 @@ def full_spectra(stack: Tensor) -> list[tuple[float, float, float | ValueError]]
 
 
 def _exponent(squares: Tensor) -> float | ValueError:
-    from joma.measure.power_law import power_law_of_squares
-
     try:
         return float(power_law_of_squares(squares).alpha)
     except ValueError as error:  # the other numbers of the matrix stand
@@ -167,12 +158,11 @@ def _alpha(found: tuple[float, float, float | ValueError]) -> list[float]:
 
 
 def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
-    from joma.measure.embedding import coherence
-
     found = coherence(vectors, quantiles=_QUANTILES, generator=generator)
     return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
 
 
+_LEADING: Any = {"group": "mlp", "compute": leading_spectrum, "stacked": _leading_spectra}
 _ALL = (
     WeightMeasure(
         name="stable_rank",
@@ -180,20 +170,16 @@ _ALL = (
         meaning="The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
         "everything, at most the smaller side.",
         columns=("stable rank",),
-        group="mlp",
-        compute=leading_spectrum,
         pick=lambda found: [found[0]],
-        stacked=_leading_spectra,
+        **_LEADING,
     ),
     WeightMeasure(
         name="spectral_norm",
         title="spectral norm",
         meaning="The largest singular value of a matrix.",
         columns=("spectral norm",),
-        group="mlp",
-        compute=leading_spectrum,
         pick=lambda found: [found[1]],
-        stacked=_leading_spectra,
+        **_LEADING,
     ),
     WeightMeasure(
         name="alpha",
@@ -264,5 +250,4 @@ _ALL = (
         column_titles={"entropy": "change of entropy (nats)", "loss": "change of the loss (nats)"},
     ),
 )
-MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}
-"""All measures by name."""
+MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}  #: All measures by name.

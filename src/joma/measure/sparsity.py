@@ -23,13 +23,16 @@ keys of one block: at most 32 bytes per number of the buffer.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, shown
 from joma.host.words import brief_repr
+from joma.measure._attention_blocks import EMPTY
+from joma.measure._gram import compute_dtype
 from joma.measure._sparsity_blocks import (
     Attention,
     Block,
@@ -41,9 +44,12 @@ from joma.measure._sparsity_blocks import (
     for_each,
     part_of,
     per_query,
+    seen_keys,
 )
-from joma.measure._sparsity_cuda import Passes, covers, seen_keys
 from joma.measure.attention import attention_stats
+
+if TYPE_CHECKING:
+    from joma.measure._sparsity_cuda import Passes
 
 
 def mass_above(
@@ -63,8 +69,8 @@ def mass_above(
     """
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
-    if covers(attention):
-        return Passes.of(attention).masses(least, relative)[0]
+    if (passes := _passes(attention)) is not None:
+        return passes.masses(least, relative)[0]
 
     def mass(block: Block) -> Tensor:
         e, total = block.weights()
@@ -89,8 +95,8 @@ def keys_above(
     """
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
-    if covers(attention):
-        return Passes.of(attention).masses(least, relative)[1]
+    if (passes := _passes(attention)) is not None:
+        return passes.masses(least, relative)[1]
 
     def count(block: Block) -> Tensor:
         e, total = block.weights()
@@ -115,8 +121,7 @@ def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **option
     """
     attention = Attention.of(q, k, causal, **options)
     kept = checked_keep(keep, attention.problem.keys)
-    if covers(attention):
-        passes = Passes.of(attention)
+    if (passes := _passes(attention)) is not None:
         return passes.top_mass(kept if isinstance(kept, int) else part_of(passes.seen, kept))
 
     def mass(block: Block) -> Tensor:
@@ -144,8 +149,8 @@ def sink_mass(q: Number, k: Number, first: int, *, causal: bool = True, **option
     attention = Attention.of(q, k, causal, **options)
     problem = attention.problem
     count = at_most(first, "first", problem.keys, "the number of keys")
-    if covers(attention):
-        return Passes.of(attention).sink_mass(count)
+    if (passes := _passes(attention)) is not None:
+        return passes.sink_mass(count)
     end = problem.first_key + count  # (batch or 1, queries)
 
     def mass(block: Block) -> Tensor:
@@ -213,16 +218,19 @@ def sparsity_stats(
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
     count = at_most(first, "first", attention.problem.keys, "the number of keys")
-    if covers(attention):
-        passes = Passes.of(attention)
+    if (passes := _passes(attention)) is not None:
         return SparsityStats(passes.effective_keys, *passes.masses(least, relative, count), passes.seen)
+    if attention.problem.bias is None:
+        seen = seen_keys(attention.problem, attention.problem.interval)[:, None].expand(attention.problem.q.shape[:-1])
+    else:  # which may hide any key
+        seen = per_query(attention, lambda block: block.seen().sum(-1))
     cut = {"relative": relative, "causal": causal}
     return SparsityStats(
         effective_keys(q, k, causal=causal, **options).detach(),
         mass_above(q, k, least, **cut, **options),
         keys_above(q, k, least, **cut, **options),
         sink_mass(q, k, count, causal=causal, **options),
-        _seen(attention),
+        seen.long().clone(),
     )
 
 
@@ -274,10 +282,8 @@ def heavy_hitters(
     kept = checked_keep(keep, problem.keys)
     limit = problem.keys if among is None else at_most(among, "among", problem.keys, "the number of keys")
     chosen = checked_queries(queries, problem.queries)
-    if covers(attention) and problem.bias is None:
-        score, seen = Passes.of(attention).received(chosen, even)
-    else:
-        score, seen = _scores(attention, chosen, even)
+    passes = _passes(attention) if problem.bias is None else None
+    score, seen = passes.received(chosen, even) if passes is not None else _scores(attention, chosen, even)
     seen[..., limit:] = False
     count = seen.sum(-1, keepdim=True)
     size = count.clamp(max=kept) if isinstance(kept, int) else torch.minimum(part_of(count, kept), count)
@@ -332,6 +338,16 @@ def stability(sets_a: HeavyHitters, sets_b: HeavyHitters) -> Stability:
     return Stability((a & b).sum(-1) / smaller, size_a / from_a * (size_b / from_b) * both / smaller)
 
 
+def _passes(attention: Attention) -> Passes | None:
+    """What the kernels give, where they can take this attention here."""
+    if not attention.problem.q.is_cuda or find_spec("triton") is None:
+        return None
+    from joma.measure._attention_triton import covers
+    from joma.measure._sparsity_cuda import Passes
+
+    return Passes.of(attention) if covers(attention.problem) else None
+
+
 def _chosen(sets: HeavyHitters, keys: int) -> Tensor:
     """(batch, heads, keys): which keys are in the set."""
     flags = torch.zeros(*sets.keys.shape[:2], keys + 1, dtype=torch.bool, device=sets.keys.device)
@@ -341,28 +357,19 @@ def _chosen(sets: HeavyHitters, keys: int) -> Tensor:
 def _scores(attention: Attention, queries: slice, even: bool) -> tuple[Tensor, Tensor]:
     """What each key has accumulated, and which keys some query sees, each (batch, heads, keys)."""
     problem = attention.problem
-    shape = (*problem.q.shape[:2], problem.keys)
-    score = problem.q.new_zeros(shape, dtype=torch.promote_types(problem.q.dtype, torch.float32))
+    score = problem.q.new_zeros(*problem.q.shape[:2], problem.keys, dtype=compute_dtype(problem.q))
     seen_by = torch.zeros_like(score)
 
     def add(block: Block) -> None:
-        at = (block.sample, block.heads, block.keys)
+        at = (block.sample, block.heads, slice(block.first, block.first + block.logits.shape[-1]))
         each = block.seen() if even else None
-        seen_by[at] += block.seen_by_any() if each is None else each.sum(-2)
+        seen_by[at] += block.logits.amax(-2) > EMPTY if each is None else each.sum(-2)
         e, total = block.weights()
         share = total.reciprocal() if each is None else each.sum(-1, keepdim=True) / total
         score[at] += (share.mT @ e)[:, 0]
 
     for_each(attention, queries, add)
     return score / seen_by.clamp(min=1.0) if even else score, seen_by > 0
-
-
-def _seen(attention: Attention) -> Tensor:
-    """How many keys each query sees, (batch, heads, queries)."""
-    problem = attention.problem
-    if problem.bias is None:
-        return seen_keys(problem, problem.interval)[:, None].expand(problem.q.shape[:-1]).clone()
-    return per_query(attention, lambda block: block.seen().sum(-1)).long()
 
 
 def _largest_each(e: Tensor, count: Tensor) -> Tensor:

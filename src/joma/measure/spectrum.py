@@ -19,28 +19,18 @@ from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
 
-GRAM_SIDE = 256
-"""Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact."""
-FACTOR_SIDE = 16384
-"""Up to this smaller side an accelerator forms Gram matrices: some square matrices are held."""
-FACTOR_SIDE_CPU = 1280
-"""Up to this smaller side a CPU does: beyond, Lanczos takes less time."""
-FACTOR_COUNT = 4
-"""Up to so many values, which need a factor each."""
+GRAM_SIDE = 256  #: Up to this smaller side all eigenvalues of the Gram matrix are as fast as anything else, and exact.
+FACTOR_SIDE = 16384  #: Up to this smaller side an accelerator forms Gram matrices: some square matrices are held.
+FACTOR_SIDE_CPU = 1280  #: Up to this smaller side a CPU does: beyond, Lanczos takes less time.
+FACTOR_COUNT = 4  #: Up to so many values, which need a factor each.
 STARTS, PROBES, PROBES_CPU = 16, 64, 16
 """Gaussian vectors for the Gram matrix: to search from, and to measure rounding with (a product with w each)."""
-WIDTH = 16
-"""Vectors in a block: a multiple of this is what matrix kernels like best."""
-FIRST_LOOK = 8
-"""The first step after which an error bound is worked out."""
-PATIENCE = 20
-"""From this step on a bound that gets worse is held up by rounding, and more steps only add to that."""
-SPARE = 6
-"""Gaussian vectors beyond the values asked for, at least: with fewer, the odds of a bad start ask for more steps."""
-FINEST = 200
-"""In units of eps: finer tolerances are left to float64."""
-TOGETHER = 1 << 24
-"""Matrices of a stack are done together up to this many entries, which also bounds the memory."""
+WIDTH = 16  #: Vectors in a block: a multiple of this is what matrix kernels like best.
+FIRST_LOOK = 8  #: The first step after which an error bound is worked out.
+PATIENCE = 20  #: From this step on a bound that gets worse is held up by rounding, and more steps only add to that.
+SPARE = 6  #: Gaussian vectors beyond the values asked for: with fewer, the odds of a bad start ask for more steps.
+FINEST = 200  #: In units of eps: finer tolerances are left to float64.
+TOGETHER = 1 << 24  #: Matrices of a stack are done together up to this many entries, which also bounds the memory.
 
 
 @brief_repr
@@ -114,7 +104,13 @@ def spectrum(
         raise ValueError(f"count must be a whole number from 1 to {side}, the smaller side of w, got {count!r}")
     if not 0 < tolerance < 1 or not 0 < failure < 1:
         raise ValueError(f"tolerance and failure must lie between 0 and 1, got {tolerance!r} and {failure!r}")
-    known = None if start is None else _checked_start(start, w, side)
+    known = None if start is None else as_numbers(start, "start").to(w.device)
+    if known is not None:
+        if known.ndim != w.ndim or known.shape[:-1] != (*w.shape[:-2], side):
+            wanted = f"shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}"
+            raise ValueError(f"start must have {wanted}, got {tuple(known.shape)}")
+        if not known.isfinite().all():
+            raise ValueError("start must be finite, got NaN or infinity")
     warm = 0 if known is None else known.shape[-1]
     with torch.no_grad(), full_precision(w.device):
         stack = w.detach().reshape(-1, *w.shape[-2:])
@@ -274,18 +270,12 @@ def _by_lanczos(
         now = krylov.steps, float(bounds.missing[[i for i in range(len(a)) if i not in done]].amax())
         if before and now[0] > PATIENCE and now[1] > before[1]:
             return None
-        look, before = _next_look(before, now), now
+        # When to look again: the eigenvalues of T cost as much as some steps, so not at every one. Extrapolates the
+        # rate since the last look, at most twice as far. The rate grows, so a fifth is added to it.
+        rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
+        ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else now[0] / 2
+        look, before = now[0] + max(1, min(ceil(ahead), now[0])), now
     return None
-
-
-def _next_look(before: tuple[int, float] | None, now: tuple[int, float]) -> int:
-    """The step at which to look again: the eigenvalues of T cost as much as some steps, so not at every one.
-
-    Extrapolates the rate since the last look, at most twice as far. The rate grows, so a fifth is added to it.
-    """
-    rate = (before[1] - now[1]) / (now[0] - before[0]) if before else 0.0
-    ahead = now[1] / (1.2 * rate) if 0 < rate < float("inf") else now[0] / 2
-    return now[0] + max(1, min(ceil(ahead), now[0]))
 
 
 def _by_gram(a: Tensor, count: int) -> _Part:
@@ -320,15 +310,3 @@ def _assemble(parts: list[_Part], w: Tensor, count: int, probability: float) -> 
         iterations=joined([part.iterations for part in parts], dtype=torch.int64),
         vectors=joined([part.vectors for part in parts], side, count),
     )
-
-
-def _checked_start(given: Number, w: Tensor, side: int) -> Tensor:
-    start = as_numbers(given, "start").to(w.device)
-    if start.ndim != w.ndim or start.shape[:-1] != (*w.shape[:-2], side):
-        raise ValueError(
-            f"start must have shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}, "
-            f"got {tuple(start.shape)}"
-        )
-    if not start.isfinite().all():
-        raise ValueError("start must be finite, got NaN or infinity")
-    return start

@@ -105,14 +105,22 @@ def superposition(
     _check(height, position, tokens, keys, weights, contexts)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
-    ids, mass = _bags(texts, positions, tokens, keys, weights)
-    value = mass * _idf(tokens)[ids]
+    text, query = texts.flatten(), positions.flatten()
+    ids = tokens[text]  # (neurons * contexts, m) that each context's query attends to, and how much each gets
+    mass = (torch.arange(tokens.shape[1], device=tokens.device) <= query[:, None]).to(torch.float32)
+    if keys is not None and weights is not None:
+        ids, mass = ids.gather(1, keys[text, query]), weights[text, query].float()
+    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)  # of texts with the token
+    for row in tokens:
+        count[row.unique()] += 1
+    value = mass * (len(tokens) / count.clamp(min=1)).log()[ids]
+    # All contexts dealt out anew, as often as it takes to have enough sets.
     generator = torch.Generator().manual_seed(seed)
-    shuffled = _shuffled_sets(texts.numel(), contexts, generator).to(texts.device)  # (sets, contexts)
-    flat = texts.flatten()
-    control, compared = _cosines(ids, value, flat, shuffled)
+    deals = [torch.randperm(len(text), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
+    shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
+    control, compared = _cosines(ids, value, text, shuffled)
     related = torch.quantile(control[compared][: 1 << 23], _RELATED)
-    own, pairs = _cosines(ids, value, flat, torch.arange(flat.numel(), device=flat.device).view(texts.shape))
+    own, pairs = _cosines(ids, value, text, torch.arange(len(text), device=text.device).view(texts.shape))
     shuffled_score, score = _score(control, compared), _score(own, pairs)
     group = _groups((own > related) & pairs)
     return Superposition(
@@ -131,9 +139,8 @@ def _check(
     height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
 ) -> None:
     if height.ndim != 2 or position.shape != height.shape:
-        raise ValueError(
-            f"height and position must both be (texts, neurons), got {tuple(height.shape)}, {tuple(position.shape)}"
-        )
+        shapes = f"{tuple(height.shape)}, {tuple(position.shape)}"
+        raise ValueError(f"height and position must both be (texts, neurons), got {shapes}")
     if not height.isfinite().all():
         raise ValueError("height holds a NaN or an infinity")
     if tokens.ndim != 2 or len(tokens) != len(height) or tokens.dtype.is_floating_point or int(tokens.min()) < 0:
@@ -146,45 +153,14 @@ def _check(
         raise ValueError("keys and weights come together")
     for name, given in (("keys", keys), ("weights", weights)):
         if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
-            raise ValueError(
-                f"{name} must be (texts, length, m), the first two those of tokens, got {tuple(given.shape)}"
-            )
-
-
-def _bags(
-    texts: Tensor, positions: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Token ids (neurons * contexts, m) that each context's query attends to, and how much each gets."""
-    text, position = texts.flatten(), positions.flatten()
-    if keys is None or weights is None:
-        ids = tokens[text]
-        before = torch.arange(tokens.shape[1], device=tokens.device) <= position[:, None]
-        return ids, before.to(torch.float32)
-    return tokens[text].gather(1, keys[text, position]), weights[text, position].float()
-
-
-def _idf(tokens: Tensor) -> Tensor:
-    """ln(texts / texts with the token), by token id; tokens that never occur are not asked for."""
-    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)
-    for text in tokens:
-        count[text.unique()] += 1
-    return (len(tokens) / count.clamp(min=1)).log()
-
-
-def _shuffled_sets(size: int, contexts: int, generator: torch.Generator) -> Tensor:
-    """(sets, contexts): the contexts 0..size-1 dealt out anew, as often as it takes to have enough sets."""
-    per_deal = size // contexts
-    deals = max(1, -(-_SETS // (5 * per_deal)))
-    sets = torch.cat([torch.randperm(size, generator=generator).view(per_deal, contexts) for _ in range(deals)])
-    return sets[:_SETS]
+            wanted = "(texts, length, m), the first two those of tokens"
+            raise ValueError(f"{name} must be {wanted}, got {tuple(given.shape)}")
 
 
 def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines (sets, contexts, contexts) of tf-idf vectors, and which of them compare two different texts.
-
-    Two neurons may share a context; a set of shuffled ones may then hold the same text twice, and that pair says
-    nothing about how alike different contexts are.
-    """
+    """Cosines (sets, contexts, contexts) of tf-idf vectors, and which of them compare two different texts."""
+    # Two neurons may share a context; a set of shuffled ones may then hold the same text twice, and that pair says
+    # nothing about how alike different contexts are.
     vocabulary, compact = ids.unique(return_inverse=True)
     size = max(1, _NUMBERS // (sets.shape[1] * len(vocabulary)))
     parts = []
