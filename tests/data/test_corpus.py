@@ -362,7 +362,7 @@ def test_bad_parquet_gets_one_sentence(parquet, monkeypatch):
     with pytest.raises(CorpusError, match=r"validation-00000-of-00001\.parquet is no parquet file that can be read"):
         wikitext(parquet)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(CorpusError, match=r"needs pyarrow: pip install 'joma\[export\]'"):
+    with pytest.raises(CorpusError, match=r"needs pyarrow: pip install -e '\.\[export\]'"):
         wikitext(parquet)
 
 

@@ -230,5 +230,5 @@ def test_without_pyarrow_the_way_to_get_it_is_named(run: Run, monkeypatch: pytes
         return real_import(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_pyarrow)
-    with pytest.raises(RunError, match=r"needs pyarrow: pip install 'joma\[export\]'"):
+    with pytest.raises(RunError, match=r"needs pyarrow: pip install -e '\.\[export\]'"):
         export(run, "parquet")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,14 @@ def named(dims: Dims, series: str) -> Named:
             raise RunError(f"a dimension of {series!r} needs a name like 'layer' or 'head', got {name!r}{taken}")
     if len({name for name, _ in pairs}) < len(pairs):
         raise RunError(f"the dimensions of {series!r} must have different names, got {[name for name, _ in pairs]}")
-    return {name: None if labels is None else _labels(labels, name, series) for name, labels in pairs}
+    checked: Named = {}
+    for name, labels in pairs:
+        given = () if labels is None else labels
+        plain = [label.item() if isinstance(label, np.generic) else label for label in given]
+        if isinstance(labels, str) or not all(isinstance(label, str | int | float) for label in plain):
+            raise RunError(f"labels along {name} of {series!r} must be a list of words or numbers, got {labels!r}")
+        checked[name] = None if labels is None else tuple(plain)
+    return checked
 
 
 def unnamed(count: int) -> Named:
@@ -73,10 +79,3 @@ def coordinates(dims: Named, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
 
 def _as_column(labels: tuple[Label, ...]) -> np.ndarray:
     return np.array(labels, dtype=object if any(isinstance(label, str) for label in labels) else None)
-
-
-def _labels(labels: Any, name: str, series: str) -> tuple[Label, ...]:
-    plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
-    if isinstance(labels, str) or not all(isinstance(label, str | int | float) for label in plain):
-        raise RunError(f"labels along {name} of {series!r} must be a list of words or numbers, got {labels!r}")
-    return tuple(plain)

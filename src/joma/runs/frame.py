@@ -37,14 +37,12 @@ def joined(frames: dict[str, DataFrame]) -> DataFrame:
         frame.insert(0, "series", name)
         frame["value"] = frame["value"].astype(kind)
         for dim in dims:
-            frame[dim] = _nullable(frame[dim]) if dim in frame else pandas.array([None] * len(frame), "Int64")
+            # Nullable whole numbers: they would become floats beside rows without them.
+            missing = [None] * len(frame)
+            column: Any = frame[dim] if dim in frame else pandas.Series(missing, frame.index, "Int64")
+            frame[dim] = column.astype("Int64" if column.dtype.kind == "i" else object)
         parts.append(frame[["series", "step", *dims, "value"]])
     return pandas.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def _nullable(column: Any) -> Any:
-    """Whole numbers that may be missing; without this they would become floats beside rows without them."""
-    return column.astype("Int64") if column.dtype.kind == "i" else column.astype(object)
 
 
 def _pandas() -> Any:

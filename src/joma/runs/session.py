@@ -1,7 +1,4 @@
-"""The open file of a run: one thread at a time, one transaction at a time, errors explained.
-
-What a file says of itself is believed only as far as it can be: damage makes anything of it, and so do people.
-"""
+"""The open file of a run: one thread at a time, one transaction at a time, errors explained."""
 
 from __future__ import annotations
 

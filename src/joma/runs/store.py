@@ -21,7 +21,7 @@ from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
 from joma.runs.session import Session, meta_row
-from joma.runs.values import Packed, integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
+from joma.runs.values import integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -134,8 +134,7 @@ class Run(Session):
         with _locked_for_writing(place) as lock:
             place.unlink(missing_ok=True)
             file.remove_leftovers(place)
-            _remove_next_to(place, "checkpoint*")
-            _remove_next_to(place, "kept")
+            _remove_next_to(place, "checkpoint*", "kept")
             lock.release()
 
     @property
@@ -169,11 +168,18 @@ class Run(Session):
         with self._transaction() as connection:
             described = {name: self._describe(connection, name, given) for name, given in described.items()}
             new = {name: self._series_id(connection, name) for name in packed}
+            limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
             for name, row in packed.items():
                 known = described[name] if name in described else self._dims_of(name)
                 if known is not None:
                     must_fit(known, shape_of(row.shape), name)
-                self._insert(connection, name, new[name], index, row)
+                what, size = f"step {index} of {name!r}", len(row.data)
+                if size > limit:
+                    raise RunError(f"{what} has {size:,} bytes, {limit:,} fit; record it in parts")
+                try:
+                    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (new[name], index, *row))
+                except sqlite3.IntegrityError:
+                    raise RunError(f"{what} is recorded already in {self.path}; a step is final") from None
         self._series.update(new)
         self._described.update(described)
 
@@ -248,7 +254,7 @@ class Run(Session):
 
     def names(self) -> list[str]:
         """All series, in the order in which they were first recorded."""
-        names = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
+        names: list[str] = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
         if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise RunError(f"{self.path} is damaged: a series has lost its name")
         if missing := sorted(set(self._sealed) - set(names)):
@@ -371,15 +377,6 @@ class Run(Session):
         connection.execute("INSERT OR IGNORE INTO series (name) VALUES (?)", (name,))
         return int(connection.execute("SELECT id FROM series WHERE name = ?", (name,)).fetchone()[0])
 
-    def _insert(self, connection: sqlite3.Connection, name: str, series: int, step: int, row: Packed) -> None:
-        limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
-        if len(row.data) > limit:
-            raise RunError(f"step {step} of {name!r} has {len(row.data):,} bytes, {limit:,} fit; record it in parts")
-        try:
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (series, step, *row))
-        except sqlite3.IntegrityError:
-            raise RunError(f"step {step} of {name!r} is recorded already in {self.path}; a step is final") from None
-
     def _no_series(self, name: str) -> Any:
         names = self.names()
         if name in names:
@@ -392,9 +389,9 @@ _PACKED = "dtype, shape, checksum, data"
 _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)"
 
 
-def _remove_next_to(place: Path, kind: str) -> None:
+def _remove_next_to(place: Path, *kinds: str) -> None:
     """Remove what training keeps next to a run: checkpoints, and states that branches begin from."""
-    for found in place.parent.glob(f"{escape(place.name)}-*.{kind}"):
+    for found in [found for kind in kinds for found in place.parent.glob(f"{escape(place.name)}-*.{kind}")]:
         found.unlink(missing_ok=True)
 
 

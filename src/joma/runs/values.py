@@ -28,7 +28,21 @@ class Packed(NamedTuple):
 
 def pack(value: Any, name: str, step: int) -> Packed:
     """A number, an array or a tensor as bytes; bfloat16 becomes float32, which holds it exactly."""
-    array = _as_array(value, name)
+    torch = sys.modules.get("torch")  # never imported here: whoever holds a tensor has done so already
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            tensor = value.detach()
+            tensor = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+            array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
+        else:
+            array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        described = getattr(value, "dtype", type(value).__name__)
+        raise RunError(f"{name!r} must be a number, an array or a dense tensor, got {described}") from None
+    if isinstance(value, np.ma.MaskedArray):
+        raise RunError(f"{name!r} is a masked array, whose mask would be lost; fill it first")
+    if array.dtype.name not in DTYPES:
+        raise RunError(f"{name!r} must hold numbers of at most 64 bits (complex: 128), got {array.dtype.name}")
     data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     dtype, shape = array.dtype.name, ",".join(map(str, array.shape))
     return Packed(dtype, shape, checksum_of(name, step, dtype, shape, data=data), data)
@@ -141,22 +155,3 @@ def _plain(value: Any, place: str) -> Any:
     raise RunError(
         f"{place} must be of numbers, strings, booleans, None, lists and mappings, got {type(value).__name__}"
     )
-
-
-def _as_array(value: Any, name: str) -> np.ndarray:
-    torch = sys.modules.get("torch")  # never imported here: whoever holds a tensor has done so already
-    try:
-        if torch is not None and isinstance(value, torch.Tensor):
-            tensor = value.detach()
-            tensor = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-            array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
-        else:
-            array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
-        described = getattr(value, "dtype", type(value).__name__)
-        raise RunError(f"{name!r} must be a number, an array or a dense tensor, got {described}") from None
-    if isinstance(value, np.ma.MaskedArray):
-        raise RunError(f"{name!r} is a masked array, whose mask would be lost; fill it first")
-    if array.dtype.name not in DTYPES:
-        raise RunError(f"{name!r} must hold numbers of at most 64 bits (complex: 128), got {array.dtype.name}")
-    return array
