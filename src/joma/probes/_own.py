@@ -77,13 +77,12 @@ def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
         else:
             real[0] = torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None
 
-    with following(probe) as caller:
-        hook = model.register_forward_pre_hook(before, with_kwargs=True)  # after `following` has taken the model in
-        try:
-            with _Watching(probe, caller, ATTENDING[model_type], real):
-                yield
-        finally:
-            hook.remove()
+    with (
+        following(probe) as caller,
+        model.register_forward_pre_hook(before, with_kwargs=True),  # after `following` has taken the model in
+        _Watching(probe, caller, ATTENDING[model_type], real),
+    ):
+        yield
 
 
 class _Watching(Watching):
@@ -107,8 +106,7 @@ class _Watching(Watching):
         if func not in _SOFTMAX or type(module).__name__ != self.attending:
             super().see(func, name, args, options)
             return
-        scores = options.get("input", args[0] if args else None)
-        dim = options.get("dim", args[1] if len(args) > 1 else None)
+        scores, dim = (options.get(key, (*args, None, None)[i]) for i, key in enumerate(("input", "dim")))
         if not isinstance(scores, Tensor) or dim not in (-1, scores.ndim - 1):
             raise ProbeError(
                 f"{self.probe.model_name}: {name} applies softmax in an unknown way: it cannot be measured"

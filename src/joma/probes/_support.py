@@ -88,6 +88,5 @@ def _classes(config: Any) -> Iterator[Any]:
         found = None
     yield from found if isinstance(found, tuple | list) else [found] if found is not None else []
     for key in getattr(config, "sub_configs", {}):
-        inside = getattr(config, key, None)
-        if inside is not None:
+        if (inside := getattr(config, key, None)) is not None:
             yield from _classes(inside)

@@ -55,9 +55,8 @@ def attention_entropy(
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
-    model, batches = _batches(model, tokens, context, batch, device)
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
-        _must_have_one_way(single_pass)
         return _mean_of_members(batches, lambda some: (ensemble_entropy(model, some),))[0]
     return _of_transformers(model, batches, single_pass, None).mean_entropy()
 
@@ -112,9 +111,8 @@ def attention_means(
     if sparsity is None:
         raise ValueError("sparsity must be a number of keys, at least 1, got None")
     must_be_keys(sparsity)
-    model, batches = _batches(model, tokens, context, batch, device)
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
-        _must_have_one_way(single_pass)
         entropy, *others = _mean_of_members(batches, lambda some: ensemble_sparsity(model, some, keep=sparsity))
         return entropy, AttentionSparsity(*others)
     probe = _of_transformers(model, batches, single_pass, sparsity)
@@ -122,7 +120,7 @@ def attention_means(
 
 
 def _batches(
-    model: nn.Module, tokens: Number, context: int | None, batch: int, device: torch.device | str | None
+    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model where it is to run, and its windows, as many at a time as it may read, beside it."""
     model = inner(model)
@@ -133,16 +131,13 @@ def _batches(
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
+    if single_pass and isinstance(model, Decoder):
+        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) in ATTENDING:  # its own attention forms the queries x keys matrix
         heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
         batch = min(batch, max(1, LOGITS // (heads * windows.shape[1] ** 2)))
     return model, windows.to(next(model.parameters()).device).split(batch)
-
-
-def _must_have_one_way(single_pass: bool | None) -> None:
-    if single_pass:
-        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
 
 
 def _mean_of_members(
@@ -161,10 +156,9 @@ def _of_transformers(
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
     options = {"use_cache": False} if "use_cache" in signature(base.forward).parameters else {}
-    at, training = next(base.parameters()).device, model.training
+    at, training, single = next(base.parameters()).device, model.training, single_pass is not False
     try:
         model.eval()
-        single = single_pass is not False
         with torch.inference_mode(), collect(base, keep=False, single_pass=single, sparsity=sparsity) as probe:
             for ids in batches:
                 base(input_ids=ids.to(at), **options)
@@ -196,5 +190,4 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
     known = isinstance(vocabulary, int) and vocabulary > 0
     if known and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
         raise ValueError(f"token ids must be from 0 to {vocabulary - 1} for {type(model).__name__}")
-    count = length // width
-    return ids[..., : count * width].long().reshape(-1, width)
+    return ids[..., : length // width * width].long().reshape(-1, width)

@@ -22,17 +22,9 @@ from joma.probes._sparsity import of_products
 from joma.probes._support import INTERFACE, OWN, no_gradient, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
-_ACTIVE: list[_TransformersProbe] = []
+_ACTIVE: list[Probe] = []
 """Found by the module that attends, so models in several threads do not mix; a ContextVar would be empty in the
 threads of a model that spreads its own work."""
-
-
-class _TransformersProbe(Probe):
-    """A probe that also knows how its model's attention is to be computed."""
-
-    def __init__(self, model: nn.Module, *, single_pass: bool, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.single_pass = single_pass
 
 
 @contextmanager
@@ -56,17 +48,15 @@ def collect(
       models that compute attention by themselves have none
 
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
-    setting comes back afterwards. Soft-capped logits, learned sinks and
-    documents given as cu_seq_lens_q, which sdpa cannot do, always take the single pass. Dropout in training mode acts
-    on the output as usual, and not on the statistics; together with one of those three it is refused.
+    setting comes back afterwards. Soft-capped logits, learned sinks and documents given as cu_seq_lens_q, which sdpa
+    cannot do, always take the single pass. Dropout in training mode acts on the output as usual, and not on the
+    statistics; together with one of those three it is refused.
 
     Packed text (position_ids that restart, or cu_seq_lens_q) gives the statistics of every document alone. Entropy
-    leaves learned sinks out, as transformers' own attention weights do.
-
-    What torch.compile has
-    compiled runs uncompiled inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM,
-    Falcon, MPT, CodeGen, XLNet, DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one
-    layer at a time are reduced as they appear. What remains is refused by name with a `ProbeError`.
+    leaves learned sinks out, as transformers' own attention weights do. What torch.compile has compiled runs uncompiled
+    inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM, Falcon, MPT, CodeGen, XLNet,
+    DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one layer at a time are reduced as
+    they appear. What remains is refused by name with a `ProbeError`.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -81,27 +71,21 @@ def collect(
     model = inner(model)
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]
-    probe = _TransformersProbe(model, keep=keep, single_pass=single_pass, sparsity=sparsity, gradients=gradients)
-    hooks: list[Any] = []
+    probe = Probe(model, keep=keep, sparsity=sparsity, gradients=gradients)
+    probe.single_pass = single_pass
     try:
-        if own := _own_way(model):
-            if gradients:
-                raise ProbeError(no_gradient(type(model).__name__))
-            if own in ON_SDPA:
-                for config in configs:
-                    config._attn_implementation_internal = "sdpa"
-            hooks = probe.watch(model)
-            with uncompiled(), watching(model, own, probe):
-                yield probe
-            return
-        _switch(model)
-        _ACTIVE.append(probe)
-        hooks = probe.watch(model)
-        with uncompiled():
+        own = _own_way(model)
+        if own and gradients:
+            raise ProbeError(no_gradient(type(model).__name__))
+        if own in ON_SDPA:
+            for config in configs:
+                config._attn_implementation_internal = "sdpa"
+        if not own:
+            _switch(model)
+            _ACTIVE.append(probe)
+        with probe.watch(model), uncompiled(), watching(model, own, probe) if own else nullcontext():
             yield probe
     finally:
-        for hook in hooks:
-            hook.remove()
         if probe in _ACTIVE:
             _ACTIVE.remove(probe)
         for config, implementation in zip(configs, before, strict=True):
@@ -142,8 +126,7 @@ def _own_way(model: nn.Module) -> str | None:
     if ways != {OWN} or len(kinds) > 1:
         strange = next(each for each in models if way(each) != INTERFACE)
         raise ProbeError(unseen(type(strange).__name__))
-    kind: str = kinds.pop()
-    return kind
+    return str(kinds.pop())
 
 
 def _switch(model: nn.Module) -> None:
