@@ -148,7 +148,7 @@ def test_offline_mode(hub, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("module", "sentence"), [("pyarrow", r"\.\[export\]"), ("huggingface_hub", r"\.\[hf\]")])
 def test_what_is_not_installed(hub, tmp_path, monkeypatch, module, sentence):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(CorpusError, match=f"needs {module}: pip install '{sentence}'"):
+    with pytest.raises(CorpusError, match=f"needs {module}: pip install -e '{sentence}'"):
         download_wikitext("wikitext-103", tmp_path)
     assert not hub.requests
 

@@ -1,8 +1,7 @@
 """WikiText from the Hugging Face hub: the parquet files of Salesforce/wikitext, at one commit, with their hashes.
 
-A file is downloaded beside its place, goes on where it stopped after a kill or a broken connection, and is moved to its
-place only with the hash that the hub lists. So what stands under its own name is complete. Everything goes through
-huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
+A file is downloaded beside its place, goes on where it stopped, and is moved to its place only with the hash that the
+hub lists. Everything goes through huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
 """
 
 from __future__ import annotations

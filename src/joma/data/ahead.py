@@ -57,25 +57,19 @@ class Ahead:
         on_gpu = self.device.type == "cuda"
         of = (torch.cuda.current_stream(self.device).cuda_stream if on_gpu else 0, *members)
         if of != self._of or step not in self._held:
-            goes_on = of == self._of and step == self._held.stop
-            self._draw(range(step, self._end(step) if goes_on else step + 1), members)
-            self._of = of
+            end = step + 1
+            if of == self._of and step == self._held.stop and step < self.steps:  # goes on: as large as the last allows
+                one = sum(part.nbytes for part in self._parts) // len(self._held)
+                end = min(step + max(1, min(LONGEST, self.most_bytes // max(1, one))), self.steps)
+            self._parts, self._held, self._of = (), range(0), ()  # let go first: never two blocks, none half drawn
+            steps = range(step, end)
+            parts = tuple(sent(part, self.device) for part in self.draw(steps, members))
+            for part in parts:
+                if part.shape[:2] != (len(steps), len(members)):
+                    wanted = f"({len(steps)}, {len(members)}, ...), steps and members"
+                    raise ValueError(f"draw must give tensors of shape {wanted}, got {tuple(part.shape)}")
+            self._parts, self._held, self._of = parts, steps, of
         return tuple(part[step - self._held.start] for part in self._parts)
-
-    def _draw(self, steps: range, members: Sequence[int]) -> None:
-        self._parts, self._held, self._of = (), range(0), ()  # let go first: never two blocks, none that is half drawn
-        parts = tuple(sent(part, self.device) for part in self.draw(steps, members))
-        for part in parts:
-            if part.shape[:2] != (len(steps), len(members)):
-                wanted = f"({len(steps)}, {len(members)}, ...), steps and members"
-                raise ValueError(f"draw must give tensors of shape {wanted}, got {tuple(part.shape)}")
-        self._parts, self._held = parts, steps
-
-    def _end(self, step: int) -> int:
-        """Where a block from `step` on ends, by the size of the one before."""
-        one = sum(part.nbytes for part in self._parts) // len(self._held)
-        end = step + max(1, min(LONGEST, self.most_bytes // max(1, one)))
-        return min(end, self.steps) if step < self.steps else step + 1
 
 
 def sent(values: Tensor | Sequence[int], device: torch.device | str) -> Tensor:

@@ -136,9 +136,8 @@ class Reversals(_Facts):
         share keeps what a smaller one added. At share 1 nothing is left to test.
         """
         alone = (~self.both).nonzero().flatten()
-        both = self.both.clone()
-        both[alone[: round(as_share(share, "share") * len(alone))]] = True
-        return replace(self, both=both)
+        added = alone[: round(as_share(share, "share") * len(alone))]
+        return replace(self, both=self.both.index_fill(0, added, True))
 
     def _facts(self, which: Tensor, forward: bool) -> Statements:
         first, second = (self.first, self.second) if forward else (self.second, self.first)
@@ -203,9 +202,8 @@ def reversals_of(
     equal = (couples[:, 0] == couples[:, 1]).all(-1)
     if equal.any() and not identity:
         where = int(equal.nonzero()[0])
-        raise ValueError(
-            f"pairs must be facts of two different entities unless identity=True, got {tuple(pairs[where])} at {where}"
-        )
+        got = f"{tuple(pairs[where])} at {where}"
+        raise ValueError(f"pairs must be facts of two different entities unless identity=True, got {got}")
     facts = couples[~equal]
     entities = torch.cat([facts.flatten(0, 1), couples[equal][:, 0], fresh.flatten(0, 1)])
     found, counts = entities.unique(dim=0, return_counts=True)
@@ -343,7 +341,6 @@ def chains(
 def _assigned(
     facts: Tensor, fresh: Tensor, words: int, both: float, identity: bool, generator: torch.Generator
 ) -> Reversals:
-    """Which pairs train in both directions, and in which direction the others do."""
     count = len(facts)
     twice = round(as_share(both, "both") * count)
     both_ways = _some(count, twice, generator)

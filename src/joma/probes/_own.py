@@ -1,9 +1,8 @@
 """transformers models that compute attention by themselves: their softmax is watched where it is called.
 
-The logits exist there, scaled, biased (ALiBi, relative positions) and masked as the model masks them, for one layer at
-a time. They are reduced to statistics on the spot, a few rows at a time, and the model goes on with them unchanged. So
-the numbers are exact and memory is the model's own: batch x heads x queries x keys logits of one layer. Where such a
-model can call scaled_dot_product_attention instead (Falcon), queries, keys and mask are had and no matrix is formed.
+The logits exist there, scaled, biased and masked, for one layer at a time. They are reduced to statistics on the spot,
+and the model goes on with them unchanged. So the numbers are exact and memory is the model's own. Where such a model
+can call scaled_dot_product_attention instead (Falcon), queries, keys and mask are had and no matrix is formed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How long the sequences are that a model reads while it is measured, and on how long ones it was trained.
 
-Two numbers of a config matter. Training stopped at some length: what is measured at later positions does not describe
-the trained model. And a table of positions has an end: more tokens than rows cannot be read at all. Rotary positions
-have no end, so a model with them reads on without a word.
+What is measured beyond the length of training does not describe the trained model. And a table of positions has an end:
+more tokens than rows cannot be read at all. Rotary positions have no end: a model with them reads on without a word.
 """
 
 from __future__ import annotations

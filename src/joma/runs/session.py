@@ -96,7 +96,6 @@ class Session:
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
-        """An error inside names the file."""
         try:
             yield
         except RunError as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 from joma.host.words import counted, short
 from joma.runs import file
-from joma.runs.dims import Dims, Named, must_fit, named, unnamed
+from joma.runs.dims import Dims, Named, frame_of, joined, must_fit, named, unnamed
 from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
@@ -140,14 +140,12 @@ class Run(Session):
     @property
     def status(self) -> Status:
         """It is "running" also after a kill or a plain `close`: only `finish` and `fail` end a run."""
-        status: Status = self._meta("status")
-        return status
+        return self._meta("status")  # type: ignore[no-any-return]
 
     @property
     def reason(self) -> str | None:
         """Why the run failed, in the words given to `fail`."""
-        reason: str | None = self._meta("reason")
-        return reason
+        return self._meta("reason")  # type: ignore[no-any-return]
 
     def append(self, name: str, step: int, value: Any, *, dims: Dims | None = None) -> None:
         """Record `value` (a number, an array, a tensor) as `step` of the series `name`, durably.
@@ -228,8 +226,6 @@ class Run(Session):
         0     5      0     0    0.5
         1     5      0     1    1.5
         """
-        from joma.runs.frame import frame_of, joined
-
         if name is None:
             return joined({each: self.frame(each) for each in self.names()})
         dims, steps = self.dims(name), self.steps(name).tolist()
@@ -316,8 +312,7 @@ class Run(Session):
     @property
     def trace(self) -> str | None:
         """Where in the code a failed run stopped, if that was given to `fail`."""
-        trace: str | None = self._meta_or_none("trace")
-        return trace
+        return self._meta_or_none("trace")  # type: ignore[no-any-return]
 
     def fail(self, reason: str, trace: str | None = None) -> None:
         """Mark the run as failed, with the reason, and leave a single file. `Run.open(..., write=True)` resumes it.
