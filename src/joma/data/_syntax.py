@@ -126,8 +126,6 @@ def _joined(tokens: Iterator[tokenize.TokenInfo]) -> Iterator[tuple[int, str, tu
 
 
 class _Painter:
-    """Lays the nodes of a tree over the tokens."""
-
     def __init__(self, words: list[str], classes: bytearray, places: list[int]) -> None:
         self.words, self.classes, self.places = words, classes, places
         self.labels = {level: bytearray(len(words)) for level in (*LEVELS, "depth")}

@@ -144,7 +144,6 @@ class Reversals(_Facts):
         return facts_of(first[which], self.relations[0 if forward else 1], second[which])
 
     def _directed(self, forward: Tensor) -> Statements:
-        """One direction of every one-way pair, in the order of the pairs."""
         ahead, back = self._facts(~self.both, True), self._facts(~self.both, False)
         return Statements(torch.where(forward[~self.both, None], ahead.tokens, back.tokens), self.entity)
 

@@ -197,7 +197,6 @@ def python_tokens(
 
 
 def _sources(root: Path) -> dict[str, bytes]:
-    """Name to content, in the order of `source_files`."""
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in source_files(root)}
 
 

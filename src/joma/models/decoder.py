@@ -36,12 +36,12 @@ In turn: query, key, logits, attention, mixed, hidden, stream. `attention` is wh
 not sum to one. `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
 """
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "identity": lambda x: x,
-}
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "identity": _same}
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,6 @@ class Decoder(nn.Module):
 
 
 class _Dropper:
-    """Dropout at consecutive places."""
-
     def __init__(self, probability: float, noise: Tensor | None) -> None:
         self.probability, self.noise, self.place = probability, noise, 0
 
@@ -248,7 +246,6 @@ class _Dropper:
 def _embed(
     tokens: Tensor, embedding: Tensor, position: Tensor | None, config: DecoderConfig, noise: Tensor | None
 ) -> Tensor:
-    """(members, batch, length, width)."""
     members, vocabulary, width = embedding.shape
     length = tokens.shape[-1]
     tokens = tokens.expand(members, *tokens.shape[-2:])
@@ -317,10 +314,6 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
 
 
 _last_norm = compiled_part(_normed)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def block_parameters(config: DecoderConfig) -> tuple[str, ...]:

@@ -79,7 +79,6 @@ def way(model: Any) -> str | None:
 
 
 def _classes(config: Any) -> Iterator[Any]:
-    """The model class of a config and those of the configs inside it."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
     try:

@@ -143,7 +143,6 @@ def _batches(
 def _mean_of_members(
     batches: tuple[Tensor, ...], measure: Callable[[Tensor], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """The means over all windows of what is measured of each batch."""
     total = sum(len(some) for some in batches)
     with torch.inference_mode():
         found = [[each * (len(some) / total) for each in measure(some)] for some in batches]

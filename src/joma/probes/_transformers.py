@@ -11,7 +11,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
@@ -29,12 +30,7 @@ threads of a model that spreads its own work."""
 
 @contextmanager
 def collect(
-    model: nn.Module,
-    *,
-    keep: bool = True,
-    single_pass: bool = False,
-    sparsity: int | None = None,
-    gradients: bool = False,
+    model: Module, *, keep: bool = True, single_pass: bool = False, sparsity: int | None = None, gradients: bool = False
 ) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
@@ -92,8 +88,7 @@ def collect(
             config._attn_implementation_internal = implementation
 
 
-def _pretrained(model: nn.Module) -> list[Any]:
-    """The transformers models in `model`, itself included."""
+def _pretrained(model: Module) -> list[Any]:
     try:
         from transformers import PreTrainedModel
     except ImportError:
@@ -104,7 +99,7 @@ def _pretrained(model: nn.Module) -> list[Any]:
     return found
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs(model: Module) -> list[Any]:
     """Every config that says which attention is used, sub-models' included, each once."""
     queue = [module.config for module in _pretrained(model)]
     found: dict[int, Any] = {}
@@ -116,7 +111,7 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def _own_way(model: nn.Module) -> str | None:
+def _own_way(model: Module) -> str | None:
     """The model type, if all of `model` computes attention by itself in a way that is known; refuse what is not."""
     models = _pretrained(model)
     ways = {way(each) for each in models}
@@ -129,7 +124,7 @@ def _own_way(model: nn.Module) -> str | None:
     return str(kinds.pop())
 
 
-def _switch(model: nn.Module) -> None:
+def _switch(model: Module) -> None:
     """Make every attention of `model` call `_attention`, or refuse."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -154,7 +149,7 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _attention(
-    module: nn.Module,
+    module: Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

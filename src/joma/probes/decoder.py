@@ -243,8 +243,7 @@ def logit_estimate(
 
     `theorem`: with (S - |V|^2 b)/2, S_l = sum_k v_lk^2, b the words' frequency; `squares`: with S/2 alone; `frequency`:
     with the logarithm of the words' frequency, which needs no theorem. All `words` of them must occur. start:
-    `logit_terms` of the untrained network.
-    Nothing where `logit_terms` has nothing to say.
+    `logit_terms` of the untrained network. Nothing where `logit_terms` has nothing to say.
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])

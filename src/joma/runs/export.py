@@ -23,12 +23,12 @@ from joma.host.extras import how_to_install
 from joma.host.files import atomically
 from joma.runs.dims import coordinates
 from joma.runs.errors import RunError
-from joma.runs.store import Run
+from joma.runs.store import Run, StrPath
 
 _ROWS_AT_ONCE = 200_000
 
 
-def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.PathLike[str] | None = None) -> Path:
+def export(run_or_path: Run | StrPath, to: str, out: StrPath | None = None) -> Path:
     """Write a run as "parquet", "csv" or "npz" and return where; `out` is by default the run's path with that ending.
 
     An existing `out` is replaced, a missing folder is made. csv and parquet refuse complex numbers; npz
@@ -67,7 +67,6 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
 
 
 def _meta(run: Run) -> str:
-    """What the run knows about itself, as JSON."""
     keys = ("study", "config", "version", "seed", "versions", "machine", "created", "status", "reason")
     return json.dumps({key: getattr(run, key) for key in keys})
 

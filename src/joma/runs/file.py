@@ -186,8 +186,27 @@ def open_to_read(path: Path) -> Connection:
 def _opened(path: Path, options: str) -> Connection:
     """A connection to what was seen to be a run."""
     connection = _connect(path, options)
+
+    def pragma(name: str) -> int:
+        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
     try:
-        _must_be_a_run(connection, path)
+        if pragma("application_id") != APPLICATION_ID:
+            raise RunError(f"{path} is an SQLite file, but not a joma run")
+        schema = pragma("user_version")
+        if schema > SCHEMA:
+            newer = f"was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it"
+            raise RunError(f"{path} {newer}")
+        # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
+        full_pages = path.stat().st_size % pragma("page_size") == 0
+        if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
+            raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
+        # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
+        for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
+            if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
+                raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
+        connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
+        connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
     except BaseException:
         connection.close()
         raise
@@ -221,39 +240,14 @@ def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bo
 
 
 def _connect(path: Path, options: str) -> Connection:
-    # Threads may share a run: `Run` itself lets one at a time through.
+    # Threads may share a run: `Run` itself lets one at a time through. No timeout: `Connection` waits.
+    uri = f"{path.absolute().as_uri()}?{options}"
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{options}",
-        uri=True,
-        isolation_level=None,
-        timeout=0.0,  # `Connection` waits
-        check_same_thread=False,
-        factory=Connection,
+        uri, uri=True, isolation_level=None, timeout=0.0, check_same_thread=False, factory=Connection
     )
     connection.execute("PRAGMA trusted_schema = OFF")  # what a file defines calls no function of ours
     connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is noticed when it is read
     return connection
-
-
-def _must_be_a_run(connection: Connection, path: Path) -> None:
-    def pragma(name: str) -> int:
-        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-    if pragma("application_id") != APPLICATION_ID:
-        raise RunError(f"{path} is an SQLite file, but not a joma run")
-    schema = pragma("user_version")
-    if schema > SCHEMA:
-        raise RunError(f"{path} was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it")
-    # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
-    full_pages = path.stat().st_size % pragma("page_size") == 0
-    if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
-        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
-    # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
-    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
-        if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
-            raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
-    connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
-    connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
 
 
 def _has_leftover(path: Path, ending: str) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Status = Literal["running", "finished", "failed"]
+StrPath = str | os.PathLike[str]
 
 
 class Run(Session):
@@ -56,26 +57,20 @@ class Run(Session):
         self._series: dict[str, int] = {}  # ids of series this writer has used; they never change
         self._described: dict[str, Named | None] = {}  # what this writer knows of their dimensions
         try:
-            self.study: str = valid_name(self._meta_of("study", str), "a study")
-            self.config: dict[str, Any] = self._meta_of("config", dict)
-            self.version: int = self._meta_of("version", int)
-            self.seed: int | None = self._meta_of("seed", int, type(None))
-            self.versions: dict[str, str] = self._meta_of("versions", dict)
-            self.machine: dict[str, Any] = self._meta_of("machine", dict)
-            self.created: str = self._meta_of("created", str)
+            self.study: str = valid_name(self._meta("study", str), "a study")
+            self.config: dict[str, Any] = self._meta("config", dict)
+            self.version: int = self._meta("version", int)
+            self.seed: int | None = self._meta("seed", int, type(None))
+            self.versions: dict[str, str] = self._meta("versions", dict)
+            self.machine: dict[str, Any] = self._meta("machine", dict)
+            self.created: str = self._meta("created", str)
         except BaseException:
             connection.close()
             raise
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        study: str,
-        config: Mapping[str, Any],
-        version: int = 1,
-        seed: int | None = None,
+        cls, path: StrPath, *, study: str, config: Mapping[str, Any], version: int = 1, seed: int | None = None
     ) -> Run:
         """A new run in a new file; a file that exists is refused, a missing folder is made.
 
@@ -105,7 +100,7 @@ class Run(Session):
             return cls(place, file.open_to_write(place), lock)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, write: bool = False) -> Run:
+    def open(cls, path: StrPath, *, write: bool = False) -> Run:
         """A run that exists: to read (also while another process writes it), or with `write` to resume it.
 
         Resuming sets the status back to "running". A finished run is complete and cannot be opened to write.
@@ -126,7 +121,7 @@ class Run(Session):
             return run
 
     @staticmethod
-    def delete(path: str | os.PathLike[str]) -> None:
+    def delete(path: StrPath) -> None:
         """Remove a run, if there is one, with all that stands beside it; one that is being written is refused."""
         place = Path(os.path.realpath(path))
         if not place.parent.is_dir():
@@ -344,7 +339,6 @@ class Run(Session):
         return f"Run({short(self.path.name)}, study={short(self.study)}, {state})"
 
     def _dims_of(self, name: str) -> Named | None:
-        """The names that were given to the dimensions of a series, if there are any."""
         if self._lock is not None and name in self._described:
             return self._described[name]
         given = self._meta_or_none(f"dims/{name}")

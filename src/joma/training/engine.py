@@ -97,10 +97,8 @@ class Engine:
                 continue  # of what was frozen until now the optimizer has no state
             if name not in origin or origin[name].shape != tensor.shape:
                 there = f"has shape {tuple(origin[name].shape)}" if name in origin else "is missing"
-                raise ValueError(
-                    f"the state that the branch begins from does not fit its networks: {name} of shape "
-                    f"{tuple(tensor.shape)} {there} there"
-                )
+                wrong = f"{name} of shape {tuple(tensor.shape)} {there} there"
+                raise ValueError(f"the state that the branch begins from does not fit its networks: {wrong}")
             tensor.copy_(origin[name])
 
     def _kept(self, *, moments: bool = True) -> dict[str, Tensor]:
@@ -226,7 +224,6 @@ class _Still(NamedTuple):
 
 
 def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], list[_Still]]:
-    """The parameters that learn, and the parts of them that do not."""
     named = dict(networks.named_parameters())
     parts = [(one, None) if isinstance(one, str) else tuple(one) for one in frozen]
     for name, _ in parts:

@@ -16,6 +16,7 @@ from torch import Tensor
 from joma.host.words import brief_repr, counted
 
 Kind = Literal["sgd", "adam", "adamw"]
+Tensors = Sequence[Tensor]
 
 
 @brief_repr
@@ -74,10 +75,8 @@ class Optimizer:
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
         if (self.decay_every is None) != (self.decay == 1) or (self.decay_every is not None and self.decay_every < 1):
-            raise ValueError(
-                f"decay_every must say after how many steps to decay, and only if decay is less than 1, "
-                f"got decay {self.decay}, decay_every {self.decay_every}"
-            )
+            wanted = "say after how many steps to decay, and only if decay is less than 1"
+            raise ValueError(f"decay_every must {wanted}, got decay {self.decay}, decay_every {self.decay_every}")
 
     def rates(self, members: int) -> tuple[float, ...]:
         """One rate per member."""
@@ -92,18 +91,13 @@ class Optimizer:
         """What the state holds: optimizers of one kind can take over each other's."""
         return "two means" if self.kind != "sgd" else "velocity" if self.momentum else "none"
 
-    def start(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    def start(self, parameters: Tensors) -> list[list[Tensor]]:
         """The state before the first step: zeros, none, one or two for each parameter."""
         count = {"two means": 2, "velocity": 1, "none": 0}[self.state_kind]
         return [[torch.zeros_like(p) for p in parameters] for _ in range(count)]
 
     def update(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        state: Sequence[Sequence[Tensor]],
-        rates: Tensor,
-        age: Tensor,
+        self, parameters: Tensors, gradients: Tensors, state: Sequence[Tensors], rates: Tensor, age: Tensor
     ) -> None:
         """One step in place. rates (members,); age: steps since the state was renewed, counting this one."""
         scale = None

@@ -60,10 +60,8 @@ class SeriesConfig:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
         if self.width < 4 * self.heads:  # transformers would build it all the same, and nothing would have a position
-            raise ValueError(
-                f"positions turn a quarter of each head, which must be 4 wide at least: "
-                f"width {self.width} over {self.heads} heads is {self.width // self.heads}"
-            )
+            got = f"width {self.width} over {self.heads} heads is {self.width // self.heads}"
+            raise ValueError(f"positions turn a quarter of each head, which must be 4 wide at least: {got}")
         if self.vocabulary < 260:
             raise ValueError(f"vocabulary must be at least 260 (all bytes and a few merges), got {self.vocabulary}")
         if not (math.isfinite(self.rate) and self.rate >= 0):
@@ -143,7 +141,24 @@ def hash_of(text: str) -> str:
 def _train(
     folder: Path, tokens: Tensor, tokenizer: Any, config: SeriesConfig, device: str, progress: Progress, at: set[int]
 ) -> list[float]:
-    model = _model(config).to(device)
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+    from transformers.utils import logging
+
+    torch.manual_seed(config.seed)
+    shape = GPTNeoXConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=config.context,
+        rotary_pct=0.25,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="sdpa",
+    )
+    model: Any = GPTNeoXForCausalLM(shape).to(device)
     length = config.context + 1
     windows = tokens[: len(tokens) // length * length].view(-1, length).to(device)
     if len(windows) < config.batch:
@@ -165,8 +180,6 @@ def _train(
             model.save_pretrained(folder / f"step{step}")
             tokenizer.save_pretrained(folder / f"step{step}")
 
-    from transformers.utils import logging
-
     logging.disable_progress_bar()  # ours speaks for all of it
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
@@ -187,26 +200,6 @@ def _train(
             progress(step / config.steps, f"training, step {step}, loss {found.item():.2f}")
         save(step + 1)
     return [float(loss) for loss in losses]
-
-
-def _model(config: SeriesConfig) -> Any:
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    torch.manual_seed(config.seed)
-    shape = GPTNeoXConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=4 * config.width,
-        max_position_embeddings=config.context,
-        rotary_pct=0.25,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation="sdpa",
-    )
-    return GPTNeoXForCausalLM(shape)
 
 
 def _tokenizer(lines: list[str], vocabulary: int) -> Any:

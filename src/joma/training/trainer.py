@@ -20,7 +20,7 @@ import torch
 
 from joma.host.interrupts import signals_noted
 from joma.host.products import float32_products
-from joma.host.progress import Progress
+from joma.host.progress import Progress, silent
 from joma.host.words import counted
 from joma.models.products import half_products
 from joma.runs import Run
@@ -35,12 +35,7 @@ SAVING = 0.01
 
 
 def train(
-    ensemble: Ensemble,
-    run: Run,
-    *,
-    name: str = "",
-    progress: Progress = lambda share, doing: None,
-    checkpoint_every: float = 120.0,
+    ensemble: Ensemble, run: Run, *, name: str = "", progress: Progress = silent, checkpoint_every: float = 120.0
 ) -> None:
     """Train, recording under `name`/ the measures, `train_loss` and `diverged_at`, (members, ...) each.
 
@@ -76,7 +71,7 @@ def train_all(
     run: Run,
     *,
     side_by_side: bool | None = None,
-    progress: Progress = lambda share, doing: None,
+    progress: Progress = silent,
     checkpoint_every: float = 120.0,
 ) -> None:
     """Train several ensembles, each as `train` does, under its name. What is recorded already is not trained again.
@@ -170,7 +165,6 @@ def _free_memory() -> None:
 def _advance(
     ensembles: Mapping[str, Ensemble], run: Run, teller: Teller, every: float, together: int | None = None
 ) -> None:
-    """Train all of these, in turns of a few steps each."""
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
         teller.begin(name, training.mean_step, anew=training.begins_anew)
@@ -278,7 +272,6 @@ class _Training:
         return self.engines[len(self.groups[self.current])]
 
     def _take(self, group: int, *, urgent: bool) -> None:
-        """Put this group to work."""
         if self.current == group:
             return
         if self.current is not None:
