@@ -27,8 +27,7 @@ _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 def basic_english(text: str) -> list[str]:
     """The words of a text by the "basic_english" convention.
 
-    Lower case; ' . , ( ) ! ? stand alone; double quotes vanish; ; and : and <br /> become spaces; then white space
-    separates.
+    Lower case; ' . , ( ) ! ? stand alone; double quotes vanish; ; and : and <br /> become spaces, which separate.
 
     >>> basic_english("It's <unk>, he said: (No.)")
     ['it', "'", 's', '<unk>', ',', 'he', 'said', '(', 'no', '.', ')']

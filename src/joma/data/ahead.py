@@ -1,7 +1,6 @@
 """Batches drawn ahead: many steps at once, on the device before their step comes, so that neither waits for the other.
 
-A GPU that is handed a batch from ordinary memory at every step stops the host until it has done all before, and the
-other networks that train beside it get no work meanwhile.
+A GPU that is handed a batch from ordinary memory stops the host, and the networks beside it get no work meanwhile.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ class Ahead:
     """What `joma.training.Ensemble` takes as `batch`, from a function that draws many steps at once.
 
     A step is drawn alone; when the next one is asked for too, as in training, as many are drawn as `most_bytes` hold.
-    Each is what it would be if drawn alone, so the order in which they are asked for makes no difference. One block is
-    kept: each ensemble wants its own `Ahead`.
+    Each is what it would be if drawn alone, in whatever order. One block is kept: each ensemble wants its own `Ahead`.
 
     - draw: see `Draw`; its tensors may lie in main memory, they are sent to `device` without waiting
     - steps: none beyond it is drawn before it is asked for

@@ -1,8 +1,7 @@
 """Facts of two entities and chains of facts: the data of the reversal curse and of chain of thought (Zhu et al. 2024).
 
-A statement is a short sequence: an entity, a relation, an entity. `reversals` gives facts `A -> B` and their reverses
-`B <- A`, of which some are never trained. `chains` gives facts `A -> B`, `B -> C` and compositions `A ~> C`, of which
-some are never trained. Entities are one to three tokens; the two relations are the last ids of the vocabulary.
+A statement is an entity, a relation, an entity. `reversals` gives facts `A -> B` and their reverses `B <- A`, `chains`
+facts `A -> B`, `B -> C` and compositions `A ~> C`: some of these are never trained. Entities are one to three tokens.
 """
 
 from __future__ import annotations
@@ -164,8 +163,7 @@ def reversals(
     `A -> A` and `A <- A`, too.
 
     vocabulary: ids in all, with the two relations at the end. By default 4 words per pair and the relations: with one
-    token per entity, half of the words are in facts and half are left for `unseen`. 200 pairs have 800 words, as in
-    the authors' experiment.
+    token per entity, half of the words are left for `unseen`. 200 pairs have 800 words, as with the authors.
 
     >>> facts = reversals(4, both=0.5, seed=1)
     >>> facts.one_way.tokens.tolist(), facts.test.tokens.tolist()
@@ -294,8 +292,7 @@ class Chains(_Facts):
     def with_steps(self, *, held_out: bool = False) -> Statements:
         """The compositions spelled out: `A ~> B -> C`. The prompt is `A ~>`, the answer all that follows.
 
-        These are the chains whose compositions train, for training beside `train`; with `held_out` the others, for
-        testing alone.
+        These are the chains whose compositions train, to train on beside `train`; with `held_out` the others, to test.
         """
         chains = self.entities[self.held_out if held_out else ~self.held_out]
         first, *rest = chains.unbind(1)

@@ -34,8 +34,7 @@ class HBLT:
     the root, or (..., children, classes) with one row for each. The leading dimensions are the members of an ensemble.
     The parameters are those of `joma.theory.hierarchy.enumerate_tree`; the tree lives where p0 does.
 
-    Sequences have `length` places, by default one for each token. Ids 0 to tokens - 1 are the tokens, the last id of
-    the `vocabulary` pads.
+    Sequences have `length` places, by default one for each token. The tokens are the first ids, the last id pads.
 
     >>> tree = HBLT(3, 2, 0.9, p0=[0.5, 0.5], p_zero=[1.0, 0.2])
     >>> tree.tokens, tree.pad, tree.level_names
@@ -107,8 +106,7 @@ class HBLT:
 
         branching: children of a node, one number for each level below these latents (a single number: one level).
         rho: a number, for every edge, or (..., n) with one for each level. Here the edge from the class to its latent
-        counts, and comes first: latent k copies "the class is k" with probability (1 + rho)/2. rho = (1, .8, .8) keeps
-        that edge certain.
+        counts, and comes first: latent k copies "the class is k" with probability (1 + rho)/2, at rho = 1 always.
 
         >>> tree = HBLT.one_per_class(10, (2, 5), 0.8)  # 10 latents, 20 below them, 100 tokens
         >>> tree.depth, tree.tokens, tree.level_names

@@ -1,8 +1,7 @@
 """The generator of Table 1: latents are sets, a class switches on everything below it.
 
 Three levels. Each of N0 lowest latents is a set of N_ch tokens, each of N1 latents above them a set of N_ch lowest
-ones, each of C classes a set of N_ch of these. Given its class a sample has no randomness: there are C inputs in all,
-at most, so a class table says everything.
+ones, each of C classes a set of N_ch of these. Given its class a sample has no randomness: a class table says it all.
 """
 
 from __future__ import annotations

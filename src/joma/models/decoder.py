@@ -55,8 +55,7 @@ class DecoderConfig:
     - heads: attention heads per block
     - mlp: hidden width of the MLP; 0 leaves the MLP out (and then there is no activation: say "identity")
     - context: the longest sequence
-    - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own
-      layer
+    - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch
     - causal: whether a token sees only the tokens up to itself
     - attention: how logits become weights. "off-by-one" adds a key of logit 0 and value 0 to the softmax, so that a
       query may attend to nothing; "learned-sink" gives that key a logit that each head learns (`sink`, 0 at first);
@@ -233,10 +232,6 @@ class _Dropper:
     def __init__(self, probability: float, noise: Tensor | None) -> None:
         self.probability, self.noise, self.place = probability, noise, 0
 
-    @property
-    def drops(self) -> bool:
-        return self.noise is not None and self.probability > 0
-
     def __call__(self, x: Tensor) -> Tensor:
         self.place += 1
         return x if self.noise is None else dropout(x, self.probability, self.noise, self.place)
@@ -285,7 +280,8 @@ def _attend(
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
-    if see is None and not drop.drops and x.device.type == "cpu" and config.attention == "softmax":
+    drops = drop.noise is not None and drop.probability > 0
+    if see is None and not drops and x.device.type == "cpu" and config.attention == "softmax":
         # nobody looks at the weights: torch's fused kernel takes half the time of many small products
         flat = [part.flatten(0, 1) for part in (query, key, value)]
         y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)

@@ -112,8 +112,7 @@ class Probe:
     def largest_logit(self) -> Tensor:
         """(layers, heads), float64, on the CPU: the largest logit of all queries and calls.
 
-        `mean("max_logit")` is the mean over queries of each query's largest. Training that is about to diverge shows
-        here first: one query is enough.
+        `mean("max_logit")` is the mean of each query's largest. Training that is about to diverge shows here first.
         """
         return self._table(self._largest)
 

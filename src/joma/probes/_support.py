@@ -20,8 +20,7 @@ _SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
 def can_probe(config: Any, *, gradients: bool = False) -> str | None:
     """Why `attention_entropy` cannot measure models of a transformers config, in one sentence; None where it can.
 
-    Only the config and transformers' own code are read, no weights: for planning what is worth downloading. gradients:
-    whether the entropy must have a gradient too.
+    Only the config and transformers' own code are read, no weights. gradients: whether the entropy must have one too.
 
     >>> from transformers import GPT2Config, MambaConfig
     >>> can_probe(GPT2Config()) is None

@@ -41,8 +41,7 @@ def attention_entropy(
     attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation mode
     without gradients; the mode comes back afterwards.
 
-    - model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
-      heads)
+    - model: a text model of transformers, or a `joma.models.Decoder`, which gives (members, layers, heads)
     - tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do
     - context: tokens per window; None: 512, or less where the texts are shorter or the model was trained on fewer. A
       longer one is read where positions have no end; `joma.probes.lengths` says whether it goes beyond training
@@ -75,8 +74,7 @@ def attention_sparsity(
 
     keep: the number of keys of `top_keys`. Everything else is as in `attention_entropy`, also which models can be
     measured; of a `Decoder` each is (members, layers, heads). No queries x keys tensor is made beside those that a
-    model makes itself. The first queries of a window see few keys, and 10 % of few keys is one key: compare values of
-    the same context.
+    model makes itself. 10 % of the few keys that first queries see is one key: compare values of the same context.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)

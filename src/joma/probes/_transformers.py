@@ -36,10 +36,8 @@ def collect(
 
     - model: any of transformers' models; `can_probe` says beforehand whether it is one that can be probed
     - keep: whether every call is kept; False keeps the running means alone, so that memory does not grow
-    - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding),
-      not out of a second one
-    - sparsity: also measures how sparse attention is (`AttentionSparsity`, with this number of `top_keys`): four more
-      passes over blocks of logits
+    - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding)
+    - sparsity: also measures `AttentionSparsity`, with this number of `top_keys`: four more passes over logits
     - gradients: leaves the graph in `stats`, so that a mean entropy can be differentiated by the model's parameters;
       models that compute attention by themselves have none
 

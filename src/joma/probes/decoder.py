@@ -206,8 +206,7 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     its invariant, so that only this mean can follow from it. squares: sum_k v_k^2, v = E W_v W_o diag(scale) W_up, how
     the hidden nodes see a word that is attended to. Both in the basis that is being learned.
 
-    None where they do not exist: several heads (which logit?), no MLP, or a norm before attention (what it does to a
-    word depends on the word's place).
+    None where they do not exist: several heads, no MLP, or a norm before attention (its effect depends on the place).
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])

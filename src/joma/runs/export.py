@@ -31,8 +31,7 @@ _ROWS_AT_ONCE = 200_000
 def export(run_or_path: Run | StrPath, to: str, out: StrPath | None = None) -> Path:
     """Write a run as "parquet", "csv" or "npz" and return where; `out` is by default the run's path with that ending.
 
-    An existing `out` is replaced, a missing folder is made. csv and parquet refuse complex numbers; npz
-    refuses steps of different shapes.
+    An existing `out` is replaced. csv and parquet refuse complex numbers; npz refuses steps of different shapes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:

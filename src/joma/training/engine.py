@@ -25,9 +25,8 @@ WARM_UP = 3
 class Engine:
     """A group of members in training. `load_members` puts one in, `state` takes it out.
 
-    On a GPU all its work is on a stream of its own, so that several engines can work at once. Their graphs must not be
-    captured on one stream: the workspaces of matrix products belong to it, and they would share them. An `urgent` one
-    goes first where kernels of several wait.
+    On a GPU all its work is on a stream of its own, so that several engines can work at once: graphs captured on one
+    stream would share the workspaces of matrix products. An `urgent` one goes first where kernels of several wait.
     """
 
     def __init__(self, ensemble: Ensemble, members: Sequence[int], *, urgent: bool = False) -> None:
@@ -244,8 +243,7 @@ def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], li
 class _Captured:
     """A step as a CUDA graph: after a few steps of warming up it is recorded once and then replayed.
 
-    It does not hold the step, which belongs to an engine that holds this: the two, and their memory, would then outlive
-    their use until Python looks for cycles.
+    It does not hold the step, which belongs to an engine that holds this: they would live until cycles are looked for.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -279,10 +277,9 @@ class _Captured:
 
 @contextmanager
 def room_to_compile() -> Iterator[None]:
-    """Within, many steps can be compiled.
+    """Within, many steps can be compiled. What was compiled before is forgotten on entering.
 
-    What was compiled before is forgotten, or a process that trains many shapes would run into torch's limit and go on
-    uncompiled. Only on entering: engines inside rely on it.
+    Else a process that trains many shapes would run into torch's limit and go on uncompiled.
     """
     import torch._dynamo.config
 

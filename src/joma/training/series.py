@@ -141,24 +141,9 @@ def hash_of(text: str) -> str:
 def _train(
     folder: Path, tokens: Tensor, tokenizer: Any, config: SeriesConfig, device: str, progress: Progress, at: set[int]
 ) -> list[float]:
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
     from transformers.utils import logging
 
-    torch.manual_seed(config.seed)
-    shape = GPTNeoXConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=4 * config.width,
-        max_position_embeddings=config.context,
-        rotary_pct=0.25,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation="sdpa",
-    )
-    model: Any = GPTNeoXForCausalLM(shape).to(device)
+    model = _model(config).to(device)
     length = config.context + 1
     windows = tokens[: len(tokens) // length * length].view(-1, length).to(device)
     if len(windows) < config.batch:
@@ -200,6 +185,26 @@ def _train(
             progress(step / config.steps, f"training, step {step}, loss {found.item():.2f}")
         save(step + 1)
     return [float(loss) for loss in losses]
+
+
+def _model(config: SeriesConfig) -> Any:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    torch.manual_seed(config.seed)
+    shape = GPTNeoXConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=config.context,
+        rotary_pct=0.25,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="sdpa",
+    )
+    return GPTNeoXForCausalLM(shape)
 
 
 def _tokenizer(lines: list[str], vocabulary: int) -> Any:

@@ -41,9 +41,8 @@ def train(
 
     train_loss is the mean loss of the steps since the last measuring point. At step 0 no step has been made, so its
     first value is NaN. diverged_at is the step at which a member's loss stopped being finite, or -1: such a member is
-    marked and the others go on. A checkpoint is kept beside the run. It is written about every `checkpoint_every`
-    seconds (less often if that took more than a hundredth of the time), and at Ctrl-C or SIGTERM, which then do what
-    they always do. It is removed at the end.
+    marked and the others go on. Until the end a checkpoint is kept beside the run. It is written about every
+    `checkpoint_every` seconds (less often if that took more than a hundredth of the time), and at Ctrl-C or SIGTERM.
 
     >>> import tempfile
     >>> from joma.models import Decoder, DecoderConfig
@@ -314,8 +313,7 @@ def fitting(ensemble: Ensemble) -> int:
 def products(precision: Precision) -> Iterator[None]:
     """How matrix products are made while an ensemble trains.
 
-    On a CPU without oneDNN: on Arm it takes fifty times as long when the second factor of many small products is a
-    transposed view, as the keys of attention are.
+    On a CPU without oneDNN: on Arm it takes fifty times as long for small products with a transposed second factor.
     """
     with (
         float32_products("highest" if precision == "float32" else "high"),
