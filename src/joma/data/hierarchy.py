@@ -34,7 +34,8 @@ class HBLT:
     the root, or (..., children, classes) with one row for each. The leading dimensions are the members of an ensemble.
     The parameters are those of `joma.theory.hierarchy.enumerate_tree`; the tree lives where p0 does.
 
-    Sequences have `length` places, by default one for each token. The tokens are the first ids, the last id pads.
+    Sequences have `length` places, by default one for each token. Ids 0 to tokens - 1 are the tokens, the last id of
+    the `vocabulary` pads.
 
     >>> tree = HBLT(3, 2, 0.9, p0=[0.5, 0.5], p_zero=[1.0, 0.2])
     >>> tree.tokens, tree.pad, tree.level_names
