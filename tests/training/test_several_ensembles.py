@@ -89,11 +89,11 @@ def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
 
 
 def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2, first=0)
+    alike = {"networks": lambda members: torch.nn.Linear(1, 1), "batch": lambda step, members: (torch.ones(1),)}
+    on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2, first=0, **alike)
     heard: list[str] = []
     clock = [0.0]
     monkeypatch.setattr("joma.training._telling.monotonic", lambda: clock[0])
-    monkeypatch.setattr("joma.training._telling._work", lambda ensemble: 1.0)
     teller = Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))  # type: ignore[dict-item]
     teller.begin("new", 0)
     teller.begin("done", 100)

@@ -1,9 +1,4 @@
-"""What models read: hierarchies with their latents, text, Python source with its syntax, facts, images.
-
-`hierarchy` (HBLT, Section 5), `latent_sets` (the generator of Table 1), `text` (WikiText and any other),
-`python_source` (a corpus that every machine has), `token_classes` (Figures 2 and 3), `facts` (the reversal curse and
-chain of thought), `hypercube` and `stroke_digits` (inductive bias), `ahead` (batches of many steps drawn at once).
-"""
+"""What models read: hierarchies with their latents, text, Python source with its syntax, facts, images."""
 
 from joma.data.ahead import Ahead
 from joma.data.facts import Chains, Reversals, chains, reversals, reversals_of

@@ -48,26 +48,17 @@ def draw_entities(count: int, spare: int, words: int, entity: int, what: str, ge
     """
     most = min(perm(words, entity), _LARGEST)
     if count > most:
-        raise ValueError(
-            f"vocabulary must allow {count} different entities for {what}, "
-            f"got {words + RELATIONS}: {words} words without the {RELATIONS} relations, enough for {most}"
-        )
-    return _sequence(_different_ranks(min(count + spare, most), most, generator), words, entity)
-
-
-def _different_ranks(count: int, most: int, generator: torch.Generator) -> Tensor:
-    """Different numbers below `most` in random order."""
-    if most <= 4 * count:
-        return torch.randperm(most, generator=generator)[:count]
-    found: dict[int, None] = {}
-    while len(found) < count:  # at most a quarter of all is taken, so few come up twice
-        found.update(dict.fromkeys(torch.randint(most, (count,), generator=generator).tolist()))
-    return torch.tensor(list(found)[:count])
-
-
-def _sequence(rank: Tensor, words: int, entity: int) -> Tensor:
-    """(..., entity): the rank-th sequence of different tokens."""
-    tokens: list[Tensor] = []
+        got = f"{words + RELATIONS}: {words} words without the {RELATIONS} relations, enough for {most}"
+        raise ValueError(f"vocabulary must allow {count} different entities for {what}, got {got}")
+    count = min(count + spare, most)
+    if most <= 4 * count:  # rank: different numbers below `most` in random order
+        rank = torch.randperm(most, generator=generator)[:count]
+    else:
+        found: dict[int, None] = {}
+        while len(found) < count:  # at most a quarter of all is taken, so few come up twice
+            found.update(dict.fromkeys(torch.randint(most, (count,), generator=generator).tolist()))
+        rank = torch.tensor(list(found)[:count])
+    tokens: list[Tensor] = []  # of the rank-th sequence of different tokens
     for place in range(entity):
         token = rank % (words - place)  # among the words that are left
         rank = rank // (words - place)

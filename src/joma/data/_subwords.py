@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +62,12 @@ def installed_source(most: int, folders: Sequence[Path] | None = None) -> list[S
     found: dict[str, Source] = {}
     for root in folders or [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib")]:
         for path in sorted(root.rglob("*.py")):
-            if (source := _read(path, root)) is not None:
-                found.setdefault(source.digest, source)
+            with suppress(OSError, UnicodeDecodeError):
+                content = path.read_bytes()
+                content.decode("utf-8")
+                if 0 < len(content) <= _LONGEST:
+                    digest = hashlib.sha256(content).hexdigest()
+                    found.setdefault(digest, Source(path.relative_to(root).as_posix(), content, digest))
     kept, size = [], 0
     for digest in sorted(found):
         size += len(found[digest].content)
@@ -70,18 +75,6 @@ def installed_source(most: int, folders: Sequence[Path] | None = None) -> list[S
             break
         kept.append(found[digest])
     return sorted(kept, key=lambda source: source.name)
-
-
-def _read(path: Path, root: Path) -> Source | None:
-    """None for what is no text, empty, or too long."""
-    try:
-        content = path.read_bytes()
-        content.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    if not 0 < len(content) <= _LONGEST:
-        return None
-    return Source(path.relative_to(root).as_posix(), content, hashlib.sha256(content).hexdigest())
 
 
 def subwords(

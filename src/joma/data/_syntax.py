@@ -13,12 +13,11 @@ import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 CLASSES = ("<end>", "<newline>", "<indent>", "<dedent>", "<name>", "<number>", "<string>", "<keyword>", "<operator>")
 """Lexical classes: each is a token too, standing for itself or for a word that is not in the vocabulary."""
-_END, _NEWLINE, _INDENT, _DEDENT, _NAME, _NUMBER, _STRING, _KEYWORD, _OPERATOR = range(len(CLASSES))
+_, _NEWLINE, _INDENT, _, _NAME, _, _STRING, _KEYWORD, _OPERATOR = range(len(CLASSES))
 
 # fmt: off
 EXPRESSIONS = (
@@ -40,16 +39,8 @@ LEVELS = {"expression": EXPRESSIONS, "statement": STATEMENTS, "block": BLOCKS, "
 _LONGEST = 40  # characters; a string literal beyond that is prose and never a word of a vocabulary
 _FORMATTED = ("f'", 'f"', "fr", "rf", "t'", 't"', "tr", "rt")  # how literals with expressions in them begin
 _SAME = {"AsyncFunctionDef": "FunctionDef", "AsyncFor": "For", "AsyncWith": "With", "TryStar": "Try"}
-_CLASS_OF = {
-    tokenize.ENDMARKER: _END,
-    tokenize.NEWLINE: _NEWLINE,
-    tokenize.INDENT: _INDENT,
-    tokenize.DEDENT: _DEDENT,
-    tokenize.NAME: _NAME,
-    tokenize.NUMBER: _NUMBER,
-    tokenize.STRING: _STRING,
-    tokenize.OP: _OPERATOR,
-}
+_KINDS = ("ENDMARKER", "NEWLINE", "INDENT", "DEDENT", "NAME", "NUMBER", "STRING")  # in the order of the classes
+_CLASS_OF = {**{getattr(tokenize, kind): number for number, kind in enumerate(_KINDS)}, tokenize.OP: _OPERATOR}
 _OPENS = {number for number, name in tokenize.tok_name.items() if name.endswith("STRING_START")}
 _CLOSES = {number for number, name in tokenize.tok_name.items() if name.endswith("STRING_END")}
 _TREES = [kind for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)]
@@ -90,8 +81,7 @@ def labelled(source: bytes) -> Labelled:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in other people's strings
             tree = ast.parse(source)
-        lexed = _lex(source)
-        return _Painter(*lexed).painted(tree)
+        return _Painter(*_lex(source)).painted(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise NotParsed(str(error)) from error
 
@@ -116,7 +106,7 @@ def _lex(source: bytes) -> tuple[list[str], bytearray, list[int]]:
         classes.append(found)
         if line in wide:
             column = len(wide[line][:column].encode())
-        places.append(_place(line, column))
+        places.append(line << 32 | column)
     return words, classes, places
 
 
@@ -135,42 +125,26 @@ def _joined(tokens: Iterator[tokenize.TokenInfo]) -> Iterator[tuple[int, str, tu
             yield token.type, token.string, token.start
 
 
-def _place(line: int, column: int) -> int:
-    return line << 32 | column
-
-
-@dataclass(slots=True)
-class _Layer:
-    """A stretch of tokens that gets one label."""
-
-    level: str
-    label: int
-    start: int
-    stop: int = 0
-
-
 class _Painter:
-    """Lays the nodes of a tree over the tokens."""
-
     def __init__(self, words: list[str], classes: bytearray, places: list[int]) -> None:
         self.words, self.classes, self.places = words, classes, places
         self.labels = {level: bytearray(len(words)) for level in (*LEVELS, "depth")}
-        # A statement is known to end only after what is inside it was walked, yet is painted before it.
-        self.layers: list[_Layer] = []
+        self.layers: list[tuple[str, int, int, int]] = []  # level, label, first token and the one behind the last
 
     def painted(self, tree: ast.Module) -> Labelled:
         self.statements(tree.body, "module", 0)
-        for layer in self.layers:
-            self.labels[layer.level][layer.start : layer.stop] = bytes((layer.label,)) * (layer.stop - layer.start)
+        # A statement is known to end only after what is inside it was walked, yet is painted before it.
+        for level, label, start, stop in reversed(self.layers):
+            self.labels[level][start:stop] = bytes((label,)) * (stop - start)
         return Labelled(self.words, self.classes, self.labels)
 
     def first(self, node: ast.expr | ast.stmt) -> int:
         """The token at which a node begins. Dedents stand at the same place, before it."""
-        return bisect_right(self.places, _place(node.lineno, node.col_offset)) - 1
+        return bisect_right(self.places, node.lineno << 32 | node.col_offset) - 1
 
     def after(self, node: ast.expr | ast.stmt) -> int:
         """The first token behind a node."""
-        return bisect_left(self.places, _place(node.end_lineno or 0, node.end_col_offset or 0))
+        return bisect_left(self.places, (node.end_lineno or 0) << 32 | (node.end_col_offset or 0))
 
     def start(self, node: ast.stmt) -> int:
         """The token at which a statement begins, its decorators included."""
@@ -182,12 +156,6 @@ class _Painter:
             start -= 1
         return start
 
-    def end(self, node: ast.stmt) -> int:
-        """Behind a simple statement and what closes it."""
-        stop = self.after(node)
-        stop += self.words[stop] == ";"
-        return stop + (self.classes[stop] == _NEWLINE)
-
     def statements(self, body: list[ast.stmt], definition: str, depth: int) -> int:
         """Walks statements that follow one another; returns the token behind the last."""
         stop = 0
@@ -198,15 +166,14 @@ class _Painter:
     def statement(self, node: ast.stmt, definition: str, depth: int) -> int:
         name = type(node).__name__
         name = _SAME.get(name, name)
-        start = self.start(node)
-        layers = [_Layer("statement", STATEMENTS.index(name), start)]
-        if name in ("FunctionDef", "ClassDef"):
+        start, defines = self.start(node), name in ("FunctionDef", "ClassDef")
+        if defines:
             inside = {"module": "function", "class": "method"}.get(definition, "nested function")
             definition = "class" if name == "ClassDef" else inside
-            layers.append(_Layer("definition", DEFINITIONS.index(definition), start))
-        self.layers += layers
         self.expressions(node)
-        stop = self.end(node)
+        stop = self.after(node)  # of a simple statement, and then what closes it
+        stop += self.words[stop] == ";"
+        stop += self.classes[stop] == _NEWLINE
         for block, body in self.suites(node, name):
             if not body:
                 continue
@@ -215,8 +182,9 @@ class _Painter:
             else:
                 stop = self.suite(block, body, definition, depth)
         stop += name == "Match"  # its cases are indented, though they are no block together
-        for layer in layers:
-            layer.stop = stop
+        self.layers.append(("statement", STATEMENTS.index(name), start, stop))
+        if defines:
+            self.layers.append(("definition", DEFINITIONS.index(definition), start, stop))
         return stop
 
     def suites(self, node: ast.stmt, name: str) -> Iterator[tuple[str, list[ast.stmt]]]:
@@ -233,11 +201,9 @@ class _Painter:
         """A block, from its indent to its dedent where it has them."""
         start = self.start(body[0])
         indented = self.classes[start - 1] == _INDENT
-        layers = [_Layer("block", BLOCKS.index(block), start - indented), _Layer("depth", depth + 1, start - indented)]
-        self.layers += layers
         stop = self.statements(body, definition, depth + 1) + indented
-        for layer in layers:
-            layer.stop = stop
+        labels = {"block": BLOCKS.index(block), "depth": depth + 1}
+        self.layers += [(level, label, start - indented, stop) for level, label in labels.items()]
         return stop
 
     def expressions(self, root: ast.AST) -> None:

@@ -1,16 +1,15 @@
 """WikiText from the Hugging Face hub: the parquet files of Salesforce/wikitext, at one commit, with their hashes.
 
-A file is downloaded beside its place, goes on where it stopped after a kill or a broken connection, and is moved to its
-place only with the hash that the hub lists. So what stands under its own name is complete. Everything goes through
-huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
+A file is downloaded beside its place, goes on where it stopped, and is moved to its place only with the hash that the
+hub lists. Everything goes through huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -59,7 +58,9 @@ def download_wikitext(
         import_module("huggingface_hub")
     except ImportError:
         raise CorpusError(f"downloading {name} needs huggingface_hub: {how_to_install('hf')}") from None
-    with _in_one_sentence(name, target):
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
         files = _listing(_FOLDERS[name])
         target.mkdir(parents=True, exist_ok=True)
         total, done = sum(file.size for file in files), 0
@@ -71,11 +72,19 @@ def download_wikitext(
             if not (target / file.name).is_file():
                 _fetch(file, target, partial(report, file.name, done))
             done += file.size
-    return target
+        return target
+    except HfHubHTTPError as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"the hub answered with status {status}"
+    except hub_client.transport_errors() as error:
+        why = f"the hub cannot be reached ({type(error).__name__})"
+    except OSError as error:  # offline mode, a full disk
+        why = " ".join(str(error).split())[:200]
+    instead = f"try again, or put train.txt, valid.txt and test.txt into {target}"
+    raise CorpusError(f"{name} could not be downloaded: {why}; {instead}")
 
 
 def _listing(folder: str) -> list[_Listed]:
-    """The parquet files of one configuration, with the hashes of their content."""
     from huggingface_hub import HfApi
 
     api, client = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma"), hub_client.client()
@@ -148,23 +157,3 @@ def _read_on(file: _Listed, stream: IO[bytes], report: Callable[[int], None]) ->
             report(min(stream.tell(), file.size))
             if stream.tell() > file.size:
                 return  # not the file that is listed, as its hash will say
-
-
-@contextmanager
-def _in_one_sentence(name: str, target: Path) -> Iterator[None]:
-    """Whatever keeps the hub from answering, said with what can be done."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        yield
-        return
-    except HfHubHTTPError as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        why = f"the hub answered with status {status}"
-    except hub_client.transport_errors() as error:
-        why = f"the hub cannot be reached ({type(error).__name__})"
-    except OSError as error:  # offline mode, a full disk
-        why = " ".join(str(error).split())[:200]
-    raise CorpusError(
-        f"{name} could not be downloaded: {why}; try again, or put train.txt, valid.txt and test.txt into {target}"
-    )

@@ -27,8 +27,7 @@ _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 def basic_english(text: str) -> list[str]:
     """The words of a text by the "basic_english" convention.
 
-    Lower case; ' . , ( ) ! ? stand alone; double quotes vanish; ; and : and <br /> become spaces; then white space
-    separates.
+    Lower case; ' . , ( ) ! ? stand alone; double quotes vanish; ; and : and <br /> become spaces, which separate.
 
     >>> basic_english("It's <unk>, he said: (No.)")
     ['it', "'", 's', '<unk>', ',', 'he', 'said', '(', 'no', '.', ')']
@@ -50,8 +49,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
     shards = [match for path in sorted(folder.iterdir()) if (match := _SHARD.fullmatch(path.name)) and match[1] == hub]
     if not shards:
         raise CorpusError(f"{folder} has no {split} split: no {split}.txt and no {hub}-00000-of-00001.parquet")
-    counts = {int(match[3]) for match in shards}
-    there = {int(match[2]) for match in shards}
+    there, counts = ({int(match[part]) for match in shards} for part in (2, 3))
     if len(counts) > 1:
         raise CorpusError(f"{folder} holds {hub} shards of two downloads (of {' and of '.join(map(str, counts))})")
     if missing := sorted(set(range(*counts)) - there):

@@ -1,7 +1,6 @@
 """Batches drawn ahead: many steps at once, on the device before their step comes, so that neither waits for the other.
 
-A GPU that is handed a batch from ordinary memory at every step stops the host until it has done all before, and the
-other networks that train beside it get no work meanwhile.
+A GPU that is handed a batch from ordinary memory stops the host, and the networks beside it get no work meanwhile.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ class Ahead:
     """What `joma.training.Ensemble` takes as `batch`, from a function that draws many steps at once.
 
     A step is drawn alone; when the next one is asked for too, as in training, as many are drawn as `most_bytes` hold.
-    Each is what it would be if drawn alone, so the order in which they are asked for makes no difference. One block is
-    kept: each ensemble wants its own `Ahead`.
+    Each is what it would be if drawn alone, in whatever order. One block is kept: each ensemble wants its own `Ahead`.
 
     - draw: see `Draw`; its tensors may lie in main memory, they are sent to `device` without waiting
     - steps: none beyond it is drawn before it is asked for
@@ -57,25 +55,19 @@ class Ahead:
         on_gpu = self.device.type == "cuda"
         of = (torch.cuda.current_stream(self.device).cuda_stream if on_gpu else 0, *members)
         if of != self._of or step not in self._held:
-            goes_on = of == self._of and step == self._held.stop
-            self._draw(range(step, self._end(step) if goes_on else step + 1), members)
-            self._of = of
+            end = step + 1
+            if of == self._of and step == self._held.stop and step < self.steps:  # goes on: as large as the last allows
+                one = sum(part.nbytes for part in self._parts) // len(self._held)
+                end = min(step + max(1, min(LONGEST, self.most_bytes // max(1, one))), self.steps)
+            self._parts, self._held, self._of = (), range(0), ()  # let go first: never two blocks, none half drawn
+            steps = range(step, end)
+            parts = tuple(sent(part, self.device) for part in self.draw(steps, members))
+            for part in parts:
+                if part.shape[:2] != (len(steps), len(members)):
+                    wanted = f"({len(steps)}, {len(members)}, ...), steps and members"
+                    raise ValueError(f"draw must give tensors of shape {wanted}, got {tuple(part.shape)}")
+            self._parts, self._held, self._of = parts, steps, of
         return tuple(part[step - self._held.start] for part in self._parts)
-
-    def _draw(self, steps: range, members: Sequence[int]) -> None:
-        self._parts, self._held, self._of = (), range(0), ()  # let go first: never two blocks, none that is half drawn
-        parts = tuple(sent(part, self.device) for part in self.draw(steps, members))
-        for part in parts:
-            if part.shape[:2] != (len(steps), len(members)):
-                wanted = f"({len(steps)}, {len(members)}, ...), steps and members"
-                raise ValueError(f"draw must give tensors of shape {wanted}, got {tuple(part.shape)}")
-        self._parts, self._held = parts, steps
-
-    def _end(self, step: int) -> int:
-        """Where a block from `step` on ends, by the size of the one before."""
-        one = sum(part.nbytes for part in self._parts) // len(self._held)
-        end = step + max(1, min(LONGEST, self.most_bytes // max(1, one)))
-        return min(end, self.steps) if step < self.steps else step + 1
 
 
 def sent(values: Tensor | Sequence[int], device: torch.device | str) -> Tensor:

@@ -1,8 +1,7 @@
 """Facts of two entities and chains of facts: the data of the reversal curse and of chain of thought (Zhu et al. 2024).
 
-A statement is a short sequence: an entity, a relation, an entity. `reversals` gives facts `A -> B` and their reverses
-`B <- A`, of which some are never trained. `chains` gives facts `A -> B`, `B -> C` and compositions `A ~> C`, of which
-some are never trained. Entities are one to three tokens; the two relations are the last ids of the vocabulary.
+A statement is an entity, a relation, an entity. `reversals` gives facts `A -> B` and their reverses `B <- A`, `chains`
+facts `A -> B`, `B -> C` and compositions `A ~> C`: some of these are never trained. Entities are one to three tokens.
 """
 
 from __future__ import annotations
@@ -136,16 +135,14 @@ class Reversals(_Facts):
         share keeps what a smaller one added. At share 1 nothing is left to test.
         """
         alone = (~self.both).nonzero().flatten()
-        both = self.both.clone()
-        both[alone[: round(as_share(share, "share") * len(alone))]] = True
-        return replace(self, both=both)
+        added = alone[: round(as_share(share, "share") * len(alone))]
+        return replace(self, both=self.both.index_fill(0, added, True))
 
     def _facts(self, which: Tensor, forward: bool) -> Statements:
         first, second = (self.first, self.second) if forward else (self.second, self.first)
         return facts_of(first[which], self.relations[0 if forward else 1], second[which])
 
     def _directed(self, forward: Tensor) -> Statements:
-        """One direction of every one-way pair, in the order of the pairs."""
         ahead, back = self._facts(~self.both, True), self._facts(~self.both, False)
         return Statements(torch.where(forward[~self.both, None], ahead.tokens, back.tokens), self.entity)
 
@@ -166,8 +163,7 @@ def reversals(
     `A -> A` and `A <- A`, too.
 
     vocabulary: ids in all, with the two relations at the end. By default 4 words per pair and the relations: with one
-    token per entity, half of the words are in facts and half are left for `unseen`. 200 pairs have 800 words, as in
-    the authors' experiment.
+    token per entity, half of the words are left for `unseen`. 200 pairs have 800 words, as with the authors.
 
     >>> facts = reversals(4, both=0.5, seed=1)
     >>> facts.one_way.tokens.tolist(), facts.test.tokens.tolist()
@@ -203,9 +199,8 @@ def reversals_of(
     equal = (couples[:, 0] == couples[:, 1]).all(-1)
     if equal.any() and not identity:
         where = int(equal.nonzero()[0])
-        raise ValueError(
-            f"pairs must be facts of two different entities unless identity=True, got {tuple(pairs[where])} at {where}"
-        )
+        got = f"{tuple(pairs[where])} at {where}"
+        raise ValueError(f"pairs must be facts of two different entities unless identity=True, got {got}")
     facts = couples[~equal]
     entities = torch.cat([facts.flatten(0, 1), couples[equal][:, 0], fresh.flatten(0, 1)])
     found, counts = entities.unique(dim=0, return_counts=True)
@@ -297,8 +292,7 @@ class Chains(_Facts):
     def with_steps(self, *, held_out: bool = False) -> Statements:
         """The compositions spelled out: `A ~> B -> C`. The prompt is `A ~>`, the answer all that follows.
 
-        These are the chains whose compositions train, for training beside `train`; with `held_out` the others, for
-        testing alone.
+        These are the chains whose compositions train, to train on beside `train`; with `held_out` the others, to test.
         """
         chains = self.entities[self.held_out if held_out else ~self.held_out]
         first, *rest = chains.unbind(1)
@@ -343,7 +337,6 @@ def chains(
 def _assigned(
     facts: Tensor, fresh: Tensor, words: int, both: float, identity: bool, generator: torch.Generator
 ) -> Reversals:
-    """Which pairs train in both directions, and in which direction the others do."""
     count = len(facts)
     twice = round(as_share(both, "both") * count)
     both_ways = _some(count, twice, generator)

@@ -64,12 +64,21 @@ class HBLT:
         self.depth, self.tokens = len(parents), len(parents[-1])
         self.vocabulary = integer(self.tokens + 1 if vocabulary is None else vocabulary, "vocabulary", 1)
         if self.vocabulary <= self.tokens:
-            raise ValueError(
-                f"vocabulary must be at least {self.tokens + 1}, for {self.tokens} tokens and a pad, got {vocabulary}"
-            )
+            least = f"{self.tokens + 1}, for {self.tokens} tokens and a pad"
+            raise ValueError(f"vocabulary must be at least {least}, got {vocabulary}")
         self.length = integer(self.tokens if length is None else length, "length", 1)
-        prior = _distribution(p0)
-        one = 1 - _root_table(p_zero, children=len(parents[0]), classes=prior.shape[-1]).to(prior)
+        prior = at_least_dims(within(p0, "p0", 0, 1), "p0", 1, "(..., classes)").double()
+        if prior.shape[-1] < 1:
+            raise ValueError("p0 must have at least one class, got none")
+        if ((total := prior.sum(-1)) - 1).abs().gt(1e-6).any():
+            raise ValueError(f"p0 must sum to 1 over classes, got {total.flatten()[0].item():g}")
+        children, classes = len(parents[0]), prior.shape[-1]
+        zero = within(p_zero, "p_zero", 0, 1)
+        zero = zero.expand(children, -1) if zero.ndim == 1 else zero  # P[y_1 = 0 | k] as (..., children, classes)
+        if zero.ndim < 2 or zero.shape[-2:] != (children, classes):
+            wanted = f"({classes},) or (..., {children}, {classes})"
+            raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
+        one = 1 - zero.to(prior)
         flip = (1 - _edges(rho, [len(level) for level in parents[1:]]).to(prior)) / 2
         try:
             self.members = tuple(torch.broadcast_shapes(prior.shape[:-1], one.shape[:-2], flip.shape[:-1]))
@@ -98,8 +107,7 @@ class HBLT:
 
         branching: children of a node, one number for each level below these latents (a single number: one level).
         rho: a number, for every edge, or (..., n) with one for each level. Here the edge from the class to its latent
-        counts, and comes first: latent k copies "the class is k" with probability (1 + rho)/2. rho = (1, .8, .8) keeps
-        that edge certain.
+        counts, and comes first: latent k copies "the class is k" with probability (1 + rho)/2, at rho = 1 always.
 
         >>> tree = HBLT.one_per_class(10, (2, 5), 0.8)  # 10 latents, 20 below them, 100 tokens
         >>> tree.depth, tree.tokens, tree.level_names
@@ -111,9 +119,8 @@ class HBLT:
         edges = edges[None] if edges.ndim == 0 else edges
         edges = edges.expand(*edges.shape[:-1], len(below) + 1) if edges.shape[-1] == 1 else edges
         if edges.shape[-1] != len(below) + 1:
-            raise ValueError(
-                f"rho must be a number or one for each of the {len(below) + 1} levels of edges, got {edges.shape[-1]}"
-            )
+            wanted = f"a number or one for each of the {len(below) + 1} levels of edges"
+            raise ValueError(f"rho must be {wanted}, got {edges.shape[-1]}")
         copies = (1 + edges[..., :1, None]) / 2  # P[y_1 = 0 | another class]
         own = torch.eye(count, dtype=torch.bool, device=edges.device)
         p0 = torch.full((count,), 1 / count, dtype=torch.float64, device=edges.device)
@@ -184,12 +191,9 @@ class HBLT:
         order = each(generator, lambda one: torch.randperm(self.tokens, generator=one, device=one.device))
         if order.ndim > 1 and self.members not in ((), (len(order),)):
             raise ValueError(f"generator must be one or as many as the members {self.members}, got {len(order)}")
-        order = order.to(self._leaf.device)
-        if order.ndim > 1 and not self.members:
-            tree = self._changed(lambda table: table.expand(len(order), *table.shape).contiguous())
-        else:
-            tree = copy(self)
-        tree._leaf = tree._leaf.gather(-1, order.expand_as(tree._leaf))
+        grows = order.ndim > 1 and not self.members
+        tree = self._changed(lambda one: one.expand(len(order), *one.shape).contiguous()) if grows else copy(self)
+        tree._leaf = tree._leaf.gather(-1, order.to(self._leaf.device).expand_as(tree._leaf))
         return tree
 
     def select(self, members: Sequence[int]) -> HBLT:
@@ -206,7 +210,6 @@ class HBLT:
         return tree
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> HBLT:
-        """A copy in which all that differs between members is changed alike."""
         tree = copy(self)
         tree._reach, tree._one, tree._flip, tree._leaf = map(change, (self._reach, self._one, self._flip, self._leaf))
         tree.members = tuple(tree._leaf.shape[:-1])
@@ -233,27 +236,6 @@ def _parents(depth: int, branching: Branching) -> list[Tensor]:
     return parents
 
 
-def _distribution(p0: Number) -> Tensor:
-    """p0 as (..., classes), float64."""
-    prior = at_least_dims(within(p0, "p0", 0, 1), "p0", 1, "(..., classes)").double()
-    if prior.shape[-1] < 1:
-        raise ValueError("p0 must have at least one class, got none")
-    total = prior.sum(-1)
-    if ((total - 1).abs() > 1e-6).any():
-        raise ValueError(f"p0 must sum to 1 over classes, got {total.flatten()[0].item():g}")
-    return prior
-
-
-def _root_table(p_zero: Number, *, children: int, classes: int) -> Tensor:
-    """P[y_1 = 0 | k] as (..., children, classes)."""
-    zero = within(p_zero, "p_zero", 0, 1)
-    zero = zero.expand(children, -1) if zero.ndim == 1 else zero
-    if zero.ndim < 2 or zero.shape[-2:] != (children, classes):
-        wanted = f"({classes},) or (..., {children}, {classes})"
-        raise ValueError(f"p_zero must have shape {wanted}, got {tuple(zero.shape)}")
-    return zero
-
-
 def _edges(rho: Number, widths: list[int]) -> Tensor:
     """One uncertainty for each edge below the root's children, (..., edges)."""
     given = within(rho, "rho", -1, 1)
@@ -265,6 +247,5 @@ def _edges(rho: Number, widths: list[int]) -> Tensor:
         return given.repeat_interleave(torch.tensor(widths, device=given.device), -1)
     if count == 1:
         return given.expand(*given.shape[:-1], sum(widths))
-    raise ValueError(
-        f"rho must be a number or one for each of the {len(widths)} levels or {sum(widths)} edges, got {count} of them"
-    )
+    wanted = f"a number or one for each of the {len(widths)} levels or {sum(widths)} edges"
+    raise ValueError(f"rho must be {wanted}, got {count} of them")

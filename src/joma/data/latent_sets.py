@@ -1,8 +1,7 @@
 """The generator of Table 1: latents are sets, a class switches on everything below it.
 
 Three levels. Each of N0 lowest latents is a set of N_ch tokens, each of N1 latents above them a set of N_ch lowest
-ones, each of C classes a set of N_ch of these. Given its class a sample has no randomness: there are C inputs in all,
-at most, so a class table says everything.
+ones, each of C classes a set of N_ch of these. Given its class a sample has no randomness: a class table says it all.
 """
 
 from __future__ import annotations
@@ -114,12 +113,8 @@ class LatentSets:
 
         classes: C. latents: (N0, N1). children: N_ch. From a list of generators: an ensemble, each with its own sets.
         """
-        sizes = (
-            integer(vocabulary, "vocabulary", 2) - 1,
-            integer(latents[0], "latents", 1),
-            integer(latents[1], "latents", 1),
-            integer(classes, "classes", 1),
-        )
+        lower, upper_count = (integer(count, "latents", 1) for count in latents[:2])
+        sizes = (integer(vocabulary, "vocabulary", 2) - 1, lower, upper_count, integer(classes, "classes", 1))
         integer(children, "children", 1)
         levels = list(pairwise(sizes))
         made_of = (("latents", "tokens"), ("latents", "lowest latents"), ("classes", "latents"))
@@ -133,8 +128,8 @@ class LatentSets:
             each(generator, partial(_distinct_sets, count, children, below)) for below, count in levels
         )
         on1 = _members(top, sizes[2])
-        on0 = _switched_on(on1, upper, sizes[1])
-        on = _switched_on(on0, lowest, sizes[0])
+        on0 = (on1.float() @ _members(upper, sizes[1]).float()) > 0  # what is in any of the sets that are on
+        on = (on0.float() @ _members(lowest, sizes[0]).float()) > 0
         tokens = write_sequences(on, length=length, pad=vocabulary - 1)
         return cls(tokens, (on0, on1), on, (lowest, upper, top))
 
@@ -207,8 +202,3 @@ def _distinct_sets(count: int, children: int, below: int, generator: torch.Gener
 def _members(sets: Tensor, below: int) -> Tensor:
     """(..., sets, below) bool: what is in each set."""
     return torch.zeros(*sets.shape[:-1], below, dtype=torch.bool, device=sets.device).scatter(-1, sets, True)
-
-
-def _switched_on(on: Tensor, sets: Tensor, below: int) -> Tensor:
-    """(..., classes, below) bool: what is in any of the sets that are on."""
-    return (on.float() @ _members(sets, below).float()) > 0

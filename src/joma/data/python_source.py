@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -57,9 +58,8 @@ def source_folder() -> Path:
     """
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise CorpusError(
-            f"the text is the source of {PACKAGE}, which is not installed: pip install {PACKAGE}=={REFERENCE.version}"
-        )
+        get = f"pip install {PACKAGE}=={REFERENCE.version}"
+        raise CorpusError(f"the text is the source of {PACKAGE}, which is not installed: {get}")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -69,10 +69,9 @@ def source_release() -> Release:
     >>> len(source_release().sha256)
     64
     """
-    try:
+    installed = "of an unknown version"
+    with suppress(PackageNotFoundError):
         installed = version(PACKAGE)
-    except PackageNotFoundError:
-        installed = "of an unknown version"
     return Release(installed, _digest(_sources(source_folder())))
 
 
@@ -105,11 +104,9 @@ def source_text(characters: int | None = None) -> str:
     parts: list[str] = []
     length = 0
     for path in source_files():
-        try:
+        with suppress(UnicodeDecodeError, OSError):
             parts.append(path.read_text(encoding="utf-8") + "\f")
-        except (UnicodeDecodeError, OSError):
-            continue
-        length += len(parts[-1])
+            length += len(parts[-1])
         if characters is not None and length >= characters:
             break
     return "".join(parts)[:characters]
@@ -165,10 +162,8 @@ def python_tokens(
     (128, torch.Size([2000]), ('module', 'class', 'function'))
     """
     if vocabulary <= len(CLASSES):
-        raise CorpusError(
-            f"vocabulary must be at least {len(CLASSES) + 1} ({len(CLASSES)} classes of tokens and one word), "
-            f"got {vocabulary}"
-        )
+        least = f"{len(CLASSES) + 1} ({len(CLASSES)} classes of tokens and one word)"
+        raise CorpusError(f"vocabulary must be at least {least}, got {vocabulary}")
     if tokens is not None and tokens < 1:
         raise CorpusError(f"tokens must be at least 1, got {tokens}")
     root = source_folder() if folder is None else Path(folder)
@@ -181,11 +176,16 @@ def python_tokens(
     kept = remembered("python", key, lambda: _prepared(sources, tokens, progress))
     if not len(kept["words"]):
         raise CorpusError(f"none of the {len(sources)} files of {root} is Python that this version reads")
-    words = unpacked(kept["vocabulary"])
-    listed, entry = _cut(kept["words"].numpy(), words, kept["classes"].numpy(), vocabulary)
+    words, ids = unpacked(kept["vocabulary"]), kept["words"].numpy()
+    # The most frequent words, ties alphabetical. A word that occurs only behind the cut of a file is none.
+    counts = np.bincount(ids, minlength=len(words))
+    others = [number for number in range(len(CLASSES), len(words)) if counts[number]]
+    chosen = sorted(others, key=lambda number: (-counts[number], words[number]))[: vocabulary - len(CLASSES)]
+    entry = kept["classes"].numpy().astype(np.int32)
+    entry[chosen] = np.arange(len(CLASSES), len(CLASSES) + len(chosen))
     return PythonTokens(
-        vocabulary=listed,
-        tokens=torch.from_numpy(entry),
+        vocabulary=(*CLASSES, *(words[number] for number in chosen)),
+        tokens=torch.from_numpy(entry[ids]),
         labels={level: kept[level].to(torch.int16) for level in (*LEVELS, "depth")},
         names=dict(LEVELS),
         files=unpacked(kept["files"]),
@@ -197,7 +197,6 @@ def python_tokens(
 
 
 def _sources(root: Path) -> dict[str, bytes]:
-    """Name to content, in the order of `source_files`."""
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in source_files(root)}
 
 
@@ -245,14 +244,3 @@ def _prepared(sources: dict[str, bytes], tokens: int | None, progress: Progress)
         "starts": torch.tensor(starts),
         "skipped": torch.tensor(skipped),
     }
-
-
-def _cut(ids: np.ndarray, words: tuple[str, ...], classes: np.ndarray, size: int) -> tuple[tuple[str, ...], np.ndarray]:
-    """The classes and the most frequent words (ties alphabetical), and every token as an index into them."""
-    counts = np.bincount(ids, minlength=len(words))
-    # A word that occurs only behind the cut of a file is none.
-    others = [number for number in range(len(CLASSES), len(words)) if counts[number]]
-    kept = sorted(others, key=lambda number: (-counts[number], words[number]))[: size - len(CLASSES)]
-    entry = classes.astype(np.int32)
-    entry[kept] = np.arange(len(CLASSES), len(CLASSES) + len(kept))
-    return (*CLASSES, *(words[number] for number in kept)), entry[ids]

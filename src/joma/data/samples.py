@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_tensor, integer
+from joma.host.arguments import Number, as_tensor, described, integer
 from joma.host.words import brief_repr
 
 Generators = torch.Generator | Sequence[torch.Generator]
@@ -48,7 +48,7 @@ def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:
     """
     on = as_tensor(on, "on")
     if on.dtype != torch.bool or on.ndim < 1:
-        raise ValueError(f"on must be boolean with shape (..., tokens), got {on.dtype} {tuple(on.shape)}")
+        raise ValueError(f"on must be boolean with shape (..., tokens), got {described(on)}")
     count = on.shape[-1]
     if 0 <= pad < count:
         raise ValueError(f"pad must not be the id of a token, 0 to {count - 1}, got {pad}")
@@ -92,11 +92,9 @@ def sample_shape(shape: int | Sequence[int], members: tuple[int, ...]) -> tuple[
 
 def uniform(shape: tuple[int, ...], generator: Generators, device: torch.device) -> Tensor:
     """Numbers in [0, 1), float64. From a list of generators each member draws what it would draw alone."""
-    own = shape
-    if not isinstance(generator, torch.Generator):
-        if shape[:1] != (len(generator),):
-            raise ValueError(f"shape must begin with {len(generator)}, the number of generators, got {shape}")
-        own = shape[1:]
+    own = shape if isinstance(generator, torch.Generator) else shape[1:]
+    if not isinstance(generator, torch.Generator) and shape[:1] != (len(generator),):
+        raise ValueError(f"shape must begin with {len(generator)}, the number of generators, got {shape}")
 
     def draw(source: torch.Generator) -> Tensor:
         if source.device.type != device.type:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, not_negative
+from joma.host.arguments import Number, described, integer, not_negative
 from joma.host.words import brief_repr
 
 
@@ -30,9 +30,7 @@ class Statements:
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or self.tokens.dtype != torch.int64:
-            raise ValueError(
-                f"tokens must be int64 of shape (n, length), got {self.tokens.dtype} {tuple(self.tokens.shape)}"
-            )
+            raise ValueError(f"tokens must be int64 of shape (n, length), got {described(self.tokens)}")
         if not 0 < integer(self.answer, "answer", 1) < self.tokens.shape[1]:
             raise ValueError(f"answer must be below {self.tokens.shape[1]}, the length, got {self.answer}")
 
@@ -72,7 +70,13 @@ class Statements:
             raise ValueError("there must be a statement to draw from, got none")
         if frequencies is None:
             return torch.randint(len(self), size, generator=generator)
-        ends = _frequencies(frequencies, len(self)).cumsum(0)
+        shares = not_negative(frequencies, "frequencies").double()
+        if shares.shape != (len(self),):
+            wanted = f"shape ({len(self)},), one per statement"
+            raise ValueError(f"frequencies must have {wanted}, got {tuple(shares.shape)}")
+        if abs(float(shares.sum()) - 1) > 1e-6:
+            raise ValueError(f"frequencies must sum to one, got {shares.sum().item():g}")
+        ends = shares.cumsum(0)
         drawn = torch.rand(size, generator=generator, dtype=torch.float64) * ends[-1]
         return torch.searchsorted(ends, drawn, right=True)
 
@@ -117,13 +121,3 @@ def mismatched(statements: Statements, seed: int) -> Statements:
     target = torch.empty_like(statements.target)
     target[order] = statements.target[order.roll(1)]
     return Statements(torch.cat([statements.prompt, target], 1), statements.answer)
-
-
-def _frequencies(value: Number, count: int) -> Tensor:
-    """(count,) probabilities, float64."""
-    frequencies = not_negative(value, "frequencies").double()
-    if frequencies.shape != (count,):
-        raise ValueError(f"frequencies must have shape ({count},), one per statement, got {tuple(frequencies.shape)}")
-    if abs(float(frequencies.sum()) - 1) > 1e-6:
-        raise ValueError(f"frequencies must sum to one, got {frequencies.sum().item():g}")
-    return frequencies

@@ -63,22 +63,18 @@ def _drawn(count: int, side: int, noise: float, vary: float, generator: torch.Ge
     labels = torch.randint(CLASSES, (count,), generator=generator, device=device)
     luck = torch.rand(count, 6, generator=generator, device=device)
     thickness, contrast = 0.16 + 0.16 * luck[:, 4], 0.6 + 0.6 * luck[:, 5]
-    distance = _distances(_corners(luck, vary, generator), side)
+    # The corners in a frame where the image goes from -2 to 2: moved, scaled, slanted and bent.
+    upright = torch.tensor(CORNERS, device=device) - torch.tensor((0.5, 1.0), device=device)
+    bent = upright + 0.1 * vary * torch.randn(count, len(CORNERS), 2, generator=generator, device=device)
+    off = vary * (luck - 0.5)
+    scale, slant, move = 1.05 + 0.5 * off[:, :1], 0.8 * off[:, 1:2], 1.2 * off[:, 2:4]
+    x, y = scale * bent[..., 0], scale * bent[..., 1]
+    distance = _distances(torch.stack([x - slant * y, y], -1) + move[:, None], side)
     drawn = torch.tensor([[str(stroke) in digit for stroke in range(len(STROKES))] for digit in DIGITS], device=device)
     distance = distance.masked_fill(~drawn[labels][:, None], torch.inf)
     ink = torch.sigmoid((thickness[:, None] - distance.amin(-1)) / 0.06) * contrast[:, None]
     speckle = torch.randn(count, side * side, generator=generator, device=device)
     return Images((ink + noise * speckle).view(count, side, side), labels)
-
-
-def _corners(luck: Tensor, vary: float, generator: torch.Generator) -> Tensor:
-    """(images, corners, 2) in a frame where the image goes from -2 to 2: moved, scaled, slanted and bent."""
-    upright = torch.tensor(CORNERS, device=luck.device) - torch.tensor((0.5, 1.0), device=luck.device)
-    bent = upright + 0.1 * vary * torch.randn(len(luck), len(CORNERS), 2, generator=generator, device=luck.device)
-    off = vary * (luck - 0.5)
-    scale, slant, move = 1.05 + 0.5 * off[:, :1], 0.8 * off[:, 1:2], 1.2 * off[:, 2:4]
-    x, y = scale * bent[..., 0], scale * bent[..., 1]
-    return torch.stack([x - slant * y, y], -1) + move[:, None]
 
 
 def _distances(corners: Tensor, side: int) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -84,16 +85,15 @@ def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:
     key = key_of("splits", _FORMAT, {split: [file_hash(path) for path in files[split]] for split in SPLITS})
 
     def compute() -> dict[str, Tensor]:
-        total = max(sum(path.stat().st_size for paths in files.values() for path in paths), 1)
-        done = 0
+        sizes = {path: path.stat().st_size for paths in files.values() for path in paths}
+        total = max(sum(sizes.values()), 1)
+        starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
         def read(split: str, number: Callable[[str], int]) -> np.ndarray:
-            nonlocal done
-            parts = []
-            for path in files[split]:
-                size = path.stat().st_size
-                parts.append(numbered(_watched(path, progress, done / total, size / total), number))
-                done += size
+            parts = [
+                numbered(_watched(path, progress, starts[path] / total, sizes[path] / total), number)
+                for path in files[split]
+            ]
             return _some(np.concatenate(parts), f"{folder}: the {split} split holds no words")
 
         numbers = Numbering()
@@ -169,10 +169,9 @@ def find_corpus(
     True
     """
     given = data or os.environ.get("JOMA_DATA")
-    places = [Path(given) / name] if given else []
-    for folder in (*places, cache_folder() / name):
-        if folder.is_dir():
-            return wikitext(folder, progress=progress)
+    for folder in (*([Path(given)] if given else []), cache_folder()):
+        if (folder / name).is_dir():
+            return wikitext(folder / name, progress=progress)
     return None
 
 

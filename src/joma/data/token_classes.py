@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 
 def token_classes(
-    kind: Literal["smooth", "random"],
-    *,
-    classes: int = 20,
-    distinct: int = 10,
-    common: int = 10,
-    generator: torch.Generator,
+    kind: Literal["smooth", "random"], *, classes: int = 20, distinct: int = 10, common: int = 10, generator: Generator
 ) -> Tensor:
     """One frequency vector a class: (classes, distinct + common), rows summing to 1, float64.
 

@@ -114,21 +114,16 @@ class Bilinear(nn.Module):
 
     def _frequencies(self, sequences: Tensor) -> Tensor:
         if sequences.ndim not in (2, 3) or (sequences.ndim == 3 and len(sequences) not in (1, self.members)):
-            raise ValueError(
-                f"sequences must have shape (batch, length) or ({self.members} members, batch, length), "
-                f"got {tuple(sequences.shape)}"
-            )
+            wanted = f"(batch, length) or ({self.members} members, batch, length)"
+            raise ValueError(f"sequences must have shape {wanted}, got {tuple(sequences.shape)}")
         if sequences.is_floating_point():
             if sequences.shape[-1] != self.tokens:
-                raise ValueError(
-                    f"sequences of frequencies must have {self.tokens} of them, got {sequences.shape[-1]}; "
-                    "tokens themselves are whole numbers"
-                )
+                got = f"{sequences.shape[-1]}; tokens themselves are whole numbers"
+                raise ValueError(f"sequences of frequencies must have {self.tokens} of them, got {got}")
             return sequences.to(self.y.dtype)
         if sequences.device.type == "cpu" and not ((sequences >= 0) & (sequences < self.tokens)).all():
-            raise ValueError(
-                f"sequences must hold tokens from 0 to {self.tokens - 1}, got {sequences.min()} to {sequences.max()}"
-            )
+            got = f"{sequences.min()} to {sequences.max()}"
+            raise ValueError(f"sequences must hold tokens from 0 to {self.tokens - 1}, got {got}")
         counts = self.y.new_zeros(*sequences.shape[:-1], self.tokens)
         return counts.scatter_add_(-1, sequences, torch.ones_like(sequences, dtype=counts.dtype)) / sequences.shape[-1]
 

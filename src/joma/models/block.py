@@ -49,9 +49,8 @@ class JomaBlock(nn.Module):
         super().__init__()
         tokens, queries = floating(tokens, "tokens"), floating(queries, "queries")
         if tokens.ndim != 2 or queries.ndim != 2 or tokens.shape[0] != queries.shape[0]:
-            raise ValueError(
-                f"tokens and queries must share their width: got {tuple(tokens.shape)} and {tuple(queries.shape)}"
-            )
+            got = f"{tuple(tokens.shape)} and {tuple(queries.shape)}"
+            raise ValueError(f"tokens and queries must share their width: got {got}")
         if nodes < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
         self.register_buffer("tokens", tokens)

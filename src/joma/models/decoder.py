@@ -36,12 +36,12 @@ In turn: query, key, logits, attention, mixed, hidden, stream. `attention` is wh
 not sum to one. `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
 """
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "identity": lambda x: x,
-}
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "identity": _same}
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class DecoderConfig:
     - heads: attention heads per block
     - mlp: hidden width of the MLP; 0 leaves the MLP out (and then there is no activation: say "identity")
     - context: the longest sequence
-    - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch's own
-      layer
+    - dropout: on the embeddings, the attention weights, the MLP's hidden layer and both branches, as in torch
     - causal: whether a token sees only the tokens up to itself
     - attention: how logits become weights. "off-by-one" adds a key of logit 0 and value 0 to the softmax, so that a
       query may attend to nothing; "learned-sink" gives that key a logit that each head learns (`sink`, 0 at first);
@@ -111,12 +110,13 @@ class DecoderConfig:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
-        for name, kinds in _CHOICES.items():
-            if getattr(self, name) not in kinds:
-                raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {getattr(self, name)!r}")
+        choices = ("attention", Attention), ("norm", Norm), ("activation", Activation)
+        for name, kind in (*choices, ("embeddings", Embeddings), ("positions", Positions)):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         if self.mlp == 0 and self.activation != "identity":
-            raise ValueError(f"without an MLP there is nothing to activate: activation must be identity, "
-                             f"got {self.activation!r}")  # fmt: skip
+            wanted = "without an MLP there is nothing to activate: activation must be identity"
+            raise ValueError(f"{wanted}, got {self.activation!r}")
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"sinusoidal positions need an even width, got {self.width}")
         if self.embeddings == "orthonormal" and self.vocabulary > self.width:
@@ -127,15 +127,6 @@ class DecoderConfig:
     def with_(self, **changes: object) -> DecoderConfig:
         """A copy with some options changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "attention": get_args(Attention),
-    "norm": get_args(Norm),
-    "activation": get_args(Activation),
-    "embeddings": get_args(Embeddings),
-    "positions": get_args(Positions),
-}
 
 
 class Decoder(nn.Module):
@@ -179,7 +170,11 @@ class Decoder(nn.Module):
         elif config.tied:
             self.register_buffer("out", self.embedding)
         self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
-        self.register_buffer("sinusoids", _sinusoids(config.context, config.width), persistent=False)
+        # sin and cos of position / 10000^(2i/width), interleaved, (context, width)
+        speed = torch.exp(torch.arange(0, config.width, 2) * (-math.log(10_000) / config.width))
+        angle = torch.arange(config.context)[:, None] * speed
+        sinusoids = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, : config.width]
+        self.register_buffer("sinusoids", sinusoids, persistent=False)
 
     def __repr__(self) -> str:
         config = self.config
@@ -190,8 +185,7 @@ class Decoder(nn.Module):
     def forward(self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
         """Logits at every position, (members, batch, length, outputs); arguments as in `features`."""
         features = self.features(tokens, noise=noise, look=look)
-        shape = features.shape[:-1]
-        return self.read(features.flatten(1, -2)).view(*shape, -1)
+        return self.read(features.flatten(1, -2)).view(*features.shape[:-1], -1)
 
     def read(self, features: Number) -> Tensor:
         """Logits of features (members, positions, width)."""
@@ -224,28 +218,19 @@ class Decoder(nn.Module):
     def _check(self, tokens: Tensor) -> None:
         config = self.config
         if tokens.ndim not in (2, 3) or (tokens.ndim == 3 and len(tokens) not in (1, self.members)):
-            raise ValueError(
-                f"tokens must have shape (batch, length) or ({self.members} members, batch, length), "
-                f"got {tuple(tokens.shape)}"
-            )
+            wanted = f"(batch, length) or ({self.members} members, batch, length)"
+            raise ValueError(f"tokens must have shape {wanted}, got {tuple(tokens.shape)}")
         if tokens.device.type == "cpu" and not ((tokens >= 0) & (tokens < config.vocabulary)).all():
             # unseen, such a token would read the embedding of another member; to ask a GPU would make it wait
-            raise ValueError(
-                f"tokens must lie between 0 and {config.vocabulary - 1}, got {tokens.min()} to {tokens.max()}"
-            )
+            got = f"{tokens.min()} to {tokens.max()}"
+            raise ValueError(f"tokens must lie between 0 and {config.vocabulary - 1}, got {got}")
         if tokens.shape[-1] > config.context:
             raise ValueError(f"a sequence of {tokens.shape[-1]} tokens is longer than the context of {config.context}")
 
 
 class _Dropper:
-    """Dropout at consecutive places."""
-
     def __init__(self, probability: float, noise: Tensor | None) -> None:
         self.probability, self.noise, self.place = probability, noise, 0
-
-    @property
-    def drops(self) -> bool:
-        return self.noise is not None and self.probability > 0
 
     def __call__(self, x: Tensor) -> Tensor:
         self.place += 1
@@ -256,7 +241,6 @@ class _Dropper:
 def _embed(
     tokens: Tensor, embedding: Tensor, position: Tensor | None, config: DecoderConfig, noise: Tensor | None
 ) -> Tensor:
-    """(members, batch, length, width)."""
     members, vocabulary, width = embedding.shape
     length = tokens.shape[-1]
     tokens = tokens.expand(members, *tokens.shape[-2:])
@@ -296,7 +280,8 @@ def _attend(
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
-    if see is None and not drop.drops and x.device.type == "cpu" and config.attention == "softmax":
+    drops = drop.noise is not None and drop.probability > 0
+    if see is None and not drops and x.device.type == "cpu" and config.attention == "softmax":
         # nobody looks at the weights: torch's fused kernel takes half the time of many small products
         flat = [part.flatten(0, 1) for part in (query, key, value)]
         y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)
@@ -325,10 +310,6 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
 
 
 _last_norm = compiled_part(_normed)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def block_parameters(config: DecoderConfig) -> tuple[str, ...]:
@@ -389,13 +370,9 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
 
 def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[str, Tensor]:
     width, mlp = config.width, config.mlp
-    values = {
-        "attention_scale": torch.ones(width),
-        "attention_shift": torch.zeros(width),
-        "mlp_scale": torch.ones(width),
-        "mlp_shift": torch.zeros(width),
-        "sink": torch.zeros(config.heads),
-    }
+    values = {"sink": torch.zeros(config.heads)}
+    for branch in ("attention", "mlp"):
+        values |= {f"{branch}_scale": torch.ones(width), f"{branch}_shift": torch.zeros(width)}
     if config.projection:
         values["projection"] = uniform(1 / math.sqrt(width), width, width).T
         uniform(1 / math.sqrt(width), width)  # torch draws this bias too, and then sets it to zero
@@ -408,9 +385,3 @@ def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[
     values["down"] = uniform(1 / math.sqrt(hidden), width, hidden).T
     values["down_bias"] = uniform(1 / math.sqrt(hidden), width)
     return values
-
-
-def _sinusoids(context: int, width: int) -> Tensor:
-    """sin and cos of position / 10000^(2i/width), interleaved, (context, width)."""
-    angle = torch.arange(context)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
-    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :width]

@@ -54,15 +54,10 @@ def dropout(x: Number, probability: float, key: Number, place: int) -> Tensor:
         return x
     index = torch.arange(math.prod(x.shape[1:]), device=x.device, dtype=torch.int32).view(x.shape[1:])
     start = _mix(onwards(key, place)).view(-1, *[1] * (x.ndim - 1))
-    return x * _at_least(_mix(index ^ start), round(probability * 2 * _SIGN) - _SIGN, x) * (1 / (1 - probability))
-
-
-def _at_least(word: Tensor, bound: int, like: Tensor) -> Tensor:
-    """Which words reach the bound: 1 or 0 to multiply `like` with.
-
-    On a CPU torch has vector instructions for numbers that are compared and multiplied, and none for truth values.
-    """
-    return word.ge_(bound).to(like.dtype) if like.device.type == "cpu" else word >= bound
+    word, bound = _mix(index ^ start), round(probability * 2 * _SIGN) - _SIGN
+    # On a CPU torch has vector instructions for numbers that are compared and multiplied, and none for truth values.
+    kept = word.ge_(bound).to(x.dtype) if x.device.type == "cpu" else word >= bound
+    return x * kept * (1 / (1 - probability))
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -32,10 +32,9 @@ def parameter_groups(config: DecoderConfig, *, by_layer: bool = False) -> dict[s
     >>> parameter_groups(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), by_layer=True)["layer 2 QK"]
     [('qkv', (slice(None, None, None), 1, Ellipsis, slice(0, 16, None))), ('qkv_bias', (slice(None, None, None), 1, Ellipsis, slice(0, 16, None)))]
     """  # noqa: E501 - the example's output is one line
-    learned = {"embedding": config.embeddings == "learned", "position": config.positions == "learned"}
-    last = {"last_scale": config.norm.startswith("pre"), "last_shift": config.norm == "pre-layer"}
-    last_norm: list[Part] = [name for name, there in last.items() if there]
-    groups: dict[str, list[Part]] = {"embeddings": [name for name, there in learned.items() if there]}
+    kinds = {"embedding": config.embeddings, "position": config.positions}
+    last_norm: list[Part] = [*("last_scale", "last_shift")[: {"pre-rms": 1, "pre-layer": 2}.get(config.norm, 0)]]
+    groups: dict[str, list[Part]] = {"embeddings": [name for name, kind in kinds.items() if kind == "learned"]}
     if by_layer:
         for layer in range(config.layers):
             groups |= {f"layer {layer + 1} {name}": parts for name, parts in _block(config, layer).items()}

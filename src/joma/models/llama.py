@@ -52,10 +52,8 @@ class LlamaConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} cannot be shared by {self.heads} heads of an even width, "
-                "which rotary positions need"
-            )
+            heads = f"{self.heads} heads of an even width, which rotary positions need"
+            raise ValueError(f"width {self.width} cannot be shared by {heads}")
         if not self.theta > 0 or not self.eps > 0:
             raise ValueError(f"theta and eps must be positive, got {self.theta} and {self.eps}")
 
@@ -106,13 +104,11 @@ class Llama(nn.Module):
         turns = self.turns[:, :length].to(stream.dtype)
         for block in self.blocks:
             stream = block(stream, turns)
-        features: Tensor = self.norm(stream)
-        return features
+        return self.norm(stream)  # type: ignore[no-any-return]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits, (batch, length, vocabulary)."""
-        logits: Tensor = self.head(self.features(tokens))
-        return logits
+        return self.head(self.features(tokens))  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.parameters())

@@ -1,8 +1,6 @@
-"""The parts of a training step that are compiled, each on its own.
+"""The parts of a training step that are compiled, each on its own: all blocks of a network are alike, so one is enough.
 
-A step compiled whole would take its compiler through every block of a network, though all are alike: ten layers took
-ten times as long as one. By parts, the blocks of a network are compiled once, and networks of several depths share the
-rest.
+A step compiled whole would take its compiler through every block: ten layers took ten times as long as one.
 """
 
 from __future__ import annotations

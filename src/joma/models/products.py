@@ -1,8 +1,7 @@
 """Matrix products of all members at once, at a chosen precision.
 
 "half" makes every product from float16 factors with float32 sums. float16 keeps ten bits, as TF32 does, but its
-products run at twice the rate and in every layout; its range is the price, so gradients are scaled up by a power of
-two on the way in and down on the way out.
+products run at twice the rate and in every layout; for its small range gradients are scaled up, and down at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a query sees, in the words of `attention_stats`: causal, a window, padded keys, documents, or else a bias.
 
-A mask is as large as the attention matrix. Where it is one of the usual ones it need not be read a second time, and a
-window lets the kernel skip what is outside it; so masks are recognised once, when the model builds them.
+Masks are recognised once, when the model builds them: a usual one need not be read again, and windows save work.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ def structure(
         padding = attention_mask.to(mask.device, torch.bool)[:, kv_offset : kv_offset + kv_length]
         padding = torch.nn.functional.pad(padding, (0, kv_length - padding.shape[1]))
     last = int(q_offset) + q_length - kv_offset  # a static cache has keys beyond the last query's own
-    real = None
     aligned = q_length <= last <= kv_length
-    if padding is not None and aligned:
-        real = padding[:, last - q_length : last]
+    real = padding[:, last - q_length : last] if padding is not None and aligned else None
     note = Seen(kv_length, {}, real)
     if aligned:
         documents = _documents(mask) if padding is None and q_length == last == kv_length else None
@@ -97,10 +94,7 @@ def as_bias(mask: Tensor) -> Tensor:
 
 
 def _documents(mask: Tensor) -> Tensor | None:
-    """(batch, tokens): the number of every token's document, a new one wherever a token does not see the one before.
-
-    None where every token sees the one before it, so that there is one document.
-    """
+    """(batch, tokens): every token's document, a new one where a token does not see the one before; None: only one."""
     new = ~torch.nn.functional.pad(mask[:, 0].diagonal(-1, 1, 2).bool(), (1, 0), value=True)
     return new.long().cumsum(1) if bool(new.any()) else None
 

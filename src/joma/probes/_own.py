@@ -1,9 +1,8 @@
 """transformers models that compute attention by themselves: their softmax is watched where it is called.
 
-The logits exist there, scaled, biased (ALiBi, relative positions) and masked as the model masks them, for one layer at
-a time. They are reduced to statistics on the spot, a few rows at a time, and the model goes on with them unchanged. So
-the numbers are exact and memory is the model's own: batch x heads x queries x keys logits of one layer. Where such a
-model can call scaled_dot_product_attention instead (Falcon), queries, keys and mask are had and no matrix is formed.
+The logits exist there, scaled, biased and masked, for one layer at a time. They are reduced to statistics on the spot,
+and the model goes on with them unchanged. So the numbers are exact and memory is the model's own. Where such a model
+can call scaled_dot_product_attention instead (Falcon), queries, keys and mask are had and no matrix is formed.
 """
 
 from __future__ import annotations
@@ -77,13 +76,12 @@ def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
         else:
             real[0] = torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None
 
-    with following(probe) as caller:
-        hook = model.register_forward_pre_hook(before, with_kwargs=True)  # after `following` has taken the model in
-        try:
-            with _Watching(probe, caller, ATTENDING[model_type], real):
-                yield
-        finally:
-            hook.remove()
+    with (
+        following(probe) as caller,
+        model.register_forward_pre_hook(before, with_kwargs=True),  # after `following` has taken the model in
+        _Watching(probe, caller, ATTENDING[model_type], real),
+    ):
+        yield
 
 
 class _Watching(Watching):
@@ -107,8 +105,7 @@ class _Watching(Watching):
         if func not in _SOFTMAX or type(module).__name__ != self.attending:
             super().see(func, name, args, options)
             return
-        scores = options.get("input", args[0] if args else None)
-        dim = options.get("dim", args[1] if len(args) > 1 else None)
+        scores, dim = (options.get(key, (*args, None, None)[i]) for i, key in enumerate(("input", "dim")))
         if not isinstance(scores, Tensor) or dim not in (-1, scores.ndim - 1):
             raise ProbeError(
                 f"{self.probe.model_name}: {name} applies softmax in an unknown way: it cannot be measured"

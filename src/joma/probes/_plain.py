@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any
 
@@ -43,13 +43,8 @@ def collect_plain(model: nn.Module, *, keep: bool = True, sparsity: int | None =
     """
     model = inner(model)
     probe = Probe(model, keep=keep, sparsity=sparsity)
-    hooks = probe.watch(model)
-    try:
-        with uncompiled(), following(probe) as caller, Watching(probe, caller):
-            yield probe
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with probe.watch(model), uncompiled(), following(probe) as caller, Watching(probe, caller):
+        yield probe
 
 
 @contextmanager
@@ -63,13 +58,11 @@ def following(probe: Probe) -> Iterator[list[nn.Module]]:
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         caller.pop()
 
-    hooks = [module.register_forward_pre_hook(enter) for module in probe.names]
-    hooks += [module.register_forward_hook(leave, always_call=True) for module in probe.names]
-    try:
+    with ExitStack() as hooks:
+        for module in probe.names:
+            hooks.enter_context(module.register_forward_pre_hook(enter))
+            hooks.enter_context(module.register_forward_hook(leave, always_call=True))
         yield caller
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class Watching(TorchFunctionMode):

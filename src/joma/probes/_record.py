@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -71,10 +72,9 @@ class Probe:
         self.stats: dict[str, list[AttentionStats]] = {}
         self.sparsity: dict[str, list[AttentionSparsity]] = {}
         self.top, self.gradients = sparsity, gradients
-        self.running = False
-        self.calls = 0
-        self._calls_before = 0  # the forward pass under way
-        self._keep = keep
+        self.single_pass = False
+        self.running, self._keep = False, keep
+        self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
         self._largest: dict[str, Tensor] = {}  # logits, (heads,)
 
@@ -99,7 +99,7 @@ class Probe:
         if measure not in known:
             raise ValueError(f"measure must be one of {', '.join(known)}, got {measure!r}")
         at = known.index(measure)
-        return self._rows({name: total[at] / count for name, (total, count) in self._sums.items()})
+        return self._table({name: total[at] / count for name, (total, count) in self._sums.items()})
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
@@ -112,18 +112,16 @@ class Probe:
     def largest_logit(self) -> Tensor:
         """(layers, heads), float64, on the CPU: the largest logit of all queries and calls.
 
-        `mean("max_logit")` is the mean over queries of each query's largest. Training that is about to diverge shows
-        here first: one query is enough.
+        `mean("max_logit")` is the mean of each query's largest. Training that is about to diverge shows here first.
         """
-        return self._rows(self._largest)
+        return self._table(self._largest)
 
-    def _rows(self, by_layer: dict[str, Tensor]) -> Tensor:
+    def _table(self, by_layer: dict[str, Tensor]) -> Tensor:
         """(layers, heads) in the order of `layers`, NaN where a layer has fewer heads."""
         if not by_layer:
             raise ProbeError(f"{self.model_name} was not called while the probe was attached")
         rows = [by_layer[name].double().cpu() for name in self.layers]
-        heads = max(len(row) for row in rows)
-        return torch.stack([torch.cat([row, row.new_full((heads - len(row),), torch.nan)]) for row in rows])
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
 
     def record(
         self, name: str, stats: AttentionStats, real: Tensor | None, sparsity: AttentionSparsity | None = None
@@ -135,22 +133,23 @@ class Probe:
             self.stats.setdefault(name, []).append(stats if self.gradients else plain)
         if self._keep and sparsity is not None:
             self.sparsity.setdefault(name, []).append(sparsity)
-        stats, numbers = plain, [*plain, *(sparsity or ())]
         # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
-        wide = torch.float32 if stats.entropy.device.type == "mps" else torch.float64
-        counted = stats.max_logit > -torch.inf
+        wide = torch.float32 if plain.entropy.device.type == "mps" else torch.float64
+        counts = plain.max_logit > -torch.inf
         if real is not None:
-            counted = counted & real[:, None]
-        every = torch.stack([torch.where(counted, each, 0.0).sum((0, 2), dtype=wide) for each in numbers])
-        count = counted.sum((0, 2)).to(wide)
-        largest = torch.where(counted, stats.max_logit, -torch.inf).amax((0, 2))
+            counts = counts & real[:, None]
+        numbers = [*plain, *(sparsity or ())]
+        every = torch.stack([torch.where(counts, each, 0.0).sum((0, 2), dtype=wide) for each in numbers])
+        count = counts.sum((0, 2)).to(wide)
+        largest = torch.where(counts, plain.max_logit, -torch.inf).amax((0, 2))
         if name in self._sums:
             largest = torch.maximum(largest, self._largest[name].to(largest.device))
             total, seen = self._sums[name]
             every, count = total + every.to(total.device), seen + count.to(seen.device)
         self._sums[name], self._largest[name] = (every, count), largest
 
-    def watch(self, model: nn.Module) -> list[Any]:
+    @contextmanager
+    def watch(self, model: nn.Module) -> Iterator[None]:
         """Hooks on the whole model. Calls count only inside its forward pass: gradient checkpointing calls attention
         again in the backward pass. A forward pass without any call has bypassed the probe, and that is an error.
         """
@@ -163,4 +162,5 @@ class Probe:
             if self.calls == self._calls_before:
                 raise ProbeError(f"{self.model_name} made no attention call that can be seen: it cannot be measured")
 
-        return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+        with model.register_forward_pre_hook(before), model.register_forward_hook(after):
+            yield

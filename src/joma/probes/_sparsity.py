@@ -59,23 +59,19 @@ def of_logits(scores: Tensor, stats: AttentionStats, top: int, first: Tensor | N
 
     first: (queries,) the column of the first key, where that is not column 0.
     """
-    samples = [AttentionStats(*(one[i : i + 1] for one in stats)) for i in range(len(scores))]
-    each = [_of_sample(scores[i : i + 1], sample, top, first) for i, sample in enumerate(samples)]
+    each = []
+    for i, one in enumerate(scores.split(1)):
+        hidden = (one < one.amax(-1, keepdim=True) - _MASKED) | (one <= torch.finfo(one.dtype).min / 2)
+        logits = one.masked_fill(hidden, -torch.inf)
+        q, k = (one.new_zeros(*one.shape[:2], count, 1) for count in one.shape[2:])
+        masks: dict[str, Any] = {"causal": False, "bias": logits}
+        if first is None:
+            sinks = sink_mass(q, k, min(FIRST, k.shape[2]), **masks)
+        else:
+            sinks = torch.stack([logit_stats(logits, first=first + at).sink_mass for at in range(FIRST)]).sum(0)
+        sample = AttentionStats(*(part[i : i + 1] for part in stats))
+        each.append(_together(q, k, sample, top, masks, sinks, (~hidden).sum(-1)))
     return AttentionSparsity(*(torch.cat(parts) for parts in zip(*each, strict=True)))
-
-
-def _of_sample(scores: Tensor, stats: AttentionStats, top: int, first: Tensor | None) -> AttentionSparsity:
-    largest = scores.amax(-1, keepdim=True)
-    hidden = (scores < largest - _MASKED) | (scores <= torch.finfo(scores.dtype).min / 2)
-    logits = scores.masked_fill(hidden, -torch.inf)
-    q, k = (scores.new_zeros(*scores.shape[:2], count, 1) for count in scores.shape[2:])
-    masks: dict[str, Any] = {"causal": False, "bias": logits}
-    if first is None:
-        sinks = sink_mass(q, k, min(FIRST, k.shape[2]), **masks)
-    else:
-        each = [logit_stats(logits, first=first + at).sink_mass for at in range(FIRST)]
-        sinks = torch.stack(each).sum(0)
-    return _together(q, k, stats, top, masks, sinks, (~hidden).sum(-1))
 
 
 def _together(

@@ -20,8 +20,7 @@ _SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
 def can_probe(config: Any, *, gradients: bool = False) -> str | None:
     """Why `attention_entropy` cannot measure models of a transformers config, in one sentence; None where it can.
 
-    Only the config and transformers' own code are read, no weights: for planning what is worth downloading. gradients:
-    whether the entropy must have a gradient too.
+    Only the config and transformers' own code are read, no weights. gradients: whether the entropy must have one too.
 
     >>> from transformers import GPT2Config, MambaConfig
     >>> can_probe(GPT2Config()) is None
@@ -79,7 +78,6 @@ def way(model: Any) -> str | None:
 
 
 def _classes(config: Any) -> Iterator[Any]:
-    """The model class of a config and those of the configs inside it."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
     try:
@@ -88,6 +86,5 @@ def _classes(config: Any) -> Iterator[Any]:
         found = None
     yield from found if isinstance(found, tuple | list) else [found] if found is not None else []
     for key in getattr(config, "sub_configs", {}):
-        inside = getattr(config, key, None)
-        if inside is not None:
+        if (inside := getattr(config, key, None)) is not None:
             yield from _classes(inside)

@@ -41,8 +41,7 @@ def attention_entropy(
     attention by themselves read fewer windows at a time where `LOGITS` would be exceeded. Runs in evaluation mode
     without gradients; the mode comes back afterwards.
 
-    - model: a text model of transformers, or a `joma.models.Decoder`; of the latter all members, (members, layers,
-      heads)
+    - model: a text model of transformers, or a `joma.models.Decoder`, which gives (members, layers, heads)
     - tokens: the ids of one text (length,), or of a batch of texts (texts, length); a list or an array will do
     - context: tokens per window; None: 512, or less where the texts are shorter or the model was trained on fewer. A
       longer one is read where positions have no end; `joma.probes.lengths` says whether it goes beyond training
@@ -55,9 +54,8 @@ def attention_entropy(
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
-    model, batches = _batches(model, tokens, context, batch, device)
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
-        _must_have_one_way(single_pass)
         return _mean_of_members(batches, lambda some: (ensemble_entropy(model, some),))[0]
     return _of_transformers(model, batches, single_pass, None).mean_entropy()
 
@@ -76,8 +74,7 @@ def attention_sparsity(
 
     keep: the number of keys of `top_keys`. Everything else is as in `attention_entropy`, also which models can be
     measured; of a `Decoder` each is (members, layers, heads). No queries x keys tensor is made beside those that a
-    model makes itself. The first queries of a window see few keys, and 10 % of few keys is one key: compare values of
-    the same context.
+    model makes itself. 10 % of the few keys that first queries see is one key: compare values of the same context.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -112,9 +109,8 @@ def attention_means(
     if sparsity is None:
         raise ValueError("sparsity must be a number of keys, at least 1, got None")
     must_be_keys(sparsity)
-    model, batches = _batches(model, tokens, context, batch, device)
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
-        _must_have_one_way(single_pass)
         entropy, *others = _mean_of_members(batches, lambda some: ensemble_sparsity(model, some, keep=sparsity))
         return entropy, AttentionSparsity(*others)
     probe = _of_transformers(model, batches, single_pass, sparsity)
@@ -122,7 +118,7 @@ def attention_means(
 
 
 def _batches(
-    model: nn.Module, tokens: Number, context: int | None, batch: int, device: torch.device | str | None
+    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model where it is to run, and its windows, as many at a time as it may read, beside it."""
     model = inner(model)
@@ -133,6 +129,8 @@ def _batches(
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
+    if single_pass and isinstance(model, Decoder):
+        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) in ATTENDING:  # its own attention forms the queries x keys matrix
         heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
@@ -140,15 +138,9 @@ def _batches(
     return model, windows.to(next(model.parameters()).device).split(batch)
 
 
-def _must_have_one_way(single_pass: bool | None) -> None:
-    if single_pass:
-        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
-
-
 def _mean_of_members(
     batches: tuple[Tensor, ...], measure: Callable[[Tensor], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """The means over all windows of what is measured of each batch."""
     total = sum(len(some) for some in batches)
     with torch.inference_mode():
         found = [[each * (len(some) / total) for each in measure(some)] for some in batches]
@@ -161,10 +153,9 @@ def _of_transformers(
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
     options = {"use_cache": False} if "use_cache" in signature(base.forward).parameters else {}
-    at, training = next(base.parameters()).device, model.training
+    at, training, single = next(base.parameters()).device, model.training, single_pass is not False
     try:
         model.eval()
-        single = single_pass is not False
         with torch.inference_mode(), collect(base, keep=False, single_pass=single, sparsity=sparsity) as probe:
             for ids in batches:
                 base(input_ids=ids.to(at), **options)
@@ -196,5 +187,4 @@ def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) 
     known = isinstance(vocabulary, int) and vocabulary > 0
     if known and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
         raise ValueError(f"token ids must be from 0 to {vocabulary - 1} for {type(model).__name__}")
-    count = length // width
-    return ids[..., : count * width].long().reshape(-1, width)
+    return ids[..., : length // width * width].long().reshape(-1, width)

@@ -11,7 +11,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
@@ -22,51 +23,34 @@ from joma.probes._sparsity import of_products
 from joma.probes._support import INTERFACE, OWN, no_gradient, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
-_ACTIVE: list[_TransformersProbe] = []
+_ACTIVE: list[Probe] = []
 """Found by the module that attends, so models in several threads do not mix; a ContextVar would be empty in the
 threads of a model that spreads its own work."""
 
 
-class _TransformersProbe(Probe):
-    """A probe that also knows how its model's attention is to be computed."""
-
-    def __init__(self, model: nn.Module, *, single_pass: bool, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.single_pass = single_pass
-
-
 @contextmanager
 def collect(
-    model: nn.Module,
-    *,
-    keep: bool = True,
-    single_pass: bool = False,
-    sparsity: int | None = None,
-    gradients: bool = False,
+    model: Module, *, keep: bool = True, single_pass: bool = False, sparsity: int | None = None, gradients: bool = False
 ) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
     - model: any of transformers' models; `can_probe` says beforehand whether it is one that can be probed
     - keep: whether every call is kept; False keeps the running means alone, so that memory does not grow
-    - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding),
-      not out of a second one
-    - sparsity: also measures how sparse attention is (`AttentionSparsity`, with this number of `top_keys`): four more
-      passes over blocks of logits
+    - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding)
+    - sparsity: also measures `AttentionSparsity`, with this number of `top_keys`: four more passes over logits
     - gradients: leaves the graph in `stats`, so that a mean entropy can be differentiated by the model's parameters;
       models that compute attention by themselves have none
 
     The model runs on scaled_dot_product_attention whatever it was loaded with, so logits are those of "sdpa"; its own
-    setting comes back afterwards. Soft-capped logits, learned sinks and
-    documents given as cu_seq_lens_q, which sdpa cannot do, always take the single pass. Dropout in training mode acts
-    on the output as usual, and not on the statistics; together with one of those three it is refused.
+    setting comes back afterwards. Soft-capped logits, learned sinks and documents given as cu_seq_lens_q, which sdpa
+    cannot do, always take the single pass. Dropout in training mode acts on the output as usual, and not on the
+    statistics; together with one of those three it is refused.
 
     Packed text (position_ids that restart, or cu_seq_lens_q) gives the statistics of every document alone. Entropy
-    leaves learned sinks out, as transformers' own attention weights do.
-
-    What torch.compile has
-    compiled runs uncompiled inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM,
-    Falcon, MPT, CodeGen, XLNet, DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one
-    layer at a time are reduced as they appear. What remains is refused by name with a `ProbeError`.
+    leaves learned sinks out, as transformers' own attention weights do. What torch.compile has compiled runs uncompiled
+    inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM, Falcon, MPT, CodeGen, XLNet,
+    DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one layer at a time are reduced as
+    they appear. What remains is refused by name with a `ProbeError`.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -81,35 +65,28 @@ def collect(
     model = inner(model)
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]
-    probe = _TransformersProbe(model, keep=keep, single_pass=single_pass, sparsity=sparsity, gradients=gradients)
-    hooks: list[Any] = []
+    probe = Probe(model, keep=keep, sparsity=sparsity, gradients=gradients)
+    probe.single_pass = single_pass
     try:
-        if own := _own_way(model):
-            if gradients:
-                raise ProbeError(no_gradient(type(model).__name__))
-            if own in ON_SDPA:
-                for config in configs:
-                    config._attn_implementation_internal = "sdpa"
-            hooks = probe.watch(model)
-            with uncompiled(), watching(model, own, probe):
-                yield probe
-            return
-        _switch(model)
-        _ACTIVE.append(probe)
-        hooks = probe.watch(model)
-        with uncompiled():
+        own = _own_way(model)
+        if own and gradients:
+            raise ProbeError(no_gradient(type(model).__name__))
+        if own in ON_SDPA:
+            for config in configs:
+                config._attn_implementation_internal = "sdpa"
+        if not own:
+            _switch(model)
+            _ACTIVE.append(probe)
+        with probe.watch(model), uncompiled(), watching(model, own, probe) if own else nullcontext():
             yield probe
     finally:
-        for hook in hooks:
-            hook.remove()
         if probe in _ACTIVE:
             _ACTIVE.remove(probe)
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation_internal = implementation
 
 
-def _pretrained(model: nn.Module) -> list[Any]:
-    """The transformers models in `model`, itself included."""
+def _pretrained(model: Module) -> list[Any]:
     try:
         from transformers import PreTrainedModel
     except ImportError:
@@ -120,7 +97,7 @@ def _pretrained(model: nn.Module) -> list[Any]:
     return found
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs(model: Module) -> list[Any]:
     """Every config that says which attention is used, sub-models' included, each once."""
     queue = [module.config for module in _pretrained(model)]
     found: dict[int, Any] = {}
@@ -132,7 +109,7 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def _own_way(model: nn.Module) -> str | None:
+def _own_way(model: Module) -> str | None:
     """The model type, if all of `model` computes attention by itself in a way that is known; refuse what is not."""
     models = _pretrained(model)
     ways = {way(each) for each in models}
@@ -142,11 +119,10 @@ def _own_way(model: nn.Module) -> str | None:
     if ways != {OWN} or len(kinds) > 1:
         strange = next(each for each in models if way(each) != INTERFACE)
         raise ProbeError(unseen(type(strange).__name__))
-    kind: str = kinds.pop()
-    return kind
+    return str(kinds.pop())
 
 
-def _switch(model: nn.Module) -> None:
+def _switch(model: Module) -> None:
     """Make every attention of `model` call `_attention`, or refuse."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -171,7 +147,7 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _attention(
-    module: nn.Module,
+    module: Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

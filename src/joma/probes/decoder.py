@@ -64,32 +64,27 @@ def ensemble_sparsity(decoder: Decoder, tokens: Number, *, keep: int = KEEP) -> 
     if config.attention == "sigmoid":
         raise ValueError("sigmoid attention weighs each key for itself: its masses do not sum to one and have no share")
     found: list[Tensor] = []  # of each layer (statistics, members, heads)
-    query: list[Tensor] = []
+    products: dict[str, Tensor] = {}
 
     def look(layer: int, name: str, value: Tensor) -> None:
-        if name == "query":
-            query.append(value)
-        if name == "key":
-            found.append(_sparse_means(decoder, layer, query.pop(), value, keep))
+        if name in ("query", "key"):  # members as further heads: each has its sinks
+            products[name] = value.detach().transpose(0, 1).flatten(1, 2)
+        if name != "key":
+            return
+        options: dict[str, Any] = {"causal": config.causal}
+        if config.attention == "off-by-one":
+            options["sinks"] = 0.0
+        elif config.attention == "learned-sink":
+            options["sinks"] = _weight(decoder, "sink")[:, layer].detach().flatten()
+        q, k = products["query"], products["key"]
+        with torch.no_grad():
+            stats = attention_stats(q, k, **options)
+            every = (stats.entropy, *of_products(q, k, stats, keep, options))
+            means = [each.expand_as(stats.entropy).mean((0, 2), dtype=torch.float64) for each in every]
+        found.append(torch.stack(means).view(len(means), decoder.members, config.heads))
 
     decoder.features(as_tensor(tokens, "tokens"), look=look)
     return tuple(torch.stack(found, 2).unbind())
-
-
-def _sparse_means(decoder: Decoder, layer: int, q: Tensor, k: Tensor, keep: int) -> Tensor:
-    """(statistics, members, heads) of one layer; q and k (members, batch, heads, length, head width)."""
-    config = decoder.config
-    q, k = (x.detach().transpose(0, 1).flatten(1, 2) for x in (q, k))  # members as further heads: each has its sinks
-    options: dict[str, Any] = {"causal": config.causal}
-    if config.attention == "off-by-one":
-        options["sinks"] = 0.0
-    elif config.attention == "learned-sink":
-        options["sinks"] = _weight(decoder, "sink")[:, layer].detach().flatten()
-    with torch.no_grad():
-        stats = attention_stats(q, k, **options)
-        every = (stats.entropy, *of_products(q, k, stats, keep, options))
-        means = [each.expand_as(stats.entropy).mean((0, 2), dtype=torch.float64) for each in every]
-    return torch.stack(means).view(len(means), decoder.members, config.heads)
 
 
 def validation(decoder: Decoder, inputs: Number, targets: Number, cross_entropy: CrossEntropy) -> dict[str, Tensor]:
@@ -160,8 +155,7 @@ def gradient_rank(decoder: Decoder, loss: Callable[[Decoder], Tensor]) -> Tensor
     torch.Size([2, 1])
     """
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(loss(decoder).sum(), [_weight(decoder, "up")])
-    return stable_ranks(gradient)
+        return stable_ranks(torch.autograd.grad(loss(decoder).sum(), [_weight(decoder, "up")])[0])
 
 
 def embedding_coherence(decoder: Decoder) -> Tensor:
@@ -177,8 +171,7 @@ def embedding_coherence(decoder: Decoder) -> Tensor:
     if words > WORDS:
         chosen = torch.randperm(words, generator=torch.Generator().manual_seed(0))[:WORDS]
     direction = F.normalize(decoder.embedding[:, chosen.to(decoder.embedding.device)].double(), dim=-1)
-    cosines = (direction @ direction.mT).abs()
-    count = len(chosen)
+    cosines, count = (direction @ direction.mT).abs(), len(chosen)
     return (cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(-1)) / (count * (count - 1))
 
 
@@ -213,8 +206,7 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     its invariant, so that only this mean can follow from it. squares: sum_k v_k^2, v = E W_v W_o diag(scale) W_up, how
     the hidden nodes see a word that is attended to. Both in the basis that is being learned.
 
-    None where they do not exist: several heads (which logit?), no MLP, or a norm before attention (what it does to a
-    word depends on the word's place).
+    None where they do not exist: several heads, no MLP, or a norm before attention (its effect depends on the place).
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
@@ -250,8 +242,7 @@ def logit_estimate(
 
     `theorem`: with (S - |V|^2 b)/2, S_l = sum_k v_lk^2, b the words' frequency; `squares`: with S/2 alone; `frequency`:
     with the logarithm of the words' frequency, which needs no theorem. All `words` of them must occur. start:
-    `logit_terms` of the untrained network.
-    Nothing where `logit_terms` has nothing to say.
+    `logit_terms` of the untrained network. Nothing where `logit_terms` has nothing to say.
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])

@@ -1,8 +1,7 @@
 """How long the sequences are that a model reads while it is measured, and on how long ones it was trained.
 
-Two numbers of a config matter. Training stopped at some length: what is measured at later positions does not describe
-the trained model. And a table of positions has an end: more tokens than rows cannot be read at all. Rotary positions
-have no end, so a model with them reads on without a word.
+What is measured beyond the length of training does not describe the trained model. And a table of positions has an end:
+more tokens than rows cannot be read at all. Rotary positions have no end: a model with them reads on without a word.
 """
 
 from __future__ import annotations
@@ -58,7 +57,9 @@ def lengths_of(config: Any) -> Lengths:
     entries = _entries(config)
     found = [(value, name) for name in _FIELDS for value in _said(entries, name)]
     trained, field = min(found, key=lambda one: one[0], default=(None, None))
-    if trained is None or _endless(entries):
+    # Positions may go on beyond what the config names: rotations do, and so does BLOOM's slope by distance.
+    endless = entries.get("rope_parameters") or entries.get("alibi") or entries.get("model_type") == "bloom"
+    if trained is None or endless:
         return Lengths(trained, field, None)
     most = found[0][0]
     if str(entries.get("model_type")) in _AFTER_PADDING:
@@ -147,8 +148,3 @@ def _said(entries: Mapping[str, Any], name: str) -> Iterator[int]:
     for inside in (value for key, value in entries.items() if key.startswith("rope_") or key.endswith("_attention")):
         if name == _ORIGINAL and isinstance(inside, Mapping):
             yield from _said(inside, name)
-
-
-def _endless(entries: Mapping[str, Any]) -> bool:
-    """Whether positions go on beyond what the config names: rotations do, and so does BLOOM's slope by distance."""
-    return bool(entries.get("rope_parameters") or entries.get("alibi") or entries.get("model_type") == "bloom")

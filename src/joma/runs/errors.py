@@ -14,7 +14,7 @@ class RunError(JomaError):
     """Something about a run is wrong; the message is one sentence with the path and what would be right."""
 
 
-_SENTENCES = {
+_SENTENCES: dict[int | None, str] = {
     sqlite3.SQLITE_NOTADB: "is not a joma run: it is no SQLite file, or its beginning is damaged",
     sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy, or run it anew (fresh)",
     sqlite3.SQLITE_FULL: (
@@ -38,7 +38,9 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise RunError(f"{path} {_sentence(error)}") from error
+        # Our queries are fixed, so where no sentence fits the file is wrong. SQLite may quote pages of it.
+        damage = f"is damaged: it has the mark of a joma run, but {' '.join(str(error).split())[:100]}"
+        raise RunError(f"{path} {_SENTENCES.get(primary_code(error), damage)}") from error
     except UnicodeDecodeError as error:  # SQLite quotes damaged text in its own message, and Python cannot read it
         raise RunError(f"{path} {_SENTENCES[sqlite3.SQLITE_CORRUPT]}") from error
 
@@ -47,11 +49,3 @@ def primary_code(error: sqlite3.Error) -> int | None:
     """SQLite's result code without its extension; None for errors that Python itself raised."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else int(code) & 0xFF
-
-
-def _sentence(error: sqlite3.Error) -> str:
-    code = primary_code(error)
-    if code in _SENTENCES:
-        return _SENTENCES[code]
-    # Our queries are fixed, so the file is wrong. SQLite may quote pages of it.
-    return f"is damaged: it has the mark of a joma run, but {' '.join(str(error).split())[:100]}"

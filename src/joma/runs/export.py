@@ -1,19 +1,9 @@
 """Runs for other tools: Parquet, CSV and npz. A file appears complete or not at all.
 
-csv and parquet are tidy tables: one row per number, with the columns
-
-    series, step, one per dimension, value
-
-Dimensions are those of all series, in the order in which they first occur: their names (see `Run.describe`), or dim_0,
-dim_1, ... where they have none. A cell holds the place along the dimension, counted from 0, or its label; it is empty
-where a series does not have the dimension.
-
-In parquet, value is a float64 and a last column, integer, has the values of integer series exactly; beyond 2^53,
-where a float64 would round them, value is null. A dimension is int64, or float64 or string where labels are.
-
-npz holds every series as an array (steps, ...) and its steps as NAME@steps. What the run knows about itself
-(study, config, seed, versions, machine, status) travels as JSON under `joma` in the Parquet schema's metadata and
-as `__meta__` in the npz; a CSV has no place for it and stays a plain table that every tool reads.
+csv and parquet are tidy tables, one row per number: series, step, one column per dimension of any series, value. A cell
+holds the place along the dimension, counted from 0, or its label; it is empty where a series does not have the
+dimension. npz holds every series as an array (steps, ...) and its steps as NAME@steps. What the run knows about itself
+travels along as JSON, but for csv. docs/reference/file-formats.md has the details.
 """
 
 from __future__ import annotations
@@ -25,24 +15,23 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from joma.host.extras import how_to_install
 from joma.host.files import atomically
-from joma.runs.dims import Named, coordinates
+from joma.runs.dims import coordinates
 from joma.runs.errors import RunError
-from joma.runs.store import Run
+from joma.runs.store import Run, StrPath
 
 _ROWS_AT_ONCE = 200_000
 
 
-def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.PathLike[str] | None = None) -> Path:
+def export(run_or_path: Run | StrPath, to: str, out: StrPath | None = None) -> Path:
     """Write a run as "parquet", "csv" or "npz" and return where; `out` is by default the run's path with that ending.
 
-    An existing `out` is replaced, a missing folder is made. csv and parquet refuse complex numbers; npz
-    refuses steps of different shapes.
+    An existing `out` is replaced. csv and parquet refuse complex numbers; npz refuses steps of different shapes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
@@ -77,32 +66,21 @@ def export(run_or_path: Run | str | os.PathLike[str], to: str, out: str | os.Pat
 
 
 def _meta(run: Run) -> str:
-    """What the run knows about itself, as JSON."""
     keys = ("study", "config", "version", "seed", "versions", "machine", "created", "status", "reason")
     return json.dumps({key: getattr(run, key) for key in keys})
 
 
-class _Steps(NamedTuple):
-    """One step of a series: its numbers, and for each the place along every dimension of the table (None: none)."""
-
-    series: str
-    step: int
-    places: list[list[Any]]
-    values: np.ndarray
-
-
-def _columns(run: Run) -> dict[str, list[Named]]:
-    """The dimensions of all series, each with the series' dims that it occurs in."""
-    columns: dict[str, list[Named]] = {}
+def _columns(run: Run) -> dict[str, set[type]]:
+    """The dimensions of all series, each with the types of the places along it."""
+    columns: dict[str, set[type]] = {}
     for name in run.names():
-        dims = run.dims(name)
-        for dim in dims:
-            columns.setdefault(dim, []).append(dims)
+        for dim, labels in run.dims(name).items():
+            columns.setdefault(dim, set()).update(type(label) for label in labels or (0,))
     return columns
 
 
-def _tidy(run: Run, to: str, columns: Iterable[str]) -> Iterator[_Steps]:
-    """Step by step: no more than one is held."""
+def _tidy(run: Run, to: str, columns: Iterable[str]) -> Iterator[tuple[str, int, list[list[Any]], np.ndarray]]:
+    """Series, step, of every number its place along each column (None: none), the numbers. One step is held at once."""
     for name in run.names():
         dims = run.dims(name)
         places: dict[tuple[int, ...], list[list[Any]]] = {}
@@ -114,7 +92,7 @@ def _tidy(run: Run, to: str, columns: Iterable[str]) -> Iterator[_Steps]:
                 found = coordinates(dims, array.shape)
                 nowhere = [None] * array.size
                 places[array.shape] = [found[dim].tolist() if dim in found else nowhere for dim in columns]
-            yield _Steps(name, step, places[array.shape], array.reshape(-1))
+            yield name, step, places[array.shape], array.reshape(-1)
 
 
 def _write_csv(run: Run, stream: BinaryIO) -> None:
@@ -142,8 +120,9 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise RunError(f"exporting to parquet needs pyarrow: {how_to_install('export')}") from None
-    dims = {dim: _cell_type(dim, given) for dim, given in _columns(run).items()}
-    types = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    types = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+    # Places are whole numbers unless labels are something else.
+    dims = {dim: next((kind for kind in types if kind in found), int) for dim, found in _columns(run).items()}
     columns = [("series", pa.string()), ("step", pa.int64()), *((dim, types[kind]) for dim, kind in dims.items())]
     columns += [("value", pa.float64()), ("integer", pa.decimal128(20, 0))]  # neither int64 nor uint64 holds both
     schema = pa.schema(columns, metadata={"joma": _meta(run)})
@@ -154,25 +133,16 @@ def _write_parquet(run: Run, stream: BinaryIO) -> None:
             batch["step"] += [step] * len(values)
             for (dim, kind), place in zip(dims.items(), places, strict=True):
                 batch[dim] += [None if one is None else kind(one) for one in place]
-            batch["value"] += _floats(values)
-            batch["integer"] += values.tolist() if values.dtype.kind in "iu" else [None] * len(values)
+            if values.dtype.kind in "iu":
+                batch["value"] += [None if abs(number) >= 2**53 else float(number) for number in values.tolist()]
+                batch["integer"] += values.tolist()
+            else:
+                batch["value"] += values.astype(np.float64).tolist()
+                batch["integer"] += [None] * len(values)
             if len(batch["step"]) >= _ROWS_AT_ONCE:
                 writer.write_table(pa.table(batch, schema=schema))
                 batch = {name: [] for name, _ in columns}
         writer.write_table(pa.table(batch, schema=schema))
-
-
-def _cell_type(dim: str, given: list[Named]) -> type[int] | type[float] | type[str]:
-    """Of a column of places: whole numbers unless labels are something else."""
-    kinds = {type(label) for dims in given for label in dims[dim] or (0,)}
-    return str if str in kinds else float if float in kinds else int
-
-
-def _floats(values: np.ndarray) -> list[float | None]:
-    if values.dtype.kind in "iu":
-        return [None if abs(number) >= 2**53 else float(number) for number in values.tolist()]
-    floats: list[float | None] = values.astype(np.float64).tolist()
-    return floats
 
 
 def _write_npz(run: Run, stream: BinaryIO) -> None:

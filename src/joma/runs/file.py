@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
@@ -69,15 +69,11 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
     for orphan in path.parent.glob(f".{escape(path.name)}.*.new"):  # of a creator that was killed: we hold the lock
         orphan.unlink(missing_ok=True)
     with atomically(path) as unfinished:
-        with sqlite_errors_explained(path):
-            connection = sqlite3.connect(unfinished, isolation_level=None)
-            try:
-                for statement in _BEGINNING:
-                    connection.execute(statement)
-                connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", meta)
-                connection.execute("COMMIT")
-            finally:
-                connection.close()
+        with sqlite_errors_explained(path), closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+            for statement in _BEGINNING:
+                connection.execute(statement)
+            connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", meta)
+            connection.execute("COMMIT")
         remove_leftovers(path)
 
 
@@ -140,14 +136,16 @@ def open_to_write(path: Path) -> Connection:
         except sqlite3.OperationalError as error:
             if primary_code(error) not in _NO_HELPER:
                 raise
-        _leave_wal(path)
+        # Back to the rollback journal where no memory can be shared: alone with the file, SQLite needs none for WAL.
+        with closing(_connect(path, "mode=rw")) as connection:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         return _opened_to_write(path, wal=False)
 
 
 def _opened_to_write(path: Path, *, wal: bool) -> Connection:
-    connection = _connect(path, "mode=rw")
+    connection = _opened(path, "mode=rw")
     try:
-        _must_be_a_run(connection, path)
         if wal:
             with suppress(sqlite3.OperationalError):  # impossible here: the rollback journal stays
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -160,34 +158,59 @@ def _opened_to_write(path: Path, *, wal: bool) -> Connection:
     return connection
 
 
-def _leave_wal(path: Path) -> None:
-    """Back to the rollback journal where no memory can be shared: alone with the file, SQLite needs none for WAL."""
-    connection = _connect(path, "mode=rw")
-    try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    finally:
-        connection.close()
-
-
 def open_to_read(path: Path) -> Connection:
     """A connection that cannot write; it sees what is committed, also while another process writes."""
     must_be_a_file(path)
     with sqlite_errors_explained(path):
-        connection = _connect(path, "mode=ro")
         try:
-            _must_be_a_run(connection, path)
-            return connection
+            return _opened(path, "mode=ro")
         except sqlite3.OperationalError as error:
-            connection.close()
             if primary_code(error) not in _NO_HELPER:
                 raise
-        except BaseException:
-            connection.close()
-            raise
         if _has_leftover(path, "-journal"):
-            return _open_after_rolling_back(path)
-        return _open_where_nothing_can_be_made(path)
+            # A writer died amid a commit and the file may hold half of it; the first to open it must have that taken
+            # back: SQLite rolls back before it reads anything.
+            try:
+                _opened(path, "mode=rw").close()
+            except sqlite3.OperationalError as error:
+                if primary_code(error) not in _NO_HELPER:
+                    raise
+                raise _interrupted(path, "-journal") from error
+            return _connect(path, "mode=ro")
+        # A file in WAL mode needs helper files; where none can be made, it is read as something that never changes.
+        if _has_leftover(path, "-wal"):
+            raise _interrupted(path, "-wal")
+        return _opened(path, "mode=ro&immutable=1")
+
+
+def _opened(path: Path, options: str) -> Connection:
+    """A connection to what was seen to be a run."""
+    connection = _connect(path, options)
+
+    def pragma(name: str) -> int:
+        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    try:
+        if pragma("application_id") != APPLICATION_ID:
+            raise RunError(f"{path} is an SQLite file, but not a joma run")
+        schema = pragma("user_version")
+        if schema > SCHEMA:
+            newer = f"was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it"
+            raise RunError(f"{path} {newer}")
+        # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
+        full_pages = path.stat().st_size % pragma("page_size") == 0
+        if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
+            raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
+        # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
+        for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
+            if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
+                raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
+        connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
+        connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def leave_single_file(connection: Connection) -> None:
@@ -205,56 +228,26 @@ def leave_single_file(connection: Connection) -> None:
 
 def on_network_drive(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     """Whether the file system below `path` is known to be shared between machines; False where nobody can tell."""
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return False
     place = os.path.realpath(path)
     kind, longest = "", -1
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ").rstrip("/")
-        if (place == point or place.startswith(point + "/")) and len(point) >= longest:
-            kind, longest = fields[2], len(point)
+    with suppress(OSError):
+        for line in mounts.read_text(errors="replace").splitlines():
+            _, point, found, *_ = (*line.split(" "), "", "")
+            point = point.replace("\\040", " ").rstrip("/")
+            if found and (place == point or place.startswith(point + "/")) and len(point) >= longest:
+                kind, longest = found, len(point)
     return kind in _NETWORK_DRIVES
 
 
 def _connect(path: Path, options: str) -> Connection:
-    # Threads may share a run: `Run` itself lets one at a time through.
+    # Threads may share a run: `Run` itself lets one at a time through. No timeout: `Connection` waits.
+    uri = f"{path.absolute().as_uri()}?{options}"
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{options}",
-        uri=True,
-        isolation_level=None,
-        timeout=0.0,  # `Connection` waits
-        check_same_thread=False,
-        factory=Connection,
+        uri, uri=True, isolation_level=None, timeout=0.0, check_same_thread=False, factory=Connection
     )
     connection.execute("PRAGMA trusted_schema = OFF")  # what a file defines calls no function of ours
     connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is noticed when it is read
     return connection
-
-
-def _must_be_a_run(connection: Connection, path: Path) -> None:
-    def pragma(name: str) -> int:
-        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-    if pragma("application_id") != APPLICATION_ID:
-        raise RunError(f"{path} is an SQLite file, but not a joma run")
-    schema = pragma("user_version")
-    if schema > SCHEMA:
-        raise RunError(f"{path} was written by a newer joma (format {schema}; this reads up to {SCHEMA}); upgrade it")
-    # SQLite notices missing pages; a last page that is cut short it would fill with zeros.
-    full_pages = path.stat().st_size % pragma("page_size") == 0
-    if schema < 1 or not (full_pages or _has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
-        raise RunError(f"{path} is damaged or cut off; restore it from a copy, or run it anew (fresh)")
-    # A view in place of a table runs a query of its maker's; a trigger does so when something is written.
-    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
-        if kind != "table" or name not in _TABLES or sql.split() != _TABLES[name].split():
-            raise RunError(f"{path} is not a joma run: joma did not make its {kind} {name!r}")
-    connection.execute("SELECT key FROM meta UNION ALL SELECT name FROM series LIMIT 1").fetchone()
-    connection.execute("SELECT step FROM entries LIMIT 1").fetchone()
 
 
 def _has_leftover(path: Path, ending: str) -> bool:
@@ -265,34 +258,6 @@ def _has_leftover(path: Path, ending: str) -> bool:
         return False
 
 
-def _open_after_rolling_back(path: Path) -> Connection:
-    """A writer died amid a commit and the file may hold half of it; the first to open it must have that taken back."""
-    try:
-        connection = _connect(path, "mode=rw")
-        try:
-            _must_be_a_run(connection, path)  # SQLite rolls back before it reads anything
-        finally:
-            connection.close()
-    except sqlite3.OperationalError as error:
-        if primary_code(error) not in _NO_HELPER:
-            raise
-        raise _interrupted(path, "-journal") from error
-    return _connect(path, "mode=ro")
-
-
 def _interrupted(path: Path, ending: str) -> RunError:
     both = f"copy it with {path.name + ending} and open the copy"
     return RunError(f"{path} was interrupted and its folder is read-only; {both}")
-
-
-def _open_where_nothing_can_be_made(path: Path) -> Connection:
-    """A file in WAL mode needs helper files; where none can be made, it is read as something that never changes."""
-    if _has_leftover(path, "-wal"):
-        raise _interrupted(path, "-wal")
-    connection = _connect(path, "mode=ro&immutable=1")
-    try:
-        _must_be_a_run(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection

@@ -1,8 +1,7 @@
-"""One writer a run: a lock that vanishes with the process that holds it.
+"""One writer a run: an advisory `flock` on a file beside it, `NAME.lock`, that vanishes with the process.
 
-The lock is an advisory `flock` on a file beside the run, `NAME.lock`. It cannot be on the run itself: closing
-any descriptor of an SQLite file drops the POSIX locks SQLite holds on it. Readers never look at it. A killed
-writer leaves the file but not the lock, so nothing is ever stale. Runs are written on Linux and macOS.
+It cannot be on the run itself: closing any descriptor of an SQLite file drops the POSIX locks SQLite holds on it.
+A killed writer leaves the file but not the lock, so nothing is ever stale. Runs are written on Linux and macOS.
 """
 
 from __future__ import annotations
@@ -51,10 +50,11 @@ def _locked(lock: Path, run: Path) -> int | None:
         raise RunError(f"{run} cannot be written: {lock.name} beside it cannot be made ({error.strerror})") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(lock, descriptor):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, str(os.getpid()).encode())
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(lock.stat(), os.fstat(descriptor)):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+                return descriptor
     except BlockingIOError:
         writer = os.read(descriptor, 20).decode(errors="replace") or "unknown"
         os.close(descriptor)
@@ -67,13 +67,6 @@ def _locked(lock: Path, run: Path) -> int | None:
         raise RunError(f"{run} cannot be locked ({error.strerror}); {advice}") from error
     os.close(descriptor)
     return None
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _forget_all() -> None:

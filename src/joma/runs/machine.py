@@ -6,6 +6,7 @@ import os
 import platform
 import sqlite3
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,15 +21,9 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['commit', 'joma', 'numpy', 'python', 'sqlite', 'sympy', 'torch']
     """
-    return {
-        "python": platform.python_version(),
-        "joma": joma.__version__,
-        "commit": _commit(),
-        "numpy": _installed("numpy"),
-        "torch": _installed("torch"),
-        "sympy": _installed("sympy"),
-        "sqlite": sqlite3.sqlite_version,
-    }
+    ours = {"python": platform.python_version(), "joma": joma.__version__, "commit": _commit()}
+    packages = {package: _installed(package) for package in ("numpy", "torch", "sympy")}
+    return {**ours, **packages, "sqlite": sqlite3.sqlite_version}
 
 
 def machine() -> dict[str, str | int | None]:
@@ -37,7 +32,13 @@ def machine() -> dict[str, str | int | None]:
     >>> sorted(machine())
     ['cores', 'cpu', 'gpu', 'platform']
     """
-    return {"platform": platform.platform(), "cpu": _cpu(), "cores": _cores(), "gpu": _gpu()}
+    cpu, torch = platform.processor() or platform.machine(), sys.modules.get("torch")
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpu = str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None
+    return {"platform": platform.platform(), "cpu": cpu, "cores": cores, "gpu": gpu}
 
 
 def _installed(package: str) -> str:
@@ -48,29 +49,6 @@ def _installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _gpu() -> str | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return str(torch.cuda.get_device_name())
 
 
 def _commit() -> str:

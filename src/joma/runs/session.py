@@ -1,7 +1,4 @@
-"""The open file of a run: one thread at a time, one transaction at a time, errors explained.
-
-What a file says of itself is believed only as far as it can be: damage makes anything of it, and so do people.
-"""
+"""The open file of a run: one thread at a time, one transaction at a time, errors explained."""
 
 from __future__ import annotations
 
@@ -49,21 +46,15 @@ class Session:
                         self._connection.close()
                         self._connection = None
 
-    def _meta(self, key: str) -> Any:
+    def _meta(self, key: str, *kinds: type) -> Any:
+        """What the run knows about itself, of these kinds; a file that was tampered with may hold anything there."""
         rows = self._rows("SELECT value, checksum FROM meta WHERE key = ?", key)
         with suppress(ValueError, TypeError, RecursionError):
             if len(rows) == 1 and rows[0][1] == checksum_of(key, rows[0][0]):
                 value = json.loads(rows[0][0])
-                if depth_of(value, limits.JSON_DEPTH) <= limits.JSON_DEPTH:
+                if depth_of(value, limits.JSON_DEPTH) <= limits.JSON_DEPTH and (not kinds or type(value) in kinds):
                     return value
         raise RunError(f"{self.path} is damaged: its {key} cannot be read")
-
-    def _meta_of(self, key: str, *kinds: type) -> Any:
-        """What the run knows about itself; a file that was tampered with may hold anything there."""
-        value = self._meta(key)
-        if type(value) not in kinds:
-            raise RunError(f"{self.path} is damaged: its {key} cannot be read")
-        return value
 
     def _meta_or_none(self, key: str) -> Any:
         return self._meta(key) if self._rows("SELECT 1 FROM meta WHERE key = ?", key) else None
@@ -73,8 +64,7 @@ class Session:
         """How many steps each series of a finished run has; empty before, and in files of earlier versions."""
         if self._lock is not None or not self._rows("SELECT 1 FROM meta WHERE key = 'sealed'"):
             return {}
-        counts: dict[str, int] = self._meta_of("sealed", dict)
-        return counts
+        return self._meta("sealed", dict)  # type: ignore[no-any-return]
 
     def _must_be_all(self, name: str, steps: int) -> None:
         """Every row has its checksum, so a changed one is noticed; this notices one that is gone."""
@@ -99,7 +89,6 @@ class Session:
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
-        """An error inside names the file."""
         try:
             yield
         except RunError as error:
@@ -107,7 +96,6 @@ class Session:
 
     @contextmanager
     def _usable(self) -> Iterator[file.Connection]:
-        """The connection, for one thread at a time, with SQLite's errors explained."""
         with self._one_at_a_time, sqlite_errors_explained(self.path):
             if self._connection is None:
                 raise RunError(f"{self.path} was closed; open it again with Run.open")

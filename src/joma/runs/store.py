@@ -16,17 +16,18 @@ import numpy as np
 
 from joma.host.words import counted, short
 from joma.runs import file
-from joma.runs.dims import Dims, Named, must_fit, named, unnamed
+from joma.runs.dims import Dims, Named, frame_of, joined, must_fit, named, unnamed
 from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
 from joma.runs.session import Session, meta_row
-from joma.runs.values import Packed, integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
+from joma.runs.values import integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Status = Literal["running", "finished", "failed"]
+StrPath = str | os.PathLike[str]
 
 
 class Run(Session):
@@ -56,26 +57,20 @@ class Run(Session):
         self._series: dict[str, int] = {}  # ids of series this writer has used; they never change
         self._described: dict[str, Named | None] = {}  # what this writer knows of their dimensions
         try:
-            self.study: str = valid_name(self._meta_of("study", str), "a study")
-            self.config: dict[str, Any] = self._meta_of("config", dict)
-            self.version: int = self._meta_of("version", int)
-            self.seed: int | None = self._meta_of("seed", int, type(None))
-            self.versions: dict[str, str] = self._meta_of("versions", dict)
-            self.machine: dict[str, Any] = self._meta_of("machine", dict)
-            self.created: str = self._meta_of("created", str)
+            self.study: str = valid_name(self._meta("study", str), "a study")
+            self.config: dict[str, Any] = self._meta("config", dict)
+            self.version: int = self._meta("version", int)
+            self.seed: int | None = self._meta("seed", int, type(None))
+            self.versions: dict[str, str] = self._meta("versions", dict)
+            self.machine: dict[str, Any] = self._meta("machine", dict)
+            self.created: str = self._meta("created", str)
         except BaseException:
             connection.close()
             raise
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        study: str,
-        config: Mapping[str, Any],
-        version: int = 1,
-        seed: int | None = None,
+        cls, path: StrPath, *, study: str, config: Mapping[str, Any], version: int = 1, seed: int | None = None
     ) -> Run:
         """A new run in a new file; a file that exists is refused, a missing folder is made.
 
@@ -105,7 +100,7 @@ class Run(Session):
             return cls(place, file.open_to_write(place), lock)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, write: bool = False) -> Run:
+    def open(cls, path: StrPath, *, write: bool = False) -> Run:
         """A run that exists: to read (also while another process writes it), or with `write` to resume it.
 
         Resuming sets the status back to "running". A finished run is complete and cannot be opened to write.
@@ -126,7 +121,7 @@ class Run(Session):
             return run
 
     @staticmethod
-    def delete(path: str | os.PathLike[str]) -> None:
+    def delete(path: StrPath) -> None:
         """Remove a run, if there is one, with all that stands beside it; one that is being written is refused."""
         place = Path(os.path.realpath(path))
         if not place.parent.is_dir():
@@ -134,21 +129,18 @@ class Run(Session):
         with _locked_for_writing(place) as lock:
             place.unlink(missing_ok=True)
             file.remove_leftovers(place)
-            _remove_next_to(place, "checkpoint*")
-            _remove_next_to(place, "kept")
+            _remove_next_to(place, "checkpoint*", "kept")
             lock.release()
 
     @property
     def status(self) -> Status:
         """It is "running" also after a kill or a plain `close`: only `finish` and `fail` end a run."""
-        status: Status = self._meta("status")
-        return status
+        return self._meta("status")  # type: ignore[no-any-return]
 
     @property
     def reason(self) -> str | None:
         """Why the run failed, in the words given to `fail`."""
-        reason: str | None = self._meta("reason")
-        return reason
+        return self._meta("reason")  # type: ignore[no-any-return]
 
     def append(self, name: str, step: int, value: Any, *, dims: Dims | None = None) -> None:
         """Record `value` (a number, an array, a tensor) as `step` of the series `name`, durably.
@@ -169,11 +161,18 @@ class Run(Session):
         with self._transaction() as connection:
             described = {name: self._describe(connection, name, given) for name, given in described.items()}
             new = {name: self._series_id(connection, name) for name in packed}
+            limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
             for name, row in packed.items():
                 known = described[name] if name in described else self._dims_of(name)
                 if known is not None:
                     must_fit(known, shape_of(row.shape), name)
-                self._insert(connection, name, new[name], index, row)
+                what, size = f"step {index} of {name!r}", len(row.data)
+                if size > limit:
+                    raise RunError(f"{what} has {size:,} bytes, {limit:,} fit; record it in parts")
+                try:
+                    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (new[name], index, *row))
+                except sqlite3.IntegrityError:
+                    raise RunError(f"{what} is recorded already in {self.path}; a step is final") from None
         self._series.update(new)
         self._described.update(described)
 
@@ -222,8 +221,6 @@ class Run(Session):
         0     5      0     0    0.5
         1     5      0     1    1.5
         """
-        from joma.runs.frame import frame_of, joined
-
         if name is None:
             return joined({each: self.frame(each) for each in self.names()})
         dims, steps = self.dims(name), self.steps(name).tolist()
@@ -248,7 +245,7 @@ class Run(Session):
 
     def names(self) -> list[str]:
         """All series, in the order in which they were first recorded."""
-        names = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
+        names: list[str] = [name for (name,) in self._rows("SELECT name FROM series ORDER BY id")]
         if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise RunError(f"{self.path} is damaged: a series has lost its name")
         if missing := sorted(set(self._sealed) - set(names)):
@@ -310,8 +307,7 @@ class Run(Session):
     @property
     def trace(self) -> str | None:
         """Where in the code a failed run stopped, if that was given to `fail`."""
-        trace: str | None = self._meta_or_none("trace")
-        return trace
+        return self._meta_or_none("trace")  # type: ignore[no-any-return]
 
     def fail(self, reason: str, trace: str | None = None) -> None:
         """Mark the run as failed, with the reason, and leave a single file. `Run.open(..., write=True)` resumes it.
@@ -343,7 +339,6 @@ class Run(Session):
         return f"Run({short(self.path.name)}, study={short(self.study)}, {state})"
 
     def _dims_of(self, name: str) -> Named | None:
-        """The names that were given to the dimensions of a series, if there are any."""
         if self._lock is not None and name in self._described:
             return self._described[name]
         given = self._meta_or_none(f"dims/{name}")
@@ -371,15 +366,6 @@ class Run(Session):
         connection.execute("INSERT OR IGNORE INTO series (name) VALUES (?)", (name,))
         return int(connection.execute("SELECT id FROM series WHERE name = ?", (name,)).fetchone()[0])
 
-    def _insert(self, connection: sqlite3.Connection, name: str, series: int, step: int, row: Packed) -> None:
-        limit = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - 1000  # the other columns need room too
-        if len(row.data) > limit:
-            raise RunError(f"step {step} of {name!r} has {len(row.data):,} bytes, {limit:,} fit; record it in parts")
-        try:
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (series, step, *row))
-        except sqlite3.IntegrityError:
-            raise RunError(f"step {step} of {name!r} is recorded already in {self.path}; a step is final") from None
-
     def _no_series(self, name: str) -> Any:
         names = self.names()
         if name in names:
@@ -392,9 +378,9 @@ _PACKED = "dtype, shape, checksum, data"
 _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)"
 
 
-def _remove_next_to(place: Path, kind: str) -> None:
+def _remove_next_to(place: Path, *kinds: str) -> None:
     """Remove what training keeps next to a run: checkpoints, and states that branches begin from."""
-    for found in place.parent.glob(f"{escape(place.name)}-*.{kind}"):
+    for found in [found for kind in kinds for found in place.parent.glob(f"{escape(place.name)}-*.{kind}")]:
         found.unlink(missing_ok=True)
 
 

@@ -28,7 +28,21 @@ class Packed(NamedTuple):
 
 def pack(value: Any, name: str, step: int) -> Packed:
     """A number, an array or a tensor as bytes; bfloat16 becomes float32, which holds it exactly."""
-    array = _as_array(value, name)
+    torch = sys.modules.get("torch")  # never imported here: whoever holds a tensor has done so already
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            tensor = value.detach()
+            tensor = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+            array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
+        else:
+            array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        described = getattr(value, "dtype", type(value).__name__)
+        raise RunError(f"{name!r} must be a number, an array or a dense tensor, got {described}") from None
+    if isinstance(value, np.ma.MaskedArray):
+        raise RunError(f"{name!r} is a masked array, whose mask would be lost; fill it first")
+    if array.dtype.name not in DTYPES:
+        raise RunError(f"{name!r} must hold numbers of at most 64 bits (complex: 128), got {array.dtype.name}")
     data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     dtype, shape = array.dtype.name, ",".join(map(str, array.shape))
     return Packed(dtype, shape, checksum_of(name, step, dtype, shape, data=data), data)
@@ -36,13 +50,9 @@ def pack(value: Any, name: str, step: int) -> Packed:
 
 def unpack(packed: Packed, name: str, step: int) -> np.ndarray:
     """The array again, in this machine's byte order, with memory of its own."""
-    dtype, shape, checksum, data = packed
-    try:
-        if dtype not in DTYPES or checksum != checksum_of(name, step, dtype, shape, data=data):
-            raise ValueError
-        return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape_of(shape)).astype(dtype)
-    except (AttributeError, TypeError, ValueError):  # whatever damage has made of the columns
-        raise _damaged(name, step) from None
+    array = unpack_all([(step, *packed)], name)
+    assert array is not None  # one row is of one kind
+    return array[0, ...]
 
 
 def unpack_all(rows: Sequence[tuple[Any, ...]], name: str) -> np.ndarray | None:
@@ -56,20 +66,16 @@ def unpack_all(rows: Sequence[tuple[Any, ...]], name: str) -> np.ndarray | None:
     start, kind = zlib.crc32(f"{name}|".encode()), f"|{dtype}|{shape}"
     step = rows[0][0]
     try:
+        if dtype not in DTYPES:
+            raise ValueError
         sizes, form = shape_of(shape), np.dtype(dtype).newbyteorder("<")
         length = prod(sizes) * form.itemsize
         for step, _, _, checksum, data in rows:
             if checksum != zlib.crc32(data, zlib.crc32(f"{step}{kind}".encode(), start)) or len(data) != length:
                 raise ValueError
-        if dtype not in DTYPES:
-            raise ValueError
         return np.frombuffer(b"".join(row[4] for row in rows), form).reshape(len(rows), *sizes).astype(dtype)
-    except (AttributeError, TypeError, ValueError):
-        raise _damaged(name, step) from None
-
-
-def _damaged(name: str, step: int) -> RunError:
-    return RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded")
+    except (AttributeError, TypeError, ValueError):  # whatever damage has made of the columns
+        raise RunError(f"step {step} of {name!r} is damaged: its bytes are not those that were recorded") from None
 
 
 def checksum_of(*words: object, data: bytes = b"") -> int:
@@ -141,22 +147,3 @@ def _plain(value: Any, place: str) -> Any:
     raise RunError(
         f"{place} must be of numbers, strings, booleans, None, lists and mappings, got {type(value).__name__}"
     )
-
-
-def _as_array(value: Any, name: str) -> np.ndarray:
-    torch = sys.modules.get("torch")  # never imported here: whoever holds a tensor has done so already
-    try:
-        if torch is not None and isinstance(value, torch.Tensor):
-            tensor = value.detach()
-            tensor = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-            array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
-        else:
-            array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
-        described = getattr(value, "dtype", type(value).__name__)
-        raise RunError(f"{name!r} must be a number, an array or a dense tensor, got {described}") from None
-    if isinstance(value, np.ma.MaskedArray):
-        raise RunError(f"{name!r} is a masked array, whose mask would be lost; fill it first")
-    if array.dtype.name not in DTYPES:
-        raise RunError(f"{name!r} must hold numbers of at most 64 bits (complex: 128), got {array.dtype.name}")
-    return array

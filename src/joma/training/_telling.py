@@ -18,7 +18,10 @@ class Teller:
 
     def __init__(self, ensembles: Mapping[str, Ensemble], progress: Progress) -> None:
         self.ensembles, self.progress = ensembles, progress
-        work = {name: _work(ensemble) if len(ensembles) > 1 else 1.0 for name, ensemble in ensembles.items()}
+        work = dict.fromkeys(ensembles, 1.0)
+        for name, one in ensembles.items() if len(ensembles) > 1 else ():  # what training takes, in some unit
+            weights = sum(p.numel() for p in one.networks([0]).parameters())
+            work[name] = float((one.steps - one.first) * one.members * weights * one.batch(0, [0])[0].numel())
         self.part = {name: some / sum(work.values()) for name, some in work.items()}
         self.step = {name: float(ensemble.first) for name, ensemble in ensembles.items()}
         self.found = dict(self.step)
@@ -30,8 +33,8 @@ class Teller:
     def share(self) -> float:
         """Of all the work."""
         return sum(
-            part * ((self.step[name] - self.ensembles[name].first) / _steps(self.ensembles[name]))
-            for name, part in self.part.items()
+            self.part[name] * ((self.step[name] - one.first) / (one.steps - one.first))
+            for name, one in self.ensembles.items()
         )
 
     def begin(self, name: str, step: float, *, anew: bool = False) -> None:
@@ -48,8 +51,9 @@ class Teller:
 
     def tell(self, name: str, going: Sequence[str], loss: Callable[[], float]) -> None:
         """Say how far `name` is, one of those that are `going` on."""
+        one = self.ensembles[name]
         if self.step[name] <= self.found[name]:
-            if self.ensembles[name].device.startswith("cuda") and self.step[name] < self.ensembles[name].steps:
+            if one.device.startswith("cuda") and self.step[name] < one.steps:
                 self.progress(self.share, f"{name}: compiling" if name else "compiling")
             return
         now, share = monotonic(), self.share
@@ -57,8 +61,8 @@ class Teller:
             return
         self.last = now
         who = ", ".join(going) + ": " if any(going) else ""
-        members = sum(self.ensembles[one].members for one in going)
-        at = f"step {self.step[name]:.0f} of {self.ensembles[name].steps}"
+        members = sum(self.ensembles[each].members for each in going)
+        at = f"step {self.step[name]:.0f} of {one.steps}"
         shown = f", loss {mean:.3f}" if math.isfinite(mean := loss()) else ""
         wait = ""
         if self.began is not None and share > self.began[1]:
@@ -68,13 +72,3 @@ class Teller:
         names = [name for name in going if name in self.anew]
         anew = f" ({', '.join(filter(None, names)) + ': ' if any(names) else ''}{ANEW})" if names else ""
         self.progress(share, f"{who}{counted(members, 'network')}, {at}{shown}{wait}{anew}")
-
-
-def _steps(ensemble: Ensemble) -> int:
-    return ensemble.steps - ensemble.first
-
-
-def _work(ensemble: Ensemble) -> float:
-    """What training takes, in some unit."""
-    weights = sum(p.numel() for p in ensemble.networks([0]).parameters())
-    return float(_steps(ensemble) * ensemble.members * weights * ensemble.batch(0, [0])[0].numel())

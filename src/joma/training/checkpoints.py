@@ -37,29 +37,26 @@ class Checkpoint:
             where = "from the start, as there is no earlier checkpoint"
             if self.kept is not None:  # the mean over groups, as progress tells it
                 where = f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
-            raise RunError(
-                f"no checkpoint could be written to {self.path} ({error}); what was recorded is safe, but the same "
-                f"command goes on {where}"
-            ) from error
+            rest = f"what was recorded is safe, but the same command goes on {where}"
+            raise RunError(f"no checkpoint could be written to {self.path} ({error}); {rest}") from error
 
     def load(self, groups: int, first: int = 0) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
         """The step and the state of every group; the beginning, step `first`, if there is no checkpoint of this run."""
         states: dict[int, dict[str, Tensor]] = {}
         try:
             tensors, about = load_sealed(self.path)
-            if about.get("identity") != self.identity:
-                return [first] * groups, {}
-            for key, tensor in tensors.items():
-                group, name = key.split("/", 1)
-                states.setdefault(int(group), {})[name] = tensor
-            at: list[int] = json.loads(about["at"])
+            if about.get("identity") == self.identity:
+                for key, tensor in tensors.items():
+                    group, name = key.split("/", 1)
+                    states.setdefault(int(group), {})[name] = tensor
+                at: list[int] = json.loads(about["at"])
+                self.kept = list(at)
+                return at, states
         except FileNotFoundError:
-            return [first] * groups, {}
+            pass
         except (KeyError, ValueError):  # a DamagedError among them
             self.unreadable = True
-            return [first] * groups, {}
-        self.kept = list(at)
-        return at, states
+        return [first] * groups, {}
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -86,10 +83,9 @@ class KeptState:
         try:
             save_sealed(self.path, tensors, {"identity": self.identity})
         except Exception as error:
-            raise RunError(
-                f"the state of {self.name} at step {self.step} could not be kept in {self.path} ({error}); what was "
-                "recorded is safe, and the same command goes on from the last checkpoint"
-            ) from error
+            what = f"the state of {self.name} at step {self.step} could not be kept in {self.path} ({error})"
+            rest = "what was recorded is safe, and the same command goes on from the last checkpoint"
+            raise RunError(f"{what}; {rest}") from error
 
     def load(self, members: Sequence[int], out_of: int) -> dict[str, Tensor]:
         """The state of these members of a branch that has so many in all."""

@@ -1,10 +1,9 @@
 """Cross-entropy through a large output matrix, without keeping the logits.
 
 With a vocabulary of 28,782 the logits of one batch are larger than the network. On a GPU, in half precision, they are
-made for a few members at a time, turned into their own gradient in place by one kernel that reads and writes each
-once, multiplied into the two gradients, and overwritten by those of the next members. The bias rides along as one
-more column of the matrix. Half is float16, not bfloat16: logits and probabilities are of order one, so its range is
-enough and its three more bits are worth having.
+made for a few members at a time, turned into their own gradient in place, multiplied into the two gradients, and
+overwritten by those of the next members. The bias rides along as one more column of the matrix. Half is float16, not
+bfloat16: logits and probabilities are of order one, so its range is enough and its three more bits are worth having.
 """
 
 from __future__ import annotations
@@ -103,10 +102,7 @@ _with_gradients.register_autograd(_backward, setup_context=_save)
 def _in_pieces(
     features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `_with_gradients`.
-
-    float16 holds SCALE (softmax - 1[target]); the mean over positions is left to float32.
-    """
+    """float16 holds SCALE (softmax - 1[target]); the mean over positions is left to float32."""
     from joma.training._cross_entropy_triton import extended, gradient_in_place
 
     members, positions, _ = features.shape

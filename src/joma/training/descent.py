@@ -19,8 +19,7 @@ def descend(
     """Make `steps` steps; after each, gives its number and its loss, which no gradient follows.
 
     optimizer: of torch, over what is trained. loss: loss(step), steps counted from 0. share: share(step) of its own
-    learning rate is what every group of parameters has at that step; all of it unless given. clip: the largest norm of
-    the gradient by all parameters.
+    learning rate is what every group of parameters has then; all of it unless given. clip: the gradient's largest norm.
 
     >>> w = torch.tensor([1.0], requires_grad=True)
     >>> sgd = torch.optim.SGD([w], lr=0.5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +25,8 @@ WARM_UP = 3
 class Engine:
     """A group of members in training. `load_members` puts one in, `state` takes it out.
 
-    On a GPU all its work is on a stream of its own, so that several engines can work at once. Their graphs must not be
-    captured on one stream: the workspaces of matrix products belong to it, and they would share them. An `urgent` one
-    goes first where kernels of several wait.
+    On a GPU all its work is on a stream of its own, so that several engines can work at once: graphs captured on one
+    stream would share the workspaces of matrix products. An `urgent` one goes first where kernels of several wait.
     """
 
     def __init__(self, ensemble: Ensemble, members: Sequence[int], *, urgent: bool = False) -> None:
@@ -36,24 +36,20 @@ class Engine:
         if self.stream is not None:
             torch.cuda.synchronize(self.device)  # batches may still be on their way, on another stream
         with self._at_work():
-            self._set_up(members)
-
-    def _set_up(self, members: Sequence[int]) -> None:
-        ensemble = self.ensemble
-        self.networks = ensemble.networks(members).to(self.device)
-        for name, parameter in self.networks.named_parameters():
-            if len(parameter) != len(members):
-                raise ValueError(f"{name} has {counted(len(parameter), 'member')}, but {len(members)} were asked for")
-        self.parameters, self.still = _what_learns(self.networks, ensemble.frozen)
-        self.moments = ensemble.optimizer.start(self.parameters)
-        self.step = torch.zeros((), dtype=torch.int32, device=self.device)
-        self.age = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.rates = torch.zeros(len(members), dtype=torch.float64, device=self.device)
-        self.full_rates = torch.zeros_like(self.rates)
-        self.loss_sum = torch.zeros(len(members), dtype=torch.float64, device=self.device)
-        self.loss_count = torch.zeros(len(members), dtype=torch.int64, device=self.device)
-        self.diverged_at = torch.full((len(members),), -1, dtype=torch.int64, device=self.device)
-        self.before = {name: p.detach().clone() for name, p in self._weights().items()} if ensemble.between else {}
+            count = len(members)
+            self.networks = ensemble.networks(members).to(self.device)
+            for name, parameter in self.networks.named_parameters():
+                if len(parameter) != count:
+                    raise ValueError(f"{name} has {counted(len(parameter), 'member')}, but {count} were asked for")
+            self.parameters, self.still = _what_learns(self.networks, ensemble.frozen)
+            self.moments = ensemble.optimizer.start(self.parameters)
+            self.step = torch.zeros((), dtype=torch.int32, device=self.device)
+            self.age = torch.zeros((), dtype=torch.float64, device=self.device)
+            self.rates = torch.zeros(count, dtype=torch.float64, device=self.device)
+            self.full_rates, self.loss_sum = torch.zeros_like(self.rates), torch.zeros_like(self.rates)
+            self.loss_count = torch.zeros(count, dtype=torch.int64, device=self.device)
+            self.diverged_at = torch.full_like(self.loss_count, -1)
+            self.before = {name: p.clone() for name, p in self._weights().items()} if ensemble.between else {}
         self.captured = None if self.stream is None else _Captured(self.stream)
         self.compiler = None if self.stream is None else "inductor"
         self.update = ensemble.optimizer.update
@@ -77,25 +73,19 @@ class Engine:
                     tensor.copy_(state[name])
             else:
                 if not self.fresh:
-                    self._begin_anew(members)
+                    self.networks.load_state_dict(self.ensemble.networks(members).state_dict())
+                    for tensor in (*(m for moment in self.moments for m in moment), self.loss_sum, self.loss_count):
+                        tensor.zero_()
+                    self.diverged_at.fill_(-1)
                 if origin is not None:
                     self._inherit(origin)
                 self._look_back()
             for place in self.still:
-                place.remember()
+                place.kept.copy_(place.parameter[place.index])
             self.members, self.fresh = members, False
 
-    def _begin_anew(self, members: Sequence[int]) -> None:
-        self.networks.load_state_dict(self.ensemble.networks(members).state_dict())
-        for tensor in (*(m for moment in self.moments for m in moment), self.loss_sum, self.loss_count):
-            tensor.zero_()
-        self.diverged_at.fill_(-1)
-
     def _inherit(self, origin: Mapping[str, Tensor]) -> None:
-        """Take over weights, moments and who has diverged from the ensemble that this one branches off.
-
-        Buffers stay as its own networks have them.
-        """
+        """Take over weights, moments and who has diverged; buffers stay as its own networks have them."""
         renew = self.ensemble.origin is not None and self.ensemble.origin.renew
         mine = self._kept(moments=not renew)
         orders = [{name.partition(".")[0] for name in some if name.startswith("moment")} for some in (mine, origin)]
@@ -106,10 +96,8 @@ class Engine:
                 continue  # of what was frozen until now the optimizer has no state
             if name not in origin or origin[name].shape != tensor.shape:
                 there = f"has shape {tuple(origin[name].shape)}" if name in origin else "is missing"
-                raise ValueError(
-                    f"the state that the branch begins from does not fit its networks: {name} of shape "
-                    f"{tuple(tensor.shape)} {there} there"
-                )
+                wrong = f"{name} of shape {tuple(tensor.shape)} {there} there"
+                raise ValueError(f"the state that the branch begins from does not fit its networks: {wrong}")
             tensor.copy_(origin[name])
 
     def _kept(self, *, moments: bool = True) -> dict[str, Tensor]:
@@ -189,11 +177,12 @@ class Engine:
             losses = self.ensemble.loss(self.networks, batch, keys(self.networks.seeds, self.step))
         gradients = list(torch.autograd.grad(losses.sum(), self.parameters))
         with torch.no_grad():
-            for place in self.still:
-                gradients[place.number] = place.without(gradients[place.number])
+            for place in self.still:  # as if the part were no parameter
+                gradients[place.number] = gradients[place.number].clone()
+                gradients[place.number][place.index] = 0.0
             self.update([p.detach() for p in self.parameters], gradients, self.moments, self.rates, self.age)
-            for place in self.still:
-                place.restore()
+            for place in self.still:  # undo what momentum or weight decay did to it
+                place.parameter[place.index] = place.kept
             self.loss_sum += losses
             self.loss_count += 1
             first = (self.diverged_at < 0) & ~losses.isfinite()
@@ -203,22 +192,20 @@ class Engine:
         """Everything that is recorded at a measuring point, (members, ...) each."""
         found: dict[str, Tensor] = {}
         with self._at_work(), torch.no_grad():
-            for name, measure in self.ensemble.measures.items():
-                found |= self._parts(name, measure(self.networks, self.members))
-            for name, change in self.ensemble.between.items():
-                found |= self._parts(name, change(self.networks, self.before, self.members))
+            measures, between = self.ensemble.measures.items(), self.ensemble.between.items()
+            for name, value in chain(
+                ((name, measure(self.networks, self.members)) for name, measure in measures),
+                ((name, change(self.networks, self.before, self.members)) for name, change in between),
+            ):
+                parts = {f"{name}/{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {name: value}
+                for part, values in parts.items():
+                    if len(values) != len(self.members):
+                        got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
+                        raise ValueError(f"measure {part!r} gave {got}")
+                    found[part] = values.detach().cpu()
             found["train_loss"] = (self.loss_sum / self.loss_count).cpu()
             found["diverged_at"] = self.diverged_at.cpu()
         return found
-
-    def _parts(self, name: str, value: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a measure gave, by the names it is recorded under."""
-        parts = {f"{name}/{part}": v for part, v in value.items()} if isinstance(value, Mapping) else {name: value}
-        for part, values in parts.items():
-            if len(values) != len(self.members):
-                got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
-                raise ValueError(f"measure {part!r} gave {got}")
-        return {part: values.detach().cpu() for part, values in parts.items()}
 
     def mean_loss(self) -> float:
         """Over members and the steps since the last measuring point."""
@@ -226,29 +213,16 @@ class Engine:
             return float((self.loss_sum / self.loss_count).nanmean())
 
 
-class _Still:
-    """A part of a parameter that does not learn while the rest of it does."""
+class _Still(NamedTuple):
+    """A part of a parameter that does not learn while the rest of it does, and what it is kept at."""
 
-    def __init__(self, number: int, parameter: Tensor, index: Any) -> None:
-        self.number, self.parameter, self.index = number, parameter.detach(), index
-        self.kept = self.parameter[index].clone()
-
-    def remember(self) -> None:
-        self.kept.copy_(self.parameter[self.index])
-
-    def without(self, gradient: Tensor) -> Tensor:
-        """The gradient as if the part were no parameter."""
-        gradient = gradient.clone()
-        gradient[self.index] = 0.0
-        return gradient
-
-    def restore(self) -> None:
-        """Undo what momentum or weight decay did to it."""
-        self.parameter[self.index] = self.kept
+    number: int
+    parameter: Tensor
+    index: Any
+    kept: Tensor
 
 
 def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], list[_Still]]:
-    """The parameters that learn, and the parts of them that do not."""
     named = dict(networks.named_parameters())
     parts = [(one, None) if isinstance(one, str) else tuple(one) for one in frozen]
     for name, _ in parts:
@@ -259,7 +233,9 @@ def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], li
     if not learns:
         raise ValueError("frozen must leave something to learn: it names every parameter")
     still = [
-        _Still(learns.index(name), named[name], index) for name, index in parts if index is not None and name in learns
+        _Still(learns.index(name), (parameter := named[name].detach()), index, parameter[index].clone())
+        for name, index in parts
+        if index is not None and name in learns
     ]
     return [named[name] for name in learns], still
 
@@ -267,8 +243,7 @@ def _what_learns(networks: Any, frozen: Sequence[Any]) -> tuple[list[Tensor], li
 class _Captured:
     """A step as a CUDA graph: after a few steps of warming up it is recorded once and then replayed.
 
-    It does not hold the step, which belongs to an engine that holds this: the two, and their memory, would then outlive
-    their use until Python looks for cycles.
+    It does not hold the step, which belongs to an engine that holds this: they would live until cycles are looked for.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -288,29 +263,23 @@ class _Captured:
         self.made += 1
         if self.made == WARM_UP:
             self.graph = torch.cuda.CUDAGraph()
-            with _no_collecting(), torch.cuda.graph(self.graph, stream=self.stream):
-                step(self.batch)  # recorded, not run; on the very tensors it was compiled for
-
-
-@contextmanager
-def _no_collecting() -> Iterator[None]:
-    """A graph that Python finds dead while another is captured would be destroyed then and spoil it."""
-    gc.collect()
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+            # A graph that Python finds dead while another is captured would be destroyed then and spoil it.
+            gc.collect()
+            was_on = gc.isenabled()
+            gc.disable()
+            try:
+                with torch.cuda.graph(self.graph, stream=self.stream):
+                    step(self.batch)  # recorded, not run; on the very tensors it was compiled for
+            finally:
+                if was_on:
+                    gc.enable()
 
 
 @contextmanager
 def room_to_compile() -> Iterator[None]:
-    """Within, many steps can be compiled.
+    """Within, many steps can be compiled. What was compiled before is forgotten on entering.
 
-    What was compiled before is forgotten, or a process that trains many shapes would run into torch's limit and go on
-    uncompiled. Only on entering: engines inside rely on it.
+    Else a process that trains many shapes would run into torch's limit and go on uncompiled.
     """
     import torch._dynamo.config
 

@@ -1,8 +1,7 @@
 """Many networks of one shape that are trained at once, as one batched program: what is trained, not how.
 
-Members differ in seed, learning rate, data or labels and never see one another: given the same batches, each follows
-the path it would follow alone, to rounding. Whatever a step needs depends on its number alone, so a run that was killed
-goes on from its checkpoint to the numbers it would have had.
+Members differ in seed, learning rate, data or labels and never see one another: each follows the path it would follow
+alone, to rounding. What a step needs depends on its number alone, so a killed run goes on to the same numbers.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class Ensemble:
 
     - members: number of networks
     - networks: networks(members) -> the networks of these members: an nn.Module such as `joma.models.Decoder`, whose
-      parameters have the member first and whose buffer `seeds` has one int32 per member. Each depends on nothing but
-      its own number.
+      parameters have the member first and whose buffer `seeds` has one int32 each. Each depends on its number alone.
     - batch: batch(step, members) -> the data of a step, counted from 0, for these members, on the device.
       `joma.data.Ahead` makes one of a function that draws many steps at once, so that a GPU is never waited for.
     - loss: loss(networks, batch, noise) -> (members,); `noise` is what `joma.models.dropout` takes as key. On a GPU

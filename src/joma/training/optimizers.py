@@ -16,6 +16,7 @@ from torch import Tensor
 from joma.host.words import brief_repr, counted
 
 Kind = Literal["sgd", "adam", "adamw"]
+Tensors = Sequence[Tensor]
 
 
 @brief_repr
@@ -74,10 +75,8 @@ class Optimizer:
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must lie above 0 and be at most 1, got {self.decay}")
         if (self.decay_every is None) != (self.decay == 1) or (self.decay_every is not None and self.decay_every < 1):
-            raise ValueError(
-                f"decay_every must say after how many steps to decay, and only if decay is less than 1, "
-                f"got decay {self.decay}, decay_every {self.decay_every}"
-            )
+            wanted = "say after how many steps to decay, and only if decay is less than 1"
+            raise ValueError(f"decay_every must {wanted}, got decay {self.decay}, decay_every {self.decay_every}")
 
     def rates(self, members: int) -> tuple[float, ...]:
         """One rate per member."""
@@ -90,25 +89,22 @@ class Optimizer:
     @property
     def state_kind(self) -> str:
         """What the state holds: optimizers of one kind can take over each other's."""
-        if self.kind == "sgd":
-            return "velocity" if self.momentum else "none"
-        return "two means"
+        return "two means" if self.kind != "sgd" else "velocity" if self.momentum else "none"
 
-    def start(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    def start(self, parameters: Tensors) -> list[list[Tensor]]:
         """The state before the first step: zeros, none, one or two for each parameter."""
-        count = 2 if self.kind != "sgd" else (1 if self.momentum else 0)
+        count = {"two means": 2, "velocity": 1, "none": 0}[self.state_kind]
         return [[torch.zeros_like(p) for p in parameters] for _ in range(count)]
 
     def update(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        state: Sequence[Sequence[Tensor]],
-        rates: Tensor,
-        age: Tensor,
+        self, parameters: Tensors, gradients: Tensors, state: Sequence[Tensors], rates: Tensor, age: Tensor
     ) -> None:
         """One step in place. rates (members,); age: steps since the state was renewed, counting this one."""
-        scale = _clipping(gradients, self.clip) if self.clip is not None else None
+        scale = None
+        if self.clip is not None:
+            zero = gradients[0].new_zeros(len(gradients[0]))
+            square = sum((g.square().flatten(1).sum(1) for g in gradients), start=zero)
+            scale = (self.clip / (square.sqrt() + 1e-6)).clamp(max=1.0)  # (members,)
         corrected = [1 - beta**age for beta in self.betas]
         for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
             rate = _as_column(rates.to(p.dtype), p)
@@ -127,12 +123,6 @@ class Optimizer:
             second = state[1][i].mul_(self.betas[1]).add_(g * g * (1 - self.betas[1]))
             depth = second.sqrt() / corrected[1].sqrt().to(p.dtype) + self.epsilon
             p.sub_(rate / corrected[0].to(p.dtype) * first / depth)
-
-
-def _clipping(gradients: Sequence[Tensor], most: float) -> Tensor:
-    """What each member's gradient is multiplied with, (members,)."""
-    square = sum((g.square().flatten(1).sum(1) for g in gradients), start=gradients[0].new_zeros(len(gradients[0])))
-    return (most / (square.sqrt() + 1e-6)).clamp(max=1.0)
 
 
 def _as_column(values: Tensor, like: Tensor) -> Tensor:

@@ -60,10 +60,8 @@ class SeriesConfig:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads")
         if self.width < 4 * self.heads:  # transformers would build it all the same, and nothing would have a position
-            raise ValueError(
-                f"positions turn a quarter of each head, which must be 4 wide at least: "
-                f"width {self.width} over {self.heads} heads is {self.width // self.heads}"
-            )
+            got = f"width {self.width} over {self.heads} heads is {self.width // self.heads}"
+            raise ValueError(f"positions turn a quarter of each head, which must be 4 wide at least: {got}")
         if self.vocabulary < 260:
             raise ValueError(f"vocabulary must be at least 260 (all bytes and a few merges), got {self.vocabulary}")
         if not (math.isfinite(self.rate) and self.rate >= 0):
@@ -119,8 +117,8 @@ def train_series(
     folder.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
     progress(0.0, "making the tokenizer")
-    tokenizer = _tokenizer(text, config.vocabulary)
     lines = text.splitlines(keepends=True)
+    tokenizer = _tokenizer(lines, config.vocabulary)
     # many pieces at a time: one string of megabytes would go through one core
     pieces = ["".join(lines[i : i + 500]) for i in range(0, len(lines), 500)]
     tokens = torch.tensor([token for piece in tokenizer(pieces)["input_ids"] for token in piece])
@@ -143,6 +141,8 @@ def hash_of(text: str) -> str:
 def _train(
     folder: Path, tokens: Tensor, tokenizer: Any, config: SeriesConfig, device: str, progress: Progress, at: set[int]
 ) -> list[float]:
+    from transformers.utils import logging
+
     model = _model(config).to(device)
     length = config.context + 1
     windows = tokens[: len(tokens) // length * length].view(-1, length).to(device)
@@ -165,15 +165,21 @@ def _train(
             model.save_pretrained(folder / f"step{step}")
             tokenizer.save_pretrained(folder / f"step{step}")
 
-    from transformers.utils import logging
-
     logging.disable_progress_bar()  # ours speaks for all of it
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
     )
+    warm = max(1, round(config.warmup * config.steps))
+
+    def share(step: int) -> float:
+        """Of the rate: it rises, and then falls along a cosine."""
+        if step < warm:
+            return (step + 1) / warm
+        return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, config.steps - warm)))
+
     losses: list[Tensor] = []
     save(0)
-    for step, found in descend(optimizer, loss, config.steps, share=lambda step: _warm_cosine(step, config), clip=1.0):
+    for step, found in descend(optimizer, loss, config.steps, share=share, clip=1.0):
         losses.append(found)
         if step % 50 == 0:
             progress(step / config.steps, f"training, step {step}, loss {found.item():.2f}")
@@ -201,7 +207,7 @@ def _model(config: SeriesConfig) -> Any:
     return GPTNeoXForCausalLM(shape)
 
 
-def _tokenizer(text: str, vocabulary: int) -> Any:
+def _tokenizer(lines: list[str], vocabulary: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -214,12 +220,5 @@ def _tokenizer(text: str, vocabulary: int) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    tokenizer.train_from_iterator(lines, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-
-
-def _warm_cosine(step: int, config: SeriesConfig) -> float:
-    warm = max(1, round(config.warmup * config.steps))
-    if step < warm:
-        return (step + 1) / warm
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, config.steps - warm)))

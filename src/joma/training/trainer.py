@@ -1,8 +1,7 @@
 """Training ensembles into a run: measuring points, checkpoints, progress, memory.
 
 On a GPU a step is compiled and captured as a CUDA graph, and several ensembles advance side by side, each on a stream
-of its own: a step of a few networks is a long chain of kernels, each too small to fill the device. On a CPU it is the
-same code, batched, one ensemble after the other.
+of its own: the kernels of a few networks are too small to fill the device. On a CPU one comes after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 
 from joma.host.interrupts import signals_noted
 from joma.host.products import float32_products
-from joma.host.progress import Progress
+from joma.host.progress import Progress, silent
 from joma.host.words import counted
 from joma.models.products import half_products
 from joma.runs import Run
@@ -36,20 +35,14 @@ SAVING = 0.01
 
 
 def train(
-    ensemble: Ensemble,
-    run: Run,
-    *,
-    name: str = "",
-    progress: Progress = lambda share, doing: None,
-    checkpoint_every: float = 120.0,
+    ensemble: Ensemble, run: Run, *, name: str = "", progress: Progress = silent, checkpoint_every: float = 120.0
 ) -> None:
     """Train, recording under `name`/ the measures, `train_loss` and `diverged_at`, (members, ...) each.
 
     train_loss is the mean loss of the steps since the last measuring point. At step 0 no step has been made, so its
     first value is NaN. diverged_at is the step at which a member's loss stopped being finite, or -1: such a member is
-    marked and the others go on. A checkpoint is kept beside the run. It is written about every `checkpoint_every`
-    seconds (less often if that took more than a hundredth of the time), and at Ctrl-C or SIGTERM, which then do what
-    they always do. It is removed at the end.
+    marked and the others go on. Until the end a checkpoint is kept beside the run. It is written about every
+    `checkpoint_every` seconds (less often if that took more than a hundredth of the time), and at Ctrl-C or SIGTERM.
 
     >>> import tempfile
     >>> from joma.models import Decoder, DecoderConfig
@@ -77,7 +70,7 @@ def train_all(
     run: Run,
     *,
     side_by_side: bool | None = None,
-    progress: Progress = lambda share, doing: None,
+    progress: Progress = silent,
     checkpoint_every: float = 120.0,
 ) -> None:
     """Train several ensembles, each as `train` does, under its name. What is recorded already is not trained again.
@@ -108,22 +101,17 @@ def train_all(
     """
     on_gpu = [ensemble.device.startswith("cuda") for ensemble in ensembles.values()]
     side_by_side = all(on_gpu) if side_by_side is None else side_by_side
-    waves = [{name: _fitted(name, one, ensembles) for name, one in wave.items()} for wave in _waves(ensembles)]
-    teller = Teller(ensembles, progress)
-    with room_to_compile() if any(on_gpu) else nullcontext():
-        for wave in waves:
-            _train_wave(wave, run, teller, checkpoint_every, side_by_side=side_by_side)
-
-
-def _waves(ensembles: Mapping[str, Ensemble]) -> Iterator[dict[str, Ensemble]]:
-    """The ensembles in an order in which every branch comes after its origin; those of one wave do not wait."""
-    left = dict(ensembles)
+    left, waves = dict(ensembles), []  # every branch in a wave after its origin's; those of one wave do not wait
     while left:
         wave = {name: one for name, one in left.items() if one.origin is None or one.origin.of not in left}
         if not wave:
             raise ValueError(f"{', '.join(left)} branch off one another: one of them must begin without an origin")
         left = {name: one for name, one in left.items() if name not in wave}
-        yield wave
+        waves.append({name: _fitted(name, one, ensembles) for name, one in wave.items()})
+    teller = Teller(ensembles, progress)
+    with room_to_compile() if any(on_gpu) else nullcontext():
+        for wave in waves:
+            _train_wave(wave, run, teller, checkpoint_every, side_by_side=side_by_side)
 
 
 def _fitted(name: str, one: Ensemble, ensembles: Mapping[str, Ensemble]) -> Ensemble:
@@ -154,23 +142,18 @@ def _train_wave(
         _free_memory()  # outside the handler: there the exception keeps all of it alive
         teller.progress(teller.share, "out of memory: going on with one ensemble after the other")
     for name, ensemble in ensembles.items():
-        _train_alone(name, ensemble, run, teller, every)
-
-
-def _train_alone(name: str, ensemble: Ensemble, run: Run, teller: Teller, every: float) -> None:
-    """In groups that fit into memory: their size is halved until they do. What was recorded is not recorded again."""
-    together = None
-    while True:
-        try:
-            _advance({name: ensemble}, run, teller, every, together)
-            return
-        except torch.OutOfMemoryError:
-            together = together or ensemble.together or fitting(ensemble)
-            if together == 1:
-                raise
-        together = -(-together // 2)
-        _free_memory()
-        teller.progress(teller.share, f"out of memory: going on with {counted(together, 'network')} at a time")
+        together = None
+        while True:  # in groups that fit into memory: their size is halved until they do
+            try:
+                _advance({name: ensemble}, run, teller, every, together)
+                break
+            except torch.OutOfMemoryError:
+                together = together or ensemble.together or fitting(ensemble)
+                if together == 1:
+                    raise
+            together = -(-together // 2)
+            _free_memory()
+            teller.progress(teller.share, f"out of memory: going on with {counted(together, 'network')} at a time")
 
 
 def _free_memory() -> None:
@@ -181,7 +164,6 @@ def _free_memory() -> None:
 def _advance(
     ensembles: Mapping[str, Ensemble], run: Run, teller: Teller, every: float, together: int | None = None
 ) -> None:
-    """Train all of these, in turns of a few steps each."""
     trainings = {name: _Training(name, ensemble, run, together) for name, ensemble in ensembles.items()}
     for name, training in trainings.items():
         teller.begin(name, training.mean_step, anew=training.begins_anew)
@@ -278,14 +260,10 @@ class _Training:
         if unknown := sorted(set(self.ensemble.dims) - set(found)):
             raise ValueError(f"dims names {unknown[0]!r}, but what is measured is {', '.join(found)}")
         names = {
-            key: ("member", *self.ensemble.dims.get(key, (f"dim_{i}" for i in range(1, value.ndim))))
+            self.prefix + key: ("member", *self.ensemble.dims.get(key, (f"dim_{i}" for i in range(1, value.ndim))))
             for key, value in found.items()
         }
-        self.run.record(
-            point,
-            {self.prefix + key: value for key, value in found.items()},
-            dims={self.prefix + key: dims for key, dims in names.items()},
-        )
+        self.run.record(point, {self.prefix + key: value for key, value in found.items()}, dims=names)
 
     @property
     def _engine(self) -> Engine:
@@ -293,7 +271,6 @@ class _Training:
         return self.engines[len(self.groups[self.current])]
 
     def _take(self, group: int, *, urgent: bool) -> None:
-        """Put this group to work."""
         if self.current == group:
             return
         if self.current is not None:
@@ -301,8 +278,7 @@ class _Training:
         members = self.groups[group]
         if len(members) not in self.engines:
             self.engines[len(members)] = Engine(self.ensemble, members, urgent=urgent)
-        state, origin = self.parked.pop(group, None), self.ensemble.origin
-        begin = None
+        state, origin, begin = self.parked.pop(group, None), self.ensemble.origin, None
         if origin is not None and state is None:
             begin = KeptState(self.run, origin.of, origin.at).load(members, self.ensemble.members)
         self.engines[len(members)].load_members(members, state, begin)
@@ -337,8 +313,7 @@ def fitting(ensemble: Ensemble) -> int:
 def products(precision: Precision) -> Iterator[None]:
     """How matrix products are made while an ensemble trains.
 
-    On a CPU without oneDNN: on Arm it takes fifty times as long when the second factor of many small products is a
-    transposed view, as the keys of attention are.
+    On a CPU without oneDNN: on Arm it takes fifty times as long for small products with a transposed second factor.
     """
     with (
         float32_products("highest" if precision == "float32" else "high"),
