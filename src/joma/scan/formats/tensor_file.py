@@ -183,11 +183,10 @@ class Stream(io.RawIOBase):
     seekable = readable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
-        if at < 0:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
+        if self._at < 0:
             raise OSError("before the beginning of the file")
-        self._at = at
-        return at
+        return self._at
 
     def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._source.size - self._at))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from joma.host.errors import BadInput
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import part_of, tensor_of
+from joma.scan.formats.checkpoint import part_of, tensor_of
 from joma.scan.names.roles import Shape, layer_of, taken
 from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 

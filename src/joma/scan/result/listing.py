@@ -8,7 +8,7 @@ from typing import Any
 
 from joma.host.words import brief, counted
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import tensor_of
+from joma.scan.formats.checkpoint import tensor_of
 from joma.scan.names.architecture import Row, coverage, find_groups, located
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
