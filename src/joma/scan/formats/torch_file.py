@@ -126,7 +126,7 @@ class TorchFile(TensorFile):
         """What was saved, without its numbers, and the records that hold those, in the order of the file."""
         first = bytearray(min(self._source.size, len(_BEGINNING)))
         self._source.read_into(0, memoryview(first))
-        stream = io.BufferedReader(Stream(self._source))
+        stream: io.BufferedReader = io.BufferedReader(Stream(self._source))
         if first == _BEGINNING:
             return self._unpickled(lambda: _legacy_content(stream, self._source.size))
         try:
