@@ -153,17 +153,9 @@ class Costs:
 
 
 def measure(
-    model: nn.Module,
-    tokens: Tensor,
-    policies: Sequence[str],
-    budgets: Sequence[float],
-    run: Run | None = None,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Costs:
+    model: nn.Module, tokens: Tensor, policies: Sequence[str], budgets: Sequence[float], run: Run | None = None, *,
+    sinks: int | None = None, recent: float = 0.5, seed: int = 0, progress: Progress = silent,
+) -> Costs:  # fmt: skip
     """The cost of every policy at every budget, of a model that is loaded and a text that is token ids.
 
     All policies are compared on the second half of every sequence. The first half is the prompt of `snapkv`.

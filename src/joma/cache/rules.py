@@ -42,15 +42,9 @@ class Rule:
 
 
 def rule(
-    policy: str,
-    keep: float,
-    seq_len: int,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    prompt: float = 0.5,
+    policy: str, keep: float, seq_len: int, *, sinks: int | None = None, recent: float = 0.5, prompt: float = 0.5,
     seed: int = 0,
-) -> Rule:
+) -> Rule:  # fmt: skip
     """The rule for sequences of `seq_len` tokens.
 
     Protected keys come out of the budget: first the recent ones, at least the query's own, then as many sinks as fit.

@@ -178,7 +178,6 @@ def check_config(config: Any) -> None:
 
 @cache
 def _bounds(kind: type) -> dict[str, tuple[Bound, ...]]:
-    """By field, what its annotation says of it."""
     try:
         hints = get_type_hints(kind, localns={"Annotated": Annotated}, include_extras=True)
     except NameError as error:  # a class made inside a function, whose names are not found again

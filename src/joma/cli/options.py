@@ -53,22 +53,14 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=DEFAULT_OUT,
-        metavar="DIR",
-        help=f"folder for runs and report (default: {DEFAULT_OUT})",
-    )
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR",
+                        help=f"folder for runs and report (default: {DEFAULT_OUT})")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the findings there as JSON, too; - for standard output")
     parser.add_argument("--fresh", action="store_true", help="run again, also where a finished run is recorded")
     parser.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
+        "--threads", type=int, default=1, metavar="N",
         help="threads per study (default: 1; the last digits of a result can depend on it)",
-    )
+    )  # fmt: skip
 
 
 _SCALE: dict[str, Any] = {

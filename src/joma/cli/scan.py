@@ -63,36 +63,17 @@ def add_parser(commands: Any) -> None:
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
     add(
-        "--fail-if",
-        action="append",
-        default=[],
-        metavar="RULE",
+        "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
-    )
+    )  # fmt: skip
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add(
-        "--out",
-        type=Path,
-        default=Path("joma-out"),
-        metavar="DIR",
-        help="folder for page, run and downloads (default: joma-out)",
-    )
-    add(
-        "--pattern",
-        action="append",
-        default=[],
-        dest="patterns",
-        metavar="NAME=REGEX",
-        help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
-    )
-    add(
-        "--budget",
-        type=float,
-        default=20.0,
-        metavar="GB",
-        help="disk for downloads that cannot be read in part (default: 20)",
-    )
+    add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
+        help="folder for page, run and downloads (default: joma-out)")  # fmt: skip
+    add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
+        help="matrices to measure, by full tensor name; mlp and embedding replace those that are found")  # fmt: skip
+    add("--budget", type=float, default=20.0, metavar="GB",
+        help="disk for downloads that cannot be read in part (default: 20)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 

@@ -68,14 +68,10 @@ class Screen:
         self._bars: dict[str, TaskID] = {}
         self._lines: dict[str, ProgressLines] = {}
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[doing]}", markup=False, style="bright_black"),
-            console=self._console,
-            transient=True,
-            disable=not self._watched,
-        )
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TimeElapsedColumn(),
+            TextColumn("{task.fields[doing]}", markup=False, style="bright_black"), console=self._console,
+            transient=True, disable=not self._watched,
+        )  # fmt: skip
 
     def __enter__(self) -> Screen:
         self._progress.start()

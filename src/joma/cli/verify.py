@@ -42,11 +42,9 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
     )
     verify.add_argument(
-        "study",
-        nargs="*",
-        metavar="STUDY",
+        "study", nargs="*", metavar="STUDY",
         help="names from `joma list`, or Python files that hold a study (default: all studies)",
-    )
+    )  # fmt: skip
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
     verify.add_argument(

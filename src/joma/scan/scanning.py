@@ -110,13 +110,9 @@ def scan(
 
 
 def find_series(
-    source: str | Path,
-    *,
-    steps: str | Sequence[int] | None = None,
-    base: str | Path | None = None,
-    out: Path,
+    source: str | Path, *, steps: str | Sequence[int] | None = None, base: str | Path | None = None, out: Path,
     budget: float = BUDGET,
-) -> Series:
+) -> Series:  # fmt: skip
     """The checkpoints that a scan would measure; the arguments are those of `scan`."""
     if not 0 < budget < 1e9:
         raise BadInput(f"budget must be a positive number of gigabytes, got {budget}", argument="budget")
@@ -139,23 +135,15 @@ def _known_before(settled: Plan) -> list[str]:
 
 
 def _identity(
-    series: Series,
-    patterns: Mapping[str, str],
-    root: str | None,
-    base: str | Path | None,
-    text: Path | None,
-    tokenizer: Path | None,
-    seq_len: int | None,
-) -> str:
+    series: Series, patterns: Mapping[str, str], root: str | None, base: str | Path | None, text: Path | None,
+    tokenizer: Path | None, seq_len: int | None,
+) -> str:  # fmt: skip
     """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
     digest = None if text is None else hashlib.sha256(text.read_bytes()).hexdigest()
     identity: list[Any] = [series.source, sorted(patterns.items()), digest]
-    if root or tokenizer:
-        identity += [root, str(tokenizer and tokenizer.resolve())]
-    if base:
-        identity += ["base", str(base)]
-    if seq_len:
-        identity += ["seq_len", seq_len]
+    identity += [root, str(tokenizer and tokenizer.resolve())] if root or tokenizer else []
+    identity += ["base", str(base)] if base else []
+    identity += ["seq_len", seq_len] if seq_len else []
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
 
 

@@ -150,15 +150,12 @@ def _svg(panel: Panel) -> str:
     for line in panel.lines:
         dashes = f";stroke-dasharray:{_DASHES[line.dashes]}" if line.dashes in _DASHES else ""
         look = f"fill:none;stroke:{line.ink};stroke-width:2.4{dashes}"
-        drawn.append(
-            f'<path class="curve" d="{_path([*zip(line.x, line.y, strict=True)], across, up)}" style="{look}"/>'
-        )
+        way = [*zip(line.x, line.y, strict=True)]
+        drawn.append(f'<path class="curve" d="{_path(way, across, up)}" style="{look}"/>')
     drawn.append(f'<text x="2" y="14">{escape(panel.y)}</text>')
     drawn.append(_text((WIDTH + _LEFT - _RIGHT) / 2, HEIGHT - 5, panel.x, "middle"))
-    return (
-        f'<svg role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{LETTERS}">'
-        f"{''.join(drawn)}</svg>"
-    )
+    given = f'role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{LETTERS}"'
+    return f"<svg {given}>{''.join(drawn)}</svg>"
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
@@ -170,7 +167,6 @@ def _path(points: Sequence[tuple[float, float]], across: Place, up: Place) -> st
 
 
 def _scale(values: Sequence[float], start: float, end: float, *, log: bool) -> tuple[Place, list[tuple[float, str]]]:
-    """From a value to its place, and the ticks with their names."""
     known = [value for value in values if isfinite(value) and (value > 0 or not log)]
     low, high = min(known), max(known)
     ticks = _powers(low, high) if log else _steps(low, high)

@@ -104,7 +104,6 @@ def _fold(kind: str, title: str, content: str, *, asleep: bool) -> str:
 
 
 def _counts(section: Section) -> str:
-    """In this run, and at paper scale where that is kept."""
     counted = f"{count_claims(section.verdicts)}."
     if set(section.verdicts) != {"not run"}:
         judged = count_verdicts(verdict for verdict in section.verdicts if verdict != "not run")

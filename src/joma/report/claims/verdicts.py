@@ -175,8 +175,7 @@ def disagreement(claims: Sequence[Entry]) -> str:
     unsure = sum(entry.finding.verdict == "undecided" for entry in differ)
     count = f"{len(differ)} of {len(both)} claims come" if len(both) > 1 else "the one claim that is kept comes"
     found = f"At paper scale {count} out differently."
-    if unsure:
-        found += f" This run leaves {unsure} of these undecided."
+    found += f" This run leaves {unsure} of these undecided." if unsure else ""
     items = "".join(
         f'<li><a href="#{entry.anchor}">{escape(entry.finding.id)}</a> here {mark(entry.finding.verdict)}, '
         f"at paper scale {mark(entry.verdict)}</li>"

@@ -38,10 +38,8 @@ def scan_sections(scans: Sequence[ShownScan], anchors: Anchors) -> str:
 def _article(scan: ShownScan, anchors: Anchors) -> str:
     anchor = anchors.take("scan", scan.source)
     if scan.error or scan.found is None:
-        return (
-            f'<article class="scan" id="{anchor}"><h3>{escape(scan.record)}</h3>'
-            f'<p class="notice">This scan cannot be shown: {escape(scan.error or "it is empty")}.</p></article>'
-        )
+        why = f'<p class="notice">This scan cannot be shown: {escape(scan.error or "it is empty")}.</p>'
+        return f'<article class="scan" id="{anchor}"><h3>{escape(scan.record)}</h3>{why}</article>'
     measures = "".join(measure_section(scan, measure, anchors, "h4") for measure in scan.measures)
     head = f'<article class="scan" id="{anchor}"><h3>{escape(scan.source)}</h3><p>{escape(summary(scan.found))}</p>'
     return "\n".join([head, notices(scan), measures, what_was_read(scan.found), record(scan), "</article>"])
@@ -98,9 +96,8 @@ def what_was_read(scan: Scan) -> str:
     ]
     head = ["group", "covers", "first tensor"]
     notes = "".join(f"<li>{escape(note)}</li>" for note in scan.notes)
-    return (table("Layers that each group covers", head, covered) if covered else "") + (
-        f'<ul class="notes">{notes}</ul>' if notes else ""
-    )
+    layers = table("Layers that each group covers", head, covered) if covered else ""
+    return layers + (f'<ul class="notes">{notes}</ul>' if notes else "")
 
 
 def record(scan: ShownScan) -> str:
@@ -149,7 +146,6 @@ def _left_out(scan: Scan) -> str:
 
 
 def _by_layer(scan: Scan, curve: Curve) -> str:
-    """First, last, lowest and highest number of every layer."""
     labels, values = layers_of(curve)
     heads = ", mean over heads" if curve.by_head and curve.group else ""
     title = f"{curve.measure}, {group_title(curve)}{heads}"

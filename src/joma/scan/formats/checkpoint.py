@@ -112,13 +112,9 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
     """
 
     def __init__(
-        self,
-        files: Mapping[str, Callable[[], TensorFile]],
-        index: Mapping[str, str] | None,
-        *,
-        config: Mapping[str, Any] | None = None,
-        adapter: Mapping[str, Any] | None = None,
-    ) -> None:
+        self, files: Mapping[str, Callable[[], TensorFile]], index: Mapping[str, str] | None, *,
+        config: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Take over the files of one step.
 
         files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json

@@ -6,6 +6,7 @@ Entropies come from queries and keys as logsumexp minus the expected logit, whos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,7 +105,6 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
 
 
 def _at_once(config: Any, seq_len: int) -> int:
-    """Windows at a time."""
     words = getattr(config, "vocab_size", None) or 1
     return max(1, min(TOGETHER, LOGITS // words) // seq_len)
 
@@ -140,12 +140,10 @@ def entropies_and_loss(model: Any, ids: Tensor) -> Function:
 
 
 def _watched(function: Function, between: Between, of: str) -> Function:
-    passes = 0
+    passes = count(1)
 
     def watched(parameters: dict[str, Tensor]) -> Tensor:
-        nonlocal passes
-        passes += 1
-        between(f"pass {passes} over {of}")
+        between(f"pass {next(passes)} over {of}")
         return function(parameters)
 
     return watched

@@ -78,7 +78,7 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
     patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
     try:
         done = subprocess.run(
-            child_command("joma.scan.model.tokenizing", str(folder), what),
+            child_command("joma.scan.model.loading", str(folder), what),
             input=text.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

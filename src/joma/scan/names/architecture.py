@@ -27,13 +27,9 @@ _STACKS = {"layers", "layer", "h", "blocks", "block", "blk"}
 
 
 def find_groups(
-    names: Iterable[str],
-    patterns: Mapping[str, str],
-    *,
-    root: str | None = None,
-    shape: Shape | None = None,
+    names: Iterable[str], patterns: Mapping[str, str], *, root: str | None = None, shape: Shape | None = None,
     model_type: str | None = None,
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, tuple[str, ...]]:  # fmt: skip
     """The tensors of every group that can be found, by layer and by expert.
 
     Groups are, as far as the architecture's names are known:

@@ -14,8 +14,6 @@ from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 
 NOT_TAKEN = "not taken"
-
-
 Role = tuple[str, Row]
 """A group into which a tensor, or a part of it, goes, and where it lies."""
 
@@ -41,9 +39,7 @@ class Line:
         )
 
     def as_json(self) -> dict[str, Any]:
-        taken = [
-            {"group": group, "part": row.name, "layer": row.layer, "expert": row.expert} for group, row in self.roles
-        ]
+        taken = [{"group": of, "part": row.name, "layer": row.layer, "expert": row.expert} for of, row in self.roles]
         return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken}
 
 
@@ -111,8 +107,7 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     with place.open() as checkpoint:
         names = checkpoint.names()
         stored = {name: checkpoint.stored(name) for name in names}
-        groups: dict[str, tuple[str, ...]] = {}
-        chosen = None
+        groups, chosen = dict[str, tuple[str, ...]](), None
         try:
             chosen, notes = choose_root(names, root), root_notes(names, root)
             shape = lambda name: checkpoint.stored(name).shape
@@ -121,7 +116,9 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
             if root is not None or chosen is not None:
                 raise
             notes = (str(error),)
-        roles = _roles(groups, names)
+        roles: dict[str, list[Role]] = {}
+        for group, row in ((group, row) for group, tensors in groups.items() for row in located(tensors, names)):
+            roles.setdefault(row.name if row.name in stored else tensor_of(row.name), []).append((group, row))
         notes = (*checkpoint.notes(), *notes)
     lines = tuple(
         Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(roles.get(name, ())))
@@ -129,15 +126,6 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     )
     covered = coverage(groups, names)
     return Listing(place.name, place.step, place.epoch, kind, chosen, roots(names), lines, covered, notes)
-
-
-def _roles(groups: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, list[Role]]:
-    found: dict[str, list[Role]] = {}
-    full = set(names)
-    for group, tensors in groups.items():
-        for row in located(tensors, names):
-            found.setdefault(row.name if row.name in full else tensor_of(row.name), []).append((group, row))
-    return found
 
 
 def _range(numbers: Sequence[int | None]) -> str:

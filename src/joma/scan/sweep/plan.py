@@ -120,17 +120,10 @@ class Plan:
 
 
 def plan(
-    series: Series,
-    *,
-    measures: Iterable[str] = ("stable_rank",),
-    patterns: Mapping[str, str] | None = None,
-    groups: Sequence[str] | None = None,
-    root: str | None = None,
-    text: Path | None = None,
-    tokenizer: Path | None = None,
-    seq_len: int | None = None,
-    device: str = "cpu",
-) -> Plan:
+    series: Series, *, measures: Iterable[str] = ("stable_rank",), patterns: Mapping[str, str] | None = None,
+    groups: Sequence[str] | None = None, root: str | None = None, text: Path | None = None,
+    tokenizer: Path | None = None, seq_len: int | None = None, device: str = "cpu",
+) -> Plan:  # fmt: skip
     """Settle what a sweep of `series` reads. The other arguments are those of `joma.scan.scan`, which explains them.
 
     A measure that the architecture cannot give is refused here, before its weights are read; the others stay.

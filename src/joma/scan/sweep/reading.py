@@ -120,13 +120,9 @@ def _small(shape: Sequence[int]) -> bool:
 
 
 def _measure(
-    measures: dict[str, WeightMeasure],
-    names: list[str],
-    tensors: list[Tensor],
-    device: torch.device,
-    rows: dict[str, list[Any]],
-    wrong: dict[str, CheckpointError],
-) -> None:
+    measures: dict[str, WeightMeasure], names: list[str], tensors: list[Tensor], device: torch.device,
+    rows: dict[str, list[Any]], wrong: dict[str, CheckpointError],
+) -> None:  # fmt: skip
     shared: dict[Any, list[Any]] = {}
     for name, measure in measures.items():
         if name in wrong:
