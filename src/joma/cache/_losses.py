@@ -143,7 +143,6 @@ def _losses(model: nn.Module, ids: Tensor, job: _FullSequences, row: int) -> Ten
 
 
 def _must_fit(model: nn.Module, seq_len: int) -> None:
-    """Refuse one sequence whose logits over the vocabulary need more memory than is free."""
     words = getattr(model.config, "vocab_size", None) or 1
     if seq_len * words <= NUMBERS:
         return

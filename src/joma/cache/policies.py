@@ -208,25 +208,17 @@ def top_k(call: Call) -> Choice:
 
 
 FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
-    "full": full,
-    "window": window,
-    "sinks": sinks,
-    "h2o": h2o,
-    "h2o-oracle": h2o_oracle,
-    "snapkv": snapkv,
-    "random": random,
-    "top-k": top_k,
-}
+    "full": full, "window": window, "sinks": sinks, "h2o": h2o, "h2o-oracle": h2o_oracle, "snapkv": snapkv,
+    "random": random, "top-k": top_k,
+}  # fmt: skip
 
 
 def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
-    """The choice where nothing need go yet."""
     return Choice(scores=scores) if call.seen + call.q_len <= call.rule.budget else None
 
 
 def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
-    """What the last query sees is what stays."""
-    return Choice(seen, seen[..., -1, :], scores)
+    return Choice(seen, seen[..., -1, :], scores)  # what the last query sees is what stays
 
 
 def _by_rank(call: Call, scores: Tensor) -> Choice:

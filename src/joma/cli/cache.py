@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,22 +81,17 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
 
 def _budget(word: str) -> float:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(word)
-        except ValueError:
-            continue
     raise BadInput(f"--keep takes shares, as 0.1, or whole numbers of keys, got {word!r}")
 
 
 def _print(costs: Costs, options: argparse.Namespace, screen: Any) -> None:
-    """Table, JSON and figure."""
     run: Any = costs.run
     content = {**costs.as_json(), "model": options.model, "text": str(options.text)}
     content |= {"left_out": dict(costs.left_out), "run": str(run)}
-    say(
-        f"full attention: {costs.full:.3f} nats per token; what the policies add, by the share of the cache kept:",
-        screen,
-    )
+    added = "what the policies add, by the share of the cache kept"
+    say(f"full attention: {costs.full:.3f} nats per token; {added}:", screen)
     say(costs.table(), screen, keep="\n")
     over = f"±: 95 % interval over n = {costs.sequences} sequences, each compared with itself under full attention"
     say(f"no intervals: {costs.no_interval}" if costs.no_interval else over, screen)

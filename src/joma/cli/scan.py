@@ -92,10 +92,8 @@ class _Done:
     found: Scan
     run: Path
     beyond: tuple[str, ...] = ()
-    summaries: tuple[str, ...] = ()
-    """Of what is beyond a threshold, one per threshold."""
-    earlier: bool = False
-    """Whether it was only read: then this command would not measure it again."""
+    summaries: tuple[str, ...] = ()  # of what is beyond a threshold, one per threshold
+    earlier: bool = False  # whether it was only read: then this command would not measure it again
 
     @property
     def status(self) -> int:
@@ -128,8 +126,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     return max((one.status for one in done), key=_RANK.index)
 
 
-_RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)
-"""Exit statuses, the worse the later."""
+_RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)  # exit statuses, the worse the later
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -35,8 +35,7 @@ _PARTS = {
     "findings": "Findings", "studies": "Studies", "scans": "Scans", "claims": "Claims", "repeat": "Repeat and cite"
 }  # fmt: skip
 """Parts of the page by their anchor, as the contents call them."""
-_IDS = ("top", "answers", "theme", "search", "shown", "clear")
-"""Further ids that the template has."""
+_IDS = ("top", "answers", "theme", "search", "shown", "clear")  # further ids that the template has
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 
 

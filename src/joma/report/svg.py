@@ -23,17 +23,13 @@ _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _UNSEEN = ("metadata", "style")
 _OF_THE_PAGE = {"fill": "currentColor", "text-anchor": "start"}
 """What the page's own style gives to every text of a figure."""
-_REPEATS = 3
-"""Fewer uses of a marker stay as they are."""
+_REPEATS = 3  # fewer uses of a marker stay as they are
 
 _TOKEN = re.compile(r"[MLCQZz]|-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
-"""Points that a command takes."""
+_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}  # points that a command takes
 _TENTHS, _HUNDREDTHS = 10, 100
-_SMALL = 12.0
-"""Points: a shape within this around the origin is a marker, and is kept to hundredths."""
-_OFF = 0.6
-"""Tenths of a point by which a curve may move where points are left out: less than a tenth of a pixel."""
+_SMALL = 12.0  # points: a shape within this around the origin is a marker, and is kept to hundredths
+_OFF = 0.6  # tenths of a point by which a curve may move where points are left out: less than a tenth of a pixel
 
 Point = tuple[int, int]
 

@@ -22,8 +22,7 @@ from joma.scan.sweep.record import remember
 from joma.scan.sweep.sweeping import VERSION, sweep
 
 Progress = Callable[[str], None]
-BUDGET = 20.0
-"""Gigabytes of disk for downloads."""
+BUDGET = 20.0  # gigabytes of disk for downloads
 
 
 def scan(

@@ -29,18 +29,13 @@ class Card:
 
     asks: str
     verdict: Verdict
-    answer: str
-    """In one word or two."""
+    answer: str  # in one word or two
     numbers: str
-    note: str
-    """In small: what the run of this page says, where the numbers are from another, or an example."""
+    note: str  # in small: what the run of this page says, where the numbers are from another, or an example
     section: Section
-    target: str
-    """The anchor it leads to."""
-    shows: str
-    """The id of the claim that its picture is of."""
-    at_paper_scale: bool
-    """Whether the answer is that of the kept run at paper scale."""
+    target: str  # the anchor it leads to
+    shows: str  # the id of the claim that its picture is of
+    at_paper_scale: bool  # whether the answer is that of the kept run at paper scale
 
 
 def cards(sections: Sequence[Section], anchors: Anchors) -> str:

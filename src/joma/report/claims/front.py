@@ -88,8 +88,7 @@ def headline(claims: Sequence[Entry]) -> list[str]:
 class Row:
     """Verdicts of one scale, which are never counted together with those of another."""
 
-    scale: str
-    """paper scale, or this run; empty where the page has one scale alone."""
+    scale: str  # paper scale, or this run; empty where the page has one scale alone
     verdicts: tuple[Verdict, ...]
 
     @property

@@ -20,8 +20,7 @@ from joma.runs import Run
 
 ENTROPY = "attention entropy (nats)"
 STEP = "training step"
-_LOWEST = -100.0
-"""Percent of skill: what is below is drawn at the bottom edge, as in the study's own figure."""
+_LOWEST = -100.0  # percent of skill: what is below is drawn at the bottom edge, as in the study's own figure
 
 
 def panel_of(claim: str, run: Run) -> Panel | None:

@@ -21,16 +21,14 @@ from joma.figures.reading import course
 from joma.figures.style import INK
 from joma.report.svg import short_path
 
-_POINTS = 60
-"""As many as a curve of a card's width can show."""
+_POINTS = 60  # as many as a curve of a card's width can show
 _DIGITS = 4
 WIDTH, HEIGHT, LETTERS = 400, 226, 15.5
 """User units. The page shows a panel at least 320 px wide, where 15.5 units are 12.4 px."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 28, 46
 _DASHES = {"dashed": "7 4", "dotted": "2 4"}
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-Place = Callable[[float], float]
-"""From a value to where it is drawn."""
+Place = Callable[[float], float]  # from a value to where it is drawn
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Line:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    dashes: str = "solid"
-    """solid, dashed or dotted, as CSS calls them."""
+    dashes: str = "solid"  # solid, dashed or dotted, as CSS calls them
 
     @property
     def ink(self) -> str:
@@ -63,8 +60,7 @@ class Panel:
 
     y: str
     x: str
-    about: str
-    """Whose numbers these are: text, seeds, what a band is."""
+    about: str  # whose numbers these are: text, seeds, what a band is
     lines: tuple[Line, ...]
     log_x: bool = False
     log_y: bool = False

@@ -71,12 +71,10 @@ QUESTIONS = (
         "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}.",
     ),
 )
-THEOREMS = "Are the theorems right as printed?"
-"""Answered by all mathematical claims of the page together."""
+THEOREMS = "Are the theorems right as printed?"  # answered by all mathematical claims of the page together
 DRAWN_FOR_THEOREMS = ("thm2", "thm1-rates", "thm1")
 """Studies that have a printed form and its correction, the best one first."""
-SHOWN_FOR_THEOREMS = "thm2/erf-invariant"
-"""The claim whose printed and corrected form are drawn."""
+SHOWN_FOR_THEOREMS = "thm2/erf-invariant"  # the claim whose printed and corrected form are drawn
 
 HEADLINES = (
     Sentence(

@@ -22,8 +22,7 @@ class VerdictText:
     glyph: str
     one: str
     many: str
-    answer: str
-    """To a question that the claim would answer with yes."""
+    answer: str  # to a question that the claim would answer with yes
 
 
 TEXT: dict[Verdict, VerdictText] = {

@@ -53,8 +53,7 @@ class Core:
     """What an adapter adds to one weight, as the small matrix with the same singular values."""
 
     factors: Factors
-    aside: tuple[str, ...] = ()
-    """What else the adapter has of this weight: the base's own, of an embedding."""
+    aside: tuple[str, ...] = ()  # what else the adapter has of this weight: the base's own, of an embedding
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -65,8 +65,7 @@ class Chunk:
     length: int
 
 
-Described = tuple[Stored, tuple[Chunk, ...]]
-"""One tensor: its shape and number format, and its chunks."""
+Described = tuple[Stored, tuple[Chunk, ...]]  # one tensor: its shape and number format, and its chunks
 
 
 class DcpFolder(TensorFile):

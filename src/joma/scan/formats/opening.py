@@ -24,8 +24,7 @@ from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, closed
 from joma.scan.formats.torch_file import TorchFile
 
 _INSIDE = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint")
-ALONE = Path()
-"""For `base`: an adapter is read without the base that its settings name."""
+ALONE = Path()  # for `base`: an adapter is read without the base that its settings name
 _CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
 

@@ -19,8 +19,7 @@ from joma.host import limits
 from joma.scan.errors import CheckpointError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-Rows = tuple[int, int]
-"""From where to where along the first dimension."""
+Rows = tuple[int, int]  # from where to where along the first dimension
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # no pointer is longer
 

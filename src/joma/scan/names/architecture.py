@@ -96,8 +96,7 @@ class Row(NamedTuple):
 
     layer: int | None
     expert: int | None
-    name: str
-    """The tensor, or what else has this row's numbers."""
+    name: str  # the tensor, or what else has this row's numbers
 
     @property
     def label(self) -> str:

@@ -14,8 +14,7 @@ from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 
 NOT_TAKEN = "not taken"
-Role = tuple[str, Row]
-"""A group into which a tensor, or a part of it, goes, and where it lies."""
+Role = tuple[str, Row]  # A group into which a tensor, or a part of it, goes, and where it lies
 
 
 @dataclass(frozen=True)

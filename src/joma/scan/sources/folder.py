@@ -54,8 +54,7 @@ class LocalFolder:
     epoch: int | None = None
     called: str | None = None
     """What messages call it, where its path says little: the revision of a folder that is named by its commit."""
-    base: Path | None = None
-    """Of an adapter: see `open_folder`."""
+    base: Path | None = None  # of an adapter: see `open_folder`
 
     @property
     def name(self) -> str:

@@ -22,10 +22,8 @@ from joma.scan.result.curves import Curve
 from joma.scan.sources.series import Place
 from joma.scan.sweep.plan import Plan, fault_of
 
-Pairs = Sequence[tuple[int, int]]
-"""Earlier and later steps, in order."""
-SINCE = "since"
-"""The column that holds the earlier step of a pair."""
+Pairs = Sequence[tuple[int, int]]  # earlier and later steps, in order
+SINCE = "since"  # the column that holds the earlier step of a pair
 _SERIES = re.compile(r"(.+)/from-(\d+)")
 
 

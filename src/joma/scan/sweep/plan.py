@@ -28,8 +28,7 @@ from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
 from joma.scan.sources.series import Place, Series, model_type
 
-Groups = dict[str, tuple[str, ...]]
-"""The tensors of every group, by layer."""
+Groups = dict[str, tuple[str, ...]]  # the tensors of every group, by layer
 _CONFIGS = 8  # checkpoints that are asked for a config, until one has it
 _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
 GATED = 256

@@ -24,12 +24,9 @@ from joma.scan.sources.series import Place, model_type
 from joma.scan.sweep.integrity import checksum, sketch
 from joma.scan.sweep.plan import Plan, fault_of
 
-SMALL_SIDE = 256
-"""Matrices with a smaller side of at most this are measured exactly, in stacks."""
-TOGETHER = 1 << 18
-"""Numbers in a stack at most: memory stays near one tensor."""
-LANES_TOGETHER = 1 << 25
-"""Numbers in matrices that are measured side by side, at most."""
+SMALL_SIDE = 256  # matrices with a smaller side of at most this are measured exactly, in stacks
+TOGETHER = 1 << 18  # numbers in a stack at most: memory stays near one tensor
+LANES_TOGETHER = 1 << 25  # numbers in matrices that are measured side by side, at most
 
 
 def measured(
