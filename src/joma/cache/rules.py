@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from joma.host.errors import BadInput
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 POLICIES = ("full", "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k")
 """The names that `losses` and `joma cache` take; `joma.cache.policies` says what each does."""
@@ -15,6 +15,7 @@ SINKS = {"sinks": 4, "random": 4}
 """Sinks that a policy protects unless given: the others are as published, and protect none."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Rule:
     """A policy with its numbers.
@@ -36,9 +37,6 @@ class Rule:
     recent: int
     prompt: int
     seed: int = 0
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def rule(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from joma.host.errors import JomaError
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
 class CheckpointError(JomaError, ValueError):
@@ -24,6 +24,7 @@ class CheckpointError(JomaError, ValueError):
         self.file, self.tensor, self.argument = file, tensor, argument
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Fault:
     """Why something is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
@@ -42,9 +43,6 @@ class Fault:
     tensor: str | None
     what: str
     measure: str | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __str__(self) -> str:
         """One line; a sentence that names its file itself does not get it twice."""

@@ -69,11 +69,9 @@ class Parts(Protocol):
 
     def look(self, part: str) -> Stored:
         """Shape and number format of a part."""
-        ...
 
     def take(self, part: str, rows: Rows | None = None) -> Tensor:
         """A part, or `rows` of its first dimension."""
-        ...
 
 
 class Recipe(Protocol):
@@ -86,11 +84,9 @@ class Recipe(Protocol):
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         """The tensor, or `rows` of its first dimension."""
-        ...
 
     def note(self, parts: Parts) -> str:
         """What was done with it, after "3 tensors were"; empty where it is stored plainly after all."""
-        ...
 
 
 class Bytes(Protocol):
@@ -101,11 +97,9 @@ class Bytes(Protocol):
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `start` on, or raise CheckpointError."""
-        ...
 
     def prefetch(self, start: int, length: int) -> None:
         """Say that these bytes are read next; a source that cannot use that does nothing."""
-        ...
 
     def close(self) -> None: ...
 

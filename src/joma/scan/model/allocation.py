@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.host.errors import BadInput
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.probes.lengths import default_seq_len
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.model.loading import loaded_model
@@ -41,6 +41,7 @@ CHANGE, ERROR = "change", "error"
 """Columns before those of the groups: the change of all, and what the parts miss of it (never negative)."""
 
 
+@brief_repr
 class Pair(NamedTuple):
     """What two checkpoints gave: values (rows, columns) of every curve, and which curves have a row per layer."""
 
@@ -50,9 +51,6 @@ class Pair(NamedTuple):
     line: str
     """For a line of progress."""
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def must_have_gradients(config: Any, name: str) -> None:

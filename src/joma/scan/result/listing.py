@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import tensor_of
 from joma.scan.names.architecture import Row, coverage, find_groups, located
@@ -42,6 +42,7 @@ class Line:
         return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken}
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Listing:
     """The tensors of one checkpoint.
@@ -62,9 +63,6 @@ class Listing:
     lines: tuple[Line, ...] = field(repr=False)
     coverage: Mapping[str, tuple[int, int]]
     notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def text(self) -> str:
         """A table, then how many layers each group covers, then what there is to say."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import TORCH_ENDINGS, Checkpoint, Weights
 from joma.scan.formats.tensor_file import parsed_json, small_file
@@ -59,21 +59,17 @@ class Place(Protocol):
 
     def config(self) -> dict[str, Any] | None:
         """What config.json holds; None without one."""
-        ...
 
     def identity(self) -> str:
         """Words that change when the files do."""
-        ...
 
     def weights(self) -> Weights:
         """The files with the tensors, without opening them."""
-        ...
 
     def open(self) -> Checkpoint: ...
 
     def folder(self) -> AbstractContextManager[Path]:
         """All of the checkpoint as a local folder, for measures that run the model."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,6 +86,7 @@ class Disputed:
     config = identity = weights = open = folder = _refuse
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Series:
     """Where the checkpoints of one training run are.
@@ -114,9 +111,6 @@ class Series:
     places: tuple[Place, ...]
     axis: str = STEP
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def steps(self) -> list[int]:

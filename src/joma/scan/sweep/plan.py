@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 from joma.measure.registry import WeightMeasure
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
@@ -35,6 +35,7 @@ GATED = 256
 """Tensors of a group that the integrity gate looks at: of more, as of experts, so many that lie evenly among them."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Plan:
     """What is measured, and what every checkpoint of the series must therefore hold.
@@ -76,9 +77,6 @@ class Plan:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     seq_len: int | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def config(self) -> dict[str, Any]:
         """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
