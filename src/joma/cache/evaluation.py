@@ -124,7 +124,7 @@ def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> 
     with asked_for():
         missing = lacking(device)
     if missing:
-        raise BadInput(str(missing))
+        raise BadInput(missing)
     from joma.scan import open_series
     from joma.scan.model.running import config_of
 

@@ -41,7 +41,7 @@ def needs_device(device: str, command: str) -> None:
     >>> needs_device("cpu", "joma verify fig6")
     """
     if missing := lacking(device):
-        raise NotRun(str(missing), command)
+        raise NotRun(missing, command)
 
 
 def needs_transformers(study: str) -> None:

@@ -110,7 +110,11 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     screen = sys.stderr if options.json == "-" else sys.stdout
     if options.list:
         return _list(options, screen)
-    rules = _thresholds(options)
+    rules: list[Threshold] = []
+    if options.fail_if:
+        from joma.scan.result.thresholds import read_thresholds
+
+        rules = read_thresholds(options.fail_if, [name.strip() for name in options.measures.split(",")])
     try:
         done = [_one(source, options, rules, screen) for source in options.source]
     except NoneUsable as error:
@@ -146,7 +150,6 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
-    """The tensors of the last checkpoint that the steps name."""
     from joma.scan.names.architecture import read_patterns
     from joma.scan.result.listing import list_tensors
     from joma.scan.scanning import find_series
@@ -161,14 +164,6 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     elif options.json is not None:
         write_json(Path(options.json), listing.as_json())
     return OK
-
-
-def _thresholds(options: argparse.Namespace) -> list[Threshold]:
-    if not options.fail_if:
-        return []
-    from joma.scan.result.thresholds import read_thresholds
-
-    return read_thresholds(options.fail_if, [name.strip() for name in options.measures.split(",")])
 
 
 def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
@@ -227,17 +222,11 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
     from joma.runs import Run
 
     with Run.open(one.run) as run:
-        return show_scan(
-            one.found,
-            run,
-            command=f"joma report {one.run}" if one.earlier else _command(options, [one.found.source]),
-            violations=one.beyond,
-            draw=not options.compare,
-        )
+        again = f"joma report {one.run}" if one.earlier else _command(options, [one.found.source])
+        return show_scan(one.found, run, command=again, violations=one.beyond, draw=not options.compare)
 
 
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
-    """The command that would do it again."""
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
     for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)

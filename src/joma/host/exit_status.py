@@ -54,7 +54,6 @@ def _answer(call: Callable[[], int]) -> int:
 
 
 def _trace_if_wanted() -> bool:
-    """Print where the present error comes from, if the user asked for it."""
     if not os.environ.get(TRACEBACK):
         return False
     traceback.print_exc()

@@ -94,7 +94,13 @@ def scan(
             series, measures=_names(measures), patterns=patterns, groups=None if groups is None else _names(groups),
             root=root, text=text, tokenizer=tokenizer, seq_len=seq_len, device=device,
         )  # fmt: skip
-        for line in _known_before(settled):
+        # What there is to say before the work, which may not be worth it. Groups that cover as many layers go together.
+        alike: dict[tuple[int, int], list[str]] = {}
+        for group, pair in settled.coverage.items():
+            alike.setdefault(pair, []).append(group)
+        covered = [f"{', '.join(names)}: {k} of {counted(n, 'layer')} covered" for (k, n), names in alike.items()]
+        refused = [f"refused: {name}: {why}" for name, why in settled.refused.items()]
+        for line in (*covered, *refused, *(f"warning: {warning}" for warning in settled.warnings)):
             report(line)
         identity = _identity(series, patterns or {}, root, base, text, tokenizer, seq_len)
         name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
@@ -121,16 +127,6 @@ def find_series(
 
 def _names(given: str | Iterable[str]) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
-
-
-def _known_before(settled: Plan) -> list[str]:
-    """What there is to say before the work, which may not be worth it. Groups that cover as many layers go together."""
-    alike: dict[tuple[int, int], list[str]] = {}
-    for group, pair in settled.coverage.items():
-        alike.setdefault(pair, []).append(group)
-    covered = [f"{', '.join(names)}: {k} of {counted(n, 'layer')} covered" for (k, n), names in alike.items()]
-    refused = [f"refused: {name}: {why}" for name, why in settled.refused.items()]
-    return [*covered, *refused, *(f"warning: {warning}" for warning in settled.warnings)]
 
 
 def _identity(

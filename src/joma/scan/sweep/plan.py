@@ -139,9 +139,16 @@ def plan(
     with asked_for():
         missing = lacking(device)
     if missing:
-        raise BadInput(str(missing), argument="device")
+        raise BadInput(missing, argument="device")
     running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
-    _must_have_text(asked, running, text, tokenizer, seq_len)
+    if running and text is None:
+        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
+    but = f"but measures {','.join(asked)} does not read"
+    if text is not None and not running:
+        raise BadInput(f"text is for measures that run the model, {but} a text", argument="text")
+    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
+        if given is not None and text is None:
+            raise BadInput(f"{argument} is for a text, {but} one", argument=argument)
     refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
@@ -166,19 +173,6 @@ def plan(
         series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), tokens, refused,
         look.coverage, tuple(notes), tuple(warnings), width,
     )  # fmt: skip
-
-
-def _must_have_text(
-    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None, seq_len: int | None
-) -> None:
-    if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
-    but = f"but measures {','.join(asked)} does not read"
-    if text is not None and not running:
-        raise BadInput(f"text is for measures that run the model, {but} a text", argument="text")
-    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
-        if given is not None and text is None:
-            raise BadInput(f"{argument} is for a text, {but} one", argument=argument)
 
 
 def _configs(

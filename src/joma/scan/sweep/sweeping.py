@@ -108,7 +108,6 @@ def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
 
 
 def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
-    """Every place with what became of it, in order."""
     recorded, stop = _recorded(plan, run), Event()
     if jobs == 1:  # without threads, an interrupt stops at once
         lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
@@ -146,7 +145,6 @@ def _between(moment: str, stop: Event, report: Report) -> Between:
 
 
 def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between: Between, lanes: int = 1) -> _Outcome:
-    """Measure one checkpoint as far as the run lacks it."""
     try:
         digest = hashlib.sha256(os.fsencode(place.identity())).digest()
         identity = int.from_bytes(digest[:8], "little", signed=True)  # as a number that a run can hold
@@ -245,7 +243,6 @@ def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
 
 
 def _suspected(plan: Plan, compared: Iterable[_Prints]) -> list[Fault]:
-    """Steps whose weights seem to be those of another step, tensor by tensor."""
     places = {place.step: place for place in plan.series.places}
     found = [one for each in compared for one in suspicions(*each)]
     weights = {step: places[step].weights() for step, _, _ in found}
