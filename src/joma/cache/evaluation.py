@@ -190,15 +190,11 @@ def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str],
 
 def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> tuple[Path, Run]:
     """One run for each model, text and setting: more policies and more budgets are added to it."""
+    tokens = hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest()
     config = {
-        "model": asked["model"],
-        "step": asked["step"],
-        "files": place.identity(),
-        "tokens": hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest(),
-        "sequences": list(asked["ids"].shape),
-        **asked["options"],
-        "device": asked["device"].partition(":")[0],
-    }
+        "model": asked["model"], "step": asked["step"], "files": place.identity(), "tokens": tokens,
+        "sequences": list(asked["ids"].shape), **asked["options"], "device": asked["device"].partition(":")[0],
+    }  # fmt: skip
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(asked["model"]).resolve().name)[:60]
     path = out / "runs" / f"cache-{name}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:10]}.sqlite"
     usable_folder(path.parent)

@@ -65,10 +65,8 @@ def notices(scan: ShownScan) -> str:
         parts.append(f'<div class="notice v-fails"><p>{counted(len(scan.violations), "number")} beyond a threshold:</p>'
                      f"<ul>{lines}</ul></div>")  # fmt: skip
     parts += [f'<p class="notice">Warning: {escape(one)}.</p>' for one in (scan.found.warnings if scan.found else ())]
-    if scan.measures and not scan.pictures:
-        parts.append(NO_FIGURES)
-    if scan.found:
-        parts.append(_left_out(scan.found))
+    parts += [NO_FIGURES] if scan.measures and not scan.pictures else []
+    parts += [_left_out(scan.found)] if scan.found else []
     return "\n".join(filter(None, parts))
 
 
@@ -159,8 +157,6 @@ def _by_layer(scan: Scan, curve: Curve) -> str:
         place = int(find(column))
         return f'{shown(column[place])} <span class="at">at {scan.steps[place]:,}</span>'
 
-    rows = [
-        [escape(label), shown(column[0]), shown(column[-1]), at(column, np.nanargmin), at(column, np.nanargmax)]
-        for label, column in zip(labels, values.T, strict=True)
-    ]
+    rows = [[escape(label), shown(each[0]), shown(each[-1]), at(each, np.nanargmin), at(each, np.nanargmax)]
+            for label, each in zip(labels, values.T, strict=True)]  # fmt: skip
     return table(title, ["layer", first, last, "lowest", "highest"], rows)
