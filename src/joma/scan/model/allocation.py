@@ -87,6 +87,8 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
     earlier, later: what `loaded_whole` gives. The means run over all windows of the tokens. seq_len: tokens per window;
     None: 512, or fewer where the text is shorter or the model was trained on fewer.
     """
+    from joma.measure.allocation import allocate
+
     width = seq_len or min(default_seq_len(later.config), len(tokens))
     windows = tokens[: len(tokens) // width * width].view(-1, width).to(next(later.parameters()).device)
     states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
@@ -96,7 +98,13 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
         for batch in windows.split(_at_once(later.config, width)):
             of = f"{len(batch):,} of {len(windows):,} windows"
             function = _watched(entropies_and_loss(later, batch), between, of)
-            found.append((len(batch) / len(windows), _closed(function, states, groups)))
+            how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST, "way": "backward"}
+            try:
+                found.append((len(batch) / len(windows), allocate(function, states, groups, **how)))
+            except BadInput:
+                raise
+            except ValueError as error:  # NaN on the way, or other parameters
+                raise Unmeasurable(str(error)) from None
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
     return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
@@ -105,17 +113,6 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
 def _at_once(config: Any, seq_len: int) -> int:
     words = getattr(config, "vocab_size", None) or 1
     return max(1, min(TOGETHER, LOGITS // words) // seq_len)
-
-
-def _closed(function: Function, states: list[dict[str, Tensor]], groups: Mapping[str, Any]) -> Allocation:
-    from joma.measure.allocation import allocate
-
-    try:
-        return allocate(function, states, groups, tolerance=TOLERANCE, absolute=ABSOLUTE, most=MOST, way="backward")
-    except BadInput:
-        raise
-    except ValueError as error:  # NaN on the way, or other parameters
-        raise Unmeasurable(str(error)) from None
 
 
 def entropies_and_loss(model: Any, ids: Tensor) -> Function:
