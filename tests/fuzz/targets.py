@@ -289,7 +289,7 @@ def _tokenizer_seeds(folder: Path) -> list[bytes]:
 
 
 def _read_tokenizer(content: bytes, folder: Path) -> None:
-    from joma.scan.model.tokenizing import tokenized
+    from joma.scan.model.loading import tokenized
 
     place = _model_folder(folder)
     (place / "tokenizer.json").write_bytes(content)

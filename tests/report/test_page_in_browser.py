@@ -455,7 +455,7 @@ def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_pat
     """One claim of Theorem 2 comes out differently in this run: both counts are there, each with its scale."""
     study = load("thm2")
     run = execute(study, study.quick, tmp_path, pictures=False)
-    spoiled = by_residual(study.claims[0], printed=0.3, corrected=0.2, tolerance=1e-9, expected="zero")
+    spoiled = by_residual(next(iter(study.claims)), printed=0.3, corrected=0.2, tolerance=1e-9, expected="zero")
     changed = dataclasses.replace(run, findings=[dataclasses.replace(spoiled, study="thm2"), *run.findings[1:]])
     page = browser.new_page()
     page.goto(write_report([changed], tmp_path, scale="quick").as_uri())

@@ -13,9 +13,8 @@ from patience import not_for_ever
 from joma.cli.main import main
 from joma.host import limits
 from joma.scan import CheckpointError
-from joma.scan.model.loading import loaded_model
+from joma.scan.model.loading import loaded_model, tokenized
 from joma.scan.model.text import token_ids
-from joma.scan.model.tokenizing import tokenized
 
 
 @pytest.fixture

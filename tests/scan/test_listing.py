@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from joma.scan import open_series
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import part_of, tensor_of
+from joma.scan.formats.checkpoint import part_of, tensor_of
 from joma.scan.result.listing import list_tensors
 
 EXPERTS = {

@@ -314,11 +314,11 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
             free.set()
 
     reading = sys.modules["joma.scan.sweep.reading"]
-    identity_of, read_one = module._identity, reading._read
+    measured_of, read_one = module.measured, reading._read
 
-    def identity(place):
+    def measured(plan, place, *arguments, **named):
         here.step = place.step
-        return identity_of(place)
+        return measured_of(plan, place, *arguments, **named)
 
     def slow(*arguments):
         read.append(here.step)
@@ -330,7 +330,7 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "Event", Stop)
-    monkeypatch.setattr(module, "_identity", identity)
+    monkeypatch.setattr(module, "measured", measured)
     monkeypatch.setattr(reading, "_read", slow)
     settled = plan(open_series(series, downloads=tmp_path), groups=["mlp"])
     with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:

@@ -164,7 +164,7 @@ def words_of(folder):
 
 
 def test_the_tokenizer_of_the_run_or_the_one_that_is_named(series, tmp_path, monkeypatch):
-    from joma.scan.model.tokenizing import tokenized
+    from joma.scan.model.loading import tokenized
 
     monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
     (tmp_path / "text.txt").write_text(" ".join(f"w{i % 7}" for i in range(20)))

@@ -23,8 +23,7 @@ from joma.cache.errors import CacheError
 from joma.cache.policies import FUNCTIONS, Call, Choice
 
 NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
-Rotation = Callable[[Tensor, Tensor], Tensor]
-"""x (batch, heads, tokens, width) rotated by so many positions (tokens,)."""
+Rotation = Callable[[Tensor, Tensor], Tensor]  # x (batch, heads, tokens, width) rotated by so many positions (tokens,)
 
 
 class Job(Protocol):
@@ -97,16 +96,9 @@ def plain_attention(
 
 
 def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """What every attention layer calls in place of sdpa."""
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     job = next((job for modules, job in reversed(_ACTIVE) if module in modules), None)
     name = type(module).__name__
     if job is None:
@@ -121,7 +113,6 @@ def _attention(
 
 
 def _mask(*_: Any, **kwargs: Any) -> None:
-    """No mask where attention is causal and nothing else; else a refusal."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
     function, local, padding = (kwargs.get(key) for key in ("mask_function", "local_size", "attention_mask"))
@@ -153,11 +144,10 @@ def rotations(model: nn.Module) -> dict[nn.Module, Rotation | None]:
     with torch.inference_mode(), attending(model, listening):
         loudest = words.float().norm(dim=1).argmax()  # a token of padding may have no embedding, and no keys
         model(input_ids=loudest.expand(1, 4), use_cache=False)
-    keys = listening.keys
     rotary = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
     if not rotary:
-        return dict.fromkeys(keys)
-    return {module: _rotation_of(model, module, rotary[0], key) for module, key in keys.items()}
+        return dict.fromkeys(listening.keys)
+    return {module: _rotation_of(model, module, rotary[0], key) for module, key in listening.keys.items()}
 
 
 def _rotation_of(model: nn.Module, module: nn.Module, rotary: Any, key: Tensor) -> Rotation | None:

@@ -58,8 +58,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, rule: Rule, prompt: int | None, check: Callable[[], None]) -> None:
         super().__init__()
-        self.given, self.prompt, self.check = rule, prompt, check
-        self.rule = rule
+        self.given, self.rule, self.prompt, self.check = rule, rule, prompt, check
         self.seen = self.held = self.coming = 0
         self.scores = self.positions = torch.empty(0)
 

@@ -26,17 +26,9 @@ make, all at once: where they cannot fit, the sequence is refused.
 
 
 def losses(
-    model: nn.Module,
-    tokens: Any,
-    policy: str = "full",
-    keep: float = 1.0,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    prompt: float = 0.5,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Tensor:
+    model: nn.Module, tokens: Any, policy: str = "full", keep: float = 1.0, *, sinks: int | None = None,
+    recent: float = 0.5, prompt: float = 0.5, seed: int = 0, progress: Progress = silent,
+) -> Tensor:  # fmt: skip
     """Loss in nats per token of a causal language model that keeps only part of its cache: (sequences, seq_len - 1).
 
     Entry t of the answer is the loss of token t + 1, read by a query that sees at most `budget` keys in each key-value
@@ -151,7 +143,6 @@ def _losses(model: nn.Module, ids: Tensor, job: _FullSequences, row: int) -> Ten
 
 
 def _must_fit(model: nn.Module, seq_len: int) -> None:
-    """Refuse one sequence whose logits over the vocabulary need more memory than is free."""
     words = getattr(model.config, "vocab_size", None) or 1
     if seq_len * words <= NUMBERS:
         return

@@ -18,7 +18,7 @@ from joma.cache.models import must_be_tokens
 from joma.cache.rules import Rule, rule
 from joma.host.errors import BadInput
 from joma.host.progress import Progress, silent
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.measure.intervals import compare
 from joma.probes.lengths import beyond_training, unknown_training
 from joma.runs import Run
@@ -35,6 +35,7 @@ GAIN = 0.02
 """Nats per token by which a window must beat the whole cache before it is worth a warning."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Cost:
     """One policy at one budget, in nats per token over the second half of every sequence.
@@ -54,9 +55,6 @@ class Cost:
     added: float
     half_width: float
     loss_of_all: float
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def as_json(self) -> dict[str, Any]:
         """Without the interval where there is none."""
@@ -81,6 +79,7 @@ class Cost:
         return f"{self.added:+.3f}" + ("" if np.isnan(self.half_width) else f" ± {self.half_width:.3f}")
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Costs:
     """All that was measured of one model.
@@ -113,9 +112,6 @@ class Costs:
     left_out: Mapping[str, str] = field(default_factory=dict)
     run: Path | None = None
     name: str = ""
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def table(self) -> str:
         """What is added to the loss, with its interval: one line per policy and one column per share kept."""
@@ -153,17 +149,9 @@ class Costs:
 
 
 def measure(
-    model: nn.Module,
-    tokens: Tensor,
-    policies: Sequence[str],
-    budgets: Sequence[float],
-    run: Run | None = None,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Costs:
+    model: nn.Module, tokens: Tensor, policies: Sequence[str], budgets: Sequence[float], run: Run | None = None, *,
+    sinks: int | None = None, recent: float = 0.5, seed: int = 0, progress: Progress = silent,
+) -> Costs:  # fmt: skip
     """The cost of every policy at every budget, of a model that is loaded and a text that is token ids.
 
     All policies are compared on the second half of every sequence. The first half is the prompt of `snapkv`.

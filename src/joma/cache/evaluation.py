@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
 N_TOKENS = 16_384
-VERSION = 1
-"""Raised when what is measured changes: runs of before are not added to."""
+VERSION = 1  # raised when what is measured changes: runs of before are not added to
 
 
 def evaluate(
@@ -93,9 +93,8 @@ def evaluate(
         raise BadInput(f"policies must name at least one of {names}: full is measured anyway", argument="policies")
     place, config = _open(model, step, out, device)
     ids = _token_ids(place, config, text, tokenizer, seq_len, tokens)
-    for one in policies:
-        for each in budgets:
-            rule(one, each, ids.shape[1], **options)
+    for one, each in product(policies, budgets):
+        rule(one, each, ids.shape[1], **options)
     name = type(model).__name__ if place is None else place.name
     notify(f"{name}: {counted(len(ids), 'sequence')} of {ids.shape[1]} tokens")
     network = model if isinstance(model, nn.Module) else _load(place, device)
@@ -109,14 +108,12 @@ def evaluate(
     with nullcontext() if run is None else run:
         possible = [one for one in policies if one not in left_out]
         costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
-    for warning in costs.warnings:
-        if warning != known:
-            notify(f"warning: {warning}")
+    for warning in (each for each in costs.warnings if each != known):
+        notify(f"warning: {warning}")
     return replace(costs, left_out=left_out, run=path, name=name)
 
 
 def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> tuple[Place | None, Any]:
-    """The checkpoint, None for a model that is loaded; and the config."""
     if isinstance(model, nn.Module):
         must_be_cached(model)
         if out is not None:
@@ -127,7 +124,7 @@ def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> 
     with asked_for():
         missing = lacking(device)
     if missing:
-        raise BadInput(str(missing))
+        raise BadInput(missing)
     from joma.scan import open_series
     from joma.scan.model.running import config_of
 
@@ -158,10 +155,8 @@ def _token_ids(place: Place | None, config: Any, text: Any, tokenizer: Any, seq_
         ids = ids.flatten()
     length = min(default_seq_len(config), len(ids)) if asked is None else asked
     if most < length:
-        raise BadInput(
-            f"tokens {most} is too short: one sequence has {length} tokens, and there are {min(most, len(ids))}",
-            argument="tokens",
-        )
+        what = f"tokens {most} is too short: one sequence has {length} tokens, and there are {min(most, len(ids))}"
+        raise BadInput(what, argument="tokens")
     if len(ids) < length:
         raise BadInput(f"text {text} is too short: one sequence has {length} tokens, and there are {len(ids)}")
     count = min(len(ids), most) // length
@@ -195,15 +190,11 @@ def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str],
 
 def _open_run(out: Path, place: Place, asked: dict[str, Any], *, fresh: bool) -> tuple[Path, Run]:
     """One run for each model, text and setting: more policies and more budgets are added to it."""
+    tokens = hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest()
     config = {
-        "model": asked["model"],
-        "step": asked["step"],
-        "files": place.identity(),
-        "tokens": hashlib.sha256(asked["ids"].cpu().numpy().tobytes()).hexdigest(),
-        "sequences": list(asked["ids"].shape),
-        **asked["options"],
-        "device": asked["device"].partition(":")[0],
-    }
+        "model": asked["model"], "step": asked["step"], "files": place.identity(), "tokens": tokens,
+        "sequences": list(asked["ids"].shape), **asked["options"], "device": asked["device"].partition(":")[0],
+    }  # fmt: skip
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(asked["model"]).resolve().name)[:60]
     path = out / "runs" / f"cache-{name}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:10]}.sqlite"
     usable_folder(path.parent)

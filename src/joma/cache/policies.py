@@ -19,13 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from joma.cache.rules import Rule
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 POOL = 5
 """Neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text."""
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # splitmix64's, as signed
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Call:
     """What a policy is asked: some queries in a row.
@@ -51,9 +52,6 @@ class Call:
     layer: int = 0
     row: int = 0
     weights: Tensor | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def q_len(self) -> int:
@@ -98,6 +96,7 @@ class Call:
         return scores
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Choice:
     """What a policy answers.
@@ -110,9 +109,6 @@ class Choice:
     seen: Tensor | None = None
     kept: Tensor | None = None
     scores: Tensor | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def full(call: Call) -> Choice:
@@ -208,25 +204,17 @@ def top_k(call: Call) -> Choice:
 
 
 FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
-    "full": full,
-    "window": window,
-    "sinks": sinks,
-    "h2o": h2o,
-    "h2o-oracle": h2o_oracle,
-    "snapkv": snapkv,
-    "random": random,
-    "top-k": top_k,
-}
+    "full": full, "window": window, "sinks": sinks, "h2o": h2o, "h2o-oracle": h2o_oracle, "snapkv": snapkv,
+    "random": random, "top-k": top_k,
+}  # fmt: skip
 
 
 def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
-    """The choice where nothing need go yet."""
     return Choice(scores=scores) if call.seen + call.q_len <= call.rule.budget else None
 
 
 def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
-    """What the last query sees is what stays."""
-    return Choice(seen, seen[..., -1, :], scores)
+    return Choice(seen, seen[..., -1, :], scores)  # what the last query sees is what stays
 
 
 def _by_rank(call: Call, scores: Tensor) -> Choice:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from joma.host.errors import BadInput
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 
 POLICIES = ("full", "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k")
 """The names that `losses` and `joma cache` take; `joma.cache.policies` says what each does."""
@@ -15,6 +15,7 @@ SINKS = {"sinks": 4, "random": 4}
 """Sinks that a policy protects unless given: the others are as published, and protect none."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Rule:
     """A policy with its numbers.
@@ -37,20 +38,11 @@ class Rule:
     prompt: int
     seed: int = 0
 
-    def __repr__(self) -> str:
-        return brief(self)
-
 
 def rule(
-    policy: str,
-    keep: float,
-    seq_len: int,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    prompt: float = 0.5,
+    policy: str, keep: float, seq_len: int, *, sinks: int | None = None, recent: float = 0.5, prompt: float = 0.5,
     seed: int = 0,
-) -> Rule:
+) -> Rule:  # fmt: skip
     """The rule for sequences of `seq_len` tokens.
 
     Protected keys come out of the budget: first the recent ones, at least the query's own, then as many sinks as fit.

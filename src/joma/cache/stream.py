@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def evicting(
-    model: nn.Module,
-    policy: str,
-    keep: int,
-    *,
-    sinks: int | None = None,
-    recent: float = 0.5,
-    prompt: int | None = None,
-    seed: int = 0,
-) -> Iterator[EvictingCache]:
+    model: nn.Module, policy: str, keep: int, *, sinks: int | None = None, recent: float = 0.5,
+    prompt: int | None = None, seed: int = 0,
+) -> Iterator[EvictingCache]:  # fmt: skip
     """A cache for `model` that keeps `keep` keys in each key-value head, to be given as past_key_values in the block.
 
     - model: a causal language model of transformers

@@ -37,9 +37,8 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not _SOURCE.fullmatch(self.source):
-            raise ValueError(
-                f"claim {self.name!r}: source must be a work and a place in it, like 'JoMA Thm 1', got {self.source!r}"
-            )
+            form = "source must be a work and a place in it, like 'JoMA Thm 1'"
+            raise ValueError(f"claim {self.name!r}: {form}, got {self.source!r}")
         if self.matters is not None and not self.matters > 0:
             raise ValueError(f"claim {self.name!r}: what matters must be above 0, got {self.matters!r}")
         if wrong := [one for one in self.uses if not _ID.fullmatch(one)]:

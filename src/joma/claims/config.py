@@ -16,8 +16,7 @@ from typing import Annotated, Any, Protocol, get_type_hints
 
 from joma.host.devices import must_be_a_device
 
-_FROM_ZERO = ("seed", "sequence")
-"""Numbers that count from 0 and are no sizes."""
+_FROM_ZERO = ("seed", "sequence")  # numbers that count from 0 and are no sizes
 _SEED_LIMIT = 2**63 - 10**6  # what a record can hold, less what is added for further seeds
 
 
@@ -178,7 +177,6 @@ def check_config(config: Any) -> None:
 
 @cache
 def _bounds(kind: type) -> dict[str, tuple[Bound, ...]]:
-    """By field, what its annotation says of it."""
     try:
         hints = get_type_hints(kind, localns={"Annotated": Annotated}, include_extras=True)
     except NameError as error:  # a class made inside a function, whose names are not found again

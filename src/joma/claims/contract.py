@@ -23,21 +23,8 @@ from joma.runs import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "SCALES",
-    "VERDICTS",
-    "Claim",
-    "Drawing",
-    "Finding",
-    "NotRun",
-    "Progress",
-    "Study",
-    "StudyConfig",
-    "Verdict",
-    "check_config",
-    "silent",
-    "tally",
-]
+__all__ = ["SCALES", "VERDICTS", "Claim", "Drawing", "Finding", "NotRun", "Progress", "Study", "StudyConfig", "Verdict",
+           "check_config", "silent", "tally"]  # fmt: skip
 
 SCALES = ("quick", "paper")
 _PLURAL: dict[Verdict, str] = {

@@ -53,13 +53,8 @@ class Test:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the test back."""
-        return {
-            "what": self.what,
-            "value": plain(self.value),
-            "must": self.must,
-            "bound": plain(self.bound),
-            "unit": self.unit,
-        }
+        value, bound = plain(self.value), plain(self.bound)
+        return {"what": self.what, "value": value, "must": self.must, "bound": bound, "unit": self.unit}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Test:
@@ -125,28 +120,14 @@ class Effect:
 
     @staticmethod
     def of(
-        found: Comparison,
-        *,
-        matters: float,
-        ceiling: float | None = None,
-        unit: str = "",
-        what: str = "",
+        found: Comparison, *, matters: float, ceiling: float | None = None, unit: str = "", what: str = "",
         over: str = "seeds",
-    ) -> Effect:
+    ) -> Effect:  # fmt: skip
         """The effect of a comparison with its control."""
         return Effect(
-            found.value,
-            (found.low, found.high),
-            found.control,
-            (found.control_low, found.control_high),
-            found.seeds,
-            float(matters),
-            ceiling,
-            unit,
-            what,
-            found.level,
-            over,
-        )
+            found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
+            float(matters), ceiling, unit, what, found.level, over,
+        )  # fmt: skip
 
     @property
     def difference(self) -> float:
@@ -206,19 +187,12 @@ class Effect:
         """The effect that `as_json` wrote."""
         low, high = map(number, data["interval"])
         control_low, control_high = map(number, data["control_interval"])
+        over = data.get("over", "seeds")  # records before it counted seeds
         return Effect(
-            number(data["effect"]),
-            (low, high),
-            number(data["control_effect"]),
-            (control_low, control_high),
-            int(data["seeds"]),
-            float(data["matters"]),
-            data["ceiling"],
-            data["unit"],
-            data["what"],
-            data["level"],
-            data.get("over", "seeds"),  # records before it counted seeds
-        )
+            number(data["effect"]), (low, high), number(data["control_effect"]), (control_low, control_high),
+            int(data["seeds"]), float(data["matters"]), data["ceiling"], data["unit"], data["what"], data["level"],
+            over,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -253,11 +227,10 @@ class Evidence:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Evidence:
         """The evidence that `as_json` wrote."""
-        tests, direction, controls = (
-            tuple(map(Test.from_json, data[part])) for part in ("tests", "direction", "controls")
-        )
         effects = {case: Effect.from_json(effect) for case, effect in data["effects"].items()}
-        return Evidence(effects, tests, direction, controls)
+        return Evidence(
+            effects, *(tuple(map(Test.from_json, data[part])) for part in ("tests", "direction", "controls"))
+        )
 
 
 def plain(value: float) -> float | str:

@@ -75,13 +75,7 @@ class Result:
 
 
 def execute(
-    study: Study,
-    config: Any,
-    folder: Path,
-    *,
-    fresh: bool = False,
-    progress: Progress = silent,
-    pictures: bool = True,
+    study: Study, config: Any, folder: Path, *, fresh: bool = False, progress: Progress = silent, pictures: bool = True
 ) -> Result:
     """Run `study` with `config`, keeping its record under `folder`, and judge and draw what was recorded.
 
@@ -104,17 +98,17 @@ def execute(
     path = run_path(study, plain, folder)
     if fresh:
         Run.delete(path)
-    begun = path.exists()
-    cached = begun and _is_finished(path)
+    begun, cached = path.exists(), False
+    if begun:
+        with Run.open(path) as stored:
+            cached = stored.status == "finished"
     try:
         run = _run(study, config, plain, path, progress)
-    except NotRun as reason:
-        if not begun:  # else what it lacks now it had then, and the record is worth keeping
+    except (NotRun, CorpusError) as reason:
+        if not begun:  # nothing was trained yet; else what it lacks now it had then, and the record is worth keeping
             Run.delete(path)
-        return not_run_at_all(study, plain, reason)
-    except CorpusError:
-        if not begun:  # nothing was trained yet
-            Run.delete(path)
+        if isinstance(reason, NotRun):
+            return not_run_at_all(study, plain, reason)
         raise
     with run:
         progress(1.0, "judging and drawing")
@@ -151,9 +145,8 @@ def broken(study: Study, config: Any, error: Exception) -> Result:
 
 def not_run_at_all(study: Study, config: dict[str, Any], reason: NotRun) -> Result:
     """The result of a study that could not be run: a finding for every claim that says why."""
-    findings = [
-        replace(not_run(claim, "a run", reason.reason, reason.command), study=study.name) for claim in study.claims
-    ]
+    found = (not_run(claim, "a run", reason.reason, reason.command) for claim in study.claims)
+    findings = [replace(one, study=study.name) for one in found]
     return Result(study, config, 0.0, findings, [], command_line(study, config), None)
 
 
@@ -173,14 +166,10 @@ def provenance(run: Run) -> Provenance:
     machine = run.machine.get("gpu") or run.machine.get("cpu") or ""
     config = json.dumps(run.config, sort_keys=True)
     return Provenance(
-        study_version=run.version,
-        config_sha256=hashlib.sha256(config.encode()).hexdigest(),
-        commit=str(run.versions.get("commit", "")),
-        machine=str(machine),
-        created=run.created,
-        record=run.path.name,
+        study_version=run.version, config_sha256=hashlib.sha256(config.encode()).hexdigest(),
+        commit=str(run.versions.get("commit", "")), machine=str(machine), created=run.created, record=run.path.name,
         text_sha256=source_of(run),
-    )
+    )  # fmt: skip
 
 
 def seconds_of(run: Run) -> float:
@@ -249,13 +238,7 @@ def _flat(value: Any) -> list[Any]:
     return [one for each in value for one in _flat(each)] if isinstance(value, list) else [value]
 
 
-def _is_finished(path: Path) -> bool:
-    with Run.open(path) as run:
-        return run.status == "finished"
-
-
 def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress: Progress) -> Run:
-    """The finished run, opened for reading."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         run = Run.open(path)

@@ -102,7 +102,7 @@ class Finding:
         found = sentences.measured(self.printed, self.corrected, self.details)
         if self.verdict != "undecided" or isinstance(found, float):
             return found
-        return "; ".join(part for part in (found, sentences.missing(self.printed, self.corrected)) if part)
+        return "; ".join(filter(None, (found, sentences.missing(self.printed, self.corrected))))
 
     @property
     def brief(self) -> str:
@@ -139,9 +139,7 @@ class Finding:
         """
         if self.claim.empirical or self.printed is None:
             return {}
-        forms = {"printed": self.printed.tests}
-        if self.corrected is not None:
-            forms["corrected"] = self.corrected.tests
+        forms = {"printed": self.printed.tests} | ({"corrected": self.corrected.tests} if self.corrected else {})
         off = Test.shortfall.fget if self._common_bound() is None else _value  # type: ignore[attr-defined]
         return {form: max(map(off, tests)) for form, tests in forms.items()}
 
@@ -206,32 +204,17 @@ class Finding:
     def from_json(data: Mapping[str, Any]) -> Finding:
         """The finding that `as_json` wrote, its verdict worked out anew from its numbers."""
         claim = Claim(
-            data["claim"],
-            data["source"],
-            data["says"],
-            data["corrected"],
-            data["matters"],
-            data["unit"],
-            data["ceiling"],
-            tuple(data["uses"]),
-        )
-        printed, corrected = (
-            None if data["evidence"][form] is None else Evidence.from_json(data["evidence"][form])
-            for form in ("printed", "corrected")
-        )
+            data["claim"], data["source"], data["says"], data["corrected"], data["matters"], data["unit"],
+            data["ceiling"], tuple(data["uses"]),
+        )  # fmt: skip
+        forms = (data["evidence"][form] for form in ("printed", "corrected"))
+        printed, corrected = (None if form is None else Evidence.from_json(form) for form in forms)
         given = {"text_sha256": "", **data["provenance"]}  # most findings have no text
         provenance = {name: given[name] for name in Provenance.__dataclass_fields__}
         return Finding(
-            claim,
-            data["expected"],
-            printed,
-            corrected,
-            _details(data["cases"]),
-            data["reason"],
-            data["command"],
-            data["id"].rpartition("/")[0],
-            Provenance(**provenance),
-        )
+            claim, data["expected"], printed, corrected, _details(data["cases"]), data["reason"], data["command"],
+            data["id"].rpartition("/")[0], Provenance(**provenance),
+        )  # fmt: skip
 
 
 _OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"verdict"}
@@ -239,10 +222,8 @@ _OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"verdict"}
 
 def _details(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Of the cases, the numbers that belong to no effect."""
-    left = {
-        case: {name: number(value) for name, value in numbers.items() if name not in _OF_EFFECTS}
-        for case, numbers in cases.items()
-    }
+    left = {case: {name: number(numbers[name]) for name in numbers if name not in _OF_EFFECTS}
+            for case, numbers in cases.items()}  # fmt: skip
     return {case: numbers for case, numbers in left.items() if numbers}
 
 

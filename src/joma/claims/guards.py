@@ -41,7 +41,7 @@ def needs_device(device: str, command: str) -> None:
     >>> needs_device("cpu", "joma verify fig6")
     """
     if missing := lacking(device):
-        raise NotRun(str(missing), command)
+        raise NotRun(missing, command)
 
 
 def needs_transformers(study: str) -> None:
@@ -51,16 +51,9 @@ def needs_transformers(study: str) -> None:
 
 
 def of_learned(
-    claim: Claim,
-    found: Compared,
-    *,
-    expected: str,
-    reason: str,
-    command: str,
-    corrected: Compared | None = None,
-    fewest: int = 1,
-    **evidence: Any,
-) -> Finding:
+    claim: Claim, found: Compared, *, expected: str, reason: str, command: str, corrected: Compared | None = None,
+    fewest: int = 1, **evidence: Any,
+) -> Finding:  # fmt: skip
     """`by_effect` of networks that learned; not run where a case has fewer of them than `fewest`.
 
     found, corrected: comparisons of those networks alone. reason: why nothing can be said then. command: what would
@@ -155,9 +148,8 @@ def beyond(claim: Claim, what: str, found: Comparison) -> Test:
     >>> beyond(claim, "gap beyond the untrained network's", compare([44.0, 45.0, 43.0], [59.0, 60.0, 58.0])).value
     -15.0
     """
-    matters = claim.matters or inf
     value = nan if _verdict(claim, found) == "undecided" else found.difference
-    return at_least(what, value, matters, claim.unit)
+    return at_least(what, value, claim.matters or inf, claim.unit)
 
 
 def _verdict(claim: Claim, found: Comparison) -> Verdict:

@@ -9,7 +9,7 @@ docs/reference/file-formats.md says what every key means. The version is raised 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,26 +69,19 @@ def findings_of(study: str, place: Path) -> list[Finding]:
     []
     """
     files = [place] if place.is_file() else [place / "findings.json", place / study / "findings.json"]
-    for file in files:
-        found = [finding for finding in read_findings(file) if finding.study == study] if file.is_file() else []
-        if found:
-            return found
-    return []
+    stored = ([one for one in read_findings(file) if one.study == study] for file in files if file.is_file())
+    return next(filter(None, stored), [])
 
 
 def _must_be_readable(finding: Finding) -> None:
     """Work out now whatever is worked out from it, so that no reader of it finds out later."""
     claim, origin = finding.claim, finding.provenance
-    said = [
-        claim.name,
-        claim.says,
-        claim.corrected or "",
-        claim.unit,
-        finding.expected,
-        finding.reason,
+    said = [claim.name, claim.says, claim.corrected or "", claim.unit, finding.expected, finding.reason]
+    for word in [
+        *said,
         finding.command,
-    ]
-    for word in [*said, *(value for name, value in origin.as_json().items() if name != "study_version")]:
+        *(value for name, value in origin.as_json().items() if name != "study_version"),
+    ]:
         if not isinstance(word, str):
             raise TypeError(f"{str(word)[:40]!r} stands where words are expected")
     json.dumps(finding.as_json())
@@ -133,13 +126,10 @@ def rests_on(uses: Mapping[str, Sequence[str]]) -> list[str]:
         if one not in uses:
             raise ValueError(f"{on_the_way[-1]} uses {one!r}, and there is no such claim")
         on_the_way.append(one)
-        _each(visit, uses[one])
+        for below in uses[one]:
+            visit(below)
         order.append(on_the_way.pop())
 
-    _each(visit, uses)
-    return order
-
-
-def _each(visit: Any, several: Iterable[str]) -> None:
-    for one in several:
+    for one in uses:
         visit(one)
+    return order

@@ -23,13 +23,7 @@ from typing import Literal, get_args
 from joma.claims.evidence import Effect, Evidence, Test
 
 Verdict = Literal[
-    "holds",
-    "holds as corrected",
-    "only qualitative",
-    "not above its control",
-    "undecided",
-    "fails",
-    "not run",
+    "holds", "holds as corrected", "only qualitative", "not above its control", "undecided", "fails", "not run"
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
@@ -91,11 +85,8 @@ def together(verdicts: Iterable[Verdict], then: Callable[[Verdict], Verdict] = l
     open_cases = several.count("undecided")
     if not open_cases:
         return then(_whole(known))
-    might_be = {
-        then(_whole(known | frozenset(some)))
-        for size in range(1, min(open_cases, len(_DECIDED)) + 1)
-        for some in combinations(_DECIDED, size)
-    }
+    sizes = range(1, min(open_cases, len(_DECIDED)) + 1)
+    might_be = {then(_whole(known | frozenset(some))) for size in sizes for some in combinations(_DECIDED, size)}
     return might_be.pop() if len(might_be) == 1 else "undecided"
 
 

@@ -55,11 +55,12 @@ def measured(printed: Evidence, corrected: Evidence | None = None, details: Case
     """
     if corrected is None and not printed.effects and len(printed.tests) == 1 and not printed.direction and not details:
         return printed.tests[0].value
-    parts = [_evidence(printed)] if corrected is None else [
-        f"as printed: {_evidence(printed)}",
-        f"as corrected: {_evidence(corrected)}",
-    ]  # fmt: skip
-    return "; ".join([*parts, *_details(details or {})])
+    forms = [_evidence(form) for form in (printed, corrected) if form is not None]
+    named = [f"as printed: {forms[0]}", f"as corrected: {forms[1]}"] if len(forms) > 1 else forms
+    cases = [
+        (case, ", ".join(f"{k} {show(v)}" for k, v in numbers.items())) for case, numbers in (details or {}).items()
+    ]
+    return "; ".join([*named, *(_named(case, words) for case, words in cases)])
 
 
 def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | None = None) -> str:
@@ -88,10 +89,9 @@ def worst(evidence: Evidence) -> Test:
 def control(printed: Evidence, corrected: Evidence | None = None) -> str | None:
     """What stands beside it: the control of every effect, and what had to be true of controls."""
     parts = []
-    for evidence in (printed, corrected):
-        if evidence is not None:
-            parts += _by_case({case: _control(effect) for case, effect in evidence.effects.items()})
-            parts += [_test(test) for test in evidence.controls]
+    for evidence in filter(None, (printed, corrected)):
+        parts += _by_case({case: _control(effect) for case, effect in evidence.effects.items()})
+        parts += map(_test, evidence.controls)
     return "; ".join(dict.fromkeys(parts)) or None
 
 
@@ -103,10 +103,9 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
     'it could have seen a difference of at least 0.43; 49 seeds would decide'
     """
     parts = []
-    for evidence in (printed, corrected):
-        if evidence is not None:
-            open_cases = {case: one for case, one in evidence.effects.items() if of_effect(one) == "undecided"}
-            parts += _by_case({case: _missing(effect) for case, effect in open_cases.items()})
+    for evidence in filter(None, (printed, corrected)):
+        open_cases = {case: one for case, one in evidence.effects.items() if of_effect(one) == "undecided"}
+        parts += _by_case({case: _missing(effect) for case, effect in open_cases.items()})
     return "; ".join(dict.fromkeys(parts))
 
 
@@ -120,10 +119,8 @@ def _missing(effect: Effect) -> str:
             f"{show(effect.matters, effect.unit)} does not fit below the ceiling of "
             f"{show(effect.ceiling or 0.0, effect.unit)}"
         )
-    half = _rounded(effect)(effect.half_width)
-    seen = f"it could have seen a difference of at least {half}{_unit(effect)}"
-    needed = effect.seeds_to_decide
-    return f"{seen}; {needed or 'no known number of'} {effect.over} would decide"
+    seen = f"it could have seen a difference of at least {_rounded(effect)(effect.half_width)}{_unit(effect)}"
+    return f"{seen}; {effect.seeds_to_decide or 'no known number of'} {effect.over} would decide"
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -136,14 +133,11 @@ def _effects(effects: Mapping[str, Effect]) -> str:
     """Each effect with its interval; what is the same in all cases, name and seeds, is said once."""
     kinds = {(effect.what, effect.seeds, effect.over) for effect in effects.values()}
     if len(effects) == 1 or len(kinds) > 1:
-        return "; ".join(_named(case, _effect(effect)) for case, effect in effects.items())
+        found = {case: f"{one.what} {_value(one)}{_seeds(one)}".strip() for case, one in effects.items()}
+        return "; ".join(_named(case, words) for case, words in found.items())
     one = next(iter(effects.values()))
     cases = "; ".join(f"{case} {_value(effect)}" for case, effect in effects.items())
     return _named(f"{one.what}{_seeds(one)}".strip(), cases)
-
-
-def _effect(effect: Effect) -> str:
-    return f"{effect.what} {_value(effect)}{_seeds(effect)}".strip()
 
 
 def _value(effect: Effect) -> str:
@@ -194,14 +188,12 @@ def _rounded(effect: Effect) -> Callable[[float], str]:
         return lambda number: show(scale * number)
     place = floor(log10(half))
     decimals = max(-place + (half / 10**place < 5), 0)
-    return lambda number: _decimal(scale * number, decimals)
 
+    def decimal(number: float) -> str:  # what is exactly nothing is 0, and what rounds to nothing has no sign
+        known = isfinite(number) and number != 0
+        return f"{round(scale * number, decimals) + 0.0:.{decimals}f}" if known else show(scale * number)
 
-def _decimal(number: float, decimals: int) -> str:
-    """What is exactly nothing is 0, and what rounds to nothing has no sign."""
-    if number == 0 or not isfinite(number):
-        return show(number)
-    return f"{round(number, decimals) + 0.0:.{decimals}f}"
+    return decimal
 
 
 def _seeds(effect: Effect) -> str:
@@ -214,7 +206,3 @@ def _test(test: Test) -> str:
 
 def _named(case: str, words: str) -> str:
     return f"{case}: {words}" if case else words
-
-
-def _details(cases: Cases) -> list[str]:
-    return [_named(case, ", ".join(f"{k} {show(v)}" for k, v in numbers.items())) for case, numbers in cases.items()]

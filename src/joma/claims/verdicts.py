@@ -9,6 +9,7 @@ not_run       nothing was measured, or nothing was learned
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from joma.claims.claim import Claim
 from joma.claims.evidence import Effect, Evidence, Test, above, at_most
@@ -20,16 +21,9 @@ Compared = Comparison | Mapping[str, Comparison]
 
 
 def by_residual(
-    claim: Claim,
-    *,
-    tolerance: float,
-    expected: str,
-    printed: float,
-    corrected: float | None = None,
-    what: str = "off by",
-    control: Mapping[str, float] | None = None,
-    details: Numbers | None = None,
-) -> Finding:
+    claim: Claim, *, tolerance: float, expected: str, printed: float, corrected: float | None = None,
+    what: str = "off by", control: Mapping[str, float] | None = None, details: Numbers | None = None,
+) -> Finding:  # fmt: skip
     """Exact statements: how far is the printed form from the truth, how far the corrected one?
 
     - claim, expected: what is judged, and what would be seen if it were true
@@ -51,15 +45,9 @@ def by_residual(
 
 
 def by_tests(
-    claim: Claim,
-    *,
-    expected: str,
-    printed: Sequence[Test],
-    corrected: Sequence[Test] | None = None,
-    direction: Sequence[Test] = (),
-    controls: Sequence[Test] = (),
-    details: Numbers | None = None,
-) -> Finding:
+    claim: Claim, *, expected: str, printed: Sequence[Test], corrected: Sequence[Test] | None = None,
+    direction: Sequence[Test] = (), controls: Sequence[Test] = (), details: Numbers | None = None,
+) -> Finding:  # fmt: skip
     """Mathematical statements that are no residual: does every number of a form keep its bound?
 
     - claim, expected, details: as for `by_residual`
@@ -78,18 +66,10 @@ def by_tests(
 
 
 def by_effect(
-    claim: Claim,
-    found: Compared,
-    *,
-    expected: str,
-    what: str = "",
-    over: str = "seeds",
-    size: Sequence[Test] = (),
-    corrected: Compared | None = None,
-    corrected_size: Sequence[Test] = (),
-    controls: Sequence[Test] = (),
+    claim: Claim, found: Compared, *, expected: str, what: str = "", over: str = "seeds", size: Sequence[Test] = (),
+    corrected: Compared | None = None, corrected_size: Sequence[Test] = (), controls: Sequence[Test] = (),
     details: Numbers | None = None,
-) -> Finding:
+) -> Finding:  # fmt: skip
     """Empirical statements: is a number over seeds above its control, by what matters?
 
     - claim, expected, details: as for `by_residual`; what matters, the unit and the ceiling are the claim's
@@ -128,7 +108,5 @@ def _effects(claim: Claim, found: Compared, what: str, over: str) -> dict[str, E
     if claim.matters is None:
         raise ValueError(f"{claim.name}: an effect speaks for empirical claims, which say what matters")
     cases = {"": found} if isinstance(found, Comparison) else found
-    return {
-        case: Effect.of(one, matters=claim.matters, ceiling=claim.ceiling, unit=claim.unit, what=what, over=over)
-        for case, one in cases.items()
-    }
+    of = partial(Effect.of, matters=claim.matters, ceiling=claim.ceiling, unit=claim.unit, what=what, over=over)
+    return {case: of(one) for case, one in cases.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,39 +39,20 @@ def add_parser(commands: Any) -> None:
     add("--text", type=Path, required=True, metavar="FILE", help="the text to read, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the model or its parent folder)")
     add("--step", metavar="STEP", help="which checkpoint, where MODEL has several")
-    add(
-        "--policies",
-        nargs="+",
-        metavar="NAME",
-        help="any of window, sinks, h2o, h2o-oracle, snapkv, random, top-k (default: all)",
-    )
-    add(
-        "--keep",
-        nargs="+",
-        default=["0.05", "0.1", "0.2", "0.5"],
-        metavar="SHARE",
-        help="shares of a sequence, as 0.1, or whole numbers of keys (default: 0.05 0.1 0.2 0.5)",
-    )
+    add("--policies", nargs="+", metavar="NAME",
+        help="any of window, sinks, h2o, h2o-oracle, snapkv, random, top-k (default: all)")  # fmt: skip
+    add("--keep", nargs="+", default=["0.05", "0.1", "0.2", "0.5"], metavar="SHARE",
+        help="shares of a sequence, as 0.1, or whole numbers of keys (default: 0.05 0.1 0.2 0.5)")  # fmt: skip
     add("--seq-len", type=int, metavar="N", help="tokens per sequence (default: 512, or what the model was trained on)")
     add("--tokens", type=int, default=16_384, metavar="N", help="tokens of the text that are read (default: 16384)")
     add("--sinks", type=int, metavar="N", help="first tokens never evicted (default: 4 in sinks and random, else 0)")
-    add(
-        "--recent",
-        type=float,
-        default=0.5,
-        metavar="SHARE",
-        help="share of the budget for the last tokens (default: 0.5)",
-    )
+    add("--recent", type=float, default=0.5, metavar="SHARE",
+        help="share of the budget for the last tokens (default: 0.5)")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="seed of the policy random (default: 0)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--json", metavar="FILE", help="write the numbers there as JSON, too; - for standard output")
-    add(
-        "--out",
-        type=Path,
-        default=Path("joma-out"),
-        metavar="DIR",
-        help="folder for figure, JSON and run (default: joma-out)",
-    )
+    add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
+        help="folder for figure, JSON and run (default: joma-out)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 
@@ -99,22 +81,17 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
 
 def _budget(word: str) -> float:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(word)
-        except ValueError:
-            continue
     raise BadInput(f"--keep takes shares, as 0.1, or whole numbers of keys, got {word!r}")
 
 
 def _print(costs: Costs, options: argparse.Namespace, screen: Any) -> None:
-    """Table, JSON and figure."""
     run: Any = costs.run
     content = {**costs.as_json(), "model": options.model, "text": str(options.text)}
     content |= {"left_out": dict(costs.left_out), "run": str(run)}
-    say(
-        f"full attention: {costs.full:.3f} nats per token; what the policies add, by the share of the cache kept:",
-        screen,
-    )
+    added = "what the policies add, by the share of the cache kept"
+    say(f"full attention: {costs.full:.3f} nats per token; {added}:", screen)
     say(costs.table(), screen, keep="\n")
     over = f"±: 95 % interval over n = {costs.sequences} sequences, each compared with itself under full attention"
     say(f"no intervals: {costs.no_interval}" if costs.no_interval else over, screen)

@@ -21,9 +21,8 @@ def add_parser(commands: Any) -> None:
     export = commands.add_parser("export", help=words, description=f"{words[0].upper()}{words[1:]}.")
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
     export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True, help="the format")
-    export.add_argument(
-        "--out", type=Path, metavar="FILE", help="file to write, for a single run (default: beside the run)"
-    )
+    out = "file to write, for a single run (default: beside the run)"
+    export.add_argument("--out", type=Path, metavar="FILE", help=out)
     export.set_defaults(call=_export)
 
 
@@ -32,9 +31,8 @@ def _export(options: argparse.Namespace, _: list[str]) -> int:
 
     runs, failed = options.run, []
     if options.out and len(runs) > 1:
-        raise BadInput(
-            f"--out names one file, but there are {len(runs)} runs; without --out each file goes beside its run"
-        )
+        there = f"there are {len(runs)} runs; without --out each file goes beside its run"
+        raise BadInput(f"--out names one file, but {there}")
     for run in runs:
         try:
             say(_exported(run, options.to, options.out))

@@ -31,8 +31,12 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
     if options.json:
         print(as_json({"studies": [_as_json(studies.load(name)) for name in wanted]}), end="")
     elif options.verbose:
-        for name in wanted:
-            _print_claims(studies.load(name))
+        for study in map(studies.load, wanted):
+            print(hanging(f"{study.name}: ", study.title, columns()))
+            for claim in study.claims:
+                print(f"  {study.name}/{claim.name} ({claim.source})")
+                print(hanging(" " * 6, claim.says, columns()))
+            print()
     else:
         name_width = max(map(len, wanted))
         for name in wanted:
@@ -40,18 +44,7 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
     return OK
 
 
-def _print_claims(study: Study) -> None:
-    width = columns()
-    print(hanging(f"{study.name}: ", study.title, width))
-    for claim in study.claims:
-        print(f"  {study.name}/{claim.name} ({claim.source})")
-        print(hanging(" " * 6, claim.says, width))
-    print()
-
-
 def _as_json(study: Study) -> dict[str, Any]:
     keys = ("name", "source", "says", "corrected", "empirical", "matters", "unit", "ceiling", "uses")
-    claims = [
-        {"id": f"{study.name}/{claim.name}", **{key: getattr(claim, key) for key in keys}} for claim in study.claims
-    ]
+    claims = [{"id": f"{study.name}/{one.name}", **{key: getattr(one, key) for key in keys}} for one in study.claims]
     return {"name": study.name, "title": study.title, "claims": claims}

@@ -54,15 +54,13 @@ def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) 
     try:
         status: int = options.call(options, rest)
     except JomaError as error:
-        option = command.option(error.argument)
-        if not option:
+        if not (option := command.option(error.argument)):
             raise
         raise BadInput(f"{error} ({option})") from error
     return status
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of all, and those of the commands by name."""
     parser = Parser(
         prog="joma",
         description="The theory of how Transformers learn, executable: every claim with verdict, control and figure.",

@@ -41,41 +41,29 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
     add_output(parser)
     hints, described = get_type_hints(type(preset)), _described(type(preset))
     group = parser.add_argument_group("configuration", (type(preset).__doc__ or "").partition("\n")[0])
-    for entry in dataclasses.fields(preset):
-        _add(group, entry.name, hints[entry.name], getattr(preset, entry.name), described.get(entry.name, ""))
+    names = [entry.name for entry in dataclasses.fields(preset)]
+    for name in names:
+        _add(group, name, hints[name], getattr(preset, name), described.get(name, ""))
     given = vars(parser.read(arguments))
-    config = {
-        entry.name: _taken(entry.name, given[entry.name], hints[entry.name]) for entry in dataclasses.fields(preset)
-    }
+    config = {name: _taken(name, given[name], hints[name]) for name in names}
     rest = {key: value for key, value in given.items() if key not in config}
     return Chosen(dataclasses.replace(preset, **config), **rest)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=DEFAULT_OUT,
-        metavar="DIR",
-        help=f"folder for runs and report (default: {DEFAULT_OUT})",
-    )
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR",
+                        help=f"folder for runs and report (default: {DEFAULT_OUT})")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the findings there as JSON, too; - for standard output")
     parser.add_argument("--fresh", action="store_true", help="run again, also where a finished run is recorded")
     parser.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
+        "--threads", type=int, default=1, metavar="N",
         help="threads per study (default: 1; the last digits of a result can depend on it)",
-    )
+    )  # fmt: skip
 
 
-_SCALE: dict[str, Any] = {
-    "choices": ("quick", "paper"),
-    "default": "quick",
-    "help": "sizes that the options below change: quick or paper (default: quick)",
-}
+_SCALE: dict[str, Any] = {"choices": ("quick", "paper"), "default": "quick",
+                          "help": "sizes that the options below change: quick or paper (default: quick)"}  # fmt: skip
 
 
 def _add(group: Any, name: str, kind: Any, default: Any, described: str) -> None:
@@ -110,9 +98,8 @@ def _taken(name: str, value: Any, kind: Any) -> Any:
         return tuple(value)
     size = len(get_args(inner))
     if len(value) % size:
-        raise ValueError(
-            f"--{name.replace('_', '-')} takes values in groups of {size}, got {counted(len(value), 'value')}"
-        )
+        option, got = f"--{name.replace('_', '-')}", counted(len(value), "value")
+        raise ValueError(f"{option} takes values in groups of {size}, got {got}")
     return tuple(tuple(value[at : at + size]) for at in range(0, len(value), size))
 
 
@@ -123,10 +110,7 @@ def _described(config: type) -> dict[str, str]:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(body, ast.ClassDef)
         for field, below in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                lines[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+            words = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Constant):
+                lines[ast.unparse(field.target)] = " ".join(str(words.value).split())
     return lines

@@ -52,9 +52,8 @@ class Parser(argparse.ArgumentParser):
         found = next((each for each in self._actions if each.dest == argument and each.option_strings), None)
         if found is None:
             return ""
-        return " ".join(
-            filter(None, (found.option_strings[-1], found.metavar if isinstance(found.metavar, str) else ""))
-        )
+        metavar = f" {found.metavar}" if found.metavar and isinstance(found.metavar, str) else ""
+        return f"{found.option_strings[-1]}{metavar}"
 
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""

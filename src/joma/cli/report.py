@@ -23,13 +23,8 @@ def add_parser(commands: Any) -> None:
     """Add `report` to the subcommands of `joma`."""
     words = "judge and draw stored runs again and rewrite their report and findings"
     report = commands.add_parser("report", help=words, description=f"{words.capitalize()}.")
-    report.add_argument(
-        "stored",
-        type=Path,
-        nargs="+",
-        metavar="DIR|RUN",
-        help="a folder that `joma verify` or `joma scan` wrote, a folder of kept records, or .sqlite files of runs",
-    )
+    what = "a folder that `joma verify` or `joma scan` wrote, a folder of kept records, or .sqlite files of runs"
+    report.add_argument("stored", type=Path, nargs="+", metavar="DIR|RUN", help=what)
     report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: beside the runs)")
     report.set_defaults(call=_report)
 
@@ -38,20 +33,17 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     stored: list[Path] = options.stored
     if options.out:
         usable_folder(options.out)
-    folders = [path for path in stored if path.is_dir()]
-    files = [path for path in stored if path.is_file()]
+    folders, files = [path for path in stored if path.is_dir()], [path for path in stored if path.is_file()]
     for path in files:
         if path.suffix != ".sqlite":
-            raise BadInput(
-                f"{path} is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs"
-            )
+            how = "name a folder that `joma verify` wrote, or .sqlite files of runs"
+            raise BadInput(f"{path} is no folder and no run; {how}")
     if len(files) == len(stored):
         return _of_files(files, options.out)
     if len(stored) > 1:
         missing = [path for path in stored if not path.exists()]
-        given = (
-            f"there is no {missing[0]}" if missing else f"got {counted(len(folders), 'folder')} of {len(stored)} paths"
-        )
+        got = f"got {counted(len(folders), 'folder')} of {len(stored)} paths"
+        given = f"there is no {missing[0]}" if missing else got
         raise BadInput(f"joma report takes one folder, or several runs: {given}")
     return _of_folder(stored[0], options.out)
 
@@ -92,7 +84,6 @@ def _command(stored: Sequence[Path], out: Path | None) -> str:
 
 
 def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path], place: Path, command: str) -> int:
-    """Judge and draw, and write the page and the findings into a folder."""
     from joma.claims.ledger import findings_json
     from joma.cli.terminal import Screen
     from joma.report import write_report

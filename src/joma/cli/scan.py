@@ -63,36 +63,17 @@ def add_parser(commands: Any) -> None:
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
     add(
-        "--fail-if",
-        action="append",
-        default=[],
-        metavar="RULE",
+        "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
-    )
+    )  # fmt: skip
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add(
-        "--out",
-        type=Path,
-        default=Path("joma-out"),
-        metavar="DIR",
-        help="folder for page, run and downloads (default: joma-out)",
-    )
-    add(
-        "--pattern",
-        action="append",
-        default=[],
-        dest="patterns",
-        metavar="NAME=REGEX",
-        help="matrices to measure, by full tensor name; mlp and embedding replace those that are found",
-    )
-    add(
-        "--budget",
-        type=float,
-        default=20.0,
-        metavar="GB",
-        help="disk for downloads that cannot be read in part (default: 20)",
-    )
+    add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
+        help="folder for page, run and downloads (default: joma-out)")  # fmt: skip
+    add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
+        help="matrices to measure, by full tensor name; mlp and embedding replace those that are found")  # fmt: skip
+    add("--budget", type=float, default=20.0, metavar="GB",
+        help="disk for downloads that cannot be read in part (default: 20)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 
@@ -111,10 +92,8 @@ class _Done:
     found: Scan
     run: Path
     beyond: tuple[str, ...] = ()
-    summaries: tuple[str, ...] = ()
-    """Of what is beyond a threshold, one per threshold."""
-    earlier: bool = False
-    """Whether it was only read: then this command would not measure it again."""
+    summaries: tuple[str, ...] = ()  # of what is beyond a threshold, one per threshold
+    earlier: bool = False  # whether it was only read: then this command would not measure it again
 
     @property
     def status(self) -> int:
@@ -131,7 +110,11 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     screen = sys.stderr if options.json == "-" else sys.stdout
     if options.list:
         return _list(options, screen)
-    rules = _thresholds(options)
+    rules: list[Threshold] = []
+    if options.fail_if:
+        from joma.scan.result.thresholds import read_thresholds
+
+        rules = read_thresholds(options.fail_if, [name.strip() for name in options.measures.split(",")])
     try:
         done = [_one(source, options, rules, screen) for source in options.source]
     except NoneUsable as error:
@@ -147,8 +130,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     return max((one.status for one in done), key=_RANK.index)
 
 
-_RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)
-"""Exit statuses, the worse the later."""
+_RANK = (OK, LEFT_OUT, BEYOND, NONE_USABLE)  # exit statuses, the worse the later
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -168,7 +150,6 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
-    """The tensors of the last checkpoint that the steps name."""
     from joma.scan.names.architecture import read_patterns
     from joma.scan.result.listing import list_tensors
     from joma.scan.scanning import find_series
@@ -183,14 +164,6 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     elif options.json is not None:
         write_json(Path(options.json), listing.as_json())
     return OK
-
-
-def _thresholds(options: argparse.Namespace) -> list[Threshold]:
-    if not options.fail_if:
-        return []
-    from joma.scan.result.thresholds import read_thresholds
-
-    return read_thresholds(options.fail_if, [name.strip() for name in options.measures.split(",")])
 
 
 def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
@@ -249,17 +222,11 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
     from joma.runs import Run
 
     with Run.open(one.run) as run:
-        return show_scan(
-            one.found,
-            run,
-            command=f"joma report {one.run}" if one.earlier else _command(options, [one.found.source]),
-            violations=one.beyond,
-            draw=not options.compare,
-        )
+        again = f"joma report {one.run}" if one.earlier else _command(options, [one.found.source])
+        return show_scan(one.found, run, command=again, violations=one.beyond, draw=not options.compare)
 
 
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
-    """The command that would do it again."""
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
     for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)

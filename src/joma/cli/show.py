@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from joma.claims.finding import Finding
     from joma.report.claims.kept import KeptFinding
 
-_COPIED = ("repeat", "record")
-"""Lines with a command or a path stay whole, so that they can be copied."""
+_COPIED = ("repeat", "record")  # lines with a command or a path stay whole, so that they can be copied
 _EPILOG = """\
 `--scale paper` needs no run: what was found at paper scale comes with joma. `--out results` reads the records that are
 kept in joma's repository."""
@@ -133,9 +132,6 @@ def text(found: Finding | KeptFinding, width: int | None = None) -> str:
         "record": ", ".join(filter(None, (origin.record, origin.machine, origin.created))) or None,
         "commit": origin.commit or None,
     }
-    printed = [
-        hanging(f"{name:<10} ", clean(line), None if name in _COPIED else width)
-        for name, line in lines.items()
-        if line is not None
-    ]
+    known = {name: clean(line) for name, line in lines.items() if line is not None}
+    printed = [hanging(f"{name:<10} ", line, None if name in _COPIED else width) for name, line in known.items()]
     return "\n".join([_head(found), *printed, ""])

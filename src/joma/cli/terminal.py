@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -29,14 +28,9 @@ from joma.report.markup import duration
 from joma.studies import names
 
 _COLOUR: dict[Verdict, str] = {
-    "holds": "green",
-    "holds as corrected": "cyan",
-    "only qualitative": "yellow",
-    "not above its control": "magenta",
-    "undecided": "blue",
-    "fails": "red",
-    "not run": "bright_black",
-}
+    "holds": "green", "holds as corrected": "cyan", "only qualitative": "yellow", "not above its control": "magenta",
+    "undecided": "blue", "fails": "red", "not run": "bright_black",
+}  # fmt: skip
 ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
 """What the last lines are about where nobody asks for more."""
 _FIRST: tuple[Verdict, ...] = (*ATTENTION, *(one for one in reversed(VERDICTS) if one not in ATTENTION))
@@ -47,10 +41,7 @@ _PLAIN_WIDTH = 100  # of a line of progress where the output is a file or a pipe
 _PLAIN_EVERY = 10.0  # seconds of silence there before a line of progress
 _PLAIN_MOST = 60.0  # and in a long run
 _WIDE = 100  # columns from which a claim and its numbers fit on one line
-
-
-_Block = tuple[Sequence[Finding], Sequence[Text]]
-"""Findings that stand together, and their lines."""
+_Block = tuple[Sequence[Finding], Sequence[Text]]  # findings that stand together, and their lines
 
 
 class Screen:
@@ -68,22 +59,16 @@ class Screen:
         self._bars: dict[str, TaskID] = {}
         self._lines: dict[str, ProgressLines] = {}
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[doing]}", markup=False, style="bright_black"),
-            console=self._console,
-            transient=True,
-            disable=not self._watched,
-        )
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TimeElapsedColumn(),
+            TextColumn("{task.fields[doing]}", markup=False, style="bright_black"), console=self._console,
+            transient=True, disable=not self._watched,
+        )  # fmt: skip
 
     def __enter__(self) -> Screen:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def progress(self, name: str, share: float, doing: str) -> None:
@@ -159,8 +144,7 @@ class Screen:
             self._hanging("", _sentence(findings, monotonic() - self._began), indent=0)
         for line in more:
             say(line, self._to)
-        broken = [result.study.name for result in results if result.error]
-        if broken:
+        if broken := [result.study.name for result in results if result.error]:
             self._line(Text(f"broken: {', '.join(broken)}", style="bold red"))
         if report and not any(result.pictures for result in results) and any(result.run for result in results):
             self._line(Text(f"the report has no figures: {install_command('viz')} brings matplotlib"))
@@ -215,15 +199,13 @@ class Screen:
         return lines or ([Text(head.rstrip())] if head.strip() else [])
 
     def _line(self, line: Text | None = None) -> None:
-        """One line as it is."""
         self._console.print(Text() if line is None else line, soft_wrap=True)
 
     def _log(self, line: str) -> None:
         """To standard error: how many such lines there are depends on the speed of the machine."""
         self._spoke = monotonic()
-        Console(stderr=True, highlight=False, width=self._console.width).print(
-            Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True
-        )
+        log = Console(stderr=True, highlight=False, width=self._console.width)
+        log.print(Text(f"  {clean(line)}"), overflow="ellipsis", no_wrap=True)
 
 
 @contextmanager
@@ -254,10 +236,8 @@ def _heading(found: Sequence[Finding], unlisted: Sequence[Finding]) -> Text:
     """How many claims got a verdict, how many of them are not listed, and of how many paper scale knows more."""
     ((verdict, words),) = tally(found)
     line = Text(words, style=f"bold {_COLOUR[verdict]}")
-    if unlisted:
-        line.append(
-            ", not listed here" if len(unlisted) == len(found) else f", {len(unlisted)} of them not listed here"
-        )
+    some = "" if len(unlisted) == len(found) else f"{len(unlisted)} of them "
+    line.append(f", {some}not listed here" if unlisted else "")
     if unlisted and verdict not in _DECIDED:
         kept = [kept_of(one.id, one.claim) for one in found]
         decided = sum(one is not None and one.verdict in _DECIDED for one in kept)
@@ -273,10 +253,8 @@ def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
     """219 claims in 2 min 12 s: 213 judged, 6 not run. What came of them."""
     claims, skipped = len(findings), sum(finding.verdict == "not run" for finding in findings)
     head = f"{claims} {'claim' if claims == 1 else 'claims'} in {duration(seconds)}: "
-    if skipped < claims:
-        head += f"{claims - skipped} judged, {skipped} not run" if skipped else "all judged"
-    else:
-        head += "none was judged"
+    some = f"{claims - skipped} judged, {skipped} not run" if skipped else "all judged"
+    head += some if skipped < claims else "none was judged"
     judged = [finding for finding in findings if finding.verdict != "not run"]
     return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(".")
 

@@ -42,23 +42,15 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
     )
     verify.add_argument(
-        "study",
-        nargs="*",
-        metavar="STUDY",
+        "study", nargs="*", metavar="STUDY",
         help="names from `joma list`, or Python files that hold a study (default: all studies)",
-    )
+    )  # fmt: skip
     verify.add_argument("--scale", choices=("quick", "paper"), default="quick", help=_SCALES)
     verify.add_argument("-v", "--verbose", action="store_true", help="print every claim with its verdict and numbers")
-    verify.add_argument(
-        "--claims", metavar="VERDICTS", help="print all claims with these verdicts, as fails,undecided,not-run"
-    )
-    verify.add_argument(
-        "-j",
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it",
-    )
+    claims = "print all claims with these verdicts, as fails,undecided,not-run"
+    verify.add_argument("--claims", metavar="VERDICTS", help=claims)
+    jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
+    verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
     add_output(verify)
     verify.set_defaults(call=_verify)
 
@@ -109,14 +101,12 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Options come from the study's config dataclass."""
     if options.study is None:
         usage = "joma run STUDY [--scale quick|paper] [--OPTION VALUE ...]"
         if not {"-h", "--help"} & set(rest):
             raise BadInput(f"a study must be named: {usage}; `joma list` has their names")
-        print(
-            f"usage: {usage}\n\n`joma list` has the names of the studies, `joma run STUDY --help` the options of one."
-        )
+        print(f"usage: {usage}\n")
+        print("`joma list` has the names of the studies, `joma run STUDY --help` the options of one.")
         return OK
     from joma import studies
     from joma.cli.options import parse
@@ -134,8 +124,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))
 
 
-Listener = Callable[[str, float, str], None]
-"""Hears how far the study of a name is, and what it does now."""
+Listener = Callable[[str, float, str], None]  # hears how far the study of a name is, and what it does now
 
 
 def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterator[Result]]) -> int:
@@ -157,7 +146,6 @@ def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterato
 
 
 def _alone(study: Study, config: Any, wish: _Wish, listener: Listener) -> Iterator[Result]:
-    """One study, in this process."""
     from joma.claims.execute import attempt
 
     yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=True)

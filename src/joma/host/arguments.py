@@ -161,10 +161,9 @@ def alongside(own: dict[str, int], **tensors: Tensor) -> tuple[Tensor, ...]:
     leads = {name: tensor.shape[: tensor.ndim - own.get(name, 0)] for name, tensor in tensors.items()}
     shape = common_shape(**leads)
     leading = [tensor for tensor in tensors.values() if tensor.ndim] or list(tensors.values())
-    like = leading[0]
     dtype = reduce(torch.promote_types, {tensor.dtype for tensor in leading})
     return tuple(
-        tensor.to(dtype=dtype, device=like.device).expand((*shape, *tensor.shape[len(lead) :]))
+        tensor.to(dtype=dtype, device=leading[0].device).expand((*shape, *tensor.shape[len(lead) :]))
         for tensor, lead in zip(tensors.values(), leads.values(), strict=True)
     )
 

@@ -15,8 +15,7 @@ from joma.host.printing import say
 
 OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 """The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
-TRACEBACK = "JOMA_TRACEBACK"
-"""Set in the environment, it shows where an error comes from."""
+TRACEBACK = "JOMA_TRACEBACK"  # set in the environment, it shows where an error comes from
 _NO_MEMORY = ("failed to map segment", "can't allocate memory")
 """What a library says that could not be loaded, or could not make something, for lack of memory."""
 
@@ -55,7 +54,6 @@ def _answer(call: Callable[[], int]) -> int:
 
 
 def _trace_if_wanted() -> bool:
-    """Print where the present error comes from, if the user asked for it."""
     if not os.environ.get(TRACEBACK):
         return False
     traceback.print_exc()

@@ -61,10 +61,8 @@ def _remove_orphans(path: Path) -> None:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

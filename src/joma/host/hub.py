@@ -61,7 +61,13 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         seen.add(url)
         with client().http_stream_backoff("GET", url, headers=headers, timeout=30, base_wait_time=PAUSE) as response:
             client().hf_raise_for_status(response)
-            content, links = _page(response), response.links
+            content, links, until = bytearray(), response.links, time.monotonic() + limits.LISTING_SECONDS
+            for chunk in response.iter_bytes():
+                content += chunk
+                if len(content) > limits.LISTING_BYTES:
+                    raise StrangeAnswer(f"the hub lists more than {limits.LISTING_BYTES:,} bytes on one page")
+                if time.monotonic() > until:
+                    raise StrangeAnswer(f"the hub took more than {limits.LISTING_SECONDS:g} s for one page")
         try:
             yield json.loads(content)
         except (ValueError, RecursionError):
@@ -69,17 +75,6 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         url = str(links.get("next", {}).get("url", url))
         if urlsplit(url)[:2] != place:
             raise StrangeAnswer(f"the hub leads from {place[1]} to {urlsplit(url)[1][:80]!a}, which is not followed")
-
-
-def _page(response: Any) -> bytes:
-    content, until = bytearray(), time.monotonic() + limits.LISTING_SECONDS
-    for chunk in response.iter_bytes():
-        content += chunk
-        if len(content) > limits.LISTING_BYTES:
-            raise StrangeAnswer(f"the hub lists more than {limits.LISTING_BYTES:,} bytes on one page")
-        if time.monotonic() > until:
-            raise StrangeAnswer(f"the hub took more than {limits.LISTING_SECONDS:g} s for one page")
-    return bytes(content)
 
 
 def read_all(size: int, have: Callable[[], int], read_on: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,11 @@ def free_memory(device: Any = "cpu") -> int | None:
     if at.type == "cuda":
         free: int = torch.cuda.mem_get_info(at)[0]
         return free + torch.cuda.memory_reserved(at) - torch.cuda.memory_allocated(at)
-    known = [found for found in (_of_machine(), _of_group()) if found is not None]
-    return min(known, default=None)
-
-
-def _of_machine() -> int | None:
-    try:
+    known: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
         lines = _MEMINFO.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None
-
-
-def _of_group() -> int | None:
-    """What a container may still use."""
-    try:
+        known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")][:1]
+    with suppress(OSError, ValueError):  # "max": a container has no limit
         most, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        return max(0, most - used)
-    except (OSError, ValueError):  # "max": no limit
-        return None
+        known.append(max(0, most - used))
+    return min(known, default=None)

@@ -60,18 +60,18 @@ def say(text: object, to: Any = None, *, keep: str = "", end: str = "\n") -> Non
     print(clean(text, keep=keep), file=to, end=end, flush=True)
 
 
-def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(map(plain, error.object[error.start : error.end])), error.end
-
-
 def encoding_safe(*streams: Any) -> None:
     """From now on nothing that is printed to these streams, by default standard output and error, can fail to encode.
 
     >>> encoding_safe()
     """
-    codecs.register_error("joma-plain", _in_plain_letters)
+
+    def in_plain_letters(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(map(plain, error.object[error.start : error.end])), error.end
+
+    codecs.register_error("joma-plain", in_plain_letters)
     for stream in streams or (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="joma-plain")

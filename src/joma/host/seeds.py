@@ -30,11 +30,10 @@ def stream(seed: int, *names: str | int) -> int:
             raise TypeError
         parts = [index(seed), *(name if isinstance(name, str) else index(name) for name in names)]
     except TypeError:
-        got = (seed, *names)
-        raise ValueError(f"a stream has an integer and names that are words or integers, got {got}") from None
+        got = f"got {(seed, *names)}"
+        raise ValueError(f"a stream has an integer and names that are words or integers, {got}") from None
     # JSON tells the word "3" from the integer 3, keeps ("a", "b") from ("ab",), and is the same in every Python.
-    text = json.dumps(parts)
-    return int.from_bytes(sha256(text.encode("ascii")).digest()[:8], "big") >> 1
+    return int.from_bytes(sha256(json.dumps(parts).encode("ascii")).digest()[:8], "big") >> 1
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:

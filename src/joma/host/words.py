@@ -7,12 +7,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LONGEST = 120
-"""Characters of a repr."""
-FEW = 4
-"""Numbers of an array that are shown."""
-_ALIKE, _LESS_ALIKE = 0.6, 0.15
-"""How alike a name must be to be suggested, and how much less so than the best one."""
+LONGEST = 120  # characters of a repr
+FEW = 4  # numbers of an array that are shown
+_ALIKE, _LESS_ALIKE = 0.6, 0.15  # how alike a name must be to be suggested, and how much less so than the best one
 _MOST_NAMES = 3
 
 
@@ -118,10 +115,9 @@ def short(value: Any, longest: int = 40) -> str:
 def _container(value: Any, longest: int) -> str:
     """As it is where that is short and holds no arrays, else by its size."""
     inside = [*value, *value.values()] if isinstance(value, dict) else value
-    if len(value) <= longest and all(isinstance(one, int | float | str | None) for one in inside):
-        text = repr(value)
-        if len(text) <= longest:
-            return text
+    plain = len(value) <= longest and all(isinstance(one, int | float | str | None) for one in inside)
+    if plain and len(text := repr(value)) <= longest:
+        return text
     return f"{len(value)} entries" if len(value) != 1 else "1 entry"
 
 

@@ -6,12 +6,4 @@ from joma.report.page import write_report
 from joma.report.scans.page import write_comparison, write_scan_page
 from joma.report.scans.shown import ShownScan, read_scan, scan_runs, show_scan
 
-__all__ = [
-    "ShownScan",
-    "read_scan",
-    "scan_runs",
-    "show_scan",
-    "write_comparison",
-    "write_report",
-    "write_scan_page",
-]
+__all__ = ["ShownScan", "read_scan", "scan_runs", "show_scan", "write_comparison", "write_report", "write_scan_page"]

@@ -71,12 +71,8 @@ def metadata(result: Result) -> dict[str, Any]:
         "description": ", ".join(str(part) for part in machine.values() if part is not None),
         "result": [{"@id": file["@id"]} for file in files],
     }
-    descriptor = {
-        "@id": "ro-crate-metadata.json",
-        "@type": "CreativeWork",
-        "conformsTo": {"@id": _PROFILE},
-        "about": {"@id": "./"},
-    }
+    descriptor = {"@id": "ro-crate-metadata.json", "@type": "CreativeWork", "conformsTo": {"@id": _PROFILE},
+                  "about": {"@id": "./"}}  # fmt: skip
     root = {
         "@id": "./",
         "@type": "Dataset",

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTERS = re.compile(r"font-size: ?([\d.]+)px")
-_CARD, _READABLE = 420.0, 12.0
-"""Pixels: how wide a card shows a figure, and how high its letters must be."""
-_WIDE = 480.0
-"""Points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own."""
+_CARD, _READABLE = 420.0, 12.0  # pixels: how wide a card shows a figure, and how high its letters must be
+_WIDE = 480.0  # points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own
 
 
 def draw_picture(name: str, caption: str, alt: str, draw: Callable[..., Figure], *given: Any, **named: Any) -> Picture:

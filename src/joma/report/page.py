@@ -32,27 +32,17 @@ if TYPE_CHECKING:
     from joma.claims.execute import Result
 
 _PARTS = {
-    "findings": "Findings",
-    "studies": "Studies",
-    "scans": "Scans",
-    "claims": "Claims",
-    "repeat": "Repeat and cite",
-}
+    "findings": "Findings", "studies": "Studies", "scans": "Scans", "claims": "Claims", "repeat": "Repeat and cite"
+}  # fmt: skip
 """Parts of the page by their anchor, as the contents call them."""
-_IDS = ("top", "answers", "theme", "search", "shown", "clear")
-"""Further ids that the template has."""
+_IDS = ("top", "answers", "theme", "search", "shown", "clear")  # further ids that the template has
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 
 
 def write_report(
-    results: Sequence[Result],
-    out: Path,
-    *,
-    scale: str,
-    scans: Sequence[Path] = (),
-    made: datetime | None = None,
+    results: Sequence[Result], out: Path, *, scale: str, scans: Sequence[Path] = (), made: datetime | None = None,
     command: str | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write `out`/report.html, whole or not at all, and return its path. `made` is the date it carries, else now.
 
     scans: runs of `joma scan`, as `joma.report.scan_runs` finds them. command: the one that made the page, where that

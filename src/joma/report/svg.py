@@ -23,17 +23,13 @@ _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _UNSEEN = ("metadata", "style")
 _OF_THE_PAGE = {"fill": "currentColor", "text-anchor": "start"}
 """What the page's own style gives to every text of a figure."""
-_REPEATS = 3
-"""Fewer uses of a marker stay as they are."""
+_REPEATS = 3  # fewer uses of a marker stay as they are
 
 _TOKEN = re.compile(r"[MLCQZz]|-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
-"""Points that a command takes."""
+_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}  # points that a command takes
 _TENTHS, _HUNDREDTHS = 10, 100
-_SMALL = 12.0
-"""Points: a shape within this around the origin is a marker, and is kept to hundredths."""
-_OFF = 0.6
-"""Tenths of a point by which a curve may move where points are left out: less than a tenth of a pixel."""
+_SMALL = 12.0  # points: a shape within this around the origin is a marker, and is kept to hundredths
+_OFF = 0.6  # tenths of a point by which a curve may move where points are left out: less than a tenth of a pixel
 
 Point = tuple[int, int]
 
@@ -58,8 +54,7 @@ def compact_svg(svg: str) -> str:
     >>> compact_svg('<svg><metadata>x</metadata><g id="a"><g><text x="1.2345" y="2">a</text></g></g></svg>')
     '<svg><text x="1.2" y="2">a</text></svg>'
     """
-    root = _parse(svg)
-    if root is None:
+    if (root := _parse(svg)) is None:
         return svg
     for node in root.nodes():
         _shorten(node)
@@ -71,7 +66,6 @@ def compact_svg(svg: str) -> str:
 
 
 def _parse(svg: str) -> _Node | None:
-    """The tree, None where tags do not match."""
     top = _Node("")
     open_nodes = [top]
     for closing, tag, given, alone, text in _PART.findall(svg):
@@ -156,13 +150,11 @@ def _gather(node: _Node, names: Iterator[str]) -> None:
 def _mark(parent: _Node, uses: list[_Node], href: str, style: str, name: str) -> None:
     places = " ".join(f"L {use.given.get('x', '0')} {use.given.get('y', '0')}" for use in uses)
     line = _Node("path", {"d": short_path("M" + places[1:], every=True), "style": f"fill:none;marker:url(#{name})"})
-    shape = _Node("use", {"href": href})
     look = {"id": name, "markerUnits": "userSpaceOnUse", "style": f"overflow:visible;{style}".rstrip(";")}
-    gone = set(map(id, uses))
-    replaced: list[_Node | str] = []
+    gone, replaced = set(map(id, uses)), list[_Node | str]()
     for one in parent.inside:
         if one is uses[0]:
-            replaced += [_Node("marker", look, [shape]), line]
+            replaced += [_Node("marker", look, [_Node("use", {"href": href})]), line]
         elif id(one) not in gone:
             replaced.append(one)
     parent.inside = replaced
@@ -225,8 +217,7 @@ def short_path(path: str, *, every: bool = False) -> str:
     >>> short_path("M 0.04 0 L 5 5.001 L 10 10.02 L 10 40 z")
     'M0 0l10 10v30z'
     """
-    steps = _read_path(path)
-    if steps is None:
+    if (steps := _read_path(path)) is None:
         return path
     small = all(abs(x) <= _SMALL and abs(y) <= _SMALL for _, points in steps for x, y in points)
     scale = _HUNDREDTHS if small else _TENTHS
@@ -257,8 +248,7 @@ def _read_path(path: str) -> list[tuple[str, list[tuple[float, float]]]] | None:
 def _write_path(steps: list[tuple[str, list[Point]]], scale: int, *, every: bool) -> str:
     """Stretches of straight lines are thinned and written together."""
     words: list[str] = []
-    here = (0, 0)
-    at = 0
+    here, at = (0, 0), 0
     while at < len(steps):
         name, points = steps[at]
         if name == "L":
@@ -294,21 +284,18 @@ def _lines(stretch: Sequence[Point], scale: int) -> list[str]:
 
 def _thinned(points: Sequence[Point], off: float) -> list[Point]:
     """Without points that lie on the line between those that stay, within `off` (Douglas and Peucker)."""
-    kept = [False] * len(points)
-    kept[0] = kept[-1] = True
-    stack = [(0, len(points) - 1)]
+    kept, stack = {0, len(points) - 1}, [(0, len(points) - 1)]
     while stack:
         first, last = stack.pop()
-        away = [_distance(points[place], points[first], points[last]) for place in range(first + 1, last)]
+        away = [_distance(point, points[first], points[last]) for point in points[first + 1 : last]]
         if away and max(away) > off:
             middle = first + 1 + away.index(max(away))
-            kept[middle] = True
+            kept.add(middle)
             stack += [(first, middle), (middle, last)]
-    return [point for point, stays in zip(points, kept, strict=True) if stays]
+    return [points[at] for at in sorted(kept)]
 
 
 def _distance(point: Point, start: Point, end: Point) -> float:
-    """From a point to the stretch between two others."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     px, py = point[0] - start[0], point[1] - start[1]
     length = dx * dx + dy * dy
@@ -318,9 +305,5 @@ def _distance(point: Point, start: Point, end: Point) -> float:
 
 def _joined(numbers: Sequence[int], scale: int) -> str:
     """Tenths or hundredths as decimals without idle zeros; a minus sign needs no space before it."""
-    text = ""
-    for number in numbers:
-        decimal = f"{number / scale:.{1 if scale == _TENTHS else 2}f}".rstrip("0").rstrip(".") if number else "0"
-        shown = re.sub(r"^(-?)0\.", r"\1.", decimal)
-        text += shown if not text or shown.startswith("-") else f" {shown}"
-    return text
+    decimals = (f"{n / scale:.{1 if scale == _TENTHS else 2}f}".rstrip("0").rstrip(".") if n else "0" for n in numbers)
+    return " ".join(re.sub(r"^(-?)0\.", r"\1.", decimal) for decimal in decimals).replace(" -", "-")

@@ -22,16 +22,6 @@ from joma.scan.sweep.plan import Plan, plan
 from joma.scan.sweep.sweeping import sweep
 
 __all__ = [
-    "CheckpointError",
-    "Curve",
-    "Fault",
-    "NoneUsable",
-    "Plan",
-    "Scan",
-    "Series",
-    "open_series",
-    "plan",
-    "scan",
-    "sweep",
+    "CheckpointError", "Curve", "Fault", "NoneUsable", "Plan", "Scan", "Series", "open_series", "plan", "scan", "sweep",
     "violations",
-]
+]  # fmt: skip

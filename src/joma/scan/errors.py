@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from joma.host.errors import JomaError
-from joma.host.words import brief
+from joma.host.words import brief_repr
 
 
 class CheckpointError(JomaError, ValueError):
@@ -19,15 +19,12 @@ class CheckpointError(JomaError, ValueError):
     def __init__(
         self, sentence: str, *, file: str | None = None, tensor: str | None = None, argument: str = ""
     ) -> None:
-        """Name what is wrong.
-
-        sentence: the message. file, tensor: where the damage is, as far as it is known. argument: the argument that
-        would mend it, if there is one: the command line adds the option that sets it.
-        """
+        """argument: what would mend it, if there is such an argument: the command line adds the option that sets it."""
         super().__init__(sentence)
         self.file, self.tensor, self.argument = file, tensor, argument
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Fault:
     """Why something is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
@@ -47,14 +44,10 @@ class Fault:
     what: str
     measure: str | None = None
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def __str__(self) -> str:
         """One line; a sentence that names its file itself does not get it twice."""
         place = [self.measure, *(word for word in (self.file, self.tensor) if word and word not in self.what)]
-        place = [word for word in place if word]
-        return f"step {self.step} ({self.checkpoint}): " + "".join(f"{word}: " for word in place) + self.what
+        return f"step {self.step} ({self.checkpoint}): " + "".join(f"{word}: " for word in place if word) + self.what
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -22,8 +22,7 @@ from joma.scan.sweep.record import remember
 from joma.scan.sweep.sweeping import VERSION, sweep
 
 Progress = Callable[[str], None]
-BUDGET = 20.0
-"""Gigabytes of disk for downloads."""
+BUDGET = 20.0  # gigabytes of disk for downloads
 
 
 def scan(
@@ -95,7 +94,13 @@ def scan(
             series, measures=_names(measures), patterns=patterns, groups=None if groups is None else _names(groups),
             root=root, text=text, tokenizer=tokenizer, seq_len=seq_len, device=device,
         )  # fmt: skip
-        for line in _known_before(settled):
+        # What there is to say before the work, which may not be worth it. Groups that cover as many layers go together.
+        alike: dict[tuple[int, int], list[str]] = {}
+        for group, pair in settled.coverage.items():
+            alike.setdefault(pair, []).append(group)
+        covered = [f"{', '.join(names)}: {k} of {counted(n, 'layer')} covered" for (k, n), names in alike.items()]
+        refused = [f"refused: {name}: {why}" for name, why in settled.refused.items()]
+        for line in (*covered, *refused, *(f"warning: {warning}" for warning in settled.warnings)):
             report(line)
         identity = _identity(series, patterns or {}, root, base, text, tokenizer, seq_len)
         name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(series.source).name)[:60]
@@ -110,13 +115,9 @@ def scan(
 
 
 def find_series(
-    source: str | Path,
-    *,
-    steps: str | Sequence[int] | None = None,
-    base: str | Path | None = None,
-    out: Path,
+    source: str | Path, *, steps: str | Sequence[int] | None = None, base: str | Path | None = None, out: Path,
     budget: float = BUDGET,
-) -> Series:
+) -> Series:  # fmt: skip
     """The checkpoints that a scan would measure; the arguments are those of `scan`."""
     if not 0 < budget < 1e9:
         raise BadInput(f"budget must be a positive number of gigabytes, got {budget}", argument="budget")
@@ -128,34 +129,16 @@ def _names(given: str | Iterable[str]) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
 
 
-def _known_before(settled: Plan) -> list[str]:
-    """What there is to say before the work, which may not be worth it. Groups that cover as many layers go together."""
-    alike: dict[tuple[int, int], list[str]] = {}
-    for group, pair in settled.coverage.items():
-        alike.setdefault(pair, []).append(group)
-    covered = [f"{', '.join(names)}: {k} of {counted(n, 'layer')} covered" for (k, n), names in alike.items()]
-    refused = [f"refused: {name}: {why}" for name, why in settled.refused.items()]
-    return [*covered, *refused, *(f"warning: {warning}" for warning in settled.warnings)]
-
-
 def _identity(
-    series: Series,
-    patterns: Mapping[str, str],
-    root: str | None,
-    base: str | Path | None,
-    text: Path | None,
-    tokenizer: Path | None,
-    seq_len: int | None,
-) -> str:
+    series: Series, patterns: Mapping[str, str], root: str | None, base: str | Path | None, text: Path | None,
+    tokenizer: Path | None, seq_len: int | None,
+) -> str:  # fmt: skip
     """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
     digest = None if text is None else hashlib.sha256(text.read_bytes()).hexdigest()
     identity: list[Any] = [series.source, sorted(patterns.items()), digest]
-    if root or tokenizer:
-        identity += [root, str(tokenizer and tokenizer.resolve())]
-    if base:
-        identity += ["base", str(base)]
-    if seq_len:
-        identity += ["seq_len", seq_len]
+    identity += [root, str(tokenizer and tokenizer.resolve())] if root or tokenizer else []
+    identity += ["base", str(base)] if base else []
+    identity += ["seq_len", seq_len] if seq_len else []
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
 
 

@@ -11,7 +11,7 @@ from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import part_of
+from joma.scan.formats.checkpoint import part_of
 from joma.scan.names.architecture import coverage, find_groups, located, matrix_groups, pick_groups, read_patterns
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.folder import LocalFolder

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from joma.scan import CheckpointError, open_series
-from joma.scan.sources.steps import moment_in
+from joma.scan.sources.series import moment_in
 
 WEIGHTS = {f"h.{layer}.mlp.c_fc.weight": torch.eye(4) * (layer + 1) for layer in range(2)}
 COMMITS = {name: character * 40 for name, character in (("main", "a"), ("step10", "b"), ("step1k", "c"))}

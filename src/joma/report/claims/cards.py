@@ -29,18 +29,13 @@ class Card:
 
     asks: str
     verdict: Verdict
-    answer: str
-    """In one word or two."""
+    answer: str  # in one word or two
     numbers: str
-    note: str
-    """In small: what the run of this page says, where the numbers are from another, or an example."""
+    note: str  # in small: what the run of this page says, where the numbers are from another, or an example
     section: Section
-    target: str
-    """The anchor it leads to."""
-    shows: str
-    """The id of the claim that its picture is of."""
-    at_paper_scale: bool
-    """Whether the answer is that of the kept run at paper scale."""
+    target: str  # the anchor it leads to
+    shows: str  # the id of the claim that its picture is of
+    at_paper_scale: bool  # whether the answer is that of the kept run at paper scale
 
 
 def cards(sections: Sequence[Section], anchors: Anchors) -> str:
@@ -61,7 +56,6 @@ def cards(sections: Sequence[Section], anchors: Anchors) -> str:
 
 
 def _card(asks: str, answer: str, numbers: str, entry: Entry, section: Section) -> Card:
-    """The card of one claim."""
     finding, at_paper_scale = entry.finding, entry.at_paper_scale
     here = f"This run: {finding.verdict} ({finding.brief})." if at_paper_scale else ""
     return Card(asks, entry.verdict, answer, numbers, here, section, entry.anchor, finding.id, at_paper_scale)
@@ -69,10 +63,8 @@ def _card(asks: str, answer: str, numbers: str, entry: Entry, section: Section) 
 
 def _asked(question: Question, entry: Entry, section: Section) -> Card:
     """The effect and its control. The editor's sentence is for paper scale: elsewhere another case may decide."""
-    main = entry.best.main
-    if main is None or not entry.at_paper_scale:
-        numbers = f"In this run: {entry.best.brief}."
-    else:
+    main, numbers = entry.best.main, f"In this run: {entry.best.brief}."
+    if main is not None and entry.at_paper_scale:
         numbers = f"At paper scale {question.text.format(**effect_texts(main))}"
     return _card(question.asks, TEXT[entry.verdict].answer, numbers, entry, section)
 
@@ -98,11 +90,8 @@ def _theorems(sections: Sequence[Section]) -> Card | None:
 
 def _notable(sections: Sequence[Section], taken: set[str]) -> Iterator[Card]:
     """The most notable finding of every study that has no card yet."""
-    best = [
-        (min(section.entries, key=lambda one: notable(one.verdict)), section)
-        for section in sections
-        if section.entries and section.anchor not in taken
-    ]
+    free = [section for section in sections if section.entries and section.anchor not in taken]
+    best = [(min(section.entries, key=lambda one: notable(one.verdict)), section) for section in free]
     for entry, section in sorted(best, key=lambda pair: notable(pair[0].verdict)):
         if entry.verdict != "not run":
             numbers = f"{'At paper scale' if entry.at_paper_scale else 'In this run'}: {entry.best.brief}."

@@ -44,12 +44,9 @@ def answers(sections: Sequence[Section]) -> str:
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
         parts.append(("surprise", "What is surprising?", f"<ul>{items}</ul>"))
     name = sections[0].result.study.name if len(sections) == 1 else "thm2"
-    ways = [
-        ("Check a claim", f"joma verify {name}"),
-        ("Measure your model", "joma scan CHECKPOINTS"),
-        ("Use the theory", "from joma.theory import linear"),
-    ]
-    use = "".join(f"<p>{what}</p>{command(line)}" for what, line in ways)
+    ways = {"Check a claim": f"joma verify {name}", "Measure your model": "joma scan CHECKPOINTS",
+            "Use the theory": "from joma.theory import linear"}  # fmt: skip
+    use = "".join(f"<p>{what}</p>{command(line)}" for what, line in ways.items())
     parts.append(("use", "What can I do with it?", use))
     return "\n".join(f'<section class="answer-{key}"><h2>{asks}</h2>{text}</section>' for key, asks, text in parts)
 
@@ -76,8 +73,7 @@ def headline(claims: Sequence[Entry]) -> list[str]:
     mathematical = [entry for entry in claims if not entry.finding.claim.empirical]
     empirical = strongest([entry for entry in claims if entry.finding.claim.empirical])
     sentences = [theorems(mathematical)] if strongest(mathematical).judged else []
-    telling = next((text for sentence in HEADLINES if (text := fill(sentence, claims))), None)
-    if telling:
+    if telling := next((text for sentence in HEADLINES if (text := fill(sentence, claims))), None):
         sentences.append(f"{telling}.")
     elif empirical.judged:
         sentences.append(f"{_how_many_hold('empirical claims', empirical)}.")
@@ -88,8 +84,7 @@ def headline(claims: Sequence[Entry]) -> list[str]:
 class Row:
     """Verdicts of one scale, which are never counted together with those of another."""
 
-    scale: str
-    """paper scale, or this run; empty where the page has one scale alone."""
+    scale: str  # paper scale, or this run; empty where the page has one scale alone
     verdicts: tuple[Verdict, ...]
 
     @property
@@ -166,9 +161,7 @@ def _holding_row(name: str, row: Row, *, empirical: bool) -> str:
 
 
 def _how_many_hold(what: str, row: Row) -> str:
-    """How many hold and where, without a full stop."""
-    where = _WHERE[row.scale]
-    hold = sum(verdict in _HOLDING for verdict in row.judged)
+    where, hold = _WHERE[row.scale], sum(verdict in _HOLDING for verdict in row.judged)
     if len(row.judged) == 1:
         return f"The one {what.removesuffix('s')} {TEXT[row.judged[0]].one}{where}"
     if hold == len(row.judged):

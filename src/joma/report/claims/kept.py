@@ -77,10 +77,8 @@ def kept() -> Mapping[str, Mapping[str, Any]]:
     True
     """
     content = json.loads(files(__package__).joinpath("kept.json").read_text(encoding="utf-8"))
-    studies = {
-        name: {"command": study.pop("command"), "provenance": Provenance(**study)}
-        for name, study in content["studies"].items()
-    }
+    studies = {of: {"command": one.pop("command"), "provenance": Provenance(**one)}
+               for of, one in content["studies"].items()}  # fmt: skip
     return {id: {**studies[id.partition("/")[0]], **data} for id, data in content["findings"].items()}
 
 
@@ -90,5 +88,4 @@ def kept_of(id: str, claim: Claim) -> KeptFinding | None:
     >>> kept_of("thm2/who-wins", Claim("who-wins", "JoMA Thm 2", "The winner is the token with the largest |Δ|."))
     """
     data = kept().get(id)
-    same = data is not None and data["claim_sha256"] == claim.sha256
-    return KeptFinding.from_json(id, claim, data) if data is not None and same else None
+    return KeptFinding.from_json(id, claim, data) if data and data["claim_sha256"] == claim.sha256 else None

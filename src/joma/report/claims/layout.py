@@ -21,8 +21,7 @@ class Entry:
 
     finding: Finding
     anchor: str
-    kept: KeptFinding | None
-    """None where nothing is kept, or where this run is itself one at paper scale."""
+    kept: KeptFinding | None  # none where nothing is kept, or where this run is itself one at paper scale
 
     @property
     def best(self) -> Finding | KeptFinding:

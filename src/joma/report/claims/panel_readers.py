@@ -20,8 +20,7 @@ from joma.runs import Run
 
 ENTROPY = "attention entropy (nats)"
 STEP = "training step"
-_LOWEST = -100.0
-"""Percent of skill: what is below is drawn at the bottom edge, as in the study's own figure."""
+_LOWEST = -100.0  # percent of skill: what is below is drawn at the bottom edge, as in the study's own figure
 
 
 def panel_of(claim: str, run: Run) -> Panel | None:
@@ -71,7 +70,6 @@ def _higher_layers(run: Run) -> Panel | None:
 
 
 def _theorem_1(run: Run) -> Panel | None:
-    """Skill at every step, over all networks, as the claim counts it."""
     from joma.studies.rebound.forecast.record import CONTROLS, THEOREM, skill_by_step, variants_of
 
     everyone = [name for variants in variants_of(run).values() for name in variants]
@@ -98,10 +96,9 @@ def _lowest_latents(run: Run) -> Panel:
     scores = Scores(run, only_learned=True)
     points = range(len(scores.steps))
     found = np.stack([np.nanmean(scores.at("best neuron", point, 0), axis=1) for point in points], axis=1)
-    ends = scores.steps[[0, -1]]
     lines = (
         line_of("best neuron of each latent", BLUE, scores.steps, found),
-        line_of("before training", INK, ends, np.full(2, found[:, 0].mean()), dashes="dotted"),
+        line_of("before training", INK, scores.steps[[0, -1]], np.full(2, found[:, 0].mean()), dashes="dotted"),
     )
     return Panel("correlation with the hidden latents", STEP, f"{len(found)} seeds; band: their range", lines)
 

@@ -21,16 +21,14 @@ from joma.figures.reading import course
 from joma.figures.style import INK
 from joma.report.svg import short_path
 
-_POINTS = 60
-"""As many as a curve of a card's width can show."""
+_POINTS = 60  # as many as a curve of a card's width can show
 _DIGITS = 4
 WIDTH, HEIGHT, LETTERS = 400, 226, 15.5
 """User units. The page shows a panel at least 320 px wide, where 15.5 units are 12.4 px."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 28, 46
 _DASHES = {"dashed": "7 4", "dotted": "2 4"}
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-Place = Callable[[float], float]
-"""From a value to where it is drawn."""
+Place = Callable[[float], float]  # from a value to where it is drawn
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Line:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    dashes: str = "solid"
-    """solid, dashed or dotted, as CSS calls them."""
+    dashes: str = "solid"  # solid, dashed or dotted, as CSS calls them
 
     @property
     def ink(self) -> str:
@@ -63,8 +60,7 @@ class Panel:
 
     y: str
     x: str
-    about: str
-    """Whose numbers these are: text, seeds, what a band is."""
+    about: str  # whose numbers these are: text, seeds, what a band is
     lines: tuple[Line, ...]
     log_x: bool = False
     log_y: bool = False
@@ -150,15 +146,12 @@ def _svg(panel: Panel) -> str:
     for line in panel.lines:
         dashes = f";stroke-dasharray:{_DASHES[line.dashes]}" if line.dashes in _DASHES else ""
         look = f"fill:none;stroke:{line.ink};stroke-width:2.4{dashes}"
-        drawn.append(
-            f'<path class="curve" d="{_path([*zip(line.x, line.y, strict=True)], across, up)}" style="{look}"/>'
-        )
+        way = [*zip(line.x, line.y, strict=True)]
+        drawn.append(f'<path class="curve" d="{_path(way, across, up)}" style="{look}"/>')
     drawn.append(f'<text x="2" y="14">{escape(panel.y)}</text>')
     drawn.append(_text((WIDTH + _LEFT - _RIGHT) / 2, HEIGHT - 5, panel.x, "middle"))
-    return (
-        f'<svg role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{LETTERS}">'
-        f"{''.join(drawn)}</svg>"
-    )
+    given = f'role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{LETTERS}"'
+    return f"<svg {given}>{''.join(drawn)}</svg>"
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
@@ -170,7 +163,6 @@ def _path(points: Sequence[tuple[float, float]], across: Place, up: Place) -> st
 
 
 def _scale(values: Sequence[float], start: float, end: float, *, log: bool) -> tuple[Place, list[tuple[float, str]]]:
-    """From a value to its place, and the ticks with their names."""
     known = [value for value in values if isfinite(value) and (value > 0 or not log)]
     low, high = min(known), max(known)
     ticks = _powers(low, high) if log else _steps(low, high)

@@ -44,80 +44,43 @@ class Sentence:
 
 
 QUESTIONS = (
-    Question(
-        "Does attention drop and then come back?",
-        "fig6/fig6-one-layer",
-        "attention entropy comes back by {effect} {seeds}; no rebound would be {control}.",
-    ),
-    Question(
-        "Does the rebound need the nonlinearity?",
-        "nonlinearity/rebound-needs-nonlinearity",
-        "with ReLU it comes back by {effect} {seeds}; with a linear MLP by {control}.",
-    ),
-    Question(
-        "Do higher layers come back by their own attention?",
-        "rebound-cause/own-qk-higher-layers",
-        "in the second of two layers own queries and keys change entropy by {effect} {seeds}; "
-        "all weights below it by {control}.",
-    ),
-    Question(
-        "Can the theory foretell attention?",
-        "forecast/theorem-1-foretells",
-        "the skill of Theorem 1 over “no change” is {effect} {seeds}; that of earlier runs is {control}.",
-    ),
-    Question(
-        "Do neurons learn the hidden tree?",
-        "table1/lowest-latents-align",
-        "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}.",
-    ),
-)
-THEOREMS = "Are the theorems right as printed?"
-"""Answered by all mathematical claims of the page together."""
+    Question("Does attention drop and then come back?", "fig6/fig6-one-layer",
+             "attention entropy comes back by {effect} {seeds}; no rebound would be {control}."),
+    Question("Does the rebound need the nonlinearity?", "nonlinearity/rebound-needs-nonlinearity",
+             "with ReLU it comes back by {effect} {seeds}; with a linear MLP by {control}."),
+    Question("Do higher layers come back by their own attention?", "rebound-cause/own-qk-higher-layers",
+             "in the second of two layers own queries and keys change entropy by {effect} {seeds}; "
+             "all weights below it by {control}."),
+    Question("Can the theory foretell attention?", "forecast/theorem-1-foretells",
+             "the skill of Theorem 1 over “no change” is {effect} {seeds}; that of earlier runs is {control}."),
+    Question("Do neurons learn the hidden tree?", "table1/lowest-latents-align",
+             "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}."),
+)  # fmt: skip
+THEOREMS = "Are the theorems right as printed?"  # answered by all mathematical claims of the page together
 DRAWN_FOR_THEOREMS = ("thm2", "thm1-rates", "thm1")
 """Studies that have a printed form and its correction, the best one first."""
-SHOWN_FOR_THEOREMS = "thm2/erf-invariant"
-"""The claim whose printed and corrected form are drawn."""
+SHOWN_FOR_THEOREMS = "thm2/erf-invariant"  # the claim whose printed and corrected form are drawn
 
 HEADLINES = (
-    Sentence(
-        "fig6/fig6-one-layer",
-        ("holds", "holds as corrected", "only qualitative"),
-        "Attention does drop and come back, by {effect}{scale}",
-    ),
+    Sentence("fig6/fig6-one-layer", ("holds", "holds as corrected", "only qualitative"),
+             "Attention does drop and come back, by {effect}{scale}"),
     Sentence("eq6/entropy-rebounds", ("holds", "holds as corrected"), "Attention’s entropy comes back by {effect}"),
-)
+)  # fmt: skip
 """The most telling empirical number: the first that is there."""
 
 SURPRISES = (
-    Sentence(
-        "nonlinearity/linear-mlp-stays-sparse",
-        ("fails",),
-        "Attention comes back without the nonlinearity, too: with a linear MLP by {opposite}.",
-    ),
-    Sentence(
-        "table1/lowest-latents-align",
-        ("fails",),
-        "Untrained neurons match the hidden latents better than trained ones: correlation {control} against {effect}.",
-    ),
-    Sentence(
-        "fig6/logits-of-a-language-model",
-        ("fails",),
-        "In a language model, word frequency predicts attention logits better than the theory: "
-        "correlation {control} against {effect}.",
-    ),
-    Sentence(
-        "shallow-first/bottom-up",
-        ("fails",),
-        "The lowest level of a hierarchy is learned last, not first: later by {opposite}.",
-    ),
-    Sentence(
-        "thm2/who-wins",
-        ("holds as corrected",),
-        "The most salient token often loses: it wins {printed} of the random starts.",
-    ),
-    Sentence(
-        "thm2/one-hot",
-        ("only qualitative",),
-        "The weights do not become one-hot: the winner ends with {printed} of their sum.",
-    ),
-)
+    Sentence("nonlinearity/linear-mlp-stays-sparse", ("fails",),
+             "Attention comes back without the nonlinearity, too: with a linear MLP by {opposite}."),
+    Sentence("table1/lowest-latents-align", ("fails",),
+             "Untrained neurons match the hidden latents better than trained ones: "
+             "correlation {control} against {effect}."),
+    Sentence("fig6/logits-of-a-language-model", ("fails",),
+             "In a language model, word frequency predicts attention logits better than the theory: "
+             "correlation {control} against {effect}."),
+    Sentence("shallow-first/bottom-up", ("fails",),
+             "The lowest level of a hierarchy is learned last, not first: later by {opposite}."),
+    Sentence("thm2/who-wins", ("holds as corrected",),
+             "The most salient token often loses: it wins {printed} of the random starts."),
+    Sentence("thm2/one-hot", ("only qualitative",),
+             "The weights do not become one-hot: the winner ends with {printed} of their sum."),
+)  # fmt: skip

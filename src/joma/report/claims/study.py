@@ -104,7 +104,6 @@ def _fold(kind: str, title: str, content: str, *, asleep: bool) -> str:
 
 
 def _counts(section: Section) -> str:
-    """In this run, and at paper scale where that is kept."""
     counted = f"{count_claims(section.verdicts)}."
     if set(section.verdicts) != {"not run"}:
         judged = count_verdicts(verdict for verdict in section.verdicts if verdict != "not run")
@@ -128,9 +127,8 @@ def _outcome(section: Section, picture: str) -> str:
 
 
 def _commands(section: Section) -> str:
-    result = section.result
+    result, parts = section.result, list[str]()
     elsewhere = sorted({run for entry in section.entries if (run := _elsewhere(entry.finding))})
-    parts = []
     if result.run or not elsewhere:
         parts = [f'<h3 class="small">{"Repeat it" if result.run else "Run it"}</h3>', command(result.command)]
     if elsewhere:
@@ -142,8 +140,7 @@ def _commands(section: Section) -> str:
 def _record(result: Result) -> str:
     given = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in result.config.items()}
     if result.run:
-        given["time"] = duration(result.seconds) + (", when it ran" if result.cached else "")
-        given["record"] = result.run.name
+        given |= {"time": duration(result.seconds) + ", when it ran" * result.cached, "record": result.run.name}
     given["study version"] = str(result.study.version)
     shown = rows({escape(name): escape(text) for name, text in given.items()})
     return f'<details class="record"><summary>Configuration and record</summary><dl>{shown}</dl></details>'

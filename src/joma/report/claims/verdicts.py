@@ -22,8 +22,7 @@ class VerdictText:
     glyph: str
     one: str
     many: str
-    answer: str
-    """To a question that the claim would answer with yes."""
+    answer: str  # to a question that the claim would answer with yes
 
 
 TEXT: dict[Verdict, VerdictText] = {
@@ -175,8 +174,7 @@ def disagreement(claims: Sequence[Entry]) -> str:
     unsure = sum(entry.finding.verdict == "undecided" for entry in differ)
     count = f"{len(differ)} of {len(both)} claims come" if len(both) > 1 else "the one claim that is kept comes"
     found = f"At paper scale {count} out differently."
-    if unsure:
-        found += f" This run leaves {unsure} of these undecided."
+    found += f" This run leaves {unsure} of these undecided." if unsure else ""
     items = "".join(
         f'<li><a href="#{entry.anchor}">{escape(entry.finding.id)}</a> here {mark(entry.finding.verdict)}, '
         f"at paper scale {mark(entry.verdict)}</li>"

@@ -17,16 +17,9 @@ from joma.scan.result.curves import Curve, Scan
 
 OWN, OTHERS = "QK of this layer", "QK of other layers"
 COLOURS = {
-    OWN: BLUE,
-    OTHERS: "#d74396",
-    "QKV": BLUE,
-    "embeddings": ORANGE,
-    "value and output": PURPLE,
-    "MLP": GREEN,
-    "norms": GREY,
-    "output": RED,
-    "other": "#ab880e",
-}
+    OWN: BLUE, OTHERS: "#d74396", "QKV": BLUE, "embeddings": ORANGE, "value and output": PURPLE, "MLP": GREEN,
+    "norms": GREY, "output": RED, "other": "#ab880e",
+}  # fmt: skip
 """Of kinds of parameters, the same in every panel."""
 CHANGE = "whole change"
 _PANELS = 5  # layers that have a panel of their own; the loss has one more
@@ -48,7 +41,11 @@ def _over_steps(scan: Scan, curves: dict[str | None, Curve]) -> Picture:
             title = f"entropy, {curve.rows[row].label}" if name == "entropy" else "loss"
             panels.append(_panel(scan, curve, row, title))
     shown = {kind: colour for kind, colour in COLOURS.items() if any(kind in panel.rows for panel in panels)}
-    texts = [_panel_text(panel) for panel in panels]
+    texts = []
+    for panel in panels:  # the course of the sum, and the parts that moved it most, by their ends
+        ends = {name: float(end) for name, end in zip(panel.rows, panel.values[-1], strict=True) if name != CHANGE}
+        change = course(panel.steps, panel.values[:, -1], "nats")
+        texts.append(f"{panel.title}: the change {change}, of which {_most(ends) or 'nothing'}.")
     worst = max(float(np.nanmax(curve.cells[:, :, 1])) for curve in curves.values())
     closing = f"The parts miss no interval's change by more than {number(worst, 'nats')}."
     caption = f"Which parameters made entropy and loss move, added up over the checkpoints. {texts[0]} {closing}"
@@ -58,15 +55,12 @@ def _over_steps(scan: Scan, curves: dict[str | None, Curve]) -> Picture:
 
 
 def _ways(curve: Curve) -> Picture:
-    """Before and after the lowest entropy of each layer."""
     kinds, parts = _by_kind(curve)
     level = np.nancumsum(curve.cells[:, :, 0], axis=0)  # (steps, layers), from 0 on
     after = np.arange(len(level))[:, None] > level.argmin(axis=0)  # (steps, layers)
     halves = {"until the entropy is lowest": ~after, "from there to the last checkpoint": after}
-    ways = [
-        (title, np.where(half[:, :, None], np.nan_to_num(parts), 0.0).sum(axis=0))  # (layers, kinds)
-        for title, half in halves.items()
-    ]
+    inside = {title: np.where(half[:, :, None], np.nan_to_num(parts), 0.0) for title, half in halves.items()}
+    ways = [(title, values.sum(axis=0)) for title, values in inside.items()]  # (layers, kinds)
     ways = [way for way in ways if np.abs(way[1]).max() > 0] or ways[:1]
     used = [at for at in range(len(kinds)) if any(np.abs(values[:, at]).max() > 0 for _, values in ways)]
     ways = [(title, values[:, used]) for title, values in ways]
@@ -108,15 +102,7 @@ def _panel(scan: Scan, curve: Curve, row: int, title: str) -> drawn.Panel:
     return drawn.Panel(title, steps, [*(kinds[at] for at in used), CHANGE], summed[:, [*used, -1]], axis)
 
 
-def _panel_text(panel: drawn.Panel) -> str:
-    """The course of the sum, and the parts that moved it most, by their ends."""
-    ends = {name: float(end) for name, end in zip(panel.rows, panel.values[-1], strict=True) if name != CHANGE}
-    change = course(panel.steps, panel.values[:, -1], "nats")
-    return f"{panel.title}: the change {change}, of which {_most(ends) or 'nothing'}."
-
-
 def _mean_text(kinds: Sequence[str], values: np.ndarray) -> str:
-    """What moved the mean over layers most."""
     mean = dict(zip(kinds, values.mean(axis=0).tolist(), strict=True))
     if not any(mean.values()):
         return "nothing moved"
@@ -124,7 +110,6 @@ def _mean_text(kinds: Sequence[str], values: np.ndarray) -> str:
 
 
 def _most(parts: Mapping[str, float]) -> str:
-    """The three largest parts with their sizes."""
     largest = sorted(parts, key=lambda name: -abs(parts[name]))[:3]
     return listing(f"{name} {_signed(parts[name])}" for name in largest) if parts else ""
 

@@ -64,9 +64,8 @@ def _over_steps(scan: Scan, curves: Sequence[Curve]) -> Picture:
         ends = dict.fromkeys((0, len(panel.rows) - 1))
         each = (f"{panel.rows[at]} {course(panel.steps, panel.values[:, at])}" for at in ends)
         alt.append(f"{panel.title}: {'; '.join(each)}.")
-    moves = [
-        f"{group_title(curve) if curve.group else 'all heads'} {_mean_course(scan, curve)}" for curve in curves[:_MOST]
-    ]
+    names = [group_title(curve) if curve.group else "all heads" for curve in curves[:_MOST]]
+    moves = [f"{name} {_mean_course(scan, curve)}" for name, curve in zip(names, curves, strict=False)]
     moves += [f"{len(curves) - _MOST} more are in the table below"] if len(curves) > _MOST else []
     layered = any(len(panel.rows) > 1 for panel in panels)
     which = ", one line per layer, from the first (blue) to the last (ochre). Mean over layers" if layered else ""
@@ -87,8 +86,7 @@ def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
 
 
 def _changes(scan: Scan, curves: Sequence[Curve]) -> Picture:
-    """Where and when layers moved, which curves at different levels hide."""
-    panels = []
+    panels = []  # where and when layers moved, which curves at different levels hide
     for panel in (_panel(scan, curve) for curve in curves if len(layers_of(curve)[0]) > 1):
         first = panel.values[np.isfinite(panel.values).argmax(axis=0), np.arange(panel.values.shape[1])]
         panels.append(replace(panel, values=panel.values - first, reference=None))
@@ -141,7 +139,6 @@ def _panel(scan: Scan, curve: Curve) -> drawn.Panel:
 
 
 def _line(curve: Curve, name: str, step: int) -> tuple[str, list[str], np.ndarray]:
-    """Of one checkpoint: a name, the layers and their numbers."""
     labels, values = layers_of(curve)
     return name, _numbers(labels), values[step]
 
@@ -163,7 +160,6 @@ def _mean_course(scan: Scan, curve: Curve) -> str:
 
 
 def _moves(panel: drawn.Panel) -> str:
-    """The largest rise and the largest fall of a panel of changes."""
     if not np.isfinite(panel.values).any():
         return "has no values"
     moves = []

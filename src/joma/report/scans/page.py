@@ -50,8 +50,7 @@ def write_comparison(scans: tuple[ShownScan, ShownScan], path: Path, *, made_by:
         once = sections.notices(scan).replace(sections.NO_FIGURES, "")  # that there are no figures stands at the top
         parts.append(section(anchor, name, about + once + sections.what_was_read(found) + sections.record(scan)))
     above = ("" if can_draw() else sections.NO_FIGURES) + _only((first, second), names)
-    both = " and ".join(names)
-    compared = f"Compared: {first.source} and {second.source}."
+    both, compared = " and ".join(names), f"Compared: {first.source} and {second.source}."
     return _write(path, both, links, parts, both, compared, above, command(made_by))
 
 
@@ -69,7 +68,6 @@ def _write(
 
 
 def _ends(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
-    """The mean over layers of the last checkpoints, side by side."""
     rows = []
     for name in [name for name in scans[0].curves if name in scans[1].curves]:
         one, other = (float(mean_of(layers_of(scan.curves[name])[1], axis=1)[-1]) for scan in scans)
@@ -80,11 +78,9 @@ def _ends(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
 
 
 def _only(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
-    """Curves that one of them lacks, listed once."""
     lines = []
     for scan, other, name in ((*scans, names[0]), (scans[1], scans[0], names[1])):
-        alone = [curve for curve in scan.curves if curve not in other.curves]
-        if alone:
+        if alone := [curve for curve in scan.curves if curve not in other.curves]:
             lines.append(f"<p>Only {escape(name)} has {escape(', '.join(alone))}.</p>")
     if not set(scans[0].curves) & set(scans[1].curves):
         lines.append('<p class="notice">The two have no curve in common.</p>')

@@ -38,10 +38,8 @@ def scan_sections(scans: Sequence[ShownScan], anchors: Anchors) -> str:
 def _article(scan: ShownScan, anchors: Anchors) -> str:
     anchor = anchors.take("scan", scan.source)
     if scan.error or scan.found is None:
-        return (
-            f'<article class="scan" id="{anchor}"><h3>{escape(scan.record)}</h3>'
-            f'<p class="notice">This scan cannot be shown: {escape(scan.error or "it is empty")}.</p></article>'
-        )
+        why = f'<p class="notice">This scan cannot be shown: {escape(scan.error or "it is empty")}.</p>'
+        return f'<article class="scan" id="{anchor}"><h3>{escape(scan.record)}</h3>{why}</article>'
     measures = "".join(measure_section(scan, measure, anchors, "h4") for measure in scan.measures)
     head = f'<article class="scan" id="{anchor}"><h3>{escape(scan.source)}</h3><p>{escape(summary(scan.found))}</p>'
     return "\n".join([head, notices(scan), measures, what_was_read(scan.found), record(scan), "</article>"])
@@ -67,10 +65,8 @@ def notices(scan: ShownScan) -> str:
         parts.append(f'<div class="notice v-fails"><p>{counted(len(scan.violations), "number")} beyond a threshold:</p>'
                      f"<ul>{lines}</ul></div>")  # fmt: skip
     parts += [f'<p class="notice">Warning: {escape(one)}.</p>' for one in (scan.found.warnings if scan.found else ())]
-    if scan.measures and not scan.pictures:
-        parts.append(NO_FIGURES)
-    if scan.found:
-        parts.append(_left_out(scan.found))
+    parts += [NO_FIGURES] if scan.measures and not scan.pictures else []
+    parts += [_left_out(scan.found)] if scan.found else []
     return "\n".join(filter(None, parts))
 
 
@@ -98,9 +94,8 @@ def what_was_read(scan: Scan) -> str:
     ]
     head = ["group", "covers", "first tensor"]
     notes = "".join(f"<li>{escape(note)}</li>" for note in scan.notes)
-    return (table("Layers that each group covers", head, covered) if covered else "") + (
-        f'<ul class="notes">{notes}</ul>' if notes else ""
-    )
+    layers = table("Layers that each group covers", head, covered) if covered else ""
+    return layers + (f'<ul class="notes">{notes}</ul>' if notes else "")
 
 
 def record(scan: ShownScan) -> str:
@@ -149,7 +144,6 @@ def _left_out(scan: Scan) -> str:
 
 
 def _by_layer(scan: Scan, curve: Curve) -> str:
-    """First, last, lowest and highest number of every layer."""
     labels, values = layers_of(curve)
     heads = ", mean over heads" if curve.by_head and curve.group else ""
     title = f"{curve.measure}, {group_title(curve)}{heads}"
@@ -163,8 +157,6 @@ def _by_layer(scan: Scan, curve: Curve) -> str:
         place = int(find(column))
         return f'{shown(column[place])} <span class="at">at {scan.steps[place]:,}</span>'
 
-    rows = [
-        [escape(label), shown(column[0]), shown(column[-1]), at(column, np.nanargmin), at(column, np.nanargmax)]
-        for label, column in zip(labels, values.T, strict=True)
-    ]
+    rows = [[escape(label), shown(each[0]), shown(each[-1]), at(each, np.nanargmin), at(each, np.nanargmax)]
+            for label, each in zip(labels, values.T, strict=True)]  # fmt: skip
     return table(title, ["layer", first, last, "lowest", "highest"], rows)

@@ -51,15 +51,15 @@ def scan_runs(folder: Path) -> list[Path]:
     >>> scan_runs(Path("nothing was scanned here"))
     []
     """
-    return sorted(path for path in (folder / "runs").glob("scan-*.sqlite") if _is_scan(path))
-
-
-def _is_scan(path: Path) -> bool:
-    try:
-        with Run.open(path) as run:
-            return run.study == "scan"
-    except RunError:
-        return path.stem.rpartition("-")[0] not in names()
+    found = []
+    for path in sorted((folder / "runs").glob("scan-*.sqlite")):
+        try:
+            with Run.open(path) as run:
+                is_scan = run.study == "scan"
+        except RunError:
+            is_scan = path.stem.rpartition("-")[0] not in names()
+        found += [path] if is_scan else []
+    return found
 
 
 def read_scan(path: Path) -> ShownScan:

@@ -21,7 +21,6 @@ from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
 CONFIG = "adapter_config.json"
 # "lora_A.weight", and with the name of the adapter, as a training run keeps it: "lora_A.default.weight".
 _DOWN = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(?P<name>\.\w+?)?(?P<weight>\.weight)?")
-_BEGINNING = re.compile(r"(base_model\.model\.|base_model\.)")
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Core:
     """What an adapter adds to one weight, as the small matrix with the same singular values."""
 
     factors: Factors
-    aside: tuple[str, ...] = ()
-    """What else the adapter has of this weight: the base's own, of an embedding."""
+    aside: tuple[str, ...] = ()  # what else the adapter has of this weight: the base's own, of an embedding
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -82,20 +80,16 @@ class Core:
 class Renamed:
     """A tensor that an adapter holds in full, under the name that the model has for it."""
 
-    part: str
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return (self.part,)
+    parts: tuple[str]
 
     def stored(self, parts: Parts) -> Stored:
-        return parts.look(self.part)
+        return parts.look(self.parts[0])
 
     def note(self, parts: Parts) -> str:
         return ""
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
-        return parts.take(self.part, rows)
+        return parts.take(self.parts[0], rows)
 
 
 def adapter_recipes(names: Collection[str], settings: Mapping[str, Any] | None) -> dict[str, Recipe]:
@@ -109,7 +103,7 @@ def adapter_recipes(names: Collection[str], settings: Mapping[str, Any] | None) 
         if plain in cores:
             found[plain] = Core(cores[plain].factors, (name,))
         elif plain != name:
-            found[plain] = Renamed(name)
+            found[plain] = Renamed((name,))
     return found
 
 
@@ -120,10 +114,7 @@ def factors_of(names: Collection[str], settings: Mapping[str, Any]) -> Iterator[
         what = f"{CONFIG} describes an adapter of the kind {str(kind)[:40]!a}; only LORA is read"
         raise CheckpointError(what, file=CONFIG)
     there = names if isinstance(names, dict) else set(names)
-    for name in names:
-        found = _DOWN.fullmatch(name)
-        if found is None:
-            continue
+    for name, found in ((found[0], found) for found in map(_DOWN.fullmatch, names) if found):
         module, suffix = found["module"], f"{found['name'] or ''}{found['weight'] or ''}"
         up = f"{module}.lora_{found['embedding'] or ''}B{suffix}"
         if up not in there:
@@ -141,16 +132,13 @@ def plain_name(name: str) -> str:
     >>> plain_name("base_model.model.lm_head.modules_to_save.default.weight"), plain_name("base_model.model.h.0.c_fc")
     ('lm_head.weight', 'h.0.c_fc')
     """
-    name = _BEGINNING.sub("", name, count=1) if _BEGINNING.match(name) else name
-    name = name.replace(".base_layer", "")
+    name = re.sub(r"^(base_model\.model\.|base_model\.)", "", name).replace(".base_layer", "")
     return re.sub(r"\.(modules_to_save|original_module)(\.\w+)?(?=\.(weight|bias)$)", "", name)
 
 
 def _alpha(settings: Mapping[str, Any], module: str) -> float:
-    """As the settings give it to a module; alpha_pattern has its own for some."""
-    alpha = settings.get("lora_alpha", settings.get("r"))
-    patterns = settings.get("alpha_pattern") or {}
-    for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
+    alpha, patterns = settings.get("lora_alpha", settings.get("r")), settings.get("alpha_pattern") or {}
+    for pattern, own in patterns.items() if isinstance(patterns, dict) else ():  # some modules have their own
         if module == pattern or module.endswith(f".{pattern}") or _fits(pattern, module):
             alpha = own
             break

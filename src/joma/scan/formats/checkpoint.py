@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor
@@ -14,41 +14,107 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, adapter_recipes
-from joma.scan.formats.parts import Part, part_of
 from joma.scan.formats.quantised import quantised_recipes
 from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, closed_on_error, parsed_json
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
+_PART = re.compile(r"(?P<tensor>.+)\[(?P<index>[0-9:]{1,40}(?:,[0-9:]{1,40}){0,2})\]", re.S)
+_ENTRY = re.compile(r"(?P<at>\d{1,15})|(?P<start>\d{0,15}):(?P<stop>\d{0,15})(?::(?P<stride>[1-9]\d{0,14}))?")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 # Several files that are one checkpoint only together, and what such a folder is called here.
-_TOGETHER = {
-    "layers": re.compile(r"layer_\d+-model_\d+-model_states\.pt"),
-    "ranks": re.compile(r"mp_rank_\d+_model_states\.pt"),
-    "zero": re.compile(r"(\w+_)?zero_pp_rank_\d+_mp_rank_\d+_(model|optim)_states\.pt"),
-    "consolidated": re.compile(r"consolidated\.\d+\.pth"),
+TOGETHER = {
+    "layers": re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt"),
+    "ranks": re.compile(r"mp_rank_(\d+)_model_states\.pt"),
+    "zero": re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt"),
+    "consolidated": re.compile(r"consolidated\.(\d+)\.pth"),
     "dcp": re.compile(r"[^/]+\.distcp"),
 }
 # What training leaves next to the weights, in the same formats.
 NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
 
 
-class Checkpoint:
+@dataclass(frozen=True)
+class Part:
+    """A part of the tensor `base`: one index or slice per dimension, the first dimensions first.
+
+    A part is named as numpy would write it: `experts.down_proj[3]` is one expert of a stack of them, the slice 3 along
+    the first dimension; `gate_up_proj[0:24]` are the first 24 rows, `experts.gate_up_proj[3,:,0::2]` every other column
+    of slice 3.
+    """
+
+    base: str
+    index: tuple[int | slice, ...]
+
+    def shape(self, full: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the part of a tensor of the shape `full`; ValueError where it has no such part."""
+        if len(self.index) > len(full):
+            raise ValueError(f"has {len(full)} dimensions")
+        kept: list[int] = []
+        for entry, length in zip(self.index, full, strict=False):
+            if isinstance(entry, int):
+                if entry >= length:
+                    raise ValueError(f"has only {length} slices")
+            elif max(entry.start or 0, entry.stop or 0) > length:
+                raise ValueError(f"has only {length} entries along a dimension")
+            else:
+                kept.append(len(range(*entry.indices(length))))
+        return (*kept, *full[len(self.index) :])
+
+    def rows(self, length: int) -> tuple[int, int]:
+        """From where to where the part lies along the first dimension of `length`: all of it that must be read."""
+        first = self.index[0]
+        return (first, first + 1) if isinstance(first, int) else first.indices(length)[:2]
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The part, from the rows that `rows(length)` named and nothing else."""
+        first = self.index[0]
+        start: int | slice = 0 if isinstance(first, int) else slice(None, None, first.step)
+        return rows[(start, *self.index[1:])]
+
+
+def part_of(name: str) -> Part | None:
+    """What a name of a part means; None for the name of a full tensor.
+
+    >>> part = part_of("experts.gate_up_proj[3,:,0::2]")
+    >>> part.base, part.shape((8, 16, 64)), part.rows(8)
+    ('experts.gate_up_proj', (16, 32), (3, 4))
+    >>> part_of("h.0.mlp.c_fc.weight") is None
+    True
+    """
+    found = _PART.fullmatch(name)
+    entries = [_ENTRY.fullmatch(text) for text in found["index"].split(",")] if found else [None]
+    index: list[int | slice] = []
+    for entry in entries:
+        if found is None or entry is None:
+            return None
+        start, stop, stride = (int(text) if text else None for text in entry.group("start", "stop", "stride"))
+        index.append(slice(start, stop, stride) if entry["at"] is None else int(entry["at"]))
+    return Part(found["tensor"], tuple(index)) if found else None
+
+
+def tensor_of(name: str) -> str:
+    """The tensor that a name speaks of, or of a part of which it speaks.
+
+    >>> tensor_of("experts.down_proj[3]"), tensor_of("w")
+    ('experts.down_proj', 'w')
+    """
+    part = part_of(name)
+    return name if part is None else part.base
+
+
+class Checkpoint(AbstractContextManager["Checkpoint"]):
     """Tensors of one step. Files are opened when a tensor of theirs is first needed; use it in a `with` block.
 
-    A name "NAME[3]" is slice 3 of the first dimension of the tensor NAME: one expert of many, see `formats.parts`.
-    Little more than that slice is read. Such names are not listed. What is stored in parts that say nothing alone
-    (integers and their scales, the two factors of an adapter) has one name, and `notes` says how it was read.
+    A name "NAME[3]" is a `Part` of the tensor NAME: little more than that is read. Such names are not listed. What is
+    stored in parts that say nothing alone (integers and their scales, the two factors of an adapter) has one name, and
+    `notes` says how it was read.
     """
 
     def __init__(
-        self,
-        files: Mapping[str, Callable[[], TensorFile]],
-        index: Mapping[str, str] | None,
-        *,
-        config: Mapping[str, Any] | None = None,
-        adapter: Mapping[str, Any] | None = None,
-    ) -> None:
+        self, files: Mapping[str, Callable[[], TensorFile]], index: Mapping[str, str] | None, *,
+        config: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Take over the files of one step.
 
         files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json
@@ -59,12 +125,12 @@ class Checkpoint:
         self._last: Callable[[], None] = lambda: None
         self._place: dict[str, str] = dict(index or {})
         with closed_on_error(self):
-            for file in files if index is None else ():
-                for tensor in self._opened(file).tensors:
-                    if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
-                        both = f"{tensor} is both in {self._place[tensor]} and in {file}"
-                        raise CheckpointError(both, file=file, tensor=tensor)
-                    self._place[tensor] = file
+            held = ((file, tensor) for file in files for tensor in self._opened(file).tensors)
+            for file, tensor in held if index is None else ():
+                if tensor in self._place:  # two parts of it, or two models: nobody can say which is meant
+                    both = f"{tensor} is both in {self._place[tensor]} and in {file}"
+                    raise CheckpointError(both, file=file, tensor=tensor)
+                self._place[tensor] = file
             self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
             self._recipes |= adapter_recipes(self._place, adapter)
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
@@ -97,8 +163,7 @@ class Checkpoint:
     def stored(self, tensor: str) -> Stored:
         """Shape and number format of a tensor, without reading it."""
         name, part = self._split(tensor)
-        recipe = self._recipes.get(name)
-        full = recipe.stored(self) if recipe else self.look(name)
+        full = self._recipes[name].stored(self) if name in self._recipes else self.look(name)
         if part is None:
             return full
         try:
@@ -151,10 +216,7 @@ class Checkpoint:
         last, self._last = self._last, lambda: None
         last()
 
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _made(self, name: str, rows: Rows | None) -> Tensor:
@@ -170,12 +232,10 @@ class Checkpoint:
             raise CheckpointError(f"{name} cannot be made from its parts: {why}", tensor=name) from None
 
     def _split(self, tensor: str) -> tuple[str, Part | None]:
-        """The name that is stored, and which part of it is meant, if not all."""
         part = None if tensor in self._place or tensor in self._recipes else part_of(tensor)
         return (part.base, part) if part else (tensor, None)
 
     def _sources(self, name: str) -> tuple[str, ...]:
-        """What is read for a name."""
         return self._recipes[name].parts if name in self._recipes else (name,)
 
     def _file_with(self, tensor: str) -> TensorFile:
@@ -241,11 +301,8 @@ def parts_of_one(names: Collection[str]) -> tuple[str, list[str]] | None:
     >>> parts_of_one(["latest", "mp_rank_01_model_states.pt", "mp_rank_00_model_states.pt"])
     ('ranks', ['mp_rank_00_model_states.pt', 'mp_rank_01_model_states.pt'])
     """
-    for kind, pattern in _TOGETHER.items():
-        fitting = sorted(name for name in names if pattern.fullmatch(name))
-        if fitting:
-            return kind, fitting
-    return None
+    found = ((kind, sorted(filter(pattern.fullmatch, names))) for kind, pattern in TOGETHER.items())
+    return next((each for each in found if each[1]), None)
 
 
 def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], where: str) -> Weights:

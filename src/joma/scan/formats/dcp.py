@@ -24,8 +24,6 @@ from joma.scan.formats.torch_file import TorchFile
 
 METADATA = ".metadata"
 Size = tuple[int, ...]
-
-
 # A stand-in of its own for every class that must be told apart.
 _STAND_INS: list[type[Plain]] = [type(name, (Plain,), {}) for name in ("Metadata", "Tensor", "Chunk", "Index", "Info")]
 _Metadata, _Tensor, _Chunk, _Index, _Info = _STAND_INS
@@ -67,12 +65,7 @@ class Chunk:
     length: int
 
 
-@dataclass(frozen=True)
-class Described:
-    """One tensor: its shape, its number format and its chunks."""
-
-    stored: Stored
-    chunks: tuple[Chunk, ...]
+Described = tuple[Stored, tuple[Chunk, ...]]  # one tensor: its shape and number format, and its chunks
 
 
 class DcpFolder(TensorFile):
@@ -84,32 +77,36 @@ class DcpFolder(TensorFile):
         self._open_file = open_file
         self._files: dict[str, Bytes] = {}
         try:
-            self._described, aside = described(plain_unpickled(metadata, _ALLOWED))
+            found, aside = described(plain_unpickled(metadata, _ALLOWED))
         except Refused as error:
             raise CheckpointError(f"{name}/{METADATA} cannot be read: {error}", file=METADATA) from None
-        self.tensors = {tensor: found.stored for tensor, found in self._described.items()}
+        self.tensors = {tensor: stored for tensor, (stored, _) in found.items()}
+        self._chunks = {tensor: chunks for tensor, (_, chunks) in found.items()}
         what = f"{counted(aside, 'entry', 'entries')} of the folder that {'is' if aside == 1 else 'are'} no tensor"
         self.notes = (f"{what} {'was' if aside == 1 else 'were'} left aside",) if aside else ()
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, put together from its chunks."""
-        stored = self.tensors[tensor]
-        if len(stored.shape) == 0:
-            return self._chunk(tensor, self._described[tensor].chunks[0])
-        return self.read_rows(tensor, 0, stored.shape[0])
+        shape = self.tensors[tensor].shape
+        return self.read_rows(tensor, 0, shape[0]) if shape else self._chunk(tensor, self._chunks[tensor][0])
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
         """Entries `start` to `stop` of its first dimension; chunks that hold none of them are not read."""
-        found = self._described[tensor]
-        first, *rest = found.stored.shape
+        (first, *rest), dtype = self.tensors[tensor].shape, self.tensors[tensor].dtype
         stop = min(stop, first)
-        dtype = found.stored.dtype
         if dtype is None:
             raise self.wrong_tensor(tensor, "has a number format that cannot be measured")
-        self._must_hold(tensor, found)
+        needed: Counter[str] = Counter()
+        for chunk in self._chunks[tensor]:
+            BytesPart(self._source(chunk.file), chunk.start, chunk.length)
+            needed[chunk.file] += chunk.length
+        # The files must be as large as what they are said to hold: nothing is made in memory before.
+        size = first * prod(rest) * dtype.itemsize
+        if any(count > self._source(file).size for file, count in needed.items()) or needed.total() < size:
+            raise self.wrong_tensor(tensor, f"has shape {(first, *rest)}, but its files do not hold as many numbers")
         # Chunks that overlap leave a gap elsewhere, and what is measured must not be NaN.
         joined = torch.full((stop - start, *rest), torch.nan if dtype.is_floating_point else 0, dtype=dtype)
-        for chunk in found.chunks:
+        for chunk in self._chunks[tensor]:
             begin, end = max(chunk.offsets[0], start), min(chunk.offsets[0] + chunk.sizes[0], stop)
             if begin >= end:
                 continue
@@ -119,7 +116,7 @@ class DcpFolder(TensorFile):
         return joined
 
     def prefetch(self, tensor: str) -> None:
-        for chunk in self._described[tensor].chunks:
+        for chunk in self._chunks[tensor]:
             self._source(chunk.file).prefetch(chunk.start, chunk.length)
 
     def close(self) -> None:
@@ -129,27 +126,15 @@ class DcpFolder(TensorFile):
 
     def open_all(self) -> None:
         """Open every file that a tensor needs, so that a missing one is found at once."""
-        for found in self._described.values():
-            for chunk in found.chunks:
-                self._source(chunk.file)
+        for chunk in (chunk for chunks in self._chunks.values() for chunk in chunks):
+            self._source(chunk.file)
 
     def _chunk(self, tensor: str, chunk: Chunk) -> Tensor:
         value = TorchFile(BytesPart(self._source(chunk.file), chunk.start, chunk.length), single=True).read("")
         if tuple(value.shape) != chunk.sizes:
-            what = f"has a chunk of shape {tuple(value.shape)} where {chunk.sizes} is described"
-            raise self.wrong_tensor(tensor, what)
+            given = f"has a chunk of shape {tuple(value.shape)}"
+            raise self.wrong_tensor(tensor, f"{given} where {chunk.sizes} is described")
         return value
-
-    def _must_hold(self, tensor: str, found: Described) -> None:
-        """The files must be as large as what they are said to hold: nothing is made in memory before."""
-        needed: Counter[str] = Counter()
-        for chunk in found.chunks:
-            BytesPart(self._source(chunk.file), chunk.start, chunk.length)
-            needed[chunk.file] += chunk.length
-        size = prod(found.stored.shape) * (found.stored.dtype or torch.uint8).itemsize
-        if any(count > self._source(file).size for file, count in needed.items()) or needed.total() < size:
-            what = f"has shape {found.stored.shape}, but its files do not hold as many numbers"
-            raise self.wrong_tensor(tensor, what)
 
     def _source(self, file: str) -> Bytes:
         if file not in self._files:
@@ -181,7 +166,7 @@ def _tensor(name: str, entry: Plain, infos: Mapping[tuple[str, Size], Plain]) ->
     chunks = tuple(_chunk(name, shape, box, infos) for box in boxes)
     if sum(prod(chunk.sizes) for chunk in chunks) != prod(shape):
         raise Refused(f"the chunks of {name[:80]!a} do not make up its shape {shape}")
-    return Described(Stored(shape, dtype), chunks)
+    return Stored(shape, dtype), chunks
 
 
 def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], Plain]) -> Chunk:

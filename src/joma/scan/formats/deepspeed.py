@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
 
@@ -23,13 +24,10 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
+from joma.scan.formats.checkpoint import TOGETHER
 from joma.scan.formats.tensor_file import Stored, TensorFile, closed_on_error
 from joma.scan.formats.torch_file import TorchFile
 
-MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
-PUBLISHED = re.compile(r"consolidated\.(\d+)\.pth")
-LAYER = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
-ZERO = re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
 _BLOCK = re.compile(r"(.*\.)?(mlp|attention|self_attention|attn)\..*")
 _CONVERTER = "convert it with zero_to_fp32.py, which DeepSpeed puts beside its checkpoints"
 
@@ -68,7 +66,7 @@ class JoinedFile(TensorFile):
         """files: all that are closed with this. parts: of every tensor, in order. notes: what the joining did."""
         self.name = name
         self.notes = tuple(notes)
-        self._files = tuple(files)
+        self._files = list(files)
         self._parts = parts
         self.tensors = {tensor: self._described(tensor, sources) for tensor, sources in parts.items()}
 
@@ -87,8 +85,7 @@ class JoinedFile(TensorFile):
         found = _LOWER.fullmatch(tensor)
         back = self.tensors.get(f"{found[1]}{_UPPER[found[2]]}.weight") if found else None
         if back and len(back.shape) == 2 and self.tensors[tensor].shape[0] == 2 * back.shape[1]:
-            halves = [part.chunk(2) for part in parts]
-            parts = [half[at] for at in (0, 1) for half in halves]
+            parts = [part.chunk(2)[at] for at in (0, 1) for part in parts]
         return torch.cat(parts, dim)
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:
@@ -102,7 +99,8 @@ class JoinedFile(TensorFile):
             source.file.prefetch(source.name)
 
     def close(self) -> None:
-        _close(self._files)
+        for file in self._files:
+            file.close()
 
     def _described(self, tensor: str, sources: Sequence[Source]) -> Stored:
         first = sources[0].stored
@@ -131,18 +129,18 @@ def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile
 
     names: these files, all of them. open_file: opens one. where: the folder.
     """
-    published = not MODEL.fullmatch(names[0])
-    pattern, prefix = (PUBLISHED, "") if published else (MODEL, "module.")
+    published = not TOGETHER["ranks"].fullmatch(names[0])
+    pattern, prefix = (TOGETHER["consolidated"], "") if published else (TOGETHER["ranks"], "module.")
     ranks = {int(found[1]): name for name in names if (found := pattern.fullmatch(name))}
     files = _opened(_in_order(ranks, where), open_file)
     parts: dict[str, list[Source]] = {}
-    for file in files:
-        inside = [name for name in file.tensors if name.startswith(prefix)]
-        if not inside and not published:
-            _close(files)
-            raise file.wrong("holds no weights under 'module'; those of a pipeline are in layer_* files beside it")
-        for name in inside:
-            parts.setdefault(name.removeprefix(prefix), []).append(Source(file, name))
+    with closed_on_error(*files):
+        for file in files:
+            inside = [name for name in file.tensors if name.startswith(prefix)]
+            if not inside and not published:
+                raise file.wrong("holds no weights under 'module'; those of a pipeline are in layer_* files beside it")
+            for name in inside:
+                parts.setdefault(name.removeprefix(prefix), []).append(Source(file, name))
     return _joined(where, files, parts, f"tensor-parallel files ({'consolidated.*' if published else 'mp_rank_*'})")
 
 
@@ -150,27 +148,21 @@ def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFil
     """The weights of `layer_*` files, with the names of blocks counted from 0: "layers.0.mlp.dense_h_to_4h.weight"."""
     by_layer: dict[int, dict[int, str]] = {}
     for name in names:
-        if found := LAYER.fullmatch(name):
+        if found := TOGETHER["layers"].fullmatch(name):
             by_layer.setdefault(int(found[1]), {})[int(found[2])] = name
     width = max(map(len, by_layer.values()))
     if any(len(ranks) != width for ranks in by_layer.values()):
         raise CheckpointError(f"{where} does not hold {width} parts of every layer; a file is missing", file=where)
-    files: list[TorchFile] = []
     parts: dict[str, list[Source]] = {}
     blocks = 0
-    try:
-        for layer in sorted(by_layer):
-            mine = _opened(_in_order(by_layer[layer], where), open_file)
-            files += mine
-            block = any(_BLOCK.fullmatch(name) for name in mine[0].tensors)
-            prefix = f"layers.{blocks}" if block else f"layer_{layer:02d}"
-            blocks += block
-            for file in mine:
-                for name in file.tensors:
-                    parts.setdefault(f"{prefix}.{name}", []).append(Source(file, name))
-    except BaseException:
-        _close(files)
-        raise
+    files = _opened([name for layer in sorted(by_layer) for name in _in_order(by_layer[layer], where)], open_file)
+    for at, layer in enumerate(sorted(by_layer)):
+        mine = files[at * width : (at + 1) * width]
+        block = any(_BLOCK.fullmatch(name) for name in mine[0].tensors)
+        prefix = f"layers.{blocks}" if block else f"layer_{layer:02d}"
+        blocks += block
+        for source in (Source(file, name) for file in mine for name in file.tensors):
+            parts.setdefault(f"{prefix}.{source.name}", []).append(source)
     return _joined(where, files, parts, "tensor-parallel files (layer_*)")
 
 
@@ -216,7 +208,8 @@ class ZeroFile(TensorFile):
         return torch.cat(slices)[: prod(shape)].view(shape).float()
 
     def close(self) -> None:
-        _close(self._files)
+        for file in self._files:
+            file.close()
 
     def _slice(self, tensor: str, rank: int, offset: int, length: int) -> Tensor:
         """Some numbers of the flat groups of a rank, one group after the other."""
@@ -234,20 +227,20 @@ class ZeroFile(TensorFile):
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], int]]:
         """The shape of every weight, and where its numbers begin in every rank."""
-        held = {sum(group.numel() for group in groups) for groups in self._flat}
         found: dict[str, tuple[tuple[int, ...], int]] = {}
         offset = 0
         for name, shape in shapes.items():
             found[name] = shape, offset
             offset += self._length(shape)
-        if held != {offset}:
+        if (held := {sum(group.numel() for group in groups) for groups in self._flat}) != {offset}:
             counts = ", ".join(f"{n:,}" for n in sorted(held))
             what = f"hold {counts} numbers, and param_shapes describes {offset:,}; {_CONVERTER}"
             raise CheckpointError(f"the ranks in {self.name} {what}", file=self.name)
         return found
 
     def _ranks(self, names: Collection[str], kind: str) -> list[str]:
-        found = {int(m[1]): (int(m[2]), name) for name in names if (m := ZERO.fullmatch(name)) and m[3] == kind}
+        matches = filter(None, map(TOGETHER["zero"].fullmatch, names))
+        found = {int(m[1]): (int(m[2]), m[0]) for m in matches if m[3] == kind}
         if any(part for part, _ in found.values()):
             raise self.wrong(f"is cut by ZeRO stage 3 and tensor parallelism; {_CONVERTER}")
         if not found:
@@ -317,16 +310,7 @@ def _in_order(ranks: Mapping[int, str], where: str) -> list[str]:
 
 
 def _opened(names: Sequence[str], open_file: Open) -> list[TorchFile]:
-    files: list[TorchFile] = []
-    try:
-        for name in names:
-            files.append(open_file(name))
-    except BaseException:
-        _close(files)
-        raise
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(open_file(name))) for name in names]
+        stack.pop_all()
     return files
-
-
-def _close(files: Iterable[TensorFile]) -> None:
-    for file in files:
-        file.close()

@@ -43,9 +43,7 @@ class GgufFile(TensorFile):
         with closed_on_error(source):
             described = _Header(source, self.wrong).tensors()
             self._places = {name: self._place(name, *entry) for name, entry in described.items()}
-        self.tensors = {
-            name: Stored(shape, _PLAIN.get(kind, torch.float32)) for name, (kind, shape, _) in described.items()
-        }
+        self.tensors = {n: Stored(shape, _PLAIN.get(kind, torch.float32)) for n, (kind, shape, _) in described.items()}
         kinds = Counter(kind for kind, _, _ in described.values() if kind not in _PLAIN)
         self.notes = tuple(
             f"{count} {'tensor was' if count == 1 else 'tensors were'} dequantised from {_kind(kind).name} (GGUF)"
@@ -93,9 +91,7 @@ class GgufFile(TensorFile):
         from gguf.quants import dequantize
 
         try:
-            with np.errstate(
-                all="ignore"
-            ):  # a scale that is no number gives numbers that are none: the caller sees them
+            with np.errstate(all="ignore"):  # a scale that is no number gives numbers that are none, and all see them
                 return np.ascontiguousarray(dequantize(raw, _kind(kind)), dtype=np.float32)
         except (NotImplementedError, ValueError, IndexError) as error:
             why = f"cannot be dequantised from {_kind(kind).name}: {str(error)[:80]}"
@@ -150,42 +146,33 @@ class _Header:
                 self._skip(kind)
         found: dict[str, tuple[int, tuple[int, ...], int]] = {}
         for _ in range(count):
-            name, entry = self._entry()
+            name, dimensions = self._string(), self._number("<I")
+            if not 1 <= dimensions <= 4:
+                raise self._wrong(f"gives {name[:80]!a} {dimensions} dimensions")
+            shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
+            kind, offset = self._number("<I"), self._number("<Q")
+            if not 0 < prod(shape) < 2**56 or offset >= 2**62:
+                raise self._wrong(f"gives {name[:80]!a} the shape {shape}")
             if name in found:
                 raise self._wrong(f"holds {name[:80]!a} twice")
-            found[name] = entry
+            found[name] = kind, shape, offset
         if alignment < 1 or alignment & (alignment - 1):
             raise self._wrong(f"says that its numbers begin at multiples of {alignment}")
         begin = -(-self._stream.tell() // alignment) * alignment
         return {name: (kind, shape, begin + offset) for name, (kind, shape, offset) in found.items()}
 
-    def _entry(self) -> tuple[str, tuple[int, tuple[int, ...], int]]:
-        name, dimensions = self._string(), self._number("<I")
-        if not 1 <= dimensions <= 4:
-            raise self._wrong(f"gives {name[:80]!a} {dimensions} dimensions")
-        shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
-        kind, offset = self._number("<I"), self._number("<Q")
-        if not 0 < prod(shape) < 2**56 or offset >= 2**62:
-            raise self._wrong(f"gives {name[:80]!a} the shape {shape}")
-        return name, (kind, shape, offset)
-
     def _skip(self, kind: int) -> None:
-        if kind == _STRING:
-            self._pass_over(self._number("<Q"))
-        elif kind in _SIZES:
-            self._pass_over(_SIZES[kind])
-        elif kind == _ARRAY:
-            inner, count = self._number("<I"), self._number("<Q")
-            if inner in _SIZES:
-                self._pass_over(_SIZES[inner] * count)
-                return
-            self._words -= count
-            if inner != _STRING or self._words < 0:
-                raise self._wrong("has a header with lists that no model has")
-            for _ in range(count):
-                self._pass_over(self._number("<Q"))
-        else:
+        inner, count = (self._number("<I"), self._number("<Q")) if kind == _ARRAY else (kind, 1)
+        if inner in _SIZES:
+            self._pass_over(_SIZES[inner] * count)
+            return
+        if inner != _STRING and kind != _ARRAY:
             raise self._wrong(f"has a header with a value of the unknown type {kind}")
+        self._words -= count if kind == _ARRAY else 0
+        if inner != _STRING or self._words < 0:
+            raise self._wrong("has a header with lists that no model has")
+        for _ in range(count):
+            self._pass_over(self._number("<Q"))
 
     def _pass_over(self, length: int) -> None:
         if self._stream.tell() + length > self._size:

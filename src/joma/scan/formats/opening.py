@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, closed
 from joma.scan.formats.torch_file import TorchFile
 
 _INSIDE = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint")
-ALONE = Path()
-"""For `base`: an adapter is read without the base that its settings name."""
+ALONE = Path()  # for `base`: an adapter is read without the base that its settings name
 _CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
 
@@ -54,9 +54,7 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
     """
     together = weights.kind not in ("", "adapter")
     adapter = _json(path / CONFIG) if weights.kind == "adapter" else None
-    files: dict[str, Callable[[], TensorFile]] = {
-        file: partial(opened_file, path / file) for file in (() if together else weights.files)
-    }
+    files: dict[str, Callable[[], TensorFile]] = {file: partial(opened_file, path / file) for file in weights.files}
     if together:
         files = {weights.files[0]: partial(_together, path, weights)}
     checkpoint = Checkpoint(files, None if together else weights.index, config=_config(path), adapter=adapter)
@@ -69,18 +67,16 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
 def weights_folder(path: Path) -> Path:
     """A folder itself, or the one inside that holds its weights, as trainers put those of DeepSpeed and FSDP apart."""
     entries = _listed(path)
-    weights = [entry for entry in entries if entry.name.endswith((*ENDINGS, ".index.json"))]
-    if not all(NO_WEIGHTS.fullmatch(entry.name) for entry in weights):
+    weights = [entry.name for entry in entries if entry.name.endswith((*ENDINGS, ".index.json"))]
+    if not all(map(NO_WEIGHTS.fullmatch, weights)):
         return path
     ranks = [entry for entry in entries if entry.name.startswith("mp_rank_") and entry.is_dir()]
     if len(ranks) > 1:
         how = "convert it to one part with its tools (tools/checkpoint/convert.py) or to transformers"
         what = f"{path} is a checkpoint of Megatron-LM in {len(ranks)} parts; {how}"
         raise CheckpointError(what, file=ranks[0].name)
-    if ranks:
-        return ranks[0]
     inside = [entry for entry in entries if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
-    inside = [entry for entry in inside if parts_of_one([each.name for each in _listed(entry)])]
+    inside = ranks or [entry for entry in inside if parts_of_one([each.name for each in _listed(entry)])]
     return inside[0] if len(inside) == 1 else path
 
 
@@ -99,19 +95,16 @@ def _together(path: Path, weights: Weights) -> TensorFile:
 
 
 def _base_of(path: Path, given: Path | None) -> Path | None:
-    """The folder of an adapter's base, if it is on this machine."""
     if given is not None:
         return None if given == ALONE else given
     named = (_json(path / CONFIG) or {}).get("base_model_name_or_path")
     if not isinstance(named, str) or not named or "\0" in named or len(named) > 4096:
         return None
-    try:
+    with suppress(OSError, RuntimeError, CheckpointError):  # something else that happens to have this name
         found = Path(named).expanduser()
         if found.is_dir():
             _weights_in(found)
             return found
-    except (OSError, RuntimeError, CheckpointError):  # something else that happens to have this name
-        pass
     return None
 
 
@@ -165,8 +158,7 @@ class MergedFile(TensorFile):
             raise CheckpointError(f"{CONFIG} says that the adapter {how}", file=CONFIG)
         self._turned = settings.get("fan_in_fan_out") is True
         stored, known = adapter.stored_names(), base.names()
-        factors = list(factors_of(stored, settings))
-        self._factors = {_target(each.target, known, each.down): each for each in factors}
+        self._factors = {_target(each.target, known, each.down): each for each in factors_of(stored, settings)}
         full = {plain_name(each): each for each in stored if ".lora_" not in each}
         self._replaced = {_target(plain, known, each): each for plain, each in full.items()}
         self.tensors = {}
@@ -203,18 +195,16 @@ class MergedFile(TensorFile):
         if factors.embedding or self._turned:  # an embedding, or a layer that keeps its weight as (inputs, outputs)
             down, up = up.T, down.T
         if weight.shape != (up.shape[0], down.shape[1]):
-            added = f"the adapter adds a matrix of {up.shape[0]} x {down.shape[1]}"
-            what = f"{tensor} has shape {tuple(weight.shape)} in the base, and {added}"
-            raise CheckpointError(what, tensor=tensor)
+            has, adds = f"has shape {tuple(weight.shape)} in the base", f"{up.shape[0]} x {down.shape[1]}"
+            raise CheckpointError(f"{tensor} {has}, and the adapter adds a matrix of {adds}", tensor=tensor)
         weight = weight.addmm(up.float(), down.float())
-        return weight if factors.magnitude is None else self._rescaled(weight, factors.magnitude)
-
-    def _rescaled(self, weight: Tensor, magnitude: str) -> Tensor:
-        """DoRA: every output has the length that was learned for it."""
-        length = self._adapter.take(magnitude).float().reshape(-1)
+        if factors.magnitude is None:
+            return weight
+        # DoRA: every output has the length that was learned for it.
+        length = self._adapter.take(factors.magnitude).float().reshape(-1)
         dim = 0 if self._turned else 1
         if len(length) != weight.shape[1 - dim]:
-            raise CheckpointError(f"{magnitude} has {len(length)} lengths for {weight.shape[1 - dim]} outputs")
+            raise CheckpointError(f"{factors.magnitude} has {len(length)} lengths for {weight.shape[1 - dim]} outputs")
         lengths: Tensor = torch.linalg.vector_norm(weight, dim=dim)
         return weight * (length / lengths).unsqueeze(dim)
 

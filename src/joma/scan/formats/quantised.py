@@ -110,11 +110,12 @@ class Packed(_Quantised):
         else:
             values = unpacked(words, bits).T
             zero = unpacked(zeros.T.contiguous(), bits).T
-            if (
-                self.settings.get("checkpoint_format") != "gptq_v2"
-            ):  # which stores zero points as they are, not less one
+            if self.settings.get("checkpoint_format") != "gptq_v2":  # that stores zero points as they are, not less one
                 zero = (zero + 1) & (2**bits - 1)
-        group = self._groups(parts, inputs, scales.shape[0])
+        count, order = scales.shape[0], self._order(parts)
+        group = torch.arange(inputs) // -(-inputs // count) if order is None else parts.take(order).long()
+        if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
+            raise self.refused(f"its g_idx names groups that are not among its {count}")
         found = torch.empty(outputs, inputs)
         for at in range(0, inputs, 1024):  # a piece at a time: integers and scales of all would take as much again
             piece = slice(at, at + 1024)
@@ -144,15 +145,6 @@ class Packed(_Quantised):
         if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in kind:
             raise self.refused("it is in a layout for one kind of GPU; save it as gptq")
         return "gptq", bits, inputs, outputs
-
-    def _groups(self, parts: Parts, inputs: int, count: int) -> Tensor:
-        """The group of every input."""
-        if (order := self._order(parts)) is None:
-            return torch.arange(inputs) // -(-inputs // count)
-        group = parts.take(order).long()
-        if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
-            raise self.refused(f"its g_idx names groups that are not among its {count}")
-        return group
 
     def _order(self, parts: Parts) -> str | None:
         """The part that says which group an input is in; there may be an empty one that says nothing."""
@@ -199,18 +191,14 @@ class FourBit(_Quantised):
         if count * 2 != numbers + numbers % 2 or table.shape != (16,) or stored.dtype is not torch.uint8:
             raise self.refused(f"it has {count:,} bytes, and its shape is {shape}")
         if absmax.dtype is torch.uint8:
-            absmax = self._nested(parts, state, absmax)
+            nested, most = (parts.take(self.named(f"nested_{part}")).float() for part in ("quant_map", "absmax"))
+            block, offset = state.get("nested_blocksize"), state.get("nested_offset", 0.0)
+            if type(block) is not int or block < 1 or not isinstance(offset, int | float) or nested.shape != (256,):
+                raise self.refused("its quant_state does not say how its scales are stored")
+            absmax = nested[absmax.long()] * self._each(most, block, len(absmax)) + offset
         scale = self._each(absmax.float(), state["blocksize"], numbers)
-        packed = parts.take(self.parts[0]).reshape(-1)
-        values = table.float()[nibbles(packed, high_first=True).long()][:numbers]
+        values = table.float()[nibbles(parts.take(self.parts[0]).reshape(-1), high_first=True).long()][:numbers]
         return _cut((values * scale).view(shape), rows)
-
-    def _nested(self, parts: Parts, state: Mapping[str, Any], absmax: Tensor) -> Tensor:
-        table, most = (parts.take(self.named(f"nested_{part}")).float() for part in ("quant_map", "absmax"))
-        block, offset = state.get("nested_blocksize"), state.get("nested_offset", 0.0)
-        if type(block) is not int or block < 1 or not isinstance(offset, int | float) or table.shape != (256,):
-            raise self.refused("its quant_state does not say how its scales are stored")
-        return table[absmax.long()] * self._each(most, block, len(absmax)) + offset
 
     def _each(self, scale: Tensor, block: int, count: int) -> Tensor:
         """The scale of each of `count` numbers in blocks."""
@@ -219,7 +207,6 @@ class FourBit(_Quantised):
         return scale[torch.arange(count) // block]
 
     def _state(self, parts: Parts) -> dict[str, Any]:
-        """What the part that holds JSON says, as far as it can be believed."""
         if prod(parts.look(self.parts[1]).shape) > 10_000:
             raise self.refused("its quant_state is too long")
         try:
@@ -361,15 +348,13 @@ def unpacked(words: Tensor, bits: int) -> Tensor:
 
 def in_awq_order(values: Tensor) -> Tensor:
     """Rows that AWQ has put in another order within every eight, back in their own."""
-    back = torch.tensor(AWQ_ORDER).argsort()
-    return values.view(-1, 8, values.shape[1])[:, back].reshape(values.shape)
+    return values.view(-1, 8, values.shape[1])[:, torch.tensor(AWQ_ORDER).argsort()].reshape(values.shape)
 
 
 def nibbles(packed: Tensor, *, high_first: bool) -> Tensor:
     """(..., 2 n) numbers from 0 to 15 from (..., n) bytes."""
-    high, low = packed >> 4, packed & 0xF
-    both = (high, low) if high_first else (low, high)
-    return torch.stack(both, -1).flatten(-2)
+    both = (packed >> 4, packed & 0xF)
+    return torch.stack(both if high_first else both[::-1], -1).flatten(-2)
 
 
 def spread(scale: Tensor, shape: tuple[int, ...], blocks: tuple[int, ...] | None = None) -> Tensor:

@@ -97,11 +97,9 @@ class SafetensorsFile(TensorFile):
         if length > min(size - 8, _LONGEST_HEADER):
             cut = "it is cut off or no safetensors file"
             raise self.wrong(f"says that its header has {length:,} bytes, but the file has {size:,}: {cut}")
-        header = bytearray(8 + length)
-        known = min(len(first), len(header))
-        header[:known] = first[:known]
-        if known < len(header):
-            self._source.read_into(known, memoryview(header)[known:])
+        header = first[: 8 + length].ljust(8 + length)
+        if len(first) < len(header):
+            self._source.read_into(len(first), memoryview(header)[len(first) :])
         return length, bytes(header[8:])
 
     def _parsed(self, text: bytes) -> dict[str, tuple[Stored, int, int]]:
@@ -149,7 +147,6 @@ class SafetensorsFile(TensorFile):
 
 
 def _sizes(value: Any) -> bool:
-    """Whether this is a list of integers that torch can hold as sizes."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 

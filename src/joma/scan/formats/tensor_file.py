@@ -19,8 +19,7 @@ from joma.host import limits
 from joma.scan.errors import CheckpointError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-Rows = tuple[int, int]
-"""From where to where along the first dimension."""
+Rows = tuple[int, int]  # from where to where along the first dimension
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # no pointer is longer
 
@@ -70,11 +69,9 @@ class Parts(Protocol):
 
     def look(self, part: str) -> Stored:
         """Shape and number format of a part."""
-        ...
 
     def take(self, part: str, rows: Rows | None = None) -> Tensor:
         """A part, or `rows` of its first dimension."""
-        ...
 
 
 class Recipe(Protocol):
@@ -87,11 +84,9 @@ class Recipe(Protocol):
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         """The tensor, or `rows` of its first dimension."""
-        ...
 
     def note(self, parts: Parts) -> str:
         """What was done with it, after "3 tensors were"; empty where it is stored plainly after all."""
-        ...
 
 
 class Bytes(Protocol):
@@ -102,11 +97,9 @@ class Bytes(Protocol):
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `start` on, or raise CheckpointError."""
-        ...
 
     def prefetch(self, start: int, length: int) -> None:
         """Say that these bytes are read next; a source that cannot use that does nothing."""
-        ...
 
     def close(self) -> None: ...
 
@@ -183,11 +176,10 @@ class Stream(io.RawIOBase):
     seekable = readable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
-        if at < 0:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
+        if self._at < 0:
             raise OSError("before the beginning of the file")
-        self._at = at
-        return at
+        return self._at
 
     def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._source.size - self._at))

@@ -40,8 +40,6 @@ _LONGEST_MESSAGE = 10_000  # letters of an error that are looked at
 _INSIDES = ("_load", "_open_zipfile_reader")  # of torch.load
 _PIECE = 2**24  # bytes at a time that are compared with a checksum
 _REFUSED = re.compile(r"GLOBAL (\S{1,80})")  # how torch names what it would have had to import
-
-
 _BEGINNING = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number as every torch has pickled it
 
 
@@ -105,8 +103,7 @@ class TorchFile(TensorFile):
         if stop > record.file_size or size > stop - first:
             what = f"has shape {tuple(value.shape)}, but the file does not hold as many numbers"
             raise self.wrong_tensor(tensor, what)
-        complete = stop - first == record.file_size
-        if not complete:
+        if not (complete := stop - first == record.file_size):
             self._verify(tensor, record, begin)
         raw = torch.empty(stop - first, dtype=torch.uint8)
         if len(raw):
@@ -129,18 +126,11 @@ class TorchFile(TensorFile):
         """What was saved, without its numbers, and the records that hold those, in the order of the file."""
         first = bytearray(min(self._source.size, len(_BEGINNING)))
         self._source.read_into(0, memoryview(first))
+        stream: io.BufferedReader = io.BufferedReader(Stream(self._source))
         if first == _BEGINNING:
-            return self._unpickled(lambda: _legacy_content(self._stream(), self._source.size))
-        records = self._archive()
-        return self._unpickled(lambda: _loaded_on_meta(self._stream())), records
-
-    def _stream(self) -> io.BufferedReader:
-        return io.BufferedReader(Stream(self._source))
-
-    def _archive(self) -> list[zipfile.ZipInfo]:
-        """The archive's records in the order in which they lie in the file."""
+            return self._unpickled(lambda: _legacy_content(stream, self._source.size))
         try:
-            with self._stream() as stream, zipfile.ZipFile(stream) as archive:
+            with zipfile.ZipFile(stream) as archive:
                 records = sorted(archive.infolist(), key=lambda record: record.header_offset)
                 _must_be_as_torch_writes(records)
                 for record in records:
@@ -148,7 +138,8 @@ class TorchFile(TensorFile):
                         archive.read(record)  # names, shapes and offsets are in here: compared with its checksum
         except Exception as error:  # zipfile raises many kinds on damaged archives
             raise self.wrong(f"is cut off, damaged, or was not written by torch.save: {error}") from None
-        return records
+        stream.seek(0)
+        return self._unpickled(lambda: _loaded_on_meta(stream)), records
 
     def _unpickled(self, load: Callable[[], T]) -> T:
         try:
@@ -176,7 +167,6 @@ class TorchFile(TensorFile):
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a file that torch could not read, without its name."""
     text = str(error)[:_LONGEST_MESSAGE]
     if refused := _REFUSED.search(text):
         how = "it was refused and not run: save the state dict alone, torch.save(model.state_dict(), FILE)"
@@ -237,9 +227,9 @@ def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
         for key, item in entries:
             if next(visits) > limits.TENSORS:
                 raise ValueError(f"it holds more than {limits.TENSORS:,} entries")
-            name = f"{prefix}{key}" if isinstance(key, str | int) else None
-            if name is None:
+            if not isinstance(key, str | int):
                 continue
+            name = f"{prefix}{key}"
             if isinstance(item, Tensor) and item.layout is torch.strided and _begin(item) >= 0:
                 if item.ndim > limits.DIMENSIONS:
                     raise ValueError(f"{name[:80]} has {item.ndim:,} dimensions")

@@ -6,6 +6,7 @@ Entropies come from queries and keys as logsumexp minus the expected logit, whos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.host.errors import BadInput
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.probes.lengths import default_seq_len
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.model.loading import loaded_model
@@ -40,6 +41,7 @@ CHANGE, ERROR = "change", "error"
 """Columns before those of the groups: the change of all, and what the parts miss of it (never negative)."""
 
 
+@brief_repr
 class Pair(NamedTuple):
     """What two checkpoints gave: values (rows, columns) of every curve, and which curves have a row per layer."""
 
@@ -49,9 +51,6 @@ class Pair(NamedTuple):
     line: str
     """For a line of progress."""
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def must_have_gradients(config: Any, name: str) -> None:
@@ -88,6 +87,8 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
     earlier, later: what `loaded_whole` gives. The means run over all windows of the tokens. seq_len: tokens per window;
     None: 512, or fewer where the text is shorter or the model was trained on fewer.
     """
+    from joma.measure.allocation import allocate
+
     width = seq_len or min(default_seq_len(later.config), len(tokens))
     windows = tokens[: len(tokens) // width * width].view(-1, width).to(next(later.parameters()).device)
     states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
@@ -97,27 +98,21 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
         for batch in windows.split(_at_once(later.config, width)):
             of = f"{len(batch):,} of {len(windows):,} windows"
             function = _watched(entropies_and_loss(later, batch), between, of)
-            found.append((len(batch) / len(windows), _closed(function, states, groups)))
+            how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST, "way": "backward"}
+            try:
+                found.append((len(batch) / len(windows), allocate(function, states, groups, **how)))
+            except BadInput:
+                raise
+            except ValueError as error:  # NaN on the way, or other parameters
+                raise Unmeasurable(str(error)) from None
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
     return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
 
 
 def _at_once(config: Any, seq_len: int) -> int:
-    """Windows at a time."""
     words = getattr(config, "vocab_size", None) or 1
     return max(1, min(TOGETHER, LOGITS // words) // seq_len)
-
-
-def _closed(function: Function, states: list[dict[str, Tensor]], groups: Mapping[str, Any]) -> Allocation:
-    from joma.measure.allocation import allocate
-
-    try:
-        return allocate(function, states, groups, tolerance=TOLERANCE, absolute=ABSOLUTE, most=MOST, way="backward")
-    except BadInput:
-        raise
-    except ValueError as error:  # NaN on the way, or other parameters
-        raise Unmeasurable(str(error)) from None
 
 
 def entropies_and_loss(model: Any, ids: Tensor) -> Function:
@@ -140,12 +135,10 @@ def entropies_and_loss(model: Any, ids: Tensor) -> Function:
 
 
 def _watched(function: Function, between: Between, of: str) -> Function:
-    passes = 0
+    passes = count(1)
 
     def watched(parameters: dict[str, Tensor]) -> Tensor:
-        nonlocal passes
-        passes += 1
-        between(f"pass {passes} over {of}")
+        between(f"pass {next(passes)} over {of}")
         return function(parameters)
 
     return watched

@@ -1,5 +1,7 @@
 """What transformers makes of a checkpoint's folder, held to what the folder can be believed.
 
+`joma.scan.model.loading FOLDER NAME` is a process that `model.text` starts: a stranger's tokenizer at work.
+
 Its config and its tokenizer are a stranger's. Code that comes with them is never run. A model is refused while it is
 being built, once it has more parts or more numbers than its files could fill: a config of a few bytes can describe one
 that takes all memory and all day.
@@ -8,7 +10,9 @@ that takes all memory and all day.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,3 +152,32 @@ def transformers_library() -> Any:
         raise BadInput(f"a model runs by transformers: {how_to_install('hf')}") from None
     transformers.utils.logging.disable_progress_bar()  # it would run through the lines of the scan
     return transformers
+
+
+def tokenized(folder: Path, text: str, what: str) -> list[int]:
+    """The tokens that the tokenizer in a folder makes of a text, in this process, which may not survive it."""
+    tokenizer = pretrained("AutoTokenizer", folder, f"the tokenizer of {what}")
+    try:
+        return [int(number) for number in tokenizer(text)["input_ids"]]
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise CheckpointError(f"the tokenizer of {what} cannot read the text: {why}") from None
+
+
+def main() -> None:
+    """Write {"ids": [...]} or {"error": a sentence}; nothing, if the tokenizer ends this process."""
+    to = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    folder, name = sys.argv[1:]
+    try:
+        answer: dict[str, object] = {"ids": tokenized(Path(folder), sys.stdin.buffer.read().decode(), name)}
+    except CheckpointError as error:
+        answer = {"error": str(error)}
+    json.dump(answer, to)
+    to.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -52,14 +52,9 @@ def must_attend(config: Any, name: str) -> None:
 
 
 def statistics(
-    folder: Path,
-    tokens: Tensor,
-    device: torch.device,
-    between: Between,
-    wanted: Collection[str],
-    *,
+    folder: Path, tokens: Tensor, device: torch.device, between: Between, wanted: Collection[str], *,
     seq_len: int | None = None,
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor]:  # fmt: skip
     """The wanted statistics of the model in a folder, each (layers, heads), from one reading of its tokens.
 
     wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity`. NaN stands for heads that a layer does

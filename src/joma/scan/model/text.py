@@ -23,7 +23,6 @@ from joma.scan.sources.series import Place
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _SLOWEST = 100_000  # bytes a second that a tokenizer is allowed to take its time for
-
 SHORTEST = 32
 """Tokens that a text must have where seq_len is not given, or as many as the model was trained on, if that is less."""
 
@@ -48,8 +47,7 @@ def tokens_of(place: Place, config: Any, text: Path, tokenizer: Path | None, *, 
         raise BadInput(what, argument="text")
     for token in (int(tokens.min()), int(tokens.max())):
         if isinstance(words, int) and not 0 <= token < words:
-            what = f"text {text} has token {token}, and the model knows 0 to {words - 1}"
-            raise BadInput(what, argument="text")
+            raise BadInput(f"text {text} has token {token}, and the model knows 0 to {words - 1}", argument="text")
     return tokens
 
 
@@ -78,7 +76,7 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
     patience = limits.TOKENIZER_SECONDS + len(text) / _SLOWEST
     try:
         done = subprocess.run(
-            child_command("joma.scan.model.tokenizing", str(folder), what),
+            child_command("joma.scan.model.loading", str(folder), what),
             input=text.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -94,8 +92,7 @@ def token_ids(folder: Path, text: str, what: str) -> list[int]:
         raise CheckpointError(f"the tokenizer of {what} broke down over the text (status {done.returncode})") from None
     if "error" in answer:
         raise CheckpointError(answer["error"])
-    found: list[int] = answer["ids"]
-    return found
+    return list(answer["ids"])
 
 
 def _stored_ids(text: Path) -> np.ndarray:
@@ -122,8 +119,7 @@ def _ids_of(place: Place, text: Path, tokenizer: Path | None) -> Tensor:
         with place.folder() as folder:
             # Trainers often write the tokenizer once, into the folder of the run that the checkpoint's folder lies in.
             parent = Path(getattr(place, "path", folder)).parent
-            found = next(filter(_has_tokenizer, (folder, parent)), None)
-            if found is None:
+            if (found := next(filter(_has_tokenizer, (folder, parent)), None)) is None:
                 what = f"{place.name} has no tokenizer; name one, or give the text's token ids as .npy"
                 raise BadInput(what, argument="tokenizer")
             return torch.tensor(token_ids(found, content, place.name), dtype=torch.int64)

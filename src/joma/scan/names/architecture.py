@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from joma.host.errors import BadInput
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import part_of, tensor_of
+from joma.scan.formats.checkpoint import part_of, tensor_of
 from joma.scan.names.roles import Shape, layer_of, taken
 from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 
@@ -27,13 +27,9 @@ _STACKS = {"layers", "layer", "h", "blocks", "block", "blk"}
 
 
 def find_groups(
-    names: Iterable[str],
-    patterns: Mapping[str, str],
-    *,
-    root: str | None = None,
-    shape: Shape | None = None,
+    names: Iterable[str], patterns: Mapping[str, str], *, root: str | None = None, shape: Shape | None = None,
     model_type: str | None = None,
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, tuple[str, ...]]:  # fmt: skip
     """The tensors of every group that can be found, by layer and by expert.
 
     Groups are, as far as the architecture's names are known:
@@ -100,8 +96,7 @@ class Row(NamedTuple):
 
     layer: int | None
     expert: int | None
-    name: str
-    """The tensor, or what else has this row's numbers."""
+    name: str  # the tensor, or what else has this row's numbers
 
     @property
     def label(self) -> str:

@@ -45,9 +45,8 @@ def parameter_groups(model: nn.Module) -> dict[str, list[Part]]:
     for name, (layer, kind) in _places(model, parameters).items():
         parts = _split(model, name, parameters[name]) if kind == FUSED else {kind: name}
         for each, part in parts.items():
-            rank = KINDS.index(each)
             at = -1.0 if each == EMBEDDINGS else inf if layer is None else layer
-            found.setdefault((at, rank), []).append(part)
+            found.setdefault((at, KINDS.index(each)), []).append(part)
     ordered = [(f"layer {at:.0f} " if 0 <= at < inf else "", KINDS[rank], parts)
                for (at, rank), parts in sorted(found.items(), key=lambda item: item[0])]  # fmt: skip
     return {f"{layer}{kind}": parts for layer, kind, parts in ordered}
@@ -64,7 +63,6 @@ def kind_of(group: str) -> tuple[int | None, str]:
 
 
 def _places(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, tuple[int | None, str]]:
-    """Layer and kind of every parameter."""
     roles = {found.name: _ROLES.get(found.group, MLP) for found in taken([_weight(name) for name in parameters])}
     outputs = _ids(getattr(model, "get_output_embeddings", lambda: None)())
     inputs = _ids(getattr(model, "get_input_embeddings", lambda: None)())
@@ -84,8 +82,7 @@ def _places(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, tup
 
 
 def _weight(name: str) -> str:
-    """The matrix that a bias belongs to."""
-    return re.sub(r"([._])bias$", r"\1weight", name)
+    return re.sub(r"([._])bias$", r"\1weight", name)  # the matrix that a bias belongs to
 
 
 def _ids(module: nn.Module | None) -> set[int]:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-Shape = Callable[[str], tuple[int, ...]]
-"""The shape of a tensor, by name."""
+Shape = Callable[[str], tuple[int, ...]]  # the shape of a tensor, by name
 
 MLP, EXPERTS, SHARED = "mlp", "mlp_experts", "mlp_shared"
 ATTENTION, CROSS = "attention", "cross_attention"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from joma import __version__
-from joma.host.words import brief
+from joma.host.words import brief_repr
 from joma.scan.errors import Fault
 from joma.scan.names.architecture import Row
 
@@ -18,6 +18,7 @@ SCHEMA, SCHEMA_VERSION = "joma-scan", 2
 """Of `Scan.as_json`; the version is raised when a key changes its meaning. Version 1 had no name."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Curve:
     """One measure of one group of tensors over the usable steps.
@@ -40,9 +41,6 @@ class Curve:
     columns: tuple[str, ...]
     values: np.ndarray
     heads: bool = False
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def name(self) -> str:
@@ -90,6 +88,7 @@ class Curve:
         }
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Scan:
     """What a sweep of `source` found.
@@ -118,9 +117,6 @@ class Scan:
     seq_len: int | None = None
     looked_at: int = 0
     run: Path | None = None
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @property
     def axis(self) -> str:

@@ -6,18 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 from joma.scan.errors import UnknownNames
-from joma.scan.formats.parts import tensor_of
+from joma.scan.formats.checkpoint import tensor_of
 from joma.scan.names.architecture import Row, coverage, find_groups, located
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 
 NOT_TAKEN = "not taken"
-
-
-Role = tuple[str, Row]
-"""A group into which a tensor, or a part of it, goes, and where it lies."""
+Role = tuple[str, Row]  # A group into which a tensor, or a part of it, goes, and where it lies
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,11 @@ class Line:
         )
 
     def as_json(self) -> dict[str, Any]:
-        taken = [
-            {"group": group, "part": row.name, "layer": row.layer, "expert": row.expert} for group, row in self.roles
-        ]
+        taken = [{"group": of, "part": row.name, "layer": row.layer, "expert": row.expert} for of, row in self.roles]
         return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken}
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Listing:
     """The tensors of one checkpoint.
@@ -67,9 +63,6 @@ class Listing:
     lines: tuple[Line, ...] = field(repr=False)
     coverage: Mapping[str, tuple[int, int]]
     notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def text(self) -> str:
         """A table, then how many layers each group covers, then what there is to say."""
@@ -111,8 +104,7 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     with place.open() as checkpoint:
         names = checkpoint.names()
         stored = {name: checkpoint.stored(name) for name in names}
-        groups: dict[str, tuple[str, ...]] = {}
-        chosen = None
+        groups, chosen = dict[str, tuple[str, ...]](), None
         try:
             chosen, notes = choose_root(names, root), root_notes(names, root)
             shape = lambda name: checkpoint.stored(name).shape
@@ -121,7 +113,9 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
             if root is not None or chosen is not None:
                 raise
             notes = (str(error),)
-        roles = _roles(groups, names)
+        roles: dict[str, list[Role]] = {}
+        for group, row in ((group, row) for group, tensors in groups.items() for row in located(tensors, names)):
+            roles.setdefault(row.name if row.name in stored else tensor_of(row.name), []).append((group, row))
         notes = (*checkpoint.notes(), *notes)
     lines = tuple(
         Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(roles.get(name, ())))
@@ -129,15 +123,6 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     )
     covered = coverage(groups, names)
     return Listing(place.name, place.step, place.epoch, kind, chosen, roots(names), lines, covered, notes)
-
-
-def _roles(groups: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, list[Role]]:
-    found: dict[str, list[Role]] = {}
-    full = set(names)
-    for group, tensors in groups.items():
-        for row in located(tensors, names):
-            found.setdefault(row.name if row.name in full else tensor_of(row.name), []).append((group, row))
-    return found
 
 
 def _range(numbers: Sequence[int | None]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joma.host.errors import BadInput
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 from joma.scan.names.architecture import Row
 from joma.scan.result.curves import Curve, Scan
 
@@ -21,6 +21,7 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Threshold:
     """What must not be found: a measure, of one group or all, in one layer or all, beyond a number.
@@ -35,9 +36,6 @@ class Threshold:
     layer: int | None
     sign: str
     number: float
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     @staticmethod
     def read(text: str) -> Threshold:
@@ -61,6 +59,7 @@ class Threshold:
         return _SIGNS[self.sign](value, self.number)
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Violation:
     """A number that a threshold forbids, and where it is.
@@ -75,9 +74,6 @@ class Violation:
     row: str
     head: str | None
     value: float
-
-    def __repr__(self) -> str:
-        return brief(self)
 
     def __str__(self) -> str:
         return f"{self.threshold}: {self.place}: {self.curve} is {self.value:.6g}"

@@ -57,8 +57,7 @@ def must_be_writable(to: str) -> None:
 
 def _csv(scans: Sequence[Scan], stream: BinaryIO) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-    columns = columns_of(scans)
-    rows = csv.writer(text, lineterminator="\n")
+    columns, rows = columns_of(scans), csv.writer(text, lineterminator="\n")
     rows.writerow(columns)
     for row in rows_of_table(scans):
         cells = [row[name] for name in columns]

@@ -125,8 +125,17 @@ class MadeFiles:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be made: {error.strerror or error}") from error
+        import fcntl  # here, so that local checkpoints can be scanned where there is none
+
+        free = True
         try:
-            yield _flock(descriptor, path, alone=alone, wait=wait)
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                free = False
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be locked: {error.strerror or error}") from error
+            yield free
         finally:
             os.close(descriptor)
 
@@ -150,12 +159,10 @@ class MadeFiles:
         found = self._plain(path)
         if found is None or found.st_size > _LONGEST_RECORD:
             return None
-        try:
+        with suppress(OSError, ValueError, RecursionError):
             match json.loads(path.read_bytes()):
                 case {"size": int(size), "modified": int() | None as modified} if size >= 0:
                     return Record(size, modified)
-        except (OSError, ValueError, RecursionError):
-            pass
         return None
 
     def _write_record(self, name: str, record: Record) -> None:
@@ -185,18 +192,6 @@ class MadeFiles:
         tag = self.folder / "CACHEDIR.TAG"
         if not os.path.lexists(tag):
             _write_atomically(tag, _TAG)
-
-
-def _flock(descriptor: int, path: Path, *, alone: bool, wait: bool) -> bool:
-    import fcntl  # here, so that local checkpoints can be scanned where there is none
-
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be locked: {error.strerror or error}") from error
-    return True
 
 
 def _write_atomically(path: Path, text: str) -> None:
@@ -265,23 +260,19 @@ class DiskCache:
                     raise CheckpointError(what, file=path.name)
             else:
                 try:
-                    self._download(name, size, fill, right)
+                    part = self._made.begin(name, size)
+                    with part.open("ab") as stream:
+                        fill(stream)
+                        stream.flush()
+                        os.fsync(stream.fileno())
+                    if not right(part):
+                        part.unlink()
+                        what = "was downloaded, but does not have the hash that the hub lists; it was deleted"
+                        raise CheckpointError(f"{path.name} {what}", file=path.name)
+                    self._made.finish(name)
                 except OSError as error:
                     raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
         return path
-
-    def _download(self, name: str, size: int, fill: Callable[[BinaryIO], None], right: Callable[[Path], bool]) -> None:
-        part = self._made.begin(name, size)
-        with part.open("ab") as stream:
-            fill(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if not right(part):
-            part.unlink()
-            file = PurePosixPath(name).name
-            what = f"{file} was downloaded, but does not have the hash that the hub lists; it was deleted"
-            raise CheckpointError(what, file=file)
-        self._made.finish(name)
 
     def _make_room(self) -> None:
         names = [name for name in self._made.names() if _checkpoint(name) not in self._held]
@@ -290,20 +281,14 @@ class DiskCache:
         for name in sorted((name for name in names if sizes[name]), key=self._made.used):
             if excess <= 0:
                 return
-            if self._remove_unused(name):
-                excess -= sizes[name]
-
-    def _remove_unused(self, name: str) -> bool:
-        """False where another process uses its checkpoint, or the system refuses."""
-        with suppress(OSError, CheckpointError), self._made.locked(_checkpoint(name), alone=True, wait=False) as free:
-            if free:
-                self._made.remove(name)
-            return free
-        return False
+            locked = self._made.locked(_checkpoint(name), alone=True, wait=False)
+            with suppress(OSError, CheckpointError), locked as free:  # else the system refuses
+                if free:  # and no other process uses its checkpoint
+                    self._made.remove(name)
+                    excess -= sizes[name]
 
 
 def _promised(held: dict[str, list[int]]) -> int:
-    """The bytes that the holders of checkpoints may fill."""
     return sum(max(sizes) for sizes in held.values())
 
 

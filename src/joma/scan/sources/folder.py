@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,7 @@ class LocalFolder:
     epoch: int | None = None
     called: str | None = None
     """What messages call it, where its path says little: the revision of a folder that is named by its commit."""
-    base: Path | None = None
-    """Of an adapter: see `open_folder`."""
+    base: Path | None = None  # of an adapter: see `open_folder`
 
     @property
     def name(self) -> str:
@@ -137,9 +136,7 @@ def is_plain_file(path: Path) -> bool:
 def _identity(files: list[Path]) -> str:
     found: list[str] = []
     for file in files:
-        try:
+        with suppress(OSError):  # opening it will say what is wrong
             at = os.stat(file)
-        except OSError:
-            continue  # opening it will say what is wrong
-        found.append(f"{file.name} {at.st_size} {at.st_mtime_ns}")
+            found.append(f"{file.name} {at.st_size} {at.st_mtime_ns}")
     return "\n".join(found)

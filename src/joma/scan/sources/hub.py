@@ -30,16 +30,14 @@ from joma.scan.formats.opening import opened_file
 from joma.scan.formats.safetensors_file import SafetensorsFile
 from joma.scan.formats.tensor_file import TensorFile, parsed_json
 from joma.scan.sources.downloads import DiskCache
-from joma.scan.sources.series import Candidate, Series, arrange, with_moments
-from joma.scan.sources.steps import moment_in
+from joma.scan.sources.series import Candidate, Series, arrange, moment_in, with_moments
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 T = TypeVar("T")
 _SMALL = 20_000_000  # bytes; a config or an index is far below
-# What a model needs to run besides its weights.
-_MORE_FILES = (".json", ".txt", ".model")
+_MORE_FILES = (".json", ".txt", ".model")  # what a model needs to run besides its weights
 
 
 @dataclass(frozen=True)
@@ -72,17 +70,14 @@ class HubModel:
         """One place per revision whose name holds a step or an epoch, in order; else the main revision alone."""
         named = self._revisions()
         if timed := with_moments(named):
-            revision = partial(HubRevision, self)
-            candidates = [Candidate(name, moment_in(name), partial(revision, name, named[name])) for name in timed]
+            candidates = [Candidate(n, moment_in(n), partial(HubRevision, self, n, named[n])) for n in timed]
             return arrange(candidates, self.repository, [name for name in named if name not in timed])
         if "main" not in named:
             raise CheckpointError(f"{self.repository} has neither step revisions nor a main revision")
         return Series(self.repository, (HubRevision(self, "main", named["main"], 0),))
 
     def _revisions(self) -> dict[str, str]:
-        """The commits of all branches and tags, by name."""
-
-        def ask() -> dict[str, str]:
+        def ask() -> dict[str, str]:  # the commits of all branches and tags, by name
             (refs,) = self._listed("refs")
             entries = [*refs.get("tags", ()), *refs["branches"]]  # a branch wins over a tag
             return {str(entry["name"]): str(entry["targetCommit"]) for entry in entries[: limits.REVISIONS + 1]}
@@ -176,8 +171,12 @@ class HubRevision:
         with ExitStack() as stack:
             if downloaded:
                 stack.enter_context(self._held(downloaded))
+            if weights.kind not in ("", "adapter"):
+                what = f"is a checkpoint in parts ({weights.files[0]}, ...); download it and scan the folder"
+                raise CheckpointError(f"{self.model.repository} {self.name} {what}", file=weights.files[0])
+            adapter = parsed_json(self._small(CONFIG), f"{self.name}/{CONFIG}") if weights.kind else None
             openers = {file: partial(self._opened, file) for file in weights.files}
-            checkpoint = Checkpoint(openers, weights.index, config=self.config(), adapter=self._adapter(weights))
+            checkpoint = Checkpoint(openers, weights.index, config=self.config(), adapter=adapter)
             checkpoint.after_close(stack.pop_all().close)
             return checkpoint
 
@@ -199,13 +198,6 @@ class HubRevision:
         if file.endswith(".safetensors"):
             return SafetensorsFile(self._ranges(listed))
         return opened_file(self.model.download(self.commit, listed))
-
-    def _adapter(self, weights: Weights) -> dict[str, Any] | None:
-        """The settings of an adapter, where the weights are one."""
-        if weights.kind not in ("", "adapter"):
-            what = f"is a checkpoint in parts ({weights.files[0]}, ...); download it and scan the folder"
-            raise CheckpointError(f"{self.model.repository} {self.name} {what}", file=weights.files[0])
-        return parsed_json(self._small(CONFIG), f"{self.name}/{CONFIG}") if weights.kind else None
 
     def _ranges(self, file: Listed) -> HubBytes:
         return self.model.ranges(self.commit, file, f"{self.name}/{file.path}")
@@ -259,8 +251,7 @@ class HubBytes:
     def prefetch(self, start: int, length: int) -> None:
         """Nothing is asked for before it is read: a second connection would only share the line."""
 
-    def close(self) -> None:
-        """Nothing is held open between reads."""
+    def close(self) -> None: ...
 
     def _chunks(self, start: int, stop: int) -> Iterator[bytes]:
         """The bytes from `start` up to `stop` as they come; the stream may end early."""
@@ -270,7 +261,12 @@ class HubBytes:
         try:
             with hub_client.byte_range(self._url, self._headers, start, stop) as response:
                 client().hf_raise_for_status(response)
-                self._check_range(response, start, stop)
+                complete = response.status_code == 200 and start == 0 and stop == self.size
+                wanted, given = f"bytes {start}-{stop - 1}/{self.size}", response.headers.get("content-range")
+                if not complete and given != wanted:
+                    got = given or f"status {response.status_code} without a range"
+                    what = f"asked for {wanted}, the hub answered {got}: the file is not the one that is listed"
+                    raise CheckpointError(f"{self.name}: {what}", file=self.name)
                 for chunk in response.iter_bytes():
                     if len(chunk) > left:
                         raise CheckpointError(f"{self.name}: the hub sent more bytes than asked for", file=self.name)
@@ -278,14 +274,6 @@ class HubBytes:
                     yield chunk
         except HfHubHTTPError as error:
             _explain(self.name, error)
-
-    def _check_range(self, response: Any, start: int, stop: int) -> None:
-        complete = response.status_code == 200 and start == 0 and stop == self.size
-        wanted = f"bytes {start}-{stop - 1}/{self.size}"
-        if not complete and response.headers.get("content-range") != wanted:
-            got = response.headers.get("content-range") or f"status {response.status_code} without a range"
-            what = f"asked for {wanted}, the hub answered {got}: the file is not the one that is listed"
-            raise CheckpointError(f"{self.name}: {what}", file=self.name)
 
 
 def _listed(entry: Any) -> Listed:

@@ -18,21 +18,12 @@ from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import ENDINGS, parts_of_one
 from joma.scan.formats.opening import ALONE
 from joma.scan.formats.tensor_file import small_file
+from joma.scan.sources import folder as local
+from joma.scan.sources import series as moments
 from joma.scan.sources.downloads import DiskCache
-from joma.scan.sources.folder import (
-    LocalFile,
-    LocalFolder,
-    entries_of,
-    holds_weights,
-    is_folder,
-    is_plain_file,
-    is_weights,
-    must_hold_weights,
-    visible_in,
-)
+from joma.scan.sources.folder import LocalFile, LocalFolder
 from joma.scan.sources.hub import HubModel
-from joma.scan.sources.series import Candidate, Place, Series, arrange, some, with_moments
-from joma.scan.sources.steps import Moment, is_aside, moment_in, moment_inside, numbered
+from joma.scan.sources.series import Candidate, Moment, Place, Series, arrange, moment_in, some, with_moments
 
 BUDGET = 20e9  # bytes of downloads to keep
 _NO_BASE = "none"
@@ -103,7 +94,7 @@ def on_base(series: Series, base: str | Path) -> Series:
 
 def find_places(path: Path) -> Series:
     """The checkpoints at `path`. What is ambiguous is refused in a sentence that says what to do."""
-    if is_plain_file(path):
+    if local.is_plain_file(path):
         if not path.name.endswith(ENDINGS):
             raise CheckpointError(f"{path} is no checkpoint: its name must end in {', '.join(ENDINGS)}")
         return _one(path)
@@ -113,24 +104,22 @@ def find_places(path: Path) -> Series:
 
 
 def _in_folder(path: Path) -> Series:
-    entries = entries_of(path)
-    files = [entry for entry in entries if is_weights(entry)]
-    folders = [entry for entry in entries if is_folder(entry)]
+    entries = local.entries_of(path)
+    files, folders = (list(filter(kind, entries)) for kind in (local.is_weights, local.is_folder))
     one_model = _is_one_model(entries, files)
     if one_model and moment_in(path.name):  # what lies in folders below, an optimizer's state say, is part of it
         return _one(path)
     stepped = [folder for folder in folders if moment_in(folder.name)]
-    if stepped and (not one_model or any(holds_weights(folder) for folder in stepped)):
+    if stepped and (not one_model or any(map(local.holds_weights, stepped))):
         return _of_folders(path, folders, files)
     if one_model:
         return _one(path)
-    named = [file for file in files if moment_in(file.stem)]
-    if named:
+    if named := [file for file in files if moment_in(file.stem)]:
         aside = [file.name for file in files if file not in named]
         return arrange([_candidate(file, moment_in(file.stem)) for file in named], str(path), aside)
-    if found := _by_number(path, files) or _by_number(path, [folder for folder in folders if holds_weights(folder)]):
+    if found := _by_number(path, files) or _by_number(path, list(filter(local.holds_weights, folders))):
         return found
-    if not holds_weights(path):
+    if not local.holds_weights(path):
         return _below(path, folders)
     LocalFolder(path, 0).weights()  # or a sentence that says which files to choose from
     return _one(path)
@@ -140,7 +129,7 @@ def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
     """One folder per step; files beside them belong to the final model."""
     stepped = {folder: moment_in(folder.name) for folder in folders if moment_in(folder.name)}
     nested = [folder for folder, moment in stepped.items() if moment.step is None and _is_series(folder)]
-    aside = [folder.name for folder in folders if folder not in stepped and holds_weights(folder)]
+    aside = [folder.name for folder in folders if folder not in stepped and local.holds_weights(folder)]
     aside += [file.name for file in files if not moment_in(file.stem)]
     stepped |= {file: moment_in(file.stem) for file in files if moment_in(file.stem)}
     if nested and len(nested) == len(stepped):
@@ -149,21 +138,15 @@ def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
 
 
 def _is_series(folder: Path) -> bool:
-    """Whether a folder holds several checkpoints, not one."""
-    entries = visible_in(folder)
-    return not _is_one_model(entries, list(filter(is_weights, entries))) and any(map(_has_moment, entries))
+    entries = local.visible_in(folder)
+    return not _is_one_model(entries, list(filter(local.is_weights, entries))) and any(map(_has_moment, entries))
 
 
 def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Series:
-    """Folders of epochs that hold one checkpoint per step."""
-    candidates: list[Candidate] = []
-    notes: list[str] = []
-    for folder in folders:
-        found = _in_folder(folder)
-        notes += [f"{folder.name}: {note}" for note in found.notes]
-        for place in found.places:
-            moment = Moment(place.step, moment_in(folder.name).epoch)
-            candidates.append(_candidate(folder / place.name, moment))
+    inside = {folder: _in_folder(folder) for folder in folders}
+    notes = [f"{folder.name}: {note}" for folder, found in inside.items() for note in found.notes]
+    candidates = [_candidate(folder / place.name, Moment(place.step, moment_in(folder.name).epoch))
+                  for folder, found in inside.items() for place in found.places]  # fmt: skip
     steps = [candidate.moment.step for candidate in candidates]
     if len(set(steps)) < len(steps):
         order = f"({folders[0].name}, ...), so they have no common order; name one epoch, as in {folders[0]}"
@@ -174,12 +157,12 @@ def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Series:
 
 def _by_number(path: Path, entries: list[Path]) -> Series | None:
     """A series whose names tell no step: by what the files say themselves, or by a number that all names share."""
-    plain = [entry for entry in entries if not is_aside(_stem(entry))]
-    numbers = {entry: number for entry in plain if (number := numbered(_stem(entry)))}
+    plain = [entry for entry in entries if not moments.is_aside(_stem(entry))]
+    numbers = {entry: number for entry in plain if (number := moments.numbered(_stem(entry)))}
     if not plain or (len(plain) == 1 and not numbers):
         return None
     # Folders that tell their step, and have no number, are more likely the ends of several runs.
-    inside = {entry: moment_inside(entry) for entry in plain if entry in numbers or not is_folder(entry)}
+    inside = {entry: moments.moment_inside(entry) for entry in plain if entry in numbers or not local.is_folder(entry)}
     aside = [entry.name for entry in entries if entry not in plain]
     if len(inside) == len(plain) and all(inside.values()) and len({*inside.values()}) == len(plain):
         found = arrange([_candidate(entry, moment) for entry, moment in inside.items()], str(path), aside)
@@ -193,13 +176,13 @@ def _by_number(path: Path, entries: list[Path]) -> Series | None:
 
 def _one(path: Path, called: str | None = None) -> Series:
     """One checkpoint, which messages name `called`; without a moment in its name or inside it stands at step 0."""
-    if is_folder(path):
-        must_hold_weights(path)
-    moment, notes = moment_in(_stem(path)) or moment_inside(path), list[str]()
-    if not moment and is_folder(path):
-        files = [entry for entry in entries_of(path) if is_weights(entry)]
-        moment = moment_inside(files[0]) or moment_in(files[0].stem) if len(files) == 1 else moment
-    if not moment and not is_folder(path) and (number := numbered(_stem(path))):
+    if local.is_folder(path):
+        local.must_hold_weights(path)
+    moment, notes = moment_in(_stem(path)) or moments.moment_inside(path), list[str]()
+    if not moment and local.is_folder(path):
+        files = [entry for entry in local.entries_of(path) if local.is_weights(entry)]
+        moment = moments.moment_inside(files[0]) or moment_in(files[0].stem) if len(files) == 1 else moment
+    if not moment and not local.is_folder(path) and (number := moments.numbered(_stem(path))):
         moment, notes = Moment(number[1]), [_COUNTED.format(path.name)]
     if not moment:
         moment, notes = Moment(0), [f"the step of {called or path.name} is not known: it stands at 0"]
@@ -210,7 +193,7 @@ def _below(path: Path, folders: list[Path]) -> Series:
     """The one run in the folders below, or a sentence that names the several."""
     runs = _runs_in(folders)
     if not runs:
-        must_hold_weights(path)
+        local.must_hold_weights(path)
     if len(runs) > 1:
         names = [str(run.relative_to(path)) for run in runs]
         raise CheckpointError(f"{path} holds {counted(len(runs), 'run')}: {some(names)}; name one, as in {runs[0]}")
@@ -227,18 +210,18 @@ def _runs_in(folders: list[Path]) -> list[Path]:
             seen += 1
             if seen > _MOST_FOLDERS:
                 raise CheckpointError(f"more than {_MOST_FOLDERS:,} folders hold no checkpoint; name the run itself")
-            entries = visible_in(folder)
-            if is_cached(folder) or holds_weights(folder) or any(_has_moment(entry) for entry in entries):
+            entries = local.visible_in(folder)
+            if is_cached(folder) or local.holds_weights(folder) or any(map(_has_moment, entries)):
                 found.append(folder)
             else:
-                deeper += [entry for entry in entries if is_folder(entry)]
+                deeper += [entry for entry in entries if local.is_folder(entry)]
         folders = deeper
     return found
 
 
 def _has_moment(entry: Path) -> bool:
-    """Whether an entry is a checkpoint of a series by its name."""
-    return bool(moment_in(_stem(entry))) and (holds_weights(entry) if is_folder(entry) else is_weights(entry))
+    is_checkpoint = local.holds_weights if local.is_folder(entry) else local.is_weights
+    return bool(moment_in(_stem(entry))) and is_checkpoint(entry)
 
 
 def _is_one_model(entries: Sequence[Path], files: Sequence[Path]) -> bool:
@@ -253,13 +236,13 @@ def _is_one_model(entries: Sequence[Path], files: Sequence[Path]) -> bool:
 
 def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candidate:
     def make(step: int, epoch: int | None) -> Place:
-        return LocalFolder(path, step, epoch, called) if is_folder(path) else LocalFile(path, step, epoch)
+        return LocalFolder(path, step, epoch, called) if local.is_folder(path) else LocalFile(path, step, epoch)
 
     return Candidate(called or _stem(path), moment, make)
 
 
 def _stem(path: Path) -> str:
-    return path.name if is_folder(path) else path.stem
+    return path.name if local.is_folder(path) else path.stem
 
 
 def is_cached(path: Path) -> bool:
@@ -281,7 +264,7 @@ def cached_folder(repository: str) -> Path | None:
 
 def _in_cache(path: Path) -> Series:
     """The revisions that are named by their step, if there are any, else the one of main, or the only one."""
-    snapshots = {folder.name: folder for folder in entries_of(path / "snapshots") if folder.is_dir()}
+    snapshots = {folder.name: folder for folder in local.entries_of(path / "snapshots") if folder.is_dir()}
     named = _refs(path / "refs")
     there = {name: snapshots[commit] for name, commit in named.items() if _usable(snapshots.get(commit))}
     absent = [name for name in named if name not in there]
@@ -300,7 +283,7 @@ def _in_cache(path: Path) -> Series:
     left = [folder.name for folder in usable if folder != chosen]
     aside = (f"revisions left aside: {', '.join(left[:5])}",) if left else ()
     called = "main" if chosen == there.get("main") else chosen.name
-    found = _one(chosen, called) if holds_weights(chosen) else find_places(chosen)
+    found = _one(chosen, called) if local.holds_weights(chosen) else find_places(chosen)
     return replace(found, notes=(*found.notes, *aside, *notes))
 
 
@@ -314,8 +297,7 @@ def _of_snapshot(path: Path) -> Series | None:
 
 
 def _usable(folder: Path | None) -> bool:
-    """Whether it has weights, at the top or in folders by step."""
-    return folder is not None and (holds_weights(folder) or any(holds_weights(entry) for entry in visible_in(folder)))
+    return folder is not None and any(map(local.holds_weights, [folder, *local.visible_in(folder)]))
 
 
 def _refs(folder: Path) -> dict[str, str]:

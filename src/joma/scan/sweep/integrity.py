@@ -127,13 +127,9 @@ def _first_twins(sketches: np.ndarray, checksums: np.ndarray) -> list[int]:
 
 def _identical(steps: Sequence[int], twins: Sequence[int]) -> dict[int, str]:
     last = len(steps) - 1
-    found: dict[int, str] = {}
-    for at, first in enumerate(twins):
-        kept = last if twins[last] == first else first
-        if at != kept:
-            final = ", the last one" if kept == last else ""
-            found[at] = f"identical to step {steps[kept]}{final}"
-    return found
+    kept = [last if twins[last] == first else first for first in twins]
+    final = {last: ", the last one"}
+    return {at: f"identical to step {steps[k]}{final.get(k, '')}" for at, k in enumerate(kept) if at != k}
 
 
 def _jumps(steps: Sequence[int], points: np.ndarray) -> dict[int, str]:

@@ -22,10 +22,8 @@ from joma.scan.result.curves import Curve
 from joma.scan.sources.series import Place
 from joma.scan.sweep.plan import Plan, fault_of
 
-Pairs = Sequence[tuple[int, int]]
-"""Earlier and later steps, in order."""
-SINCE = "since"
-"""The column that holds the earlier step of a pair."""
+Pairs = Sequence[tuple[int, int]]  # earlier and later steps, in order
+SINCE = "since"  # the column that holds the earlier step of a pair
 _SERIES = re.compile(r"(.+)/from-(\d+)")
 
 
@@ -81,36 +79,25 @@ class _Walk:
             self.chain.pairs.append((self.last.step, place.step))
             self.last, self.held = place, None
             return "recorded already", False
-        return self._on(place), True
-
-    def _on(self, place: Place) -> str:
+        at, loaded = self.last, None
         try:
             self.held = self._loaded(self.last) if self.held is None else self.held
-        except CheckpointError as error:
-            line = self._left_out(self.last, error)
-            self.last = place
-            return line
-        try:
+            at = place
             loaded = self._loaded(place)
-        except CheckpointError as error:  # the next pair begins where this one did
-            return self._left_out(place, error)
-        try:
             line = self._measured(place, loaded)
         except CheckpointError as error:
-            line = self._left_out(place, error)
-        self.last, self.held = place, loaded
-        return line
+            self.chain.faults.append(fault_of(at, error, self.name))
+            line = f"left out: {error}"
+        # Where the later one could not be loaded, the next pair begins where this one did.
+        if loaded is not None or at is not place:
+            self.last, self.held = place, loaded
+        return line, True
 
     def _loaded(self, place: Place) -> Any:
         with place.folder() as folder:
             return self.measure.load(folder, self.plan.device, self.between)
 
-    def _left_out(self, place: Place, error: CheckpointError) -> str:
-        self.chain.faults.append(fault_of(place, error, self.name))
-        return f"left out: {error}"
-
     def _measured(self, place: Place, loaded: Any) -> str:
-        """Record one pair; returns what a line of progress says of it."""
         assert self.plan.tokens is not None  # without a text no such measure is planned
         since, step = self.last.step, place.step
         found = self.measure.call(self.held, loaded, self.plan.tokens, self.between, self.plan.seq_len)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
-from joma.host.words import brief, counted
+from joma.host.words import brief_repr, counted
 from joma.measure.registry import WeightMeasure
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
@@ -22,18 +23,19 @@ from joma.scan.measures import Measure, ModelMeasure, PairMeasure, chosen
 from joma.scan.model.running import config_of
 from joma.scan.model.text import describe_windows, tokens_of
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
+from joma.scan.names.roles import Shape
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
 from joma.scan.sources.series import Place, Series, model_type
 
-Groups = dict[str, tuple[str, ...]]
-"""The tensors of every group, by layer."""
+Groups = dict[str, tuple[str, ...]]  # the tensors of every group, by layer
 _CONFIGS = 8  # checkpoints that are asked for a config, until one has it
 _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
 GATED = 256
 """Tensors of a group that the integrity gate looks at: of more, as of experts, so many that lie evenly among them."""
 
 
+@brief_repr
 @dataclass(frozen=True)
 class Plan:
     """What is measured, and what every checkpoint of the series must therefore hold.
@@ -76,9 +78,6 @@ class Plan:
     warnings: tuple[str, ...] = ()
     seq_len: int | None = None
 
-    def __repr__(self) -> str:
-        return brief(self)
-
     def config(self) -> dict[str, Any]:
         """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
         known = {group: list(names) for group, names in self.known.items()}
@@ -108,32 +107,20 @@ class Plan:
     def gated(self, group: str) -> tuple[str, ...]:
         """The tensors of a group whose fingerprints are kept."""
         names = self.groups[group]
-        stride = -(-len(names) // GATED)
-        return names[::stride] if stride > 1 else names
+        return names[:: max(1, -(-len(names) // GATED))]
 
     def wanted(self) -> dict[str, str | None]:
         """What a complete step has in the run: names, each with the group of tensors that it comes from."""
-        names: dict[str, str | None] = {}
-        for group in self.groups:
-            names |= dict.fromkeys(self.weight_names(group), group)
+        names: dict[str, str | None] = {name: group for group in self.groups for name in self.weight_names(group)}
         names |= dict.fromkeys(self.model_names(), None)
-        for group in self.groups:
-            names |= {f"sketch/{group}": group, f"checksum/{group}": group}
-        return names
+        return names | {f"{kind}/{group}": group for group in self.groups for kind in ("sketch", "checksum")}
 
 
 def plan(
-    series: Series,
-    *,
-    measures: Iterable[str] = ("stable_rank",),
-    patterns: Mapping[str, str] | None = None,
-    groups: Sequence[str] | None = None,
-    root: str | None = None,
-    text: Path | None = None,
-    tokenizer: Path | None = None,
-    seq_len: int | None = None,
-    device: str = "cpu",
-) -> Plan:
+    series: Series, *, measures: Iterable[str] = ("stable_rank",), patterns: Mapping[str, str] | None = None,
+    groups: Sequence[str] | None = None, root: str | None = None, text: Path | None = None,
+    tokenizer: Path | None = None, seq_len: int | None = None, device: str = "cpu",
+) -> Plan:  # fmt: skip
     """Settle what a sweep of `series` reads. The other arguments are those of `joma.scan.scan`, which explains them.
 
     A measure that the architecture cannot give is refused here, before its weights are read; the others stay.
@@ -152,9 +139,16 @@ def plan(
     with asked_for():
         missing = lacking(device)
     if missing:
-        raise BadInput(str(missing), argument="device")
+        raise BadInput(missing, argument="device")
     running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
-    _must_have_text(asked, running, text, tokenizer, seq_len)
+    if running and text is None:
+        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
+    but = f"but measures {','.join(asked)} does not read"
+    if text is not None and not running:
+        raise BadInput(f"text is for measures that run the model, {but} a text", argument="text")
+    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
+        if given is not None and text is None:
+            raise BadInput(f"{argument} is for a text, {but} one", argument=argument)
     refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
@@ -181,21 +175,6 @@ def plan(
     )  # fmt: skip
 
 
-def _must_have_text(
-    asked: Mapping[str, Any], running: Mapping[str, Any], text: Path | None, tokenizer: Path | None, seq_len: int | None
-) -> None:
-    if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
-    names = ",".join(asked)
-    if text is not None and not running:
-        what = f"text is for measures that run the model, but measures {names} does not read a text"
-        raise BadInput(what, argument="text")
-    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
-        if given is not None and text is None:
-            what = f"{argument} is for a text, but measures {names} does not read one"
-            raise BadInput(what, argument=argument)
-
-
 def _configs(
     series: Series, running: Mapping[str, ModelMeasure | PairMeasure]
 ) -> tuple[dict[str, str], tuple[Place, Any] | None]:
@@ -219,13 +198,13 @@ def _configs(
 
 
 def _first_config(series: Series) -> tuple[Place, Any]:
-    errors: list[CheckpointError] = []
+    first: CheckpointError | None = None
     for place in series.places[:_CONFIGS]:
         try:
             return place, config_of(place)
         except CheckpointError as error:
-            errors.append(error)
-    raise errors[0] if errors else CheckpointError(f"{series.source} has no checkpoint")
+            first = first or error
+    raise first or CheckpointError(f"{series.source} has no checkpoint")
 
 
 @dataclass(frozen=True)
@@ -263,9 +242,8 @@ def _agreed(series: Series, wanted: _Wanted) -> _Look:
     kinds = Counter(look.model_type for look in looks if look.model_type is not None)
     kind = kinds.most_common(1)[0][0] if kinds else None  # a checkpoint without config.json is of no other kind
     signatures = [repr((look.model_type or kind, look.groups, look.shapes)) for look in looks]
-    votes = Counter(signatures)
-    signature, count = votes.most_common(1)[0]
-    if len(votes) > 1 and count < 2:
+    signature, count = Counter(signatures).most_common(1)[0]
+    if len(looks) > 1 and count < 2:
         both = f"{_described(looks[0])}, but {_described(looks[1])}; scan them separately"
         raise CheckpointError(f"{series.source} mixes architectures: {both}")
     agreeing = [look for look, each in zip(looks, signatures, strict=True) if each == signature]
@@ -283,12 +261,9 @@ def _must_be_one_model_type(series: Series) -> None:
     for place in series.places:
         if not isinstance(place, LocalFolder):
             continue
-        try:
-            kind = model_type(place)
-        except CheckpointError:
-            continue  # the sweep will report it with its step
-        if kind is not None:
-            first.setdefault(kind, place.name)
+        with suppress(CheckpointError):  # the sweep will report it with its step
+            first.setdefault(model_type(place) or "", place.name)
+    first.pop("", None)
     if len(first) > 1:
         (one, at), (other, there) = list(first.items())[:2]
         raise CheckpointError(f"{series.source} mixes architectures: {at} is {one}, {there} is {other}")
@@ -296,22 +271,19 @@ def _must_be_one_model_type(series: Series) -> None:
 
 def _looks(series: Series, wanted: _Wanted) -> list[_Look]:
     """The first, last and middle checkpoints, or others in place of those that cannot be opened."""
-    places = list(series.places)
-    ends = [places[0], places[-1], places[len(places) // 2]]
-    order = list({place.step: place for place in [*ends, *places]}.values())
+    places = series.places
+    order = {place.step: place for place in (places[0], places[-1], places[len(places) // 2], *places)}
     looks: list[_Look] = []
     faults: list[Fault] = []
     unknown: list[UnknownNames] = []
-    for place in order:
-        if len(looks) == _LOOKS:
+    for place in order.values():
+        if _LOOKS in (len(looks), len(unknown)):
             break
         try:
             looks.append(_look(place, wanted))
         except CheckpointError as error:
             faults.append(fault_of(place, error))
             unknown += [error] if isinstance(error, UnknownNames) else []
-            if len(unknown) == _LOOKS:
-                break
     if not looks and unknown:
         raise unknown[0]
     if not looks:
@@ -323,10 +295,7 @@ def _look(place: Place, wanted: _Wanted) -> _Look:
     kind, refused = model_type(place), dict[str, str]()
     with place.open() as checkpoint:
         names = checkpoint.names()
-
-        def shape(name: str) -> tuple[int, ...]:
-            return checkpoint.stored(name).shape
-
+        shape: Shape = lambda name: checkpoint.stored(name).shape
         known = find_groups(names, wanted.patterns, root=wanted.root, shape=shape, model_type=kind)
         groups = _chosen(known, wanted, names, kind, refused)
         for group, name in [(group, name) for group, tensors in groups.items() for name in tensors]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import zip_longest
 from math import prod
 from typing import Any
@@ -24,12 +23,9 @@ from joma.scan.sources.series import Place, model_type
 from joma.scan.sweep.integrity import checksum, sketch
 from joma.scan.sweep.plan import Plan, fault_of
 
-SMALL_SIDE = 256
-"""Matrices with a smaller side of at most this are measured exactly, in stacks."""
-TOGETHER = 1 << 18
-"""Numbers in a stack at most: memory stays near one tensor."""
-LANES_TOGETHER = 1 << 25
-"""Numbers in matrices that are measured side by side, at most."""
+SMALL_SIDE = 256  # matrices with a smaller side of at most this are measured exactly, in stacks
+TOGETHER = 1 << 18  # numbers in a stack at most: memory stays near one tensor
+LANES_TOGETHER = 1 << 25  # numbers in matrices that are measured side by side, at most
 
 
 def measured(
@@ -120,34 +116,24 @@ def _small(shape: Sequence[int]) -> bool:
 
 
 def _measure(
-    measures: dict[str, WeightMeasure],
-    names: list[str],
-    tensors: list[Tensor],
-    device: torch.device,
-    rows: dict[str, list[Any]],
-    wrong: dict[str, CheckpointError],
-) -> None:
+    measures: dict[str, WeightMeasure], names: list[str], tensors: list[Tensor], device: torch.device,
+    rows: dict[str, list[Any]], wrong: dict[str, CheckpointError],
+) -> None:  # fmt: skip
     shared: dict[Any, list[Any]] = {}
     for name, measure in measures.items():
         if name in wrong:
             continue
+        tensor: str | None = names[0] if len(names) == 1 else None
         try:
             if measure.compute not in shared:
                 shared[measure.compute] = _results(measure, names, tensors, device)
-            rows[name] += map(partial(_numbers, measure), names, shared[measure.compute])
+            for tensor, found in zip(names, shared[measure.compute], strict=True):  # noqa: B007 - for the message
+                numbers = measure.pick(found)  # one of a matrix, or several
+                rows[name].append(numbers[0] if len(numbers) == 1 else numbers)
         except Unmeasurable as error:
             wrong[name] = error
         except ValueError as error:  # a measure refuses what was read, numbers that overflow say
-            wrong[name] = Unmeasurable(str(error), tensor=names[0] if len(names) == 1 else None)
-
-
-def _numbers(measure: WeightMeasure, tensor: str, found: Any) -> Any:
-    """What a row holds of one matrix: a number, or several."""
-    try:
-        numbers = measure.pick(found)
-    except ValueError as error:
-        raise Unmeasurable(str(error), tensor=tensor) from None
-    return numbers[0] if len(numbers) == 1 else numbers
+            wrong[name] = Unmeasurable(str(error), tensor=tensor)
 
 
 def _results(measure: WeightMeasure, names: list[str], tensors: list[Tensor], device: torch.device) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -67,39 +68,28 @@ def stored_scan(run: Run) -> Scan:
     there = {name: [step for step in run.steps(name).tolist() if step not in left_out] for name in names}
     ends = {step for pairs in paired.values() for pair in pairs for step in pair}
     steps = sorted({*ends, *(step for several in there.values() for step in several)})
-    groups = config["groups"]
-    curves = {
-        name: read_curve(run, name, steps, there[name], groups.get(name.partition("/")[2], ()))
-        for name in names
-        if there[name]
-    }
+    groups, measured = config["groups"], {name: at for name, at in there.items() if at}
+    curves = {n: read_curve(run, n, steps, at, groups.get(n.partition("/")[2], ())) for n, at in measured.items()}
     for name, pairs in paired.items():
         curves |= pair_curves(run, (name,), pairs, steps)
     return Scan(
-        str(config["source"]),
-        steps,
-        faults,
-        curves,
+        str(config["source"]), steps, faults, curves,
         {int(step): int(epoch) for step, epoch in about.get("epochs", {}).items()},
         {str(name): str(why) for name, why in about.get("refused", {}).items()},
         tuple(map(str, about.get("notes", ()))),
-        {group: (int(k), int(n)) for group, (k, n) in about.get("coverage", {}).items()},
-        config.get("model_type"),
+        {group: (int(k), int(n)) for group, (k, n) in about.get("coverage", {}).items()}, config.get("model_type"),
         tuple(map(str, about.get("warnings", ()))),
         seq_len if isinstance(seq_len := about.get("seq_len"), int) else None,
-        len({*steps, *(fault.step for fault in faults)}),
-        run.path,
-    )
+        len({*steps, *(fault.step for fault in faults)}), run.path,
+    )  # fmt: skip
 
 
 def _about(run: Run) -> dict[str, Any]:
-    last = run.last_step(ABOUT)
+    about, last = None, run.last_step(ABOUT)
     if last is None:
         return {}
-    try:
+    with suppress(ValueError, RecursionError):
         about = json.loads(run.at(ABOUT, last).astype(np.uint8).tobytes())
-    except (ValueError, RecursionError):
-        about = None
     if not isinstance(about, dict):
         raise RunError(f"{run.path.name} is damaged: what it tells of its scan cannot be read")
     return about

@@ -90,15 +90,12 @@ def sweep(
             notes += outcome.notes
     compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
     notes += _untrained(plan, compared)
-    if keep_suspicious:
-        notes += [f"kept although suspicious: {fault}" for fault in _suspected(plan, compared)]
-    else:
-        faults += _suspected(plan, compared)
+    suspected = _suspected(plan, compared)
+    notes += [f"kept although suspicious: {fault}" for fault in suspected if keep_suspicious]
+    faults += [] if keep_suspicious else suspected
     usable = _usable(plan, faults)
-    chains = [
-        sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report))
-        for name in (plan.pair_measures() if usable else ())
-    ]
+    pairs = plan.pair_measures() if usable else ()
+    chains = [sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report)) for name in pairs]
     faults += [fault for chain in chains for fault in chain.faults]
     notes += [note for chain in chains for note in chain.notes]
     faults.sort(key=lambda fault: fault.step)
@@ -111,7 +108,6 @@ def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
 
 
 def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
-    """Every place with what became of it, in order."""
     recorded, stop = _recorded(plan, run), Event()
     if jobs == 1:  # without threads, an interrupt stops at once
         lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
@@ -149,9 +145,9 @@ def _between(moment: str, stop: Event, report: Report) -> Between:
 
 
 def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between: Between, lanes: int = 1) -> _Outcome:
-    """Measure one checkpoint as far as the run lacks it."""
     try:
-        identity = _identity(place)
+        digest = hashlib.sha256(os.fsencode(place.identity())).digest()
+        identity = int.from_bytes(digest[:8], "little", signed=True)  # as a number that a run can hold
         if recorded.get("identity", identity) != identity:
             # A checkpoint that was replaced cannot be added to what was recorded of it.
             raise CheckpointError("its files have changed since it was measured; measure it again from the start")
@@ -170,15 +166,12 @@ def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between:
 def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
     """What a step measured: the mean over layers of each curve, and which curves it lacks."""
     means: dict[str, list[str]] = {}
-    for name in plan.curve_names():
-        if name in values:
-            measure, _, group = name.partition("/")
-            value = values[name]
-            heads = isinstance(value, Tensor)  # of several quantities the first; of heads all
-            numbers = np.asarray(value.cpu() if heads else value, dtype=float)
-            numbers = numbers if heads or numbers.ndim < 2 else numbers[:, 0]
-            mean = mean_of(numbers.reshape(1, -1), axis=1)[0]
-            means.setdefault(measure, []).append(f"{group} {mean:.4g}".strip())
+    for name, value in ((name, values[name]) for name in plan.curve_names() if name in values):
+        measure, _, group = name.partition("/")
+        heads = isinstance(value, Tensor)  # of several quantities the first; of heads all
+        numbers = np.asarray(value.cpu() if heads else value, dtype=float)
+        numbers = numbers if heads or numbers.ndim < 2 else numbers[:, 0]
+        means.setdefault(measure, []).append(f"{group} {mean_of(numbers.reshape(1, -1), axis=1)[0]:.4g}".strip())
     many = {name.partition("/")[0] for name, value in values.items() if len(np.atleast_1d(value)) > 1}
     words = []
     for measure, several in means.items():
@@ -190,7 +183,6 @@ def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
 
 
 def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
-    """What the dimensions of each recorded name stand for."""
     found: dict[str, Dims] = {"identity": (), **dict.fromkeys(plan.model_names(), ("layer", "head"))}
     for group, tensors in plan.groups.items():
         for name, measure in plan.weight_names(group).items():
@@ -228,11 +220,6 @@ def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:
     return found
 
 
-def _identity(place: Place) -> int:
-    """The place's identity as a number that a run can hold."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(place.identity())).digest()[:8], "little", signed=True)
-
-
 _Prints = tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]
 """The fingerprints of groups that were read at the same steps: the steps, then sketches and checksums per tensor."""
 
@@ -256,7 +243,6 @@ def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
 
 
 def _suspected(plan: Plan, compared: Iterable[_Prints]) -> list[Fault]:
-    """Steps whose weights seem to be those of another step, tensor by tensor."""
     places = {place.step: place for place in plan.series.places}
     found = [one for each in compared for one in suspicions(*each)]
     weights = {step: places[step].weights() for step, _, _ in found}

@@ -244,7 +244,7 @@ def _train_and_measure(config: KvCacheConfig, number: int, text: str, run: Run, 
 
 def _held_out(folder: Path, text: str, config: KvCacheConfig) -> Tensor:
     """(sequences, context), of text that was not trained on, spread over all of it."""
-    from joma.scan.model.tokenizing import tokenized
+    from joma.scan.model.loading import tokenized
 
     ids = torch.tensor(tokenized(folder, text, "the held-out text"))
     count = len(ids) // config.context
