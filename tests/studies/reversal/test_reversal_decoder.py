@@ -10,9 +10,9 @@ from joma.claims.execute import plain_config
 from joma.runs import Run
 from joma.studies.reversal._decoders import grouped
 from joma.studies.reversal.reversal_decoder import STUDY
-from joma.studies.reversal.reversal_decoder import claims as study
+from joma.studies.reversal.reversal_decoder import judge as study
 from joma.studies.reversal.reversal_decoder import run as taught
-from joma.studies.reversal.reversal_decoder.record import asymmetry, blocks, excess
+from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
 
 TINY = taught.ReversalDecoderConfig(
     seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8
@@ -272,7 +272,7 @@ def test_the_measures_of_matrices():
         ({"both": 1.0}, r"both must leave at least 4 of 24 pairs with one direction, and some with two, got 1\.0"),
         ({"entities": (2, 3)}, r"entities must hold 1, and 2 or 3 at most, got \(2, 3\)"),
         ({"rates": (0.01,)}, r"rates must be one per depth, 2, got \(0\.01,\)"),
-        ({"depths": (2, 2)}, r"depths must be at least 1 values that differ, got \(2, 2\)"),
+        ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
         ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
         ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
         ({"long": 10}, "long must be more than 80, the steps of the others, got 10"),

@@ -14,8 +14,7 @@ from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy.alignment import LEVELS, VERSIONS
-from joma.studies.syntax.python_hierarchy.record import Scores, mean
+from joma.studies.syntax.python_hierarchy.record import LEVELS, VERSIONS, Scores, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +25,6 @@ TITLES = {
     "hidden": "All hidden nodes, beyond the token",
 }
 """What is drawn over training."""
-
-
 _SHUFFLED = {"neuron": ("neuron", "labels"), "beyond": ("neuron", "beyond"), "hidden": ("hidden", "beyond")}
 
 
@@ -66,20 +63,14 @@ def _draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str,
     for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
         _log_steps(axis, steps)  # before the lines: the margins of a linear axis would stay
         for level, colour in enumerate(depth_colours(len(LEVELS))):
-            mean_and_band(
-                axis,
-                steps,
-                curves[name][..., level],
-                over=1,
-                color=colour,
-                label=LEVELS[level] if name == "hidden" else "_",
-            )
+            label = LEVELS[level] if name == "hidden" else "_"
+            mean_and_band(axis, steps, curves[name][..., level], over=1, color=colour, label=label)
             end = shuffled[name][:, level]
             axis.plot([steps[-1]] * len(end), end, "x", ms=5, color=colour, clip_on=False)
             if name == "neuron":
                 axis.plot(steps, curves["rotated"][..., level].mean(1), ":", lw=1, color=colour)
-            if name == "hidden":
-                _mark_rise(axis, steps, curves[name][..., level].mean(1), curves["rise"][level], colour)
+            if name == "hidden" and np.isfinite(at := curves["rise"][level]):
+                axis.plot(2**at, np.interp(2**at, steps, curves[name][..., level].mean(1)), "o", ms=5, color=colour)
         axis.axhline(0, lw=0.6, color=INK)
         axis.set_title(title)
         axis.set_ylabel("correlation on fresh files")
@@ -101,13 +92,7 @@ def _log_steps(axis: Axes, steps: Any) -> None:
     axis.set_xlabel("training step (log scale)")
 
 
-def _mark_rise(axis: Axes, steps: Any, curve: Any, octave: float, colour: str) -> None:
-    if np.isfinite(octave):
-        axis.plot(2**octave, np.interp(2**octave, steps, curve), "o", ms=5, color=colour)
-
-
 def _training_caption(curves: Mapping[str, Any]) -> str:
-    """What training adds, and in which order levels come; then what is drawn."""
     start, end = (float(curves["neuron"][at].mean()) for at in (0, -1))
     middles = {level: 2**octave for level, octave in zip(LEVELS, curves["rise"], strict=True) if np.isfinite(octave)}
     order = "No level of syntax was clearly learned beyond the token."
@@ -143,18 +128,15 @@ def _draw_blocks(scores: Mapping[str, Any]) -> Drawing:
         label_lines(axis)
     axes[0].set_title("Best hidden node of a block")
     axes[1].set_title("Linear probe on the stream behind a block")
-    return Drawing("alignment-by-block", _blocks_caption(scores), figure)
-
-
-def _blocks_caption(scores: Mapping[str, Any]) -> str:
     lead = scores["neuron"][-1, 1].mean(0) - scores["neuron"][0, 1].mean(0)  # (levels,)
     gains = listing(f"{level} {number(round(float(gain), 3))}" for level, gain in zip(LEVELS, lead, strict=True))
-    return (
+    caption = (
         f"From the first to the last block, the correlation of the best hidden node changes by: {gains}. If later "
         "blocks held higher levels, the change would grow from expression to definition. Measured on fresh files, "
         "beyond what the current token tells. Lines: means over seeds; bars: all seeds; dotted: the networks before "
         "training."
     )
+    return Drawing("alignment-by-block", caption, figure)
 
 
 LOOKS = {
@@ -186,15 +168,12 @@ def _draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str
     axis.set(ylim=(rows[-1] + 0.8, -0.8), xlabel="correlation on fresh files")
     axis.set_title("Syntax labels with their share of the tokens")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper right", ncols=3)
-    return Drawing("alignment-by-label", _labels_caption(scores), figure)
-
-
-def _labels_caption(scores: Mapping[str, Any]) -> str:
     means = {name: number(mean_known(values)) for name, values in scores.items()}
     better = int(np.sum(scores["trained"] > scores["token"]))
-    return (
+    caption = (
         f"One hidden node tells more of a label than the current token does for {better} of {len(scores['trained'])} "
         f"labels. Mean correlations: best node {means['untrained']} before and {means['trained']} after training, all "
         f"nodes together (a linear probe) {means['together']}, current token alone {means['token']}, rotated labels "
         f"{means['rotated']}. All numbers are means over seeds, on held-out files."
     )
+    return Drawing("alignment-by-label", caption, figure)
