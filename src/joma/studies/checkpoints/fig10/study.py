@@ -175,13 +175,8 @@ STUDY = Study(
     claims={
         claim: partial(_more_neurons, claim, case, control, than)
         for claim, case, control, than in (
-            (
-                UNRELATED,
-                "beside contexts shuffled between neurons",
-                "trained/shuffled_patterns",
-                "with shuffled contexts",
-            ),
-            (LEARNED, "beside the untrained network", "untrained/patterns", "before training"),
+            (UNRELATED, "contexts shuffled between neurons", "trained/shuffled_patterns", "with shuffled contexts"),
+            (LEARNED, "the untrained network", "untrained/patterns", "before training"),
         )
     },
     quick=Fig10Config(),
