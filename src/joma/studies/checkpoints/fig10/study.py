@@ -23,21 +23,16 @@ if TYPE_CHECKING:
 
 MARGIN = 0.05  # of all neurons: the smallest difference from a control that matters
 
-UNRELATED = Claim(
+_claim = partial(Claim, matters=MARGIN, unit="%", ceiling=1.0)
+UNRELATED = _claim(
     "neurons-hold-unrelated-patterns",
     "JoMA Fig. 10",
     "One MLP neuron is switched on by several combinations of tokens that are unrelated to each other.",
-    matters=MARGIN,
-    unit="%",
-    ceiling=1.0,
 )
-LEARNED = Claim(
+LEARNED = _claim(
     "superposition-is-learned",
     "JoMA App. A.4",
     "Training makes a neuron hold several queries with their patterns.",
-    matters=MARGIN,
-    unit="%",
-    ceiling=1.0,
     uses=("fig10/neurons-hold-unrelated-patterns",),
 )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from joma.runs import Run
 from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, prefix
 from joma.studies.checkpoints.fig7.run import Fig7Config, run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 BACK = 0.02  # of its drop: what a curve must come back by, as in `joma.measure.rebound`
 DROP = 0.05  # of its start: the smallest drop that matters
 CLOSE = 0.01  # of |cos|, which goes from 0 to 1: the smallest distance from the bound that matters
@@ -32,27 +29,20 @@ NEAR_ORTHOGONAL = 2.0  # times the mean |cos| of random vectors: up to there, ve
 LEVEL = 0.99  # of the intervals of drops and rebounds, as in `joma.measure.rebound`
 COMMAND = at_paper_scale("fig7")
 
-RANK_TOP = Claim(
+_claim = partial(Claim, source="JoMA Fig. 7", matters=BACK, unit="%")
+RANK_TOP = _claim(
     "rank-of-top-layers",
-    "JoMA Fig. 7",
-    "In the top layers, the stable rank of the MLP's lower matrix drops and then bounces back.",
-    matters=BACK,
-    unit="%",
+    says="In the top layers, the stable rank of the MLP's lower matrix drops and then bounces back.",
 )
-RANK_BOTTOM = Claim(
+RANK_BOTTOM = _claim(
     "rank-of-bottom-layers",
-    "JoMA Fig. 7",
-    "In the bottom layers, the stable rank of the MLP's lower matrix drops and does not bounce back.",
+    says="In the bottom layers, the stable rank of the MLP's lower matrix drops and does not bounce back.",
     matters=DROP,
-    unit="%",
     ceiling=1.0,
 )
-ENTROPY = Claim(
+ENTROPY = _claim(
     "entropy-over-checkpoints",
-    "JoMA Fig. 7",
-    "Over training, attention entropy drops and bounces back, less clearly than the stable rank.",
-    matters=BACK,
-    unit="%",
+    says="Over training, attention entropy drops and bounces back, less clearly than the stable rank.",
 )
 EMBEDDING = Claim(
     "embeddings-nearly-orthogonal",
@@ -227,7 +217,13 @@ def draw(run: Run) -> list[Drawing]:
         axis.set_title(title)
     axes[0].set_ylabel("stable rank")
     axes[1].set_ylabel("attention entropy (nats)")
-    _draw_coherence(axes[2], met, run.value("coherence/steps"))
+    at = run.value("coherence/steps")
+    for row, step, colour in zip(met, at, depth_colours(len(at)), strict=True):
+        axes[2].plot(range(len(row)), row[:, 0], color=colour, marker="o", ms=4, label=f"step {step:,}")
+    axes[2].axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
+    axes[2].set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
+    axes[2].set_title("Likeness of token vectors")
+    label_lines(axes[2])
     ranks, entropies = (run.value(f"layers/{name}").mean(1) for name in CURVES)
     caption = (
         f"Mean over layers: the stable rank of the MLP's lower matrix {_valley(steps, ranks, '')}; attention entropy "
@@ -236,15 +232,6 @@ def draw(run: Run) -> list[Drawing]:
         f"network, scanned at {len(steps)} checkpoints. Entropy is measured on text that was not trained on."
     )
     return [Drawing("checkpoint-series", caption, figure)]
-
-
-def _draw_coherence(axis: Axes, met: Any, at: Any) -> None:
-    for row, step, colour in zip(met, at, depth_colours(len(at)), strict=True):
-        axis.plot(range(len(row)), row[:, 0], color=colour, marker="o", ms=4, label=f"step {step:,}")
-    axis.axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
-    axis.set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
-    axis.set_title("Likeness of token vectors")
-    label_lines(axis)
 
 
 def _valley(steps: Any, values: Any, unit: str) -> str:

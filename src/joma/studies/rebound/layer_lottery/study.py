@@ -256,9 +256,19 @@ def draw_distances(run: Run) -> Drawing:
     step_axis(axes[0])
     label_lines(axes[0])
     pairs = {kind: lottery.twin_pairs(run, kind, lottery.patterns(run)["end"]) for kind in lottery.KINDS[1:]}
-    _draw_pairs(axes[1], pairs)
-    means = [f"{compare(rows[:, 0]).value:.2f} with {LOOKS[kind][0]}" for kind, rows in pairs.items() if len(rows)]
+    for place, (kind, rows) in enumerate(pairs.items()):
+        label, colour = LOOKS[kind]
+        axes[1].plot(np.full(len(rows), place), rows[:, 0], "o", ms=4, color=colour, alpha=0.7, label=label)
+        if len(rows):
+            axes[1].plot([place - 0.25, place + 0.25], [rows[:, 0].mean()] * 2, color=colour, lw=2)
     strangers = np.concatenate([rows[:, 1] for rows in pairs.values()])
+    if len(strangers):
+        axes[1].axhline(float(np.mean(strangers)), color=CONTROL, ls="--", lw=1.2, label="other seeds")
+    axes[1].axhline(1.0, color=INK, lw=0.6)
+    axes[1].set_xticks(range(len(pairs)), ["rounding\nalone", "dropout", "data\norder", "initial\nweights"])
+    axes[1].set(xlabel="the twin differs in", ylabel="correlation with its twin", title="What is special to a network")
+    axes[1].set_ylim(-1.05, 1.1)
+    means = [f"{compare(rows[:, 0]).value:.2f} with {LOOKS[kind][0]}" for kind, rows in pairs.items() if len(rows)]
     caption = (
         "A network and its twin are alike in what is special to them by a correlation of "
         f"{listing(means) if means else 'nothing: no pair learned'}; other seeds by {compare(strangers).value:.2f} "
@@ -267,20 +277,6 @@ def draw_distances(run: Run) -> Drawing:
         "per pair, bars: means."
     )
     return Drawing("twins", caption, figure)
-
-
-def _draw_pairs(axis: Axes, pairs: Mapping[str, np.ndarray]) -> None:
-    for place, (kind, rows) in enumerate(pairs.items()):
-        label, colour = LOOKS[kind]
-        axis.plot(np.full(len(rows), place), rows[:, 0], "o", ms=4, color=colour, alpha=0.7, label=label)
-        if len(rows):
-            axis.plot([place - 0.25, place + 0.25], [rows[:, 0].mean()] * 2, color=colour, lw=2)
-    if strangers := [one for rows in pairs.values() for one in rows[:, 1].tolist()]:
-        axis.axhline(float(np.mean(strangers)), color=CONTROL, ls="--", lw=1.2, label="other seeds")
-    axis.axhline(1.0, color=INK, lw=0.6)
-    axis.set_xticks(range(len(pairs)), ["rounding\nalone", "dropout", "data\norder", "initial\nweights"])
-    axis.set(xlabel="the twin differs in", ylabel="correlation with its twin", title="What is special to a network")
-    axis.set_ylim(-1.05, 1.1)
 
 
 STUDY = Study(

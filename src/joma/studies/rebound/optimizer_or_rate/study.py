@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,22 +57,19 @@ class OptimizerOrRateConfig(LanguageModelConfig):
     """Validation losses (nats) at which the runs are compared."""
 
 
-RATE = Claim(
+_claim = partial(Claim, matters=MATTERS, unit="nats")
+RATE = _claim(
     "rate-at-equal-loss",
     "JoMA Sec. 6",
     "With a large learning rate attention becomes extremely sparse. Tested at equal loss: the largest rate leaves the "
     "first layer sparser than the smallest.",
-    matters=MATTERS,
-    unit="nats",
     uses=("fig8/fig8-large-rate",),
 )
-OPTIMIZER = Claim(
+OPTIMIZER = _claim(
     "optimizer-at-equal-loss",
     "JoMA Sec. 7",
     "The joint dynamics are those of SGD. Tested at equal loss and equal speed: SGD leaves the first layer sparser "
     "than Adam does.",
-    matters=MATTERS,
-    unit="nats",
     uses=("optimizer/rebound-with-sgd",),
 )
 

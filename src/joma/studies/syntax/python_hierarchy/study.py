@@ -24,28 +24,22 @@ LATER = 0.1  # octaves of training time a level: by how much higher levels must 
 DEEPER = 0.01  # of correlation a level: by how much higher levels must gain more in the last block than in the first
 COMMAND = at_paper_scale("python-hierarchy")
 
-ALIGN = Claim(
+_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
+ALIGN = _claim(
     "nodes-align-with-syntax",
     "JoMA Sec. 5",
     "Training makes hidden nodes of the MLP stand for the latent variables behind the tokens. Here these are kinds of "
     "syntax.",
-    matters=MARGIN,
-    ceiling=1.0,
 )
-BEYOND = Claim(
-    "nodes-hold-combinations",
-    "JoMA Sec. 1",
-    "Hidden nodes learn combinations of tokens, not single tokens.",
-    matters=MARGIN,
-    ceiling=1.0,
+BEYOND = _claim(
+    "nodes-hold-combinations", "JoMA Sec. 1", "Hidden nodes learn combinations of tokens, not single tokens."
 )
-ONE_NODE = Claim(
+ONE_NODE = _claim(
     "one-node-each",
     "JoMA Sec. 6",
     "For every latent there is one hidden node that correlates highly with it.",
     matters=SHARE,
     unit="%",
-    ceiling=1.0,
     uses=("python-hierarchy/nodes-align-with-syntax",),
 )
 ORDER = Claim(
