@@ -166,10 +166,7 @@ def _scan(config: Fig7Config, run: Run, number: int, own: Path, source: str, tex
 
 @contextmanager
 def _scanned_into(run: Run, number: int, own: Path) -> Iterator[Run]:
-    """The first network is scanned into the study's run; a sweep knows no seeds, so the others need runs of their own.
-
-    These go when their checkpoints go.
-    """
+    """The study's run for the first network; a sweep knows no seeds, so the others have runs beside checkpoints."""
     path = own / "scan.sqlite"
     if not number:
         yield run

@@ -28,11 +28,9 @@ def _of_learned(run: Run, claim: Claim, found: Compared, names: Sequence[str], *
 
 
 def _pull(run: Run, target: str) -> tuple[Any, Any, Comparison, dict[str, Any]]:
-    """The pull on the weight of l given m by height, (members, L), in the true and in the permuted tree; its fall.
+    """The pull on l given m by height, (members, L), in the true and permuted tree; its fall, and what judges it.
 
     The fall is from siblings to H = L - 1. Its control is 0: with permuted leaves all heights are alike in the mean.
-    Last, what it is judged by: that the pull falls from height to height as co-occurrence does, and in no permuted tree
-    beyond chance.
     """
     names = (f"{target} pull", f"{target} pull permuted", "co-occurrence")
     true, permuted, chance = (run.value(f"data/{name}") for name in names)
@@ -184,10 +182,7 @@ def in_the_end(claim: Claim, what: str, pick: Callable[[Any], Sequence[Any]], ru
 
 
 def _peaks(run: Run, name: str) -> list[tuple[Any, Any]]:
-    """When attention at each height is greatest, log2(1 + step), and how far beyond an even share: (members, L) each.
-
-    In the true and in the permuted tree.
-    """
+    """When attention at each height is greatest, log2(1 + step), and how far beyond an even share; in both trees."""
     steps, trees = run.steps(f"{name}/attention"), c.by_height(c.series(run, name))
     return [(np.log2(1 + steps[attention.argmax(0)]), attention.max(0) - 1) for attention in trees]
 
