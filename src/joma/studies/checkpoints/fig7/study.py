@@ -70,12 +70,17 @@ class _Moves(NamedTuple):
         return self.drop[:, layer] / self.start[:, layer]
 
 
+def _curves(run: Run, name: str, kept: list[int]) -> Any:
+    """(seeds, points, layers) at the steps that all networks have."""
+    steps = [run.value(f"{prefix(number)}steps") for number in kept]
+    common = reduce(np.intersect1d, steps)
+    curves = [run.value(f"{prefix(number)}layers/{name}") for number in kept]
+    return np.stack([curve[np.isin(at, common)] for curve, at in zip(curves, steps, strict=True)])
+
+
 def _moves(run: Run, name: str, kept: list[int]) -> _Moves:
     """Each network read in the valley of the others; one alone in its own, where chance would come back, too."""
-    steps = [run.value(f"{prefix(number)}steps") for number in kept]
-    common = reduce(np.intersect1d, steps)  # the steps that all networks have
-    every = [run.value(f"{prefix(number)}layers/{name}") for number in kept]
-    curves = np.stack([curve[np.isin(at, common)] for curve, at in zip(every, steps, strict=True)])
+    curves = _curves(run, name, kept)
     if not np.isfinite(curves).all():  # the others have no valley without it: nothing is known
         nothing = np.full_like(curves[:, 0], np.nan)
         return _Moves(nothing, nothing, nothing)

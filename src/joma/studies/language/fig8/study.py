@@ -1,9 +1,4 @@
-"""What the sweep of Figure 8 recorded, read back: losses by rate, and the share of the drop that came back.
-
-The study `fig8`: its claims and their judges.
-
-The picture of Figure 8: entropy by layer for every rate, and rebound against loss over all runs.
-"""
+"""The study `fig8`: what the sweep recorded, read back, its claims and their judges, and its picture."""
 
 from __future__ import annotations
 
