@@ -1,18 +1,13 @@
-"""One text under several vocabularies: fewer words, or frequent words split into labels of their own.
-
-All texts have the same positions, and all numbers lie below the size of one table. So networks of one shape read all of
-them, and train together.
-
-The networks of `rebound-onset`: one base, and levels of it that differ in one factor.
+"""The networks of `rebound-onset`: one base, and levels of it that differ in one factor.
 
     rate        learning rate
     words       how many words the text is cut to
-    flatness    frequent words split into labels of equal frequency (`texts.flattened`)
+    flatness    frequent words split into labels of equal frequency (`flattened`)
     embedding   the initial embeddings, multiplied by a number
 
-All levels and seeds of one depth are one ensemble of one shape: a network with fewer words than its table has an output
-bias of `NEVER` for the others, which keeps them, and their gradients, at zero. Recorded under L1, L2, ... with the
-members (levels x seeds) first:
+All texts have the same positions, and all numbers lie below the size of one table. So all levels and seeds of one depth
+are one ensemble of one shape: a network with fewer words than its table has an output bias of `NEVER` for the others,
+which keeps them, and their gradients, at zero. Recorded under L1, L2, ... with the members (levels x seeds) first:
 
     valid/entropy    (members, layers)                       attention entropy
     valid/classes    (members, layers, groupings, classes)   the same by how frequent the query's word is; the first
