@@ -15,8 +15,8 @@ from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.studies import load
-from joma.studies.checkpoints.fig7 import judge as findings
 from joma.studies.checkpoints.fig7 import run as fig7
+from joma.studies.checkpoints.fig7 import study as findings
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 

@@ -16,8 +16,8 @@ from joma.figures.style import house_style
 from joma.models import JomaBlock
 from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import claims as tree_series
 from joma.studies.hierarchy.shallow_first import networks as net
-from joma.studies.hierarchy.shallow_first import record as tree_series
 from joma.studies.hierarchy.shallow_first import run as shallow_first
 from joma.theory.hierarchy import cooccurrence, root_rho
 from joma.training import train_all

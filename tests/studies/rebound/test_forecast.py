@@ -18,9 +18,8 @@ from joma.recipes.language.curves import alive, curve, steps_of
 from joma.studies.rebound._points import spread_points
 from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast
-from joma.studies.rebound.forecast.probes import Words, entropy_after, look_at_words
-from joma.studies.rebound.forecast.run import ForecastConfig
-from joma.studies.rebound.forecast.theory import Past, along_equation_6, drift, equation_6, logit_shift, tie
+from joma.studies.rebound.forecast.record import Past, along_equation_6, drift, equation_6, logit_shift, tie
+from joma.studies.rebound.forecast.run import ForecastConfig, Words, entropy_after, look_at_words
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")

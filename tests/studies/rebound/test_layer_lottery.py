@@ -11,19 +11,23 @@ from joma.claims.contract import silent
 from joma.claims.execute import plain_config
 from joma.recipes.language import corpus, recipe
 from joma.runs import Run
-from joma.studies.rebound.layer_lottery import record
+from joma.studies.rebound.layer_lottery import run as record
 from joma.studies.rebound.layer_lottery import study as lottery
-from joma.studies.rebound.layer_lottery.record import (
+from joma.studies.rebound.layer_lottery.run import (
+    KINDS,
+    NETWORKS,
+    LayerLotteryConfig,
     alike,
     between_seeds,
     distance,
     halves,
     inner,
+    lottery_ensemble,
+    members_of,
     patterns,
     share_of_position,
     winner,
 )
-from joma.studies.rebound.layer_lottery.run import KINDS, NETWORKS, LayerLotteryConfig, lottery_ensemble, members_of
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 

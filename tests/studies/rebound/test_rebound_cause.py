@@ -9,7 +9,8 @@ from records import carried_out, changed, found, verdicts
 from joma.claims.execute import draw
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
-from joma.studies.rebound.rebound_cause import STUDY, record
+from joma.studies.rebound.rebound_cause import STUDY
+from joma.studies.rebound.rebound_cause import run as record
 from joma.studies.rebound.rebound_cause import study as claims
 from joma.studies.rebound.rebound_cause.run import BLOCK, ReboundCauseConfig
 

@@ -20,11 +20,13 @@ from joma.studies.rebound.rebound_onset.run import (
     CLASSES,
     GROUPINGS,
     ReboundOnsetConfig,
+    by_frequency,
+    effective_words,
+    flattened,
     levels_of,
     measuring_points,
     onset_ensemble,
 )
-from joma.studies.rebound.rebound_onset.texts import by_frequency, effective_words, flattened
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 SIZES = SMALL | {

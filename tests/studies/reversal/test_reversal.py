@@ -9,7 +9,8 @@ from records import altered, carried_out, changed, found, verdicts
 from joma.data.facts import reversals
 from joma.studies.reversal import _rows
 from joma.studies.reversal._rows import bounds, power_of
-from joma.studies.reversal.reversal import STUDY, bilinear, study
+from joma.studies.reversal.reversal import STUDY, study
+from joma.studies.reversal.reversal import run as bilinear
 from joma.studies.reversal.reversal.run import ReversalConfig
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 

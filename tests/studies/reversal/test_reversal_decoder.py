@@ -10,9 +10,9 @@ from joma.claims.execute import plain_config
 from joma.runs import Run
 from joma.studies.reversal._decoders import grouped
 from joma.studies.reversal.reversal_decoder import STUDY
-from joma.studies.reversal.reversal_decoder import claims as study
+from joma.studies.reversal.reversal_decoder import judge as study
 from joma.studies.reversal.reversal_decoder import run as taught
-from joma.studies.reversal.reversal_decoder.record import asymmetry, blocks, excess
+from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
 
 TINY = taught.ReversalDecoderConfig(
     seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8

@@ -19,8 +19,8 @@ from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
 from joma.studies.syntax.python_hierarchy import STUDY
-from joma.studies.syntax.python_hierarchy import alignment as syntax
-from joma.studies.syntax.python_hierarchy import judge as judging
+from joma.studies.syntax.python_hierarchy import record as syntax
+from joma.studies.syntax.python_hierarchy import study as judging
 from joma.studies.syntax.python_hierarchy.record import Scores, octave, slope
 from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig
 

@@ -48,8 +48,7 @@ def _nonlinearity(run: Run) -> Panel:
 
 def _higher_layers(run: Run) -> Panel | None:
     """In the second of two layers, the two parts of the way back, from the valley on."""
-    from joma.studies.rebound.rebound_cause.record import KINDS, Case, parts, valley_of
-    from joma.studies.rebound.rebound_cause.run import TWO, base_name
+    from joma.studies.rebound.rebound_cause.run import KINDS, TWO, Case, base_name, parts, valley_of
 
     if TWO not in run.config["layers"]:
         return None
@@ -91,7 +90,7 @@ def _theorem_1(run: Run) -> Panel | None:
 
 
 def _lowest_latents(run: Run) -> Panel:
-    from joma.studies.hierarchy.table1.record import Scores
+    from joma.studies.hierarchy.table1.run import Scores
 
     scores = Scores(run, only_learned=True)
     points = range(len(scores.steps))

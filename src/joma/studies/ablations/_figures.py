@@ -19,8 +19,7 @@ from joma.studies.ablations._twins import ENTROPY, Part, Quantity, by_layer, cur
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = (CONTROL, BLUE, ORANGE, GREEN, PURPLE)
-"""The first variant is the one that the others are twins of."""
+COLOURS = (CONTROL, BLUE, ORANGE, GREEN, PURPLE)  # the first variant is the one that the others are twins of
 PARTS: tuple[Part, Part] = ("drop", "rebound")
 
 
@@ -49,23 +48,18 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
             axis.sharey(here[0])
             axis.set_ylabel(of.axis)
             step_axis(axis)
-        _dress_losses(here[-1], run, variants)
+        frequencies = float(run.value(f"{variants[0]}/loss by frequency"))
+        here[-1].axhline(frequencies, color=INK, ls=":", lw=1, label="word frequency\nalone")
+        lowest = min(float(np.nanmin(curve(run, variant, "valid/loss"))) for variant in variants)
+        if lowest < frequencies:  # the fall from ln(vocabulary) would flatten all that follows
+            spare = 0.1 * (frequencies - lowest)
+            here[-1].set_ylim(lowest - spare, frequencies + spare)
+        here[-1].set_ylabel("validation loss (nats)")
+        step_axis(here[-1])
+        here[-1].set_title("Validation loss")
+        label_lines(here[-1])
     every = [variant for variants in groups.values() for variant in variants]
-    text = called(run.config["corpus"])
-    return Drawing(name, _curves_caption(run, every, of, text), figure)
-
-
-def _dress_losses(axis: Axes, run: Run, variants: Sequence[str]) -> None:
-    frequencies = float(run.value(f"{variants[0]}/loss by frequency"))
-    axis.axhline(frequencies, color=INK, ls=":", lw=1, label="word frequency\nalone")
-    lowest = min(float(np.nanmin(curve(run, variant, "valid/loss"))) for variant in variants)
-    if lowest < frequencies:  # the fall from ln(vocabulary) would flatten all that follows
-        spare = 0.1 * (frequencies - lowest)
-        axis.set_ylim(lowest - spare, frequencies + spare)
-    axis.set_ylabel("validation loss (nats)")
-    step_axis(axis)
-    axis.set_title("Validation loss")
-    label_lines(axis)
+    return Drawing(name, _curves_caption(run, every, of), figure)
 
 
 def _band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label: str) -> None:
@@ -94,17 +88,14 @@ def draw_summary(run: Run, variants: Sequence[str], name: str, of: Quantity = EN
         axis.set_title(f"{part.capitalize()} of {of.short.lower()}")
         axis.set_xlabel(f"{part} ({of.scale})")
     ticks = [place for rows in places for place in rows]
-    names = [
-        f"{variant},  layer {i + 1}" if i == 0 else f"layer {i + 1}" for variant in variants for i in range(layers)
-    ]
+    names = [f"{v},  layer 1" if i == 0 else f"layer {i + 1}" for v in variants for i in range(layers)]
     axes[0].set_yticks(ticks, names)
     axes[1].set_yticks(ticks, [""] * len(ticks))
     return Drawing(name, _summary_caption(run, variants, of), figure)
 
 
-def _curves_caption(run: Run, variants: Sequence[str], of: Quantity, text: str) -> str:
-    """Which variants drop and rebound, their numbers, and what the panels are; text: what the networks read."""
-    seeds, several = run.config["seeds"], int(run.config["layers"]) > 1
+def _curves_caption(run: Run, variants: Sequence[str], of: Quantity) -> str:
+    seeds, several, text = run.config["seeds"], int(run.config["layers"]) > 1, called(run.config["corpus"])
     sizes = "; ".join(_sizes(run, variant, of) for variant in variants)
     return (
         f"{_who_rebounds(run, variants, of)} Drop and rebound{' (means over layers)' if several else ''}: {sizes}. "
@@ -115,8 +106,8 @@ def _curves_caption(run: Run, variants: Sequence[str], of: Quantity, text: str) 
 
 
 def _who_rebounds(run: Run, variants: Sequence[str], of: Quantity) -> str:
-    """The finding: in which variants every layer drops and comes back beyond chance."""
-    back = [variant for variant in variants if _rebounds(run, variant, of)]
+    found = {v: [by_layer(run, v, part, of, level=0.99).values() for part in PARTS] for v in variants}
+    back = [v for v, parts in found.items() if all(one.low > 0 for layers in parts for one in layers)]
     if not back:
         nobody = "Neither variant" if len(variants) == 2 else f"None of the {len(variants)} variants"
         return f"{nobody} shows a drop and a rebound of {of.brief} in every layer beyond chance (99 %)."
@@ -125,11 +116,6 @@ def _who_rebounds(run: Run, variants: Sequence[str], of: Quantity) -> str:
         return f"{what} {'both' if len(back) == 2 else f'all {len(back)}'} variants."
     others = listing(map(_quoted, (variant for variant in variants if variant not in back)))
     return f"{what} {len(back)} of {len(variants)} variants: {listing(map(_quoted, back))}; not in {others}."
-
-
-def _rebounds(run: Run, variant: str, of: Quantity) -> bool:
-    found = [one for part in PARTS for one in by_layer(run, variant, part, of, level=0.99).values()]
-    return all(one.low > 0 for one in found)
 
 
 def _sizes(run: Run, variant: str, of: Quantity) -> str:
@@ -141,7 +127,6 @@ def _sizes(run: Run, variant: str, of: Quantity) -> str:
 
 
 def _summary_caption(run: Run, variants: Sequence[str], of: Quantity) -> str:
-    """The largest and the smallest rebound, and what the bars are."""
     every = {
         f"{_quoted(variant)}, {layer}": found.value
         for variant in variants

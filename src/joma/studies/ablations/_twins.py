@@ -57,8 +57,8 @@ AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
 by (RMS)."""
-FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
-"""The effect that the ablations take apart."""
+STILL = 0.01  # of its drop: a curve that loses so much between its last two points still falls
+FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")  # the effect that the ablations take apart
 
 
 def in_nats(name: str, source: str, says: str, *, uses: tuple[str, ...] = ()) -> Claim:
@@ -92,24 +92,17 @@ class Quantity:
 
     measure: str
     name: str
-    axis: str
-    """Its name in figures."""
-    scale: str
-    """What drops and rebounds are in, in figures."""
-    relative: bool = False
-    """Whether a curve is taken as a share of where it began."""
-    brief: str = "attention entropy"
-    """Its name in captions."""
-    short: str = "Attention entropy"
-    """Its name in titles."""
+    axis: str  # its name in figures
+    scale: str  # what drops and rebounds are in, in figures
+    relative: bool = False  # whether a curve is taken as a share of where it began
+    brief: str = "attention entropy"  # its name in captions
+    short: str = "Attention entropy"  # its name in titles
 
     @property
     def unit(self) -> str:
-        """Of drops and rebounds."""
         return "%" if self.relative else "nats"
 
     def show(self, change: float) -> str:
-        """A drop or rebound with its unit."""
         return number(change, self.unit) + (" of its start" if self.relative else "")
 
 
@@ -159,19 +152,12 @@ def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
     if seeds.sum() >= FEWEST_SEEDS:
         shape.drop[:, seeds], shape.rebound[:, seeds] = drop_and_rebound(curves)
         if run.config["steps"] < AT_PAPER_SCALE["steps"]:
-            shape.rebound[_still_falls(curves.numpy())] = np.nan
+            every = curves.numpy()
+            others = every.sum(axis=1, keepdims=True) - every
+            falls = every[..., -2] - every[..., -1] > STILL * (every[..., 0] - every[..., -1])
+            # every seed still falls at the end, where the others of every seed have their valley
+            shape.rebound[(falls & (others.argmin(-1) == every.shape[-1] - 1)).all(axis=1)] = np.nan
     return shape
-
-
-STILL = 0.01
-"""Of its drop: a curve that loses so much between its last two points still falls."""
-
-
-def _still_falls(curves: np.ndarray) -> np.ndarray:
-    """(layers,) bool: whether every seed still falls at the end, where the others of every seed have their valley."""
-    others = curves.sum(axis=1, keepdims=True) - curves
-    falls = curves[..., -2] - curves[..., -1] > STILL * (curves[..., 0] - curves[..., -1])
-    return np.asarray((falls & (others.argmin(-1) == curves.shape[-1] - 1)).all(axis=1))
 
 
 def by_layer(
@@ -247,9 +233,8 @@ def _there(run: Run, variant: str, part: Part, of: Quantity, against: str = "") 
 
 
 def _hardest_by_layer(claim: Claim, found: Mapping[str, Mapping[str, Comparison]]) -> dict[str, Comparison]:
-    return {
-        f"{layer}, {name}": one for layer, several in found.items() for name, one in hardest(claim, several).items()
-    }
+    worst = {layer: hardest(claim, several).items() for layer, several in found.items()}
+    return {f"{layer}, {name}": one for layer, several in worst.items() for name, one in several}
 
 
 def cannot_tell(
@@ -294,14 +279,13 @@ def numbers(run: Run, *variants: str, of: Quantity = ENTROPY) -> dict[str, dict[
 
     The valley is given as the share of training after which it is reached: 1 for a curve that still falls at the end.
     """
-    return {variant: _numbers(run, variant, of) for variant in variants} | diverged(run, variants)
-
-
-def _numbers(run: Run, variant: str, of: Quantity) -> dict[str, float]:
-    shape, curves, steps = shape_of(run, variant, of), curves_of(run, variant, of), steps_of(run, variant)
-    found = {}
-    for i, layer in enumerate(curves if curves.shape[1] else ()):
-        found[f"{_layer(i)} drop"] = compare(shape.drop[i]).value
-        found[f"{_layer(i)} rebound"] = compare(shape.rebound[i]).value
-        found[f"{_layer(i)} valley at share of training"] = float(steps[layer.mean(0).argmin()] / steps[-1])
-    return found | {"loss": compare(best_loss(run, variant)[0]).value}
+    every: dict[str, dict[str, float]] = {}
+    for variant in variants:
+        shape, curves, steps = shape_of(run, variant, of), curves_of(run, variant, of), steps_of(run, variant)
+        found = every[variant] = {}
+        for i, layer in enumerate(curves if curves.shape[1] else ()):
+            found[f"{_layer(i)} drop"] = compare(shape.drop[i]).value
+            found[f"{_layer(i)} rebound"] = compare(shape.rebound[i]).value
+            found[f"{_layer(i)} valley at share of training"] = float(steps[layer.mean(0).argmin()] / steps[-1])
+        found["loss"] = compare(best_loss(run, variant)[0]).value
+    return every | diverged(run, variants)

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
+from joma.studies.ablations import _twins as twins
 from joma.studies.ablations._figures import draws
-from joma.studies.ablations._twins import (
-    AT_PAPER_SCALE,
-    AblationConfig,
-    as_it_is,
-    in_nats,
-    needs,
-    shows,
-    trains,
-)
+from joma.studies.ablations._twins import AblationConfig
 
-VARIANTS = {"dropout": as_it_is, "no dropout": lambda base: base.with_decoder(dropout=0.0)}
+VARIANTS = {"dropout": twins.as_it_is, "no dropout": lambda base: base.with_decoder(dropout=0.0)}
 
-WITHOUT = in_nats(
+WITHOUT = twins.in_nats(
     "rebound-without-dropout",
     "JoMA eq. 6",
     "The dynamics of the weights make attention entropy drop and rebound. They contain no dropout.",
     uses=("eq6/entropy-rebounds",),
 )
-BY_DROPOUT = in_nats(
+BY_DROPOUT = twins.in_nats(
     "rebound-needs-dropout",
     "JoMA Fig. 6",
     "Attention entropy rebounds in networks trained with dropout. Tested here: does the rebound need dropout?",
 )
-
 
 STUDY = Study(
     name="dropout",
     title="Ablation: dropout on and off",
     version=2,
     claims={
-        WITHOUT: lambda run: shows(WITHOUT, run, variant="no dropout", twin="dropout"),
-        BY_DROPOUT: lambda run: needs(BY_DROPOUT, run, part="rebound", full="dropout", without="no dropout"),
+        WITHOUT: lambda run: twins.shows(WITHOUT, run, variant="no dropout", twin="dropout"),
+        BY_DROPOUT: lambda run: twins.needs(BY_DROPOUT, run, part="rebound", full="dropout", without="no dropout"),
     },
     quick=AblationConfig(),
-    paper=AblationConfig(**AT_PAPER_SCALE),
-    run=trains(VARIANTS),
+    paper=AblationConfig(**twins.AT_PAPER_SCALE),
+    run=twins.trains(VARIANTS),
     draw=draws(VARIANTS, "dropout"),
     check=same_text,
     about=(

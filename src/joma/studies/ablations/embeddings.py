@@ -13,16 +13,9 @@ from joma.measure.intervals import compare
 from joma.recipes.language import Recipe, same_text
 from joma.recipes.language.curves import alive, best_loss, curve, diverged
 from joma.runs import Run
+from joma.studies.ablations import _twins as twins
 from joma.studies.ablations._figures import draw_curves, draw_summary
-from joma.studies.ablations._twins import (
-    AT_PAPER_SCALE,
-    AblationConfig,
-    as_it_is,
-    cannot_tell,
-    in_nats,
-    shows,
-    trains,
-)
+from joma.studies.ablations._twins import AblationConfig
 
 BETTER = 0.02  # nats of loss that count as a gain
 ALIKE = 0.1  # of the frozen vectors' coherence: by so much more, words have become alike
@@ -35,19 +28,19 @@ def _few_words(base: Recipe, embeddings: str) -> Recipe:
     return base.with_decoder(vocabulary=min(base.decoder.width, base.decoder.vocabulary), embeddings=embeddings)
 
 
-ALL_WORDS = {"learned": as_it_is, "frozen": lambda base: base.with_decoder(embeddings="frozen")}
+ALL_WORDS = {"learned": twins.as_it_is, "frozen": lambda base: base.with_decoder(embeddings="frozen")}
 FEW_WORDS = {
     "learned, few words": lambda base: _few_words(base, "learned"),
     "frozen, few words": lambda base: _few_words(base, "frozen"),
     "orthonormal": lambda base: _few_words(base, "orthonormal"),
 }
 
-ORTHONORMAL = in_nats(
+ORTHONORMAL = twins.in_nats(
     "rebound-with-orthonormal-embeddings",
     "JoMA Sec. 2",
     "The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and rebounds.",
 )
-FROZEN = in_nats(
+FROZEN = twins.in_nats(
     "rebound-with-random-embeddings",
     "JoMA Sec. 7",
     "More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?",
@@ -85,7 +78,7 @@ def _better(run: Run) -> Finding:
         f"after the same number of steps, a validation loss at least {BETTER} nats lower than with frozen vectors, "
         "beyond chance (95 %)"
     )
-    if finding := cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
+    if finding := twins.cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
         return finding
     below = [float(run.value(f"{name}/loss by frequency")) - best_loss(run, name)[0] for name in ALL_WORDS]
     return by_effect(
@@ -93,7 +86,8 @@ def _better(run: Run) -> Finding:
         compare(*below),
         expected=expected,
         what="gain in loss over predicting each word by its frequency",
-        details=_losses(run, *ALL_WORDS) | diverged(run, ALL_WORDS),
+        details={name: {"loss": compare(best_loss(run, name)[0]).value} for name in ALL_WORDS}
+        | diverged(run, ALL_WORDS),
     )
 
 
@@ -103,7 +97,7 @@ def _alike(run: Run) -> Finding:
         f"a mean |cos| between words at least {show(ALIKE, '%')} larger than that of frozen random vectors, beyond "
         "chance (95 %)"
     )
-    if finding := cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
+    if finding := twins.cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
         return finding
     random = curve(run, "frozen", "coherence")[0, :, -1]  # there even if that network diverged: the vectors are frozen
     found = _ends(run, "learned", "coherence")
@@ -127,7 +121,7 @@ def _logits(run: Run) -> Finding:
     if "orthonormal/estimate/theorem" not in run:
         reason = "with several heads the theorem does not say which logits it means"
         return not_run(LOGITS, expected, reason, "joma verify embeddings")
-    if finding := cannot_tell(LOGITS, run, expected, "orthonormal", "frozen, few words"):
+    if finding := twins.cannot_tell(LOGITS, run, expected, "orthonormal", "frozen, few words"):
         return finding
     found = {name: _ends(run, name, "estimate/theorem") for name in FEW_WORDS}
     frequency = np.abs(_ends(run, "orthonormal", "estimate/frequency"))
@@ -150,10 +144,6 @@ def _ends(run: Run, variant: str, measure: str) -> np.ndarray:
     return np.where(alive(run, variant)[0], curve(run, variant, measure)[0, :, -1], np.nan)
 
 
-def _losses(run: Run, *variants: str) -> dict[str, dict[str, float]]:
-    return {name: {"loss": compare(best_loss(run, name)[0]).value} for name in variants}
-
-
 def draw(run: Run) -> list[Drawing]:
     """Curves on all words and on few, and all drops and rebounds."""
     few = min(run.config["width"], int(run.value("corpus/sizes")[0]))
@@ -168,15 +158,15 @@ STUDY = Study(
     title="Ablation: learned, frozen and orthonormal embeddings",
     version=2,
     claims={
-        ORTHONORMAL: lambda run: shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words"),
-        FROZEN: lambda run: shows(FROZEN, run, variant="frozen", twin="learned"),
+        ORTHONORMAL: lambda run: twins.shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words"),
+        FROZEN: lambda run: twins.shows(FROZEN, run, variant="frozen", twin="learned"),
         BETTER_LEARNED: _better,
         ALIKE_LEARNED: _alike,
         LOGITS: _logits,
     },
     quick=AblationConfig(),
-    paper=AblationConfig(**AT_PAPER_SCALE),
-    run=trains(ALL_WORDS | FEW_WORDS),
+    paper=AblationConfig(**twins.AT_PAPER_SCALE),
+    run=twins.trains(ALL_WORDS | FEW_WORDS),
     draw=draw,
     check=same_text,
     about=(

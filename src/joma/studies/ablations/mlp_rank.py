@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect
 from joma.measure.correlation import pearson
@@ -12,21 +14,11 @@ from joma.measure.intervals import compare
 from joma.recipes.language import same_text
 from joma.recipes.language.curves import layer_curves, steps_of
 from joma.runs import Run
+from joma.studies.ablations import _twins as twins
 from joma.studies.ablations._figures import draw_curves, draw_summary
-from joma.studies.ablations._twins import (
-    AT_PAPER_SCALE,
-    FIGURE_6,
-    AblationConfig,
-    Quantity,
-    as_it_is,
-    cannot_tell,
-    needs,
-    numbers,
-    shows,
-    trains,
-)
+from joma.studies.ablations._twins import AblationConfig
 
-RANK = Quantity(
+RANK = twins.Quantity(
     "rank/up",
     "the stable rank of the MLP's lower matrix (as a share of its start)",
     "stable rank / its start",
@@ -38,25 +30,22 @@ RANK = Quantity(
 SHARE = 0.02  # of the start: a smaller change of rank counts as none
 CLOSE = 0.9  # a correlation that counts as following
 MARGIN = 0.05  # by which it must exceed its control
+OF_RANK: dict[str, Any] = {"matters": SHARE, "unit": "%", "ceiling": 1.0}
 
-VARIANTS = {"ReLU": as_it_is, "identity": lambda base: base.with_decoder(activation="identity")}
+VARIANTS = {"ReLU": twins.as_it_is, "identity": lambda base: base.with_decoder(activation="identity")}
 
 BOUNCES = Claim(
     "mlp-rank-bounces",
     "JoMA Sec. 4",
     "The rank of the MLP's lower matrix first drops and then bounces back.",
-    matters=SHARE,
-    unit="%",
-    ceiling=1.0,
+    **OF_RANK,
     uses=("eq6/rank-rebounds",),
 )
 NONLINEAR = Claim(
     "mlp-rank-needs-nonlinearity",
     "JoMA Sec. 8",
     "The weights become low rank and then high rank again because the MLP is nonlinear.",
-    matters=SHARE,
-    unit="%",
-    ceiling=1.0,
+    **OF_RANK,
     uses=("mlp-rank/mlp-rank-bounces",),
 )
 TOGETHER = Claim(
@@ -65,7 +54,7 @@ TOGETHER = Claim(
     "MLP and attention move together: the rank of the MLP falls and rises with the entropy of attention.",
     matters=MARGIN,
     ceiling=1.0,
-    uses=("mlp-rank/mlp-rank-bounces", *FIGURE_6),
+    uses=("mlp-rank/mlp-rank-bounces", *twins.FIGURE_6),
 )
 
 
@@ -75,7 +64,7 @@ def _together(run: Run) -> Finding:
         f"in every layer, rank and entropy have a correlation over training of at least {CLOSE}; it exceeds the "
         f"absolute correlation of rank with log time by at least {MARGIN} and beyond chance (95 %)"
     )
-    if finding := cannot_tell(TOGETHER, run, expected, "ReLU", of=RANK):
+    if finding := twins.cannot_tell(TOGETHER, run, expected, "ReLU", of=RANK):
         return finding
     ranks, entropies = (layer_curves(run, "ReLU", measure) for measure in ("rank/up", "valid/entropy"))
     follows = pearson(ranks, entropies)  # (layers, seeds)
@@ -87,17 +76,8 @@ def _together(run: Run) -> Finding:
         expected=expected,
         what="correlation of rank with entropy",
         size=[at_least(f"{layer}: mean correlation", one.value, CLOSE) for layer, one in found.items()],
-        details=numbers(run, "ReLU", of=RANK),
+        details=twins.numbers(run, "ReLU", of=RANK),
     )
-
-
-def draw(run: Run) -> list[Drawing]:
-    """Rank of the two, drops and rebounds of rank, and entropy for comparison."""
-    return [
-        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank", RANK),
-        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank-entropy"),
-        draw_summary(run, list(VARIANTS), "mlp-rank-summary", RANK),
-    ]
 
 
 STUDY = Study(
@@ -105,14 +85,18 @@ STUDY = Study(
     title="Section 4: does the rank of the MLP drop and bounce back?",
     version=2,
     claims={
-        BOUNCES: lambda run: shows(BOUNCES, run, variant="ReLU", twin="identity", of=RANK),
-        NONLINEAR: lambda run: needs(NONLINEAR, run, part="rebound", full="ReLU", without="identity", of=RANK),
+        BOUNCES: lambda run: twins.shows(BOUNCES, run, variant="ReLU", twin="identity", of=RANK),
+        NONLINEAR: lambda run: twins.needs(NONLINEAR, run, part="rebound", full="ReLU", without="identity", of=RANK),
         TOGETHER: _together,
     },
     quick=AblationConfig(),
-    paper=AblationConfig(**AT_PAPER_SCALE),
-    run=trains(VARIANTS),
-    draw=draw,
+    paper=AblationConfig(**twins.AT_PAPER_SCALE),
+    run=twins.trains(VARIANTS),
+    draw=lambda run: [
+        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank", RANK),
+        draw_curves(run, {"": list(VARIANTS)}, "mlp-rank-entropy"),
+        draw_summary(run, list(VARIANTS), "mlp-rank-summary", RANK),
+    ],
     check=same_text,
     about=(
         "Figure 6's language model is trained with ReLU and with no activation (identity). Over training, the stable "

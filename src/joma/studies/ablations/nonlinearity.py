@@ -8,30 +8,18 @@ from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import same_text
 from joma.runs import Run
+from joma.studies.ablations import _twins as twins
 from joma.studies.ablations._figures import draws
-from joma.studies.ablations._twins import (
-    AT_PAPER_SCALE,
-    MATTERS,
-    AblationConfig,
-    as_it_is,
-    by_layer,
-    cannot_tell,
-    in_nats,
-    needs,
-    numbers,
-    shape_of,
-    shows,
-    trains,
-)
+from joma.studies.ablations._twins import MATTERS, AblationConfig
 
 VARIANTS = {
-    "ReLU": as_it_is,
+    "ReLU": twins.as_it_is,
     "GELU": lambda base: base.with_decoder(activation="gelu"),
     "identity": lambda base: base.with_decoder(activation="identity"),
     "no MLP": lambda base: base.with_decoder(mlp=0, activation="identity"),
 }
 
-REBOUND = in_nats(
+REBOUND = twins.in_nats(
     "rebound-needs-nonlinearity",
     "JoMA Sec. 5",
     "Attention entropy rebounds because the MLP is nonlinear. With a linear MLP it would not rebound.",
@@ -45,19 +33,19 @@ LINEAR = Claim(
     unit="nats",
     uses=("thm2/one-hot",),
 )
-GELU = in_nats(
+GELU = twins.in_nats(
     "rebound-with-gelu",
     "JoMA Sec. 4",
     "With a nonlinear activation, attention becomes sparse and then dense. Tested here: GELU, which is not "
     "homogeneous.",
 )
-DROP_OF_MLP = in_nats(
+DROP_OF_MLP = twins.in_nats(
     "drop-needs-mlp",
     "JoMA Thm 1",
     "Attention logits follow from the weights of the MLP above. Tested here: does the drop in entropy need the MLP?",
     uses=("thm1-softmax/softmax-published",),
 )
-REBOUND_OF_MLP = in_nats(
+REBOUND_OF_MLP = twins.in_nats(
     "rebound-needs-mlp",
     "JoMA eq. 6",
     "Attention entropy rebounds when the less salient weights of the MLP above it catch up.",
@@ -75,13 +63,13 @@ def _linear(run: Run) -> Finding:
         f"in every layer, the linear network has a drop and a rebound that stays below {MATTERS:g} nats (both 99 %); "
         "the ReLU network has a rebound"
     )
-    if finding := cannot_tell(LINEAR, run, expected, "identity", "ReLU"):
+    if finding := twins.cannot_tell(LINEAR, run, expected, "identity", "ReLU"):
         return finding
     needed = {
-        "drop with identity": by_layer(run, "identity", "drop", level=0.99),
-        "rebound with ReLU": by_layer(run, "ReLU", "rebound", level=0.99),
+        "drop with identity": twins.by_layer(run, "identity", "drop", level=0.99),
+        "rebound with ReLU": twins.by_layer(run, "ReLU", "rebound", level=0.99),
     }
-    turned = -shape_of(run, "identity").rebound
+    turned = -twins.shape_of(run, "identity").rebound
     return by_effect(
         LINEAR,
         {f"layer {i}": compare(layer, -MATTERS, level=0.99) for i, layer in enumerate(turned, start=1)},
@@ -92,7 +80,7 @@ def _linear(run: Run) -> Finding:
             for what, layers in needed.items()
             for layer, found in layers.items()
         ],
-        details=numbers(run, "identity", "ReLU"),
+        details=twins.numbers(run, "identity", "ReLU"),
     )
 
 
@@ -101,15 +89,15 @@ STUDY = Study(
     title="Ablation: does the nonlinearity make attention rebound?",
     version=2,
     claims={
-        REBOUND: lambda run: needs(REBOUND, run, part="rebound", full="ReLU", without="identity"),
+        REBOUND: lambda run: twins.needs(REBOUND, run, part="rebound", full="ReLU", without="identity"),
         LINEAR: _linear,
-        GELU: lambda run: shows(GELU, run, variant="GELU", twin="ReLU"),
-        DROP_OF_MLP: lambda run: needs(DROP_OF_MLP, run, part="drop", full="ReLU", without="no MLP"),
-        REBOUND_OF_MLP: lambda run: needs(REBOUND_OF_MLP, run, part="rebound", full="ReLU", without="no MLP"),
+        GELU: lambda run: twins.shows(GELU, run, variant="GELU", twin="ReLU"),
+        DROP_OF_MLP: lambda run: twins.needs(DROP_OF_MLP, run, part="drop", full="ReLU", without="no MLP"),
+        REBOUND_OF_MLP: lambda run: twins.needs(REBOUND_OF_MLP, run, part="rebound", full="ReLU", without="no MLP"),
     },
     quick=AblationConfig(width=32, mlp=32, streams=8, layers=2, steps=300, every=20),
-    paper=AblationConfig(**AT_PAPER_SCALE),
-    run=trains(VARIANTS),
+    paper=AblationConfig(**twins.AT_PAPER_SCALE),
+    run=twins.trains(VARIANTS),
     draw=draws(VARIANTS, "nonlinearity"),
     check=same_text,
     about=(

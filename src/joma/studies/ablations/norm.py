@@ -32,7 +32,6 @@ RMS = in_nats(
     "The rebound is derived for a block without normalisation. Tested here: RMSNorm in place of LayerNorm.",
 )
 
-
 STUDY = Study(
     name="norm",
     title="Ablation: kind and place of normalisation",

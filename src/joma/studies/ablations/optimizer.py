@@ -10,6 +10,7 @@ import numpy as np
 
 from joma.claims.config import Above
 from joma.claims.contract import Drawing, Finding, NotRun, Progress, Study
+from joma.claims.guards import at_paper_scale
 from joma.claims.verdicts import not_run
 from joma.recipes.language import Recipe, corpus, recipe, same_text, train_variants
 from joma.recipes.language.curves import curve
@@ -89,12 +90,8 @@ def _sgd(run: Run) -> Finding:
 def _kept(run: Run) -> Finding:
     if NEVER_RENEWED in _names(run):
         return shows(KEPT, run, variant=NEVER_RENEWED, twin=TWIN)
-    return not_run(
-        KEPT,
-        "a rebound, whether Adam's state is reset or not",
-        "training ended before the first reset of Adam's state",
-        "joma verify optimizer --scale paper",
-    )
+    reason = "training ended before the first reset of Adam's state"
+    return not_run(KEPT, "a rebound, whether Adam's state is reset or not", reason, at_paper_scale("optimizer"))
 
 
 def _names(run: Run) -> list[str]:
@@ -120,11 +117,7 @@ STUDY = Study(
     name="optimizer",
     title="Ablation: Adam, AdamW and SGD",
     version=2,
-    claims={
-        SGD: _sgd,
-        KEPT: _kept,
-        DECAY: lambda run: shows(DECAY, run, variant="AdamW", twin=TWIN),
-    },
+    claims={SGD: _sgd, KEPT: _kept, DECAY: lambda run: shows(DECAY, run, variant="AdamW", twin=TWIN)},
     quick=OptimizerConfig(),
     paper=OptimizerConfig(**AT_PAPER_SCALE, trial=2_929),
     run=run,

@@ -20,7 +20,6 @@ REBOUND = in_nats(
     "The dynamics are derived for a block with a residual connection. Tested here: does the rebound need it?",
 )
 
-
 STUDY = Study(
     name="residual",
     title="Ablation: residual connections on and off",

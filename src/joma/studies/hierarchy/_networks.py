@@ -18,10 +18,8 @@ from joma.recipes.grid import ensemble
 from joma.training import Ensemble, Optimizer
 
 BLOCKS = 3
-ALL_BLOCKS = BLOCKS
-"""Scores are kept by place: the blocks, and at this index all of them together."""
-SAMPLES_AT_ONCE = 256
-"""Sequences a member reads at once while it is measured: hidden layers of all positions are large."""
+ALL_BLOCKS = BLOCKS  # scores are kept by place: the blocks, and at this index all of them together
+SAMPLES_AT_ONCE = 256  # sequences a member reads at once while it is measured: hidden layers of all positions are large
 
 
 def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> DecoderConfig:
@@ -106,8 +104,7 @@ class Fates(NamedTuple):
     """What became of the networks that a finding is about, (networks,) each, of any shape."""
 
     diverged: Any
-    learned: Any
-    """Whether a network does better at its task than one that knows nothing of it."""
+    learned: Any  # whether a network does better at its task than one that knows nothing of it
 
     @property
     def kept(self) -> Any:
@@ -115,32 +112,23 @@ class Fates(NamedTuple):
         return self.learned & ~self.diverged
 
     def of(self, chosen: Any) -> Fates:
-        """Those of some networks."""
         return Fates(self.diverged[chosen], self.learned[chosen])
 
     @staticmethod
     def joined(several: list[Fates]) -> Fates:
-        """All of several groups."""
         return Fates(*(np.concatenate([one[i] for one in several]) for i in (0, 1)))
 
     @property
-    def left_out(self) -> Numbers:
-        """How many do not count, for the reader; empty where all do."""
-        lost = {"diverged": self.diverged, "did not learn": ~self.learned & ~self.diverged}
-        counts = {why: float(np.sum(those)) for why, those in lost.items() if np.any(those)}
-        return {"networks left out": counts} if counts else {}
-
-    @property
     def reason(self) -> str:
-        """Why nothing can be said, where none is left."""
-        lost = int(np.sum(self.diverged))
-        learned, all_of_them = self.kept.sum(), self.kept.size
-        return f"only {learned} of {all_of_them} networks learned their task ({lost} diverged): too few to judge"
+        counts = f"{self.kept.sum()} of {self.kept.size} networks learned their task ({np.sum(self.diverged)} diverged)"
+        return f"only {counts}: too few to judge"
 
     def judged(
         self, claim: Claim, found: Compared, *, study: str, details: Numbers | None = None, **evidence: Any
     ) -> Finding:
         """`by_effect` with the number of networks left out; not run if a case has no network that learned."""
-        shown = {**(details or {}), **self.left_out}
+        lost = {"diverged": self.diverged, "did not learn": ~self.learned & ~self.diverged}
+        counts = {why: float(np.sum(those)) for why, those in lost.items() if np.any(those)}
+        shown = {**(details or {}), **({"networks left out": counts} if counts else {})}
         command = guards.at_paper_scale(study)
         return guards.of_learned(claim, found, reason=self.reason, command=command, details=shown, **evidence)

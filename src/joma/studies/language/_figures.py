@@ -11,8 +11,7 @@ from joma.runs import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WITH_RANGE = 5
-"""Up to so many layers the range of seeds is drawn around every curve; beyond, one would hide the other."""
+WITH_RANGE = 5  # up to so many layers the range of seeds is drawn around every curve; beyond, one would hide the other
 
 
 def plot_layers(axis: Axes, run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> None:

@@ -32,8 +32,7 @@ AS_THE_PAPER = {
     "heads": 1, "dropout": 0.2, "valid_streams": 10, "length": 35, "clip": 0.5, "renew_each_epoch": True, "decay": 1.0,
 }  # fmt: skip
 """What must not be changed if results are to be compared with the paper's numbers."""
-SIZES = (28_782, 2_049_990, 214_417)
-"""Words of WikiText-2, tokens to train on, tokens to validate."""
+SIZES = (28_782, 2_049_990, 214_417)  # words of WikiText-2, tokens to train on, tokens to validate
 SEEDS = {1: 3, 2: 4, 3: 5}
 """The stored runs number their seeds from 1; their first entropies, equal to ours to five digits, say that the weights
 were drawn after torch.manual_seed(3), (4) and (5). Where ours were trained with those, only those are compared:
@@ -71,10 +70,8 @@ class Distance(NamedTuple):
     rate: float
     rms: float
     tolerance: float
-    untrained: float
-    """The control: how far the stored curves are from ours if ours had stayed where they began."""
-    loss: float = math.nan
-    """By how much the means of the best validation losses differ."""
+    untrained: float  # the control: how far the stored curves are from ours if ours had stayed where they began
+    loss: float = math.nan  # by how much the means of the best validation losses differ
     one_way: float = math.nan
     """The other control: how far the stored curves are from themselves without their rises (their running minimum)."""
     single: float = math.nan
@@ -102,7 +99,11 @@ def find_stored(data: str) -> Stored | None:
         return None
     try:
         stored: Stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored and all(_is_a_run(one) for one in stored) and _agree_on_steps(stored):
+        steps: dict[tuple[int, float], list[int]] = {}
+        if stored and all(
+            _is_a_run(one) and steps.setdefault((one["layers"], one["lr"]), one["steps"]) == one["steps"]
+            for one in stored
+        ):
             return stored
     except (ValueError, TypeError, AttributeError, KeyError):
         pass
@@ -121,11 +122,6 @@ def _is_a_run(one: dict[str, Any]) -> bool:
         array.shape == shapes[name] and array.dtype.kind in "if" and bool(np.isfinite(array).all())
         for name, array in arrays.items()
     )
-
-
-def _agree_on_steps(stored: Stored) -> bool:
-    steps: dict[tuple[int, float], list[int]] = {}
-    return all(steps.setdefault((one["layers"], one["lr"]), one["steps"]) == one["steps"] for one in stored)
 
 
 def keep_distances(run: Run, variants: dict[str, int], stored: Stored) -> None:

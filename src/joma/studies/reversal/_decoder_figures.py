@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FLOOR = 1e-5
-"""Probabilities below it are drawn at it."""
-NOBODY = "Too few networks learned what they were taught to show anything."
-"""What a caption says then."""
+FLOOR = 1e-5  # probabilities below it are drawn at it
+NOBODY = "Too few networks learned what they were taught to show anything."  # what a caption says then
 
 
 def draw_over_training(scores: Record[C], shown: Mapping[str, C], lines: Mapping[str, tuple[str, str]]) -> Figure:

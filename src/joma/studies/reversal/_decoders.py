@@ -29,10 +29,8 @@ from joma.training.ensemble import Precision
 
 EXTRA = 2
 """Tokens after those of the facts: `is`, of identity statements, and the mask. Where they are not used, they wait."""
-LEARNED = 0.95
-"""Of what was taught, a network must answer at least so much rightly."""
-LITTLE = 0.05
-"""Of a probability above the uniform guess: less than one answer in twenty is no knowledge worth the name."""
+LEARNED = 0.95  # of what was taught, a network must answer at least so much rightly
+LITTLE = 0.05  # of a probability above the uniform guess: less than one answer in twenty is no knowledge worth the name
 
 
 @dataclass(frozen=True)
@@ -126,11 +124,9 @@ def grouped(some: Iterable[C]) -> dict[str, list[C]]:
 class Lesson:
     """What one network learns and is asked."""
 
-    seed: int
-    """Networks of one seed begin alike, whatever they learn."""
+    seed: int  # networks of one seed begin alike, whatever they learn
     training: Examples
-    questions: Mapping[str, Examples]
-    """By kind."""
+    questions: Mapping[str, Examples]  # by kind
     rivals: Mapping[str, tuple[Examples, Tensor]]
     """By kind: every prompt with every answer, and the relation of every prompt. Answers are rivals within one."""
 
@@ -160,22 +156,19 @@ class Networks:
         self.training = tables(lesson.training for lesson in lessons)
         self.questions = {kind: tables(one.questions[kind] for one in lessons) for kind in first.questions}
         self.rivals = {kind: tables(one.rivals[kind][0] for one in lessons) for kind in first.rivals}
-        self.alike = {kind: self._same_relation(kind).to(config.device) for kind in first.rivals}
+        self.alike = {}  # (members, n, n), padded: which prompts have the relation of which
+        for kind in first.rivals:
+            every = [lesson.rivals[kind][1] for lesson in lessons]
+            size = max(map(len, every))
+            alike = torch.zeros(len(every), size, size, dtype=torch.bool)
+            for mine, relations in zip(alike, every, strict=True):
+                mine[: len(relations), : len(relations)] = relations[:, None] == relations
+            self.alike[kind] = alike.to(config.device)
         counts = [len(lesson.training) for lesson in lessons]
         options: Any = {"seed": config.seed, "steps": self.steps, "batch": config.batch, "device": config.device}
         self.order = order(counts, self.numbers, **options)
 
-    def _same_relation(self, kind: str) -> Tensor:
-        """(members, n, n), padded: which prompts have the relation of which."""
-        every = [lesson.rivals[kind][1] for lesson in self.lessons]
-        size = max(map(len, every))
-        alike = torch.zeros(len(every), size, size, dtype=torch.bool)
-        for mine, relations in zip(alike, every, strict=True):
-            mine[: len(relations), : len(relations)] = relations[:, None] == relations
-        return alike
-
     def networks(self, members: Sequence[int]) -> Decoder:
-        """Each from the seed of its number alone."""
         own = streams(self.config.seed, [self.numbers[m] for m in members], step=-1)
         return Decoder(self.shape, [source.initial_seed() for source in own])
 
@@ -190,12 +183,10 @@ class Networks:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """What is recorded, by name."""
         return {"facts": self.facts, "rank": self.rank}
 
     @property
     def ensemble(self) -> Ensemble:
-        """Trained by AdamW, each at its rate, and measured before, on the way and after."""
         return ensemble(
             self.config,
             len(self.lessons),
@@ -270,7 +261,6 @@ class Record(Generic[C]):
         }
 
     def named(self, name: str, layers: int) -> C:
-        """One condition."""
         return self.conditions[name, layers]
 
     def at(self, name: str, depths: Iterable[int]) -> dict[str, C]:
@@ -308,7 +298,6 @@ class Record(Generic[C]):
         return self.counting(condition, f"rank/{what}")[-1][:, self.ranked.index(kind)]
 
     def guesses(self, cases: Mapping[str, C], *kinds: str) -> Numbers:
-        """Mean probabilities of some kinds, by case."""
         return {
             f"guesses, {case}": {kind: guards.mean_known(self.probability(one, kind)) for kind in kinds}
             for case, one in cases.items()
@@ -317,36 +306,26 @@ class Record(Generic[C]):
     def compared(
         self, values: Callable[[C, str], Any], cases: Mapping[str, C], kind: str, control: str
     ) -> dict[str, Comparison]:
-        """Values of one kind against those of another, by case."""
         return {case: compare(values(one, kind), values(one, control)) for case, one in cases.items()}
 
     def over_half(self, what: str, cases: Mapping[str, C], kind: str, most: float) -> list[Test]:
         """The tests that the right answer beats half of its rivals, as chance does, and no more than `most` above."""
-        found = {case: compare(self.rank(one, kind), 0.5) for case, one in cases.items()}
-        return [
-            guards.no_more(f"{what} minus 50 % ({case})", one, most, "%") for case, one in found.items() if one.seeds
-        ]
+        names = {f"{what} minus 50 % ({case})": compare(self.rank(one, kind), 0.5) for case, one in cases.items()}
+        return [guards.no_more(name, one, most, "%") for name, one in names.items() if one.seeds]
 
     def over_uniform(self, what: str, cases: Mapping[str, C], kind: str) -> list[Test]:
         """The tests that a probability is no better than the uniform guess: no interval leaves room for LITTLE more."""
         found = {case: compare(self.probability(one, kind), self.uniform) for case, one in cases.items()}
-        return [
-            guards.no_more(f"{what} ({case}) minus the uniform guess", one, LITTLE, "%")
-            for case, one in found.items()
-            if one.seeds
-        ]
+        names = {f"{what} ({case}) minus the uniform guess": one for case, one in found.items() if one.seeds}
+        return [guards.no_more(name, one, LITTLE, "%") for name, one in names.items()]
 
     def judged(
         self, claim: Claim, found: Compared, some: Iterable[C], *, details: Numbers | None = None, **evidence: Any
     ) -> Finding:
         """`by_effect` of networks that learned. some: the conditions that it is about."""
         lost = float(sum(np.sum(~self.learned(one)) for one in some))
-        return guards.of_learned(
-            claim,
-            found,
-            reason=f"no network, or none of one case, answers {LEARNED:.0%} of what it was taught: there is nothing to "
-            "judge",
-            command=guards.at_paper_scale(self.run.study),
-            details=dict(details or {}) | ({"networks left out": {"did not learn": lost}} if lost else {}),
-            **evidence,
+        reason = (
+            f"no network, or none of one case, answers {LEARNED:.0%} of what it was taught: there is nothing to judge"
         )
+        evidence["details"] = dict(details or {}) | ({"networks left out": {"did not learn": lost}} if lost else {})
+        return guards.of_learned(claim, found, reason=reason, command=guards.at_paper_scale(self.run.study), **evidence)

@@ -18,8 +18,7 @@ Objective = Literal["next", "any order", "fill the end"]
 """next: a causal decoder says the answer token by token. The other two read both sides of a masked entity: either
 entity of a statement is masked in training, or always the last one."""
 
-NOTHING = -1
-"""The target of a position that is not asked."""
+NOTHING = -1  # the target of a position that is not asked
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,7 @@ def order(counts: Sequence[int], numbers: Sequence[int], *, seed: int, steps: in
     return torch.stack(rows).to(device)
 
 
-AT_ONCE = 2**17
-"""Tokens that all members together read at once while they are measured."""
+AT_ONCE = 2**17  # tokens that all members together read at once while they are measured
 
 
 def answers(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,8 +126,7 @@ def answers(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, 
         right = ((scores.argmax(-1) == wanted) | ~there).all(-1)
         empty = torch.where(there.any(-1), 0.0, torch.nan)
         found.append((torch.where(there, said, 0.0).sum(-1) + empty, right + empty))
-    one, other = (torch.cat([part[i] for part in found], 1) for i in (0, 1))
-    return one, other
+    return torch.cat([log for log, _ in found], 1), torch.cat([right for _, right in found], 1)
 
 
 def means(decoder: Decoder, tables: Mapping[str, Tables], members: Sequence[int]) -> dict[str, Tensor]:

@@ -20,8 +20,7 @@ from joma.data.statements import Statements
 from joma.runs import Run
 from joma.theory.reversal import bound_power, train_bound
 
-MODELS = ("A", "B")
-"""A reads the first token, B the first and the relation."""
+MODELS = ("A", "B")  # A reads the first token, B the first and the relation
 SCALE = {"A": 1.0, "B": 1 / sqrt(2)}
 ROUNDING = 1e-12  # relative, of a softmax in float64
 
@@ -46,23 +45,19 @@ def train(
     first, second, third = (np.ascontiguousarray(steps[..., place]) for place in range(3))  # (steps, runs)
     weights, done = np.zeros((len(runs), tokens, tokens)), 0
     for moment in moments:
-        for step in range(done, moment):
-            _visit(weights, runs, first[step], second[step], third[step], model, rate, scale)
+        for x1, x2, x3 in zip(*(part[done:moment] for part in (first, second, third)), strict=True):
+            logits = weights[runs, x1]
+            if model == "B":
+                logits = (logits + weights[runs, x2]) * scale
+            push = np.exp(logits)  # gaps stay far from where this would overflow
+            push *= -rate * scale / push.sum(-1, keepdims=True)
+            push[runs, x3] += rate * scale
+            weights[runs, x1] += push
+            if model == "B":
+                weights[runs, x2] += push
         done = moment
         counts = [np.bincount(way[:moment], minlength=len(each)) for each, way in zip(sequences, order, strict=True)]
         yield Moment(moment, weights, counts)
-
-
-def _visit(weights: Any, runs: Any, x1: Any, x2: Any, x3: Any, model: str, rate: float, scale: float) -> None:
-    logits = weights[runs, x1]
-    if model == "B":
-        logits = (logits + weights[runs, x2]) * scale
-    push = np.exp(logits)  # gaps stay far from where this would overflow
-    push *= -rate * scale / push.sum(-1, keepdims=True)
-    push[runs, x3] += rate * scale
-    weights[runs, x1] += push
-    if model == "B":
-        weights[runs, x2] += push
 
 
 def logits_of(weights: Any, sequences: Statements, model: str) -> Any:
@@ -146,9 +141,8 @@ def record_cases(
         sequences = [each.train for each in facts] + [twin(each) for each in facts if twin]
         path = train(sequences, model=model, tokens=tokens, rate=rate, moments=moments, seed=config.seed + 1000)
         rows = [[seen(moment, r, each, model, rate) for r, each in enumerate(facts)] for moment in path]
-        found = {key: np.array([[one[key] for one in row] for row in rows]) for key in rows[0][0]}
-        times = rate * np.array(moments) / count / log(tokens)
-        found = {"moments": np.array(moments), "times": times} | found
+        found = {"moments": np.array(moments), "times": rate * np.array(moments) / count / log(tokens)}
+        found |= {key: np.array([[one[key] for one in row] for row in rows]) for key in rows[0][0]}
         run.record(0, {f"{name}/{key}": value for key, value in found.items()})
     numbers = [facts[0].vocabulary for facts in sizes]
     run.keep("powers", lambda: np.array([numbers, [power_of(tokens) for tokens in numbers]]))
@@ -189,11 +183,9 @@ def least_untrained(run: Run) -> float:
 
 def powers_found(run: Run) -> dict[str, dict[str, float]]:
     """The constant of the row law per size, and the largest that held for all sequences of each model."""
-    powers = {m: [run.value(f"{case}/largest c") for case in cases(run, m)] for m in MODELS}
+    powers = {f"model {m}": [run.value(f"{case}/largest c") for case in cases(run, m)] for m in MODELS}
     return {
         "c of the row law": {f"M = {tokens:g}": power for tokens, power in run.value("powers").T.tolist()},
-        "largest c that holds": {f"model {m}": float(np.min([np.nanmin(c) for c in powers[m]])) for m in MODELS},
-        "largest c that holds at the end": {
-            f"model {m}": float(np.min([c[-1].min() for c in powers[m]])) for m in MODELS
-        },
+        "largest c that holds": {m: float(np.min([np.nanmin(c) for c in some])) for m, some in powers.items()},
+        "largest c that holds at the end": {m: float(np.min([c[-1].min() for c in x])) for m, x in powers.items()},
     }

@@ -42,9 +42,8 @@ class ChainOfThoughtConfig(StudyConfig):
         super().__post_init__()
         for count in self.chains:
             if not 1 <= round(self.held_out * count) < count:
-                raise ValueError(
-                    f"held_out must leave a chain to test and one to train, got {self.held_out} of {count}"
-                )
+                given = f"{self.held_out} of {count}"
+                raise ValueError(f"held_out must leave a chain to test and one to train, got {given}")
         rows.check_rates(self.rates, 6 * min(self.chains) + 2)
 
 
@@ -146,29 +145,23 @@ def _steps(run: Run) -> Finding:
 
 
 def _two_means(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
-    return {
-        f"at the end, model {m}": {what: rows.at_end(run, name, m) for what, name in series.items()}
-        for m in rows.MODELS
-    }
+    ends = {m: {what: rows.at_end(run, name, m) for what, name in series.items()} for m in rows.MODELS}
+    return {f"at the end, model {m}": numbers for m, numbers in ends.items()}
 
 
 def _composed(run: Run) -> Finding:
     what, name = "smallest M p of compositions that are trained", "least trained composition M p"
-    ends = {case: run.value(f"{case}/composition p")[-1].mean() for case in rows.cases(run)}
+    largest = {m: rows.largest(run, "largest composition M p", m) for m in rows.MODELS}
+    ends = {
+        m: [(int(case.split("/")[0]), run.value(f"{case}/composition p")) for case in rows.cases(run, m)] for m in "AB"
+    }
+    mean = {m: float(np.mean([tokens * p[-1].mean() for tokens, p in some])) for m, some in ends.items()}
     return by_tests(
         COMPOSED,
         expected="M p(C|A⇝) is at most 1 for held-out compositions.",
-        printed=[
-            at_most(f"largest M p in model {m}", rows.largest(run, "largest composition M p", m), 1 + rows.ROUNDING)
-            for m in rows.MODELS
-        ],
+        printed=[at_most(f"largest M p in model {m}", most, 1 + rows.ROUNDING) for m, most in largest.items()],
         controls=[above(what, rows.at_end(run, name, pick=np.min), 1.0)],
-        details={
-            f"at the end, model {m}": {
-                "mean M p": float(np.mean([int(case.split("/")[0]) * ends[case] for case in rows.cases(run, m)]))
-            }
-            for m in rows.MODELS
-        },
+        details={f"at the end, model {m}": {"mean M p": one} for m, one in mean.items()},
     )
 
 

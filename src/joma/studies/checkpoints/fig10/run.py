@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,6 @@ def _one_network(config: Fig10Config, run: Run, place: str, progress: Progress) 
     def joined(network: str, field: str) -> Callable[[], Tensor]:
         return lambda: torch.cat([getattr(layer, field) for layer in found(network)])
 
-    def of_shown(field: str) -> Callable[[], Any]:
-        return lambda: shown()[field]
-
     @cache
     def shown() -> dict[str, Any]:
         return _shown(found("trained"), layers("trained"), material().words)
@@ -152,7 +149,7 @@ def _one_network(config: Fig10Config, run: Run, place: str, progress: Progress) 
             run.keep(f"{place}{network}/{field}", joined(network, field))
     if not place:  # a few neurons of the first network are enough to read
         for field in ("neuron", "group", "words", "weight"):
-            run.keep(f"shown/{field}", of_shown(field))
+            run.keep(f"shown/{field}", partial(lambda field: shown()[field], field))
 
 
 def _shown(found: list[Superposition], layers: list[Layer], words: list[list[str]]) -> dict[str, Any]:
@@ -224,9 +221,8 @@ def read(model: Any, tokens: Tensor, *, batch: int, progress: Callable[[float], 
                     f"{type(model).__name__} shows {len(attentions or ())} attentions for {len(down)} MLPs: "
                     "its neurons cannot be paired with what they attend to"
                 )
-            parts.append(
-                [_layer(hidden[module], each, ids.shape) for module, each in zip(down, attentions, strict=True)]
-            )
+            pairs = zip(down, attentions, strict=True)
+            parts.append([_layer(hidden[module], each, ids.shape) for module, each in pairs])
             progress((start + len(ids)) / len(tokens))
     finally:
         for hook in hooks:
@@ -327,8 +323,7 @@ def _spread(count: int, config: Fig10Config) -> Tensor:
     """(texts, length) indices of windows at equal distances; they must not overlap, or contexts would repeat."""
     step = count // config.texts
     if step < config.length:
-        raise ValueError(
-            f"{count} tokens do not hold {config.texts} texts of {config.length}: raise characters or lower texts"
-        )
+        texts = f"{config.texts} texts of {config.length}"
+        raise ValueError(f"{count} tokens do not hold {texts}: raise characters or lower texts")
     windows: Tensor = (step * torch.arange(config.texts))[:, None] + torch.arange(config.length)
     return windows

@@ -63,7 +63,6 @@ class Fig7Config(StudyConfig):
         self.own_series()  # what cannot be trained is refused now, not when training starts
 
     def own_series(self) -> SeriesConfig:
-        """The series that is trained where none is given."""
         names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate", "seed")
         return SeriesConfig(**{name: getattr(self, name) for name in names})
 
@@ -88,10 +87,8 @@ def _one_network(config: Fig7Config, run: Run, number: int, progress: Progress) 
     own, last = run.path.with_suffix(f".series{number or ''}"), f"{prefix(number)}curve/entropy"
     try:
         if last not in run:
-            source, text = (
-                (config.series, Path(config.text)) if config.series else _train(config, run, number, own, progress)
-            )
-            _scan(config, run, number, own, source, text, progress)
+            given = (config.series, Path(config.text)) if config.series else None
+            _scan(config, run, number, own, *(given or _train(config, run, number, own, progress)), progress)
     finally:
         if last in run:
             shutil.rmtree(own, ignore_errors=True)
@@ -145,10 +142,8 @@ def _scan(config: Fig7Config, run: Run, number: int, own: Path, source: str, tex
     with _scanned_into(run, number, own) as into:
         found = sweep(wanted, into, report=report)
     if len(found.steps) < FEWEST_POINTS:
-        raise NotRun(
-            f"{source} has {len(found.steps)} usable steps; telling a rebound from noise needs {FEWEST_POINTS}",
-            "joma verify fig7",
-        )
+        few = f"{len(found.steps)} usable steps; telling a rebound from noise needs {FEWEST_POINTS}"
+        raise NotRun(f"{source} has {few}", "joma verify fig7")
     mlp = next(name for name in found.curves if name.startswith("stable_rank/"))
     run.keep(f"{place}steps", lambda: np.array(found.steps))
     run.keep(f"{place}left out", lambda: np.array([fault.step for fault in found.faults], dtype=np.int64))
@@ -171,10 +166,7 @@ def _scan(config: Fig7Config, run: Run, number: int, own: Path, source: str, tex
 
 @contextmanager
 def _scanned_into(run: Run, number: int, own: Path) -> Iterator[Run]:
-    """The first network is scanned into the study's run; a sweep knows no seeds, so the others need runs of their own.
-
-    These go when their checkpoints go.
-    """
+    """The study's run for the first network; a sweep knows no seeds, so the others have runs beside checkpoints."""
     path = own / "scan.sqlite"
     if not number:
         yield run

@@ -1,17 +1,254 @@
-"""The study `fig7`: its claims with their judges, its sizes, its figure."""
+"""What the study `fig7` claims, how it judges (drops, rebounds and coherence over seeds), and its picture."""
 
 from __future__ import annotations
 
-from joma.claims.contract import Study
-from joma.studies.checkpoints.fig7.figures import draw
-from joma.studies.checkpoints.fig7.judge import CLAIMS
+from collections.abc import Iterable
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.evidence import below
+from joma.claims.guards import at_paper_scale, beyond, hardest
+from joma.claims.verdicts import by_effect, not_run
+from joma.figures.labels import label_lines
+from joma.figures.reading import between, course, number
+from joma.figures.style import CONTROL, depth_colours, panels
+from joma.measure.intervals import compare
+from joma.measure.rebound import drop_and_rebound
+from joma.runs import Run
+from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, prefix
 from joma.studies.checkpoints.fig7.run import Fig7Config, run
+
+BACK = 0.02  # of its drop: what a curve must come back by, as in `joma.measure.rebound`
+DROP = 0.05  # of its start: the smallest drop that matters
+CLOSE = 0.01  # of |cos|, which goes from 0 to 1: the smallest distance from the bound that matters
+NEAR_ORTHOGONAL = 2.0  # times the mean |cos| of random vectors: up to there, vectors count as almost orthogonal
+LEVEL = 0.99  # of the intervals of drops and rebounds, as in `joma.measure.rebound`
+COMMAND = at_paper_scale("fig7")
+
+_claim = partial(Claim, source="JoMA Fig. 7", matters=BACK, unit="%")
+RANK_TOP = _claim(
+    "rank-of-top-layers",
+    says="In the top layers, the stable rank of the MLP's lower matrix drops and then bounces back.",
+)
+RANK_BOTTOM = _claim(
+    "rank-of-bottom-layers",
+    says="In the bottom layers, the stable rank of the MLP's lower matrix drops and does not bounce back.",
+    matters=DROP,
+    ceiling=1.0,
+)
+ENTROPY = _claim(
+    "entropy-over-checkpoints",
+    says="Over training, attention entropy drops and bounces back, less clearly than the stable rank.",
+)
+EMBEDDING = Claim(
+    "embeddings-nearly-orthogonal",
+    "JoMA talk slide embeddings",
+    "At every layer, the vectors of different tokens are almost orthogonal.",
+    matters=CLOSE,
+    ceiling=1.0,
+)
+
+
+class _Moves(NamedTuple):
+    """What the curves of all layers do, (seeds, layers) each."""
+
+    start: Any
+    drop: Any
+    back: Any
+
+    def share_back(self, layer: int) -> Any:
+        """(seeds,) of the layer's mean drop what comes back; where nothing drops, nothing can."""
+        drop = self.drop[:, layer].mean()
+        return np.zeros(len(self.back)) if drop <= 0 else self.back[:, layer] / drop
+
+    def share_dropped(self, layer: int) -> Any:
+        """(seeds,) of its start what is lost in the valley."""
+        return self.drop[:, layer] / self.start[:, layer]
+
+
+def _curves(run: Run, name: str, kept: list[int]) -> Any:
+    """(seeds, points, layers) at the steps that all networks have."""
+    steps = [run.value(f"{prefix(number)}steps") for number in kept]
+    common = reduce(np.intersect1d, steps)
+    curves = [run.value(f"{prefix(number)}layers/{name}") for number in kept]
+    return np.stack([curve[np.isin(at, common)] for curve, at in zip(curves, steps, strict=True)])
+
+
+def _moves(run: Run, name: str, kept: list[int]) -> _Moves:
+    """Each network read in the valley of the others; one alone in its own, where chance would come back, too."""
+    curves = _curves(run, name, kept)
+    if not np.isfinite(curves).all():  # the others have no valley without it: nothing is known
+        nothing = np.full_like(curves[:, 0], np.nan)
+        return _Moves(nothing, nothing, nothing)
+    if len(kept) == 1:
+        place = prefix(kept[0])
+        drop, back = (run.value(f"{place}{name}/{part}")[None] for part in ("drop", "rebound"))
+    else:
+        over_seeds = torch.from_numpy(np.ascontiguousarray(curves.transpose(2, 0, 1)))
+        drop, back = (part.numpy().T for part in drop_and_rebound(over_seeds))
+    return _Moves(curves[:, 0], drop, back)
+
+
+def _top(run: Run) -> Finding:
+    expected = "every layer of the upper half drops, and comes back by at least 2 % of its drop"
+    if not (kept := learned(run, "loss")):
+        return not_run(RANK_TOP, expected, UNLEARNED, COMMAND)
+    moves = _moves(run, "stable rank", kept)
+    return _rebounds(RANK_TOP, run, "stable rank", kept, moves, range(_half(moves), moves.drop.shape[1]), expected)
+
+
+def _entropy(run: Run) -> Finding:
+    expected = (
+        "every layer drops, and comes back by at least 2 % of its drop; the stable rank comes back by a larger share"
+    )
+    if not (kept := learned(run, "loss")):
+        return not_run(ENTROPY, expected, UNLEARNED, COMMAND)
+    moves, rank = (_moves(run, name, kept) for name in ("entropy", "stable rank"))
+    layers = range(moves.drop.shape[1])
+    clearer = _mean_back(moves, layers) - _mean_back(rank, range(_half(rank), rank.drop.shape[1]))
+    what = "share of the drop that comes back, minus that of the stable rank in the top layers"
+    return _rebounds(ENTROPY, run, "entropy", kept, moves, layers, expected, [below(what, clearer, 0.0, "%")])
+
+
+def _rebounds(
+    claim: Claim,
+    run: Run,
+    name: str,
+    kept: list[int],
+    moves: _Moves,
+    layers: Iterable[int],
+    expected: str,
+    size: Iterable[Any] = (),
+) -> Finding:
+    """Compared with 0, which is what curves without a rebound give in the mean; what does not drop cannot come back."""
+    some = list(layers)
+    drops = {f"layer {layer}": compare(moves.share_dropped(layer), level=LEVEL) for layer in some}
+    (least,) = hardest(RANK_BOTTOM, drops).values()
+    return by_effect(
+        claim,
+        {f"layer {layer}": compare(moves.share_back(layer), level=LEVEL) for layer in some},
+        what="share of the drop that comes back",
+        expected=expected,
+        size=list(size),
+        controls=[beyond(RANK_BOTTOM, "drop as a share of the start, in the layer where it is least certain", least)],
+        details=_numbers(run, name, kept, moves, some),
+    )
+
+
+def _bottom(run: Run) -> Finding:
+    expected = "every layer of the lower half drops, and none comes back by 2 % of its drop or more"
+    if not (kept := learned(run, "loss")):
+        return not_run(RANK_BOTTOM, expected, UNLEARNED, COMMAND)
+    moves = _moves(run, "stable rank", kept)
+    some = list(range(_half(moves)))
+    if not some:
+        return not_run(RANK_BOTTOM, expected, "a network with one layer has no bottom layers", COMMAND)
+    most = float(np.max([compare(moves.share_back(layer), level=LEVEL).high for layer in some]))
+    return by_effect(
+        RANK_BOTTOM,
+        {f"layer {layer}": compare(moves.share_dropped(layer), level=LEVEL) for layer in some},
+        what="drop as a share of the start",
+        expected=expected,
+        size=[below("upper end of the largest share of a drop that comes back", most, BACK, "%")],
+        details=_numbers(run, "stable rank", kept, moves, some),
+    )
+
+
+def _embedding(run: Run) -> Finding:
+    """1 - |cos| compared with 1 - what counts as almost orthogonal, which follows from the width alone."""
+    expected = "at every layer, a mean |cos| of at most twice that of random vectors"
+    if not (kept := learned(run, "loss")):
+        return not_run(EMBEDDING, expected, UNLEARNED, COMMAND)
+    met = np.stack([run.value(f"{prefix(number)}coherence")[-1] for number in kept])  # (seeds, layers + 1, 2)
+    layers, names = range(met.shape[1]), ("mean |cos|", "of random vectors")
+    return by_effect(
+        EMBEDDING,
+        {_stage(layer): compare(1 - met[:, layer, 0], 1 - NEAR_ORTHOGONAL * met[:, layer, 1]) for layer in layers},
+        what="1 - mean |cos| between vectors of different tokens",
+        expected=expected,
+        details={_stage(layer): dict(zip(names, met[:, layer].mean(0).tolist(), strict=True)) for layer in layers}
+        | left_out(run, kept),
+    )
+
+
+def _half(moves: _Moves) -> int:
+    return int(moves.drop.shape[1]) // 2
+
+
+def _mean_back(moves: _Moves, layers: Iterable[int]) -> float:
+    return float(np.mean([moves.share_back(layer) for layer in layers]))
+
+
+def _stage(layer: int) -> str:
+    return f"behind layer {layer - 1}" if layer else "embedding"
+
+
+def _numbers(run: Run, name: str, kept: list[int], moves: _Moves, layers: list[int]) -> dict[str, dict[str, float]]:
+    """Of each layer, means over networks, and what a random walk as rough as the curve would do."""
+
+    def walk(part: str, layer: int) -> float:
+        return float(np.mean([run.value(f"{prefix(number)}{name}/{part}_margin")[layer] for number in kept]))
+
+    return {
+        f"layer {layer}": {
+            "drop": float(moves.drop[:, layer].mean()),
+            "drop of a random walk": walk("drop", layer),
+            "rebound": float(moves.back[:, layer].mean()),
+            "rebound of a random walk": walk("rebound", layer),
+        }
+        for layer in layers
+    } | left_out(run, kept)
+
+
+CURVES = {"stable rank": "Stable rank of the MLP's lower matrix", "entropy": "Attention entropy"}
+"""What is drawn over checkpoints, with its title."""
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Curves by layer over the checkpoints of the first network, and the coherence of the layers' vectors."""
+    figure, axes = panels(3, width=3.5)
+    steps, met = run.value("steps"), run.value("coherence")
+    for axis, (name, title) in zip(axes, CURVES.items(), strict=False):
+        curves = run.value(f"layers/{name}")
+        for layer, colour in enumerate(depth_colours(curves.shape[1])):
+            axis.plot(steps, curves[:, layer], color=colour, label=f"layer {layer}", marker=".", ms=4, lw=1.2)
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set_xlabel("training step (log scale)")
+        label_lines(axis)
+        axis.set_title(title)
+    axes[0].set_ylabel("stable rank")
+    axes[1].set_ylabel("attention entropy (nats)")
+    at = run.value("coherence/steps")
+    for row, step, colour in zip(met, at, depth_colours(len(at)), strict=True):
+        axes[2].plot(range(len(row)), row[:, 0], color=colour, marker="o", ms=4, label=f"step {step:,}")
+    axes[2].axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
+    axes[2].set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
+    axes[2].set_title("Likeness of token vectors")
+    label_lines(axes[2])
+    ranks, entropies = (run.value(f"layers/{name}").mean(1) for name in CURVES)
+    caption = (
+        f"Mean over layers: the stable rank of the MLP's lower matrix {_valley(steps, ranks, '')}; attention entropy "
+        f"{_valley(steps, entropies, 'nats')}. At the end, the mean |cos| between vectors of different tokens is "
+        f"{between(met[-1, :, 0])}; random vectors have {number(float(met[-1, 0, 1]))}. The panels show the first "
+        f"network, scanned at {len(steps)} checkpoints. Entropy is measured on text that was not trained on."
+    )
+    return [Drawing("checkpoint-series", caption, figure)]
+
+
+def _valley(steps: Any, values: Any, unit: str) -> str:
+    turns = [0, int(np.argmin(values)), -1]
+    return course(steps[turns], values[turns], unit)
+
 
 STUDY = Study(
     name="fig7",
     title="Figure 7: rank and entropy over a series of checkpoints",
     version=2,
-    claims=CLAIMS,
+    claims={RANK_TOP: _top, RANK_BOTTOM: _bottom, ENTROPY: _entropy, EMBEDDING: _embedding},
     quick=Fig7Config(),
     paper=Fig7Config(
         device="cuda",

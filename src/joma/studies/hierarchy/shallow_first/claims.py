@@ -1,12 +1,17 @@
-"""What the study `shallow-first` claims, of which networks, and which differences would matter."""
+"""What the study `shallow-first` claims, of which networks, which differences would matter, and the record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from joma.claims.contract import Claim
+import numpy as np
 
+from joma.claims.contract import Claim
+from joma.runs import Run
+from joma.studies.hierarchy._networks import Fates
+
+STUDY = "shallow-first"
 EARLY = 0.1  # "first" is when a tenth of the whole movement has happened
 LEAD = 0.25  # siblings must be ahead of the control by so much of the typical movement of a pair
 SHARE = 0.05  # attention must exceed its control by so much of an even share
@@ -20,7 +25,6 @@ SHARED, DECODER = "shared", "decoder"
 TARGETS = {"token": "asked for a token", "class": "asked for the class"}
 NETWORKS = ("bare token", "residual token", "bare class", "residual class", SHARED, DECODER)
 """One block per query, without and with the residual, asked for a left-out token or the class; others for a token."""
-STUDY = "shallow-first"
 
 
 def _claim(
@@ -109,3 +113,58 @@ BOTTOM_UP = _claim(
     matters=DOUBLING,
     unit="doublings of time",
 )
+
+
+# What a network's series holds, (points, members, true or permuted tree, L + 3):
+ALONE, ORDER, MOVED = DEPTH, DEPTH + 1, DEPTH + 2
+"""After the means by height: by how much tokens without a sibling exceed others as far from the query; the rank
+correlation of the change since the start with lowness; how much has moved."""
+
+
+def fates(run: Run, *names: str) -> Fates:
+    """Of the members of these networks, one after the other.
+
+    Even guesses lose ln(tokens) or ln(classes); the loss of blocks is summed over the queries, one a token.
+    """
+    tokens, found = 10 * run.config["classes"], []
+    for name in names:
+        guessed = np.log(run.config["classes"] if name.endswith("class") else tokens)
+        chance = guessed if name == DECODER else tokens * guessed
+        diverged = run.array(f"{name}/diverged_at")[-1] >= 0
+        for what in ("attention", "weights", "says"):
+            if f"{name}/{what}" in run:
+                diverged = diverged | ~np.isfinite(run.array(f"{name}/{what}")).all((0, 2, 3))
+        found.append(Fates(diverged, run.array(f"{name}/train_loss")[-1] <= (1 - LEARNED) * chance))
+    return Fates.joined(found)
+
+
+def series(run: Run, name: str, what: str = "attention") -> Any:
+    """Of the members that learned; of all where none did, for a figure to show."""
+    values = run.array(f"{name}/{what}")
+    kept = fates(run, name).kept
+    return values[:, kept] if kept.any() else values
+
+
+def by_height(values: Any) -> tuple[Any, Any]:
+    """Of a series: means over pairs at each height, in the true and the permuted tree, (points, members, L) each."""
+    return values[:, :, 0, :DEPTH], values[:, :, 1, :DEPTH]
+
+
+def column(values: Any, which: int) -> tuple[Any, Any]:
+    """Of a series: ALONE, ORDER or MOVED, in the true and the permuted tree, (points, members) each."""
+    return values[:, :, 0, which], values[:, :, 1, which]
+
+
+def early(values: Any) -> Any:
+    """Of each member the first measuring point at which a tenth of the whole movement of a series has happened."""
+    moved = values[:, :, 0, MOVED]
+    begun = moved >= EARLY * moved.max(0)
+    begun[0] = False
+    begun[-1] = True  # where nothing moves
+    return begun.argmax(0)
+
+
+def contrasts(run: Run) -> tuple[Any, Any]:
+    """ln p by which the decoder prefers a token at height h to one at h + 1, given m: (points, members, L - 1) each."""
+    true, permuted = by_height(series(run, DECODER, "says"))
+    return -np.diff(true, axis=-1), -np.diff(permuted, axis=-1)

@@ -38,16 +38,12 @@ def uneven_tree(classes: int, rho: float) -> HBLT:
 class Pool(NamedTuple):
     """Sequences of every member, drawn beforehand; steps take their turns in it."""
 
-    on: Tensor
-    """(members, samples, tokens) bool."""
-    labels: Tensor
-    """(members, samples)."""
-    with_query: Tensor
-    """(members, tokens, chosen): samples in which this token is on."""
+    on: Tensor  # (members, samples, tokens) bool
+    labels: Tensor  # (members, samples)
+    with_query: Tensor  # (members, tokens, chosen): samples in which this token is on
     reading: Tensor
     """(members, samples, context + 1): tokens that are on, in random order; short ones begin with the pad, `tokens`."""
-    left_out: Tensor
-    """(members, samples): one more token that is on, not among those read."""
+    left_out: Tensor  # (members, samples): one more token that is on, not among those read
 
 
 def draw_pool(tree: HBLT, samples: int, chosen: int, context: int, streams: Sequence[torch.Generator]) -> Pool:
@@ -212,12 +208,10 @@ class Pairs(NamedTuple):
     What is measured in several trees is averaged over them.
     """
 
-    heights: Tensor
-    """(members, trees, tokens, tokens): 0 on the diagonal, L where they meet in the root."""
+    heights: Tensor  # (members, trees, tokens, tokens): 0 on the diagonal, L where they meet in the root
     depth: int
 
     def of(self, members: Sequence[int]) -> Pairs:
-        """Those of some members."""
         return Pairs(self.heights[list(members)], self.depth)
 
     def by_height(self, values: Tensor) -> Tensor:
@@ -271,8 +265,7 @@ def attention_ratio(logits: Tensor) -> Tensor:
     return logits.masked_fill(itself, -torch.inf).softmax(-1) * (tokens - 1)  # 0 on the diagonal
 
 
-Matrix = Callable[[Any], Tensor]
-"""Of a network: (members, queries, tokens)."""
+Matrix = Callable[[Any], Tensor]  # of a network: (members, queries, tokens)
 
 
 def between(

@@ -1,10 +1,10 @@
-"""The networks of Table 1: who is in the ensemble, what each one reads, and how it is scored."""
+"""The networks of Table 1: who is in the ensemble, what each one reads, how it is scored, and the record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.latent_sets import TABLE1, LatentSets
 from joma.data.samples import rows, streams, uniform
 from joma.measure.alignment import best_neuron_correlation, held_out_correlation
+from joma.measure.intervals import Comparison
 from joma.models.decoder import Decoder
 from joma.recipes.grid import Grid
 from joma.runs import Run
-from joma.studies.hierarchy._networks import by_level, ensemble_of, finite, read, transformer
+from joma.studies.hierarchy import _networks as nets
 from joma.training import train
 from joma.training.ensemble import Precision
 
@@ -28,8 +29,7 @@ VOCABULARY, LENGTH = 100, 30
 KINDS = ("best neuron", "permuted latents", "held out", "held out, permuted latents")
 """Scores that are recorded: Table 1's own, and with the neuron chosen on one half of the classes, scored on the other;
 each for the true latents and for latents permuted between classes."""
-SIMPLE, COMPLEX = (2, (10, 20)), (3, (20, 30))
-"""N_ch and (N0, N1) at the two ends of the table."""
+SIMPLE, COMPLEX = (2, (10, 20)), (3, (20, 30))  # N_ch and (N0, N1) at the two ends of the table
 ABSENT = -1e4
 """The bias of a class that a member does not have: exp of it is 0, so it has no part in the loss and no gradient."""
 
@@ -66,7 +66,8 @@ class Table1Config(StudyConfig):
         ends = [(TABLE1[c - 1].children, TABLE1[c - 1].latents) for c in self.columns]
         if not {SIMPLE, COMPLEX} <= set(ends):
             raise ValueError(f"columns must hold one of each end of the table, like 1 and 4, got {self.columns}")
-        transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)  # refuses an impossible width
+        # refuses an impossible width
+        nets.transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)
         if any(step >= self.steps for step in self.look_at):
             raise ValueError(f"look_at must lie below {self.steps}, the end, got {self.look_at}")
 
@@ -92,7 +93,7 @@ class Members:
 
     def networks(self, members: Sequence[int]) -> Decoder:
         """All with as many outputs as the column with most classes; those that a member has no class for are shut."""
-        shape = transformer(vocabulary=VOCABULARY, outputs=self.most, width=self.config.width, context=LENGTH)
+        shape = nets.transformer(vocabulary=VOCABULARY, outputs=self.most, width=self.config.width, context=LENGTH)
         own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
         made = Decoder(shape, [source.initial_seed() for source in own])
         with torch.no_grad():
@@ -114,7 +115,7 @@ class Members:
 
     def scores(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
         """(members, kinds, blocks, levels), over the inputs that there are: one a class."""
-        activity, sound = finite(read(decoder, self.tokens[list(members)])[0])
+        activity, sound = nets.finite(nets.read(decoder, self.tokens[list(members)])[0])
         found = [self._of_member(member, activity[row]) for row, member in enumerate(members)]
         return torch.stack(found) * sound[:, None, None, None].to(activity)
 
@@ -128,12 +129,12 @@ class Members:
         both = torch.cat([latents, latents[order]], dim=-1)
         here = activity[:, : sets.classes]
         found = best_neuron_correlation(here, both).per_latent, _across_halves(here, both, halves)
-        return torch.stack([by_level(part, levels) for each in found for part in each.chunk(2, -1)])
+        return torch.stack([nets.by_level(part, levels) for each in found for part in each.chunk(2, -1)])
 
     def accuracy(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
         """The share of classes that are told right, (members,)."""
         here = list(members)
-        said = read(decoder, self.tokens[here])[1].argmax(-1)
+        said = nets.read(decoder, self.tokens[here])[1].argmax(-1)
         classes = torch.arange(self.most, device=said.device)
         real = classes < self.classes[here, None]
         return ((said == classes) & real).sum(-1) / self.classes[here]
@@ -168,5 +169,68 @@ def run(config: Table1Config, run: Run, progress: Progress) -> None:
     who = Members(config)
     run.keep("column", lambda: np.array(who.column))
     run.keep("distinct inputs", lambda: np.array([int(sets.distinct) for sets in who.sets]))
-    ensemble = ensemble_of(who, shared_loss)
+    ensemble = nets.ensemble_of(who, shared_loss)
     train(ensemble, run, name="networks", progress=progress, checkpoint_every=config.checkpoint_every)
+
+
+ENOUGH = 0.5  # a network learned if it tells so many of its classes right; one that knows nothing tells at most 5 %
+ENTRIES = ("paper", "trained", "untrained", "permuted")
+TITLES = ("C", "N_ch", "(N₀, N₁)", *(f"s = {s}: {entry}" for s in (0, 1) for entry in ENTRIES))
+
+
+class Scores:
+    """What a run recorded, by step, column and seed; level s is read from block s + 1, as in the paper.
+
+    only_learned: scores of networks that diverged or did not learn their classes are NaN, before training too.
+    """
+
+    def __init__(self, run: Run, *, only_learned: bool = False) -> None:
+        self.steps = run.steps("networks/scores")
+        columns = len(run.config["columns"])
+        scores = run.array("networks/scores")  # (steps, members, kinds, blocks, levels)
+        self.all = scores.reshape(len(self.steps), columns, -1, *scores.shape[2:])
+        self.accuracy = run.array("networks/accuracy").reshape(len(self.steps), columns, -1)
+        self.columns = [TABLE1[c - 1] for c in run.value("column").reshape(columns, -1)[:, 0]]
+        diverged = (run.array("networks/diverged_at")[-1] >= 0).reshape(columns, -1)
+        self.fates = nets.Fates(diverged, self.accuracy[-1] >= ENOUGH)  # (columns, seeds) each
+        if only_learned:
+            self.all = np.where(self.fates.kept[None, :, :, None, None, None], self.all, np.nan)
+
+    def at(self, kind: str, step: int, level: int) -> Any:
+        """(seeds, columns); step counts the measuring points, -1 is the end and 0 the beginning."""
+        return self.all[step, :, :, KINDS.index(kind), level, level].T
+
+    def both(self, kind: str, step: int) -> Any:
+        """(seeds, columns, levels)."""
+        return np.stack([self.at(kind, step, level) for level in (0, 1)], axis=-1)
+
+    def gain(self, kind: str, level: int, step: int = -1) -> Comparison:
+        return nets.over_seeds(self.at(kind, step, level), self.at(kind, 0, level))
+
+    def paper(self, level: int) -> Any:
+        """(columns,)."""
+        return np.array([column.ncorr[level].mean for column in self.columns])
+
+    def published(self, level: int) -> float:
+        """The mean of the published values, over the networks that count at the end."""
+        counted = np.isfinite(self.at("best neuron", -1, level))
+        return float(nets.mean_over(np.where(counted, self.paper(level), np.nan), (0, 1)))
+
+
+def table(run: Run) -> list[tuple[str, ...]]:
+    """Table 1 beside its controls as text: C, N_ch, (N0, N1), then paper, trained, untrained, permuted for both s.
+
+    Means over seeds; the spread is the standard deviation, as far as one can tell that of the paper.
+    """
+    scores = Scores(run)
+    lines = []
+    for c, column in enumerate(scores.columns):
+        line = [str(column.classes), str(column.children), str(column.latents)]
+        for s in (0, 1):
+            line.append(f"{column.ncorr[s].mean:.2f} ± {column.ncorr[s].spread:.2f}")
+            for kind, step in (("best neuron", -1), ("best neuron", 0), ("permuted latents", -1)):
+                values = scores.at(kind, step, s)[:, c]
+                values = values[np.isfinite(values)]
+                line.append(f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" if len(values) > 1 else "diverged")
+        lines.append(tuple(line))
+    return lines

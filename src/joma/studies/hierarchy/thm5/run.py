@@ -27,14 +27,11 @@ SHAPES = ((1, 2), (1, 2, 2), (1, 2, 2, 2), (1, 1, 2, 1, 2))
 EXPANDED = ((5, 1), (8, 3), (20, 5), (12, 10))
 """Depth and ancestor height of the pairs whose remainder in eq. 8 is measured; none has L = 2H."""
 BALANCED = (8, 4)
-SLOPES = (0.25, 1.0, 4.0)
-"""How fast rho_0 approaches 1, against rho."""
+SLOPES = (0.25, 1.0, 4.0)  # how fast rho_0 approaches 1, against rho
 NEAR_ONE = 2.0**-20
-CHUNK = 2**18
-"""Sequences sampled at once."""
+CHUNK = 2**18  # sequences sampled at once
 DEPTHS = (2, 10, 100, 1000)
-CURVES = (5, 10, 20)
-"""Depths of the trees whose co-occurrence is drawn."""
+CURVES = (5, 10, 20)  # depths of the trees whose co-occurrence is drawn
 CURVE_EPS = 0.01
 ERRORS = 4.0  # of sampled frequencies: standard errors that are allowed
 

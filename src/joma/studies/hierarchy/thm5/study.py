@@ -1,18 +1,22 @@
-"""The study `thm5`: what is said of co-occurrence in a latent tree, and how each sentence is judged."""
+"""The study `thm5`: what is said of co-occurrence in a latent tree, how each sentence is judged, and two pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import nan
 from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, Judge, Study
+from joma.claims.contract import Claim, Drawing, Finding, Judge, Study
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.labels import end_label, label_lines
+from joma.figures.reading import number
+from joma.figures.style import CONTROL, CORRECTED, ORANGE, PRINTED, depth_colours, panels
 from joma.runs import Run
-from joma.studies.hierarchy.thm5.figures import draw
-from joma.studies.hierarchy.thm5.run import ERRORS, SLOPES, Thm5Config, orders, run, standard_errors
+from joma.studies.hierarchy.thm5 import run as trees
+from joma.studies.hierarchy.thm5.run import Thm5Config, run
 
 EXACT = 1e-12  # formulas against sums over all latents
 ORDER = 0.05  # a fitted order of a remainder
@@ -121,24 +125,23 @@ def _exactly(claim: Claim, expected: str, group: str, *corrected: str) -> Judge:
     )
 
 
-def _reach(run: Run) -> Finding:
-    return by_residual(
-        REACH,
-        printed=_off(run, "trees/truth", "trees/summed root"),
-        tolerance=EXACT,
-        expected="The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
-        control={"the mean of P[y₁ = 0] for ρ₀": _off(run, "trees/truth", "trees/printed")},
+def _beside(
+    claim: Claim, expected: str, said: Callable[[Run], Any], control: str, other: Callable[[Run], Any]
+) -> Judge:
+    """The judge of a formula that is right as printed: how far it is off, and how far a control is."""
+    return lambda run: by_residual(
+        claim, printed=said(run), tolerance=EXACT, expected=expected, control={control: other(run)}
     )
 
 
 def _sampled(run: Run) -> Finding:
-    errors = standard_errors(run)
+    errors = trees.standard_errors(run)
     below_the_root = errors[: len(run.value("sampled/printed"))]  # the printed formula does not reach the root
     return by_residual(
         SAMPLED,
         printed=_off_in_errors(run, "truth", "printed", below_the_root).max(),
         corrected=_off_in_errors(run, "truth", "corrected", errors).max(),
-        tolerance=ERRORS,
+        tolerance=trees.ERRORS,
         expected="The sampled frequency at every height, within its sampling error.",
         what="distance in standard errors",
         control={"l of another sequence": _off_in_errors(run, "shuffled", "corrected", below_the_root).min()},
@@ -157,7 +160,7 @@ def _any_pair(run: Run) -> Finding:
 
 
 def _remainder(run: Run) -> Finding:
-    order = {kind: orders(run, kind) for kind in ("printed", "corrected")}
+    order = {kind: trees.orders(run, kind) for kind in ("printed", "corrected")}
     off = {kind: np.abs(found - 2).max() for kind, found in order.items()}
     balanced, eps = _off(run, "eq8/balanced truth", "eq8/balanced printed"), run.value("eq8/eps").max()
     what = "largest distance of an order from two"
@@ -174,7 +177,7 @@ def _remainder(run: Run) -> Finding:
 def _saturating(run: Run) -> Finding:
     return by_tests(
         SATURATING,
-        expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {SLOPES[0]:g} to {SLOPES[-1]:g}.",
+        expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {trees.SLOPES[0]:g} to {trees.SLOPES[-1]:g}.",
         printed=[at_most("distance", _off(run, "limits/truth", "limits/printed"), LIMIT)],
         corrected=[
             at_most("distance", _off(run, "limits/truth", "limits/corrected"), LIMIT),
@@ -203,9 +206,8 @@ def _deep(run: Run) -> Finding:
 
 def _shallow(run: Run) -> Finding:
     change = {kind: np.diff(run.value(f"heights/{kind}"), axis=-1) for kind in ("positive", "negative", "unequal")}
-    falls = {
-        kind: float((steps < 0).all(-1).mean()) if np.isfinite(steps).all() else nan for kind, steps in change.items()
-    }
+    fall = {kind: float((steps < 0).all(-1).mean()) for kind, steps in change.items()}
+    falls = {kind: share if np.isfinite(change[kind]).all() else nan for kind, share in fall.items()}
     flat = np.abs(np.diff(run.value("heights/certain"), axis=-1)).max()
     return by_tests(
         SHALLOW,
@@ -233,27 +235,6 @@ def _sparse(run: Run) -> Finding:
     )
 
 
-def _algebra(run: Run) -> Finding:
-    return by_residual(
-        LEMMA8,
-        printed=run.value("algebra/off").max(),
-        tolerance=EXACT,
-        expected="All four properties.",
-        control={"matrices that are only stochastic do not commute": float(run.value("algebra/stochastic"))},
-    )
-
-
-def _joint(run: Run) -> Finding:
-    exchanged = np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max()
-    return by_residual(
-        JOINT,
-        printed=_off(run, "joint/truth", "joint/printed"),
-        tolerance=EXACT,
-        expected="The sum over all latents, every edge different.",
-        control={"the two latents exchanged": exchanged},
-    )
-
-
 def _marginal(run: Run) -> Finding:
     truth, printed = run.value("latent/truth"), run.value("latent/printed")
     spare = printed.ndim - truth.ndim
@@ -275,6 +256,62 @@ def _off_in_errors(run: Run, drawn: str, said: str, errors: Any) -> Any:
     return np.abs(run.value(f"sampled/{drawn}")[:count] - run.value(f"sampled/{said}")[:count]) / errors
 
 
+FORMS = {"printed": (PRINTED, "o"), "corrected": (CORRECTED, "s")}
+
+
+def _draw_heights(run: Run) -> Drawing:
+    figure, (left, right) = panels(2, width=4.2)
+    far = 0.0  # how far the line 1 - H/L is from the formula
+    for depth, colour in zip(trees.CURVES, depth_colours(len(trees.CURVES)), strict=True):
+        curve = run.value(f"curves/{depth}")
+        far = max(far, float(np.abs(curve - (1 - np.arange(len(curve)) / depth)).max()))
+        left.plot(curve, "o", ms=3.5, color=colour, label=f"L = {depth}")
+        left.plot([0, depth], [1, 0], ls="--", lw=1, color=colour)
+    end_label(left, "1 − H/L", ls="--")
+    left.set_title(f"Formula at ρ = ρ₀ = {1 - trees.CURVE_EPS:g}")
+    names = ("truth", "printed", "corrected", "shuffled")
+    truth, printed, corrected, other = (run.value(f"sampled/{name}") for name in names)
+    height = np.arange(1, len(truth) + 1)
+    right.plot(height[:-1], corrected[:-1], color=CORRECTED, label="corrected ρ₀")
+    right.plot(height[:-1], printed, color=PRINTED, label="printed ρ₀")
+    right.plot(height[-1:], corrected[-1:], "D", ms=7, mfc="none", color=CORRECTED, label="through the root")
+    right.errorbar(height, truth, trees.ERRORS * trees.standard_errors(run), fmt="none", lw=1, ecolor=ORANGE)
+    right.plot(height, truth, ".", ms=6, color=ORANGE, label=f"sampled,\n± {trees.ERRORS:g} errors")
+    right.plot(height, other, "x", ms=4, color=CONTROL, label="l of another\nsequence")
+    right.set_title(f"A sampled tree, L = {run.config['depth']}, ρ = {run.config['rho']:g}")
+    for axis in (left, right):
+        axis.set(xlabel="height H of the common ancestor", ylabel="co-occurrence P[l | m]")
+        label_lines(axis)
+    off = [number(float(np.abs(said - truth[: len(said)]).max())) for said in (printed, corrected)]
+    caption = (
+        f"The formula with the corrected ρ₀ is at most {off[1]} from the sampled co-occurrence, the printed ρ₀ up to "
+        f"{off[0]}. Left: co-occurrence falls with the height of the common ancestor; the line 1 − H/L is up to "
+        f"{number(far)} off at ρ = {1 - trees.CURVE_EPS:g}. Right: one tree, {run.config['samples']:,} sequences; the "
+        "last pair of tokens meets only in the root, and the crosses pair tokens of different sequences."
+    )
+    return Drawing("co-occurrence", caption, figure)
+
+
+def _draw_remainder(run: Run) -> Drawing:
+    figure, (axis,) = panels(1, width=6.0, height=3.2)
+    eps = run.value("eq8/eps")
+    for form, (colour, marker) in FORMS.items():
+        remainder = np.abs(run.value("eq8/truth") - run.value(f"eq8/{form}"))  # (pairs, eps)
+        for (depth, height), line in zip(trees.EXPANDED, remainder, strict=True):
+            style: Any = {"marker": marker, "ms": 3, "lw": 1, "color": colour}
+            axis.plot(eps, line, **style, label=f"{form}, L = {depth}, H = {height}")
+    axis.set(xscale="log", yscale="log", xlabel="ε = 1 − ρ", ylabel="|P[l | m] − expansion|")
+    axis.set_title("What eq. 8 leaves out")
+    label_lines(axis)
+    printed, corrected = (trees.orders(run, form).mean() for form in ("printed", "corrected"))
+    caption = (
+        f"As printed, eq. 8 leaves out a remainder that falls as ε to the power {printed:.2f}. "
+        f"With its first-order term, what is left falls as ε to the power {corrected:.2f}. Each "
+        "line is one pair of depth L and height H of the common ancestor; the order is the slope of the line."
+    )
+    return Drawing("remainder", caption, figure)
+
+
 STUDY = Study(
     name="thm5",
     title="Theorem 5: co-occurrence in a latent hierarchy",
@@ -288,19 +325,37 @@ STUDY = Study(
         DEEP: _deep,
         SHALLOW: _shallow,
         SPARSE: _sparse,
-        LEMMA8: _algebra,
+        LEMMA8: _beside(
+            LEMMA8,
+            "All four properties.",
+            lambda run: run.value("algebra/off").max(),
+            "matrices that are only stochastic do not commute",
+            lambda run: float(run.value("algebra/stochastic")),
+        ),
         LEMMA9: _exactly(
             LEMMA9, "P(γ|α) of a chain of four latents, all edges different.", "chain/", "corrected", "merged"
         ),
-        JOINT: _joint,
+        JOINT: _beside(
+            JOINT,
+            "The sum over all latents, every edge different.",
+            lambda run: _off(run, "joint/truth", "joint/printed"),
+            "the two latents exchanged",
+            lambda run: np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max(),
+        ),
         TABLE: _exactly(TABLE, "P[y₁ | k] of random roots.", "latent/table ", "corrected"),
         MARGINAL: _marginal,
-        REACH: _reach,
+        REACH: _beside(
+            REACH,
+            "The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
+            lambda run: _off(run, "trees/truth", "trees/summed root"),
+            "the mean of P[y₁ = 0] for ρ₀",
+            lambda run: _off(run, "trees/truth", "trees/printed"),
+        ),
     },
     quick=Thm5Config(),
     paper=Thm5Config(trees=2000, samples=8_000_000),
     run=run,
-    draw=draw,
+    draw=lambda run: [_draw_heights(run), _draw_remainder(run)],
     about=(
         "Random trees of depth 2 to 5 are summed exactly over all latents, and one tree of depth 7 is sampled. Neither "
         "uses the formulas. The formulas are evaluated as printed and as corrected, and compared with both. Limits, "

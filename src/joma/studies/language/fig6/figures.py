@@ -12,16 +12,7 @@ from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
 from joma.measure.intervals import compare
-from joma.recipes.language import called
-from joma.recipes.language.curves import (
-    alive,
-    best_loss,
-    curve,
-    drops_and_rebounds,
-    layer_curves,
-    mean_over_seeds,
-    steps_of,
-)
+from joma.recipes.language import called, curves
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
 
@@ -43,7 +34,7 @@ def draw_entropy(run: Run, variants: Depths, printed: Mapping[int, float]) -> Dr
     """One panel per depth, and the losses; printed: the paper's best losses by depth, where they can be compared."""
     columns = min(len(variants) + 1, 3)
     figure, axes = panels(columns, -(-(len(variants) + 1) // columns), width=3.2, height=2.5)
-    entropies = [layer_curves(run, name).mean(1) for name in variants.values() if alive(run, name).any()]
+    entropies = [curves.layer_curves(run, name).mean(1) for name in variants.values() if curves.alive(run, name).any()]
     for axis, (layers, name) in zip(axes, variants.items(), strict=False):
         plot_layers(axis, run, name)
         axis.set(title=f"{_depth(layers)}: entropy by layer", ylabel="attention entropy (nats)")
@@ -59,10 +50,10 @@ def draw_entropy(run: Run, variants: Depths, printed: Mapping[int, float]) -> Dr
 def _draw_losses(axis: Axes, run: Run, variants: Depths, printed: Mapping[int, float]) -> None:
     late = list(printed.values())
     for (layers, name), colour in zip(variants.items(), depth_colours(len(variants)), strict=True):
-        losses = curve(run, name, "valid/loss")[0][alive(run, name)[0]]
+        losses = curves.curve(run, name, "valid/loss")[0][curves.alive(run, name)[0]]
         axis.plot([], color=colour, label=_depth(layers)) if not len(losses) else None
         for seed, loss in enumerate(losses):
-            axis.plot(steps_of(run, name), loss, color=colour, lw=1, label=_depth(layers) if seed == 0 else None)
+            axis.plot(curves.steps_of(run, name), loss, color=colour, lw=1, label=_depth(layers) if seed == 0 else None)
         if layers in printed:
             axis.axhline(printed[layers], color=colour, lw=0.8, ls=":")
         late += losses[:, losses.shape[1] // 20 + 1 :].flatten().tolist()
@@ -80,12 +71,12 @@ def _depth(layers: int) -> str:
 
 
 def _entropy_caption(run: Run, variants: Depths, printed: Mapping[int, float]) -> str:
-    """How many layers drop and come back, the first depth in numbers, the losses; then how it was measured."""
-    each = [pair for name in variants.values() for pair in zip(*drops_and_rebounds(run, name), strict=True)]
+    each = [pair for name in variants.values() for pair in zip(*curves.drops_and_rebounds(run, name), strict=True)]
     back = sum(all(compare(part, level=0.99).low > 0 for part in pair) for pair in each)
-    losses = listing(f"{mean_over_seeds(best_loss(run, name)):.3f} with {_depth(n)}" for n, name in variants.items())
+    best = {layers: curves.mean_over_seeds(curves.best_loss(run, name)) for layers, name in variants.items()}
+    losses = listing(f"{loss:.3f} with {_depth(layers)}" for layers, loss in best.items())
     layers, name = min(variants.items())
-    drop, rise = (mean_over_seeds(part[-1]) for part in drops_and_rebounds(run, name))
+    drop, rise = (curves.mean_over_seeds(part[-1]) for part in curves.drops_and_rebounds(run, name))
     which = "bands" if max(variants) <= WITH_RANGE else f"bands up to {WITH_RANGE} layers"
     return (
         f"Attention entropy drops and then comes back, beyond chance (99 %), in {back} of {len(each)} layers. With "
@@ -107,10 +98,10 @@ def draw_weights(run: Run, variants: Depths, high: float) -> Drawing:
         label_lines(axis, fontsize=8 if layers <= WITH_RANGE else 7)
     ends = _draw_estimates(axes[3], run, variants[min(variants)], high)
     axes[3].set_title(f"{_depth(min(variants))}: predicting the logits of layer 1")
-    ranks = layer_curves(run, name, "rank/up")
+    ranks = curves.layer_curves(run, name, "rank/up")
     finding = "all runs diverged"
     if ranks.shape[1]:
-        moved = course(steps_of(run, name)[[0, -1]], ranks.mean((0, 1))[[0, -1]])
+        moved = course(curves.steps_of(run, name)[[0, -1]], ranks.mean((0, 1))[[0, -1]])
         finding = f"the stable rank of the MLP's lower matrix {moved} (mean over layers)"
     if ends:
         finding += (
@@ -127,15 +118,12 @@ def draw_weights(run: Run, variants: Depths, high: float) -> Drawing:
 
 
 def _draw_estimates(axis: Axes, run: Run, name: str, high: float) -> dict[str, float]:
-    """Correlations by part of `ESTIMATES`; returns their means at the end.
-
-    Empty with several heads, where the theorem does not say which logits it means.
-    """
-    ends, kept = {}, alive(run, name)[0]
+    """Returns means at the end; none with several heads, where the theorem does not say which logits it means."""
+    ends, kept = {}, curves.alive(run, name)[0]
     for part, (label, colour) in ESTIMATES.items() if f"{name}/estimate/theorem" in run and kept.any() else ():
-        found: np.ndarray = curve(run, name, f"estimate/{part}")[0, :, 1:][kept]
+        found: np.ndarray = curves.curve(run, name, f"estimate/{part}")[0, :, 1:][kept]
         for seed, values in enumerate(found):
-            axis.plot(steps_of(run, name)[1:], values, color=colour, lw=1, label=label if seed == 0 else None)
+            axis.plot(curves.steps_of(run, name)[1:], values, color=colour, lw=1, label=label if seed == 0 else None)
         ends[part] = float(found[:, -1].mean())
     axis.axhline(0, color=INK, lw=0.5)
     axis.axhline(high, color=INK, lw=0.9, ls=":", label="asked for")

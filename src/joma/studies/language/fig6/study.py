@@ -16,18 +16,7 @@ from joma.claims.evidence import above, at_least, at_most
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import compare
-from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
-from joma.recipes.language.curves import (
-    alive,
-    best_loss,
-    curve,
-    diverged,
-    drops_and_rebounds,
-    layer_curves,
-    learned_at,
-    learned_nothing,
-    mean_over_seeds,
-)
+from joma.recipes.language import PAPER, LanguageModelConfig, corpus, curves, recipe, same_text, train_variants
 from joma.runs import Run
 from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
 from joma.studies.language.fig6.figures import Depths, draw_entropy, draw_weights
@@ -43,8 +32,7 @@ PRINTED = {
 }
 """The best validation losses in the titles of the figure's panels, by layers."""
 STEPS_103 = 724_000  # five epochs of WikiText-103: 101.4 million words, 35 at a time from 20 streams
-NOTHING = compare([])
-"""The comparison of a depth that tells nothing."""
+NOTHING = compare([])  # the comparison of a depth that tells nothing
 
 
 @dataclass(frozen=True)
@@ -119,20 +107,19 @@ def _variants(run: Run, fewest: int = 1) -> dict[int, str]:
 
 def _tells(run: Run, name: str) -> bool:
     """Whether the networks of a depth learned more than the words' frequencies; not if all diverged."""
-    return bool(learned_at(run, name)[0])
+    return bool(curves.learned_at(run, name)[0])
 
 
 def _too_few(claim: Claim, expected: str, run: Run, variants: Depths, *, fewest: int = 1) -> Finding | None:
-    """The finding on a claim of which fewer than `fewest` of these depths tell anything; None if enough do."""
     if len(variants) < fewest:
         reason = f"the record has too few depths for this claim: {run.config['layers']} layers"
         return not_run(claim, expected, reason, "joma verify fig6")
     silent = [name for name in variants.values() if not _tells(run, name)]
     if len(variants) - len(silent) >= fewest:
         return None
-    lost = [name for name in silent if not alive(run, name).any()]
+    lost = [name for name in silent if not curves.alive(run, name).any()]
     reasons = [f"all runs of {', '.join(lost)} diverged"] if lost else []
-    reasons += [learned_nothing(run, name) for name in silent if name not in lost]
+    reasons += [curves.learned_nothing(run, name) for name in silent if name not in lost]
     remedy = f"a lower --rate than {run.config['rate']:g}" if lost else f"more --steps than {run.config['steps']}"
     return not_run(claim, expected, "; ".join(reasons), f"joma run fig6 with {remedy}")
 
@@ -151,14 +138,14 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
         return finding
     cases, details, shares, lower = {}, {}, [], []
     for layers, name in variants.items():
-        for layer, pair in enumerate(zip(*drops_and_rebounds(run, name), strict=True)):
+        for layer, pair in enumerate(zip(*curves.drops_and_rebounds(run, name), strict=True)):
             # A layer that does not drop has nothing to come back from: the one with the lower interval decides.
             found = min((compare(part, 0.0, level=0.99) for part in pair), key=lambda one: one.low)
             found = found if _tells(run, name) else NOTHING
             if layer < layers // 2:
                 lower.append(found.low > 0)
                 continue
-            drop, back = map(mean_over_seeds, pair)
+            drop, back = map(curves.mean_over_seeds, pair)
             cases[case := f"L = {layers}, layer {layer + 1}"] = found
             details[case] = {"drop": drop, "rebound": back}
             shares.append(back / drop if drop > 0 else nan)
@@ -170,7 +157,7 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
         expected=expected,
         what="rebound after a drop",
         size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
-        details=details | diverged(run, variants.values()),
+        details=details | curves.diverged(run, variants.values()),
     )
 
 
@@ -185,8 +172,8 @@ def judge_bottom(run: Run) -> Finding:
         return finding
     cases, ends = {}, []
     for layers, name in variants.items():
-        curves = layer_curves(run, name)  # (layers, seeds, points)
-        gap = curves[layers // 2 :].mean(0) - curves[: layers // 2].mean(0)
+        entropy = curves.layer_curves(run, name)  # (layers, seeds, points)
+        gap = entropy[layers // 2 :].mean(0) - entropy[: layers // 2].mean(0)
         cases[f"L = {layers}"] = compare(gap[:, -1], gap[:, 0]) if _tells(run, name) else NOTHING
         ends.append(compare(gap[:, -1]).low if _tells(run, name) else nan)
     return by_effect(
@@ -195,7 +182,7 @@ def judge_bottom(run: Run) -> Finding:
         expected=expected,
         what="entropy of the top half minus the bottom half, at the end",
         size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
-        details=diverged(run, variants.values()),
+        details=curves.diverged(run, variants.values()),
     )
 
 
@@ -207,7 +194,7 @@ def judge_deeper(run: Run) -> Finding:
     variants = _variants(run)
     if finding := _too_few(DEEPER, expected, run, variants, fewest=2):
         return finding
-    losses = {layers: best_loss(run, name)[0] for layers, name in variants.items()}
+    losses = {layers: curves.best_loss(run, name)[0] for layers, name in variants.items()}
     known = {layers: loss if _tells(run, variants[layers]) else loss * nan for layers, loss in losses.items()}
     depths = list(losses)
     fall = compare(known[depths[0]] - known[depths[-1]]).low
@@ -218,8 +205,8 @@ def judge_deeper(run: Run) -> Finding:
         what="fall of the best validation loss",
         controls=[above("fall from shallowest to deepest, lower end", fall, 0.0, "nats")] if len(depths) > 2 else (),
         details={
-            "best validation loss": {f"L = {layers}": mean_over_seeds(loss) for layers, loss in losses.items()},
-            **diverged(run, variants.values()),
+            "best validation loss": {f"L = {layers}": curves.mean_over_seeds(loss) for layers, loss in losses.items()},
+            **curves.diverged(run, variants.values()),
         },
     )
 
@@ -243,8 +230,8 @@ def judge_losses(name: str, run: Run) -> Finding:
         return finding
     cases, means = {}, {}
     for layers, wants in printed.items():
-        loss = best_loss(run, variants[layers])[0]
-        means[f"L = {layers}"] = mean_over_seeds(loss)
+        loss = curves.best_loss(run, variants[layers])[0]
+        means[f"L = {layers}"] = curves.mean_over_seeds(loss)
         middle = min(abs(wants - other) for others, other in printed.items() if others != layers) / 2
         tells = _tells(run, variants[layers])
         cases[f"L = {layers}"] = compare(middle - np.abs(loss - wants)) if tells else NOTHING
@@ -269,25 +256,26 @@ def judge_logits(run: Run) -> Finding:
         reason = "with several heads the theorem does not say which logits it means"
         return not_run(LOGITS, expected, reason, "joma verify fig6")
     theorem, squares, frequency = (
-        np.where(alive(run, name)[0], curve(run, name, f"estimate/{part}")[0, :, -1], nan)
+        np.where(curves.alive(run, name)[0], curves.curve(run, name, f"estimate/{part}")[0, :, -1], nan)
         for part in ("theorem", "squares", "frequency")
     )
-    found = compare(theorem, frequency * np.sign(mean_over_seeds(frequency)))  # a negative one tells as much
+    found = compare(theorem, frequency * np.sign(curves.mean_over_seeds(frequency)))  # a negative one tells as much
     if not found.seeds:
         reason = (
             "a correlation cannot be computed: the changes of the logits, or their predictions, are the same for all "
             "words or not finite"
         )
         return not_run(LOGITS, expected, reason, "joma verify fig6")
-    others = {"½Σv² alone": mean_over_seeds(squares), "log frequency, with its sign": mean_over_seeds(frequency)}
+    others = {"½Σv² alone": squares, "log frequency, with its sign": frequency}
+    means = {part: curves.mean_over_seeds(values) for part, values in others.items()}
     return by_effect(
         LOGITS,
         found,
         expected=expected,
         what="correlation of the logits' changes with Theorem 1",
         size=[at_least("mean correlation", found.value, HIGH)],
-        details={f"L = {layers}": {part: value for part, value in others.items() if np.isfinite(value)}}
-        | diverged(run, [name]),
+        details={f"L = {layers}": {part: value for part, value in means.items() if np.isfinite(value)}}
+        | curves.diverged(run, [name]),
     )
 
 

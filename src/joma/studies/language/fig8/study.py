@@ -1,27 +1,79 @@
-"""The study `fig8`: its claims and their judges."""
+"""The study `fig8`: what the sweep recorded, read back, its claims and their judges, and its picture."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
 from joma.claims.config import Several
-from joma.claims.contract import Claim, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, below
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
+from joma.figures.labels import label_lines
+from joma.figures.reading import number
+from joma.figures.style import INK, panels, rate_colours
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_POINTS
-from joma.recipes.language import PAPER, LanguageModelConfig, corpus, recipe, same_text, train_variants
-from joma.recipes.language.curves import alive, curve, layer_rebounds, mean_over_seeds
+from joma.recipes.language import PAPER, LanguageModelConfig, called, corpus, curves, recipe, same_text, train_variants
 from joma.runs import Run
+from joma.studies.language._figures import plot_layers
 from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
-from joma.studies.language.fig8.figures import draw_sweep
-from joma.studies.language.fig8.record import SWEEP, by_rate, comes_back
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SWEEP = "sweep"
+SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to get back
+
+
+class Rates(NamedTuple):
+    """The rates of a sweep, their losses, and which of them has the lowest mean loss."""
+
+    rates: np.ndarray
+    losses: np.ndarray  # (rates, seeds); NaN for runs that diverged
+    means: np.ndarray  # (rates,): the losses' means over seeds
+    best: int
+    learned: np.ndarray  # (rates,) bool: whether they learned more than the words' frequencies
+
+    def details(self, run: Run) -> dict[str, dict[str, float]]:
+        known = {f"{rate:g}": loss for rate, loss in zip(self.rates, self.means.tolist(), strict=True) if loss == loss}
+        lost = (~curves.alive(run, SWEEP)).sum(-1)
+        gone = {f"runs at {rate:g}": float(count) for rate, count in zip(self.rates, lost, strict=True) if count}
+        return {"best validation loss by rate": known} | ({"diverged and left out": gone} if gone else {})
+
+
+def by_rate(run: Run) -> Rates:
+    """What the sweep came to."""
+    losses = curves.best_loss(run, SWEEP)
+    means = np.array([curves.mean_over_seeds(row) for row in losses])
+    best = int(np.argmin(np.where(np.isfinite(means), means, np.inf)))
+    return Rates(run.value(f"{SWEEP}/rates"), losses, means, best, curves.learned_at(run, SWEEP))
+
+
+def comes_back(run: Run) -> np.ndarray:
+    """Which share of its drop in entropy came back in every run, (rates, seeds); NaN for runs that diverged.
+
+    Every seed is read at the valley of the others, so that noise alone makes it as often negative as positive. A sum
+    over the layers whose mean drop is `SMALLEST_DROP` or more of where they began, as a share of these drops; 0 where
+    none is. A layer counts for no more than its drop.
+    """
+    start = curves.curve(run, SWEEP, "valid/entropy").mean(-1)[:, :, 0]  # (rates, seeds, layers)
+    found = np.full(start.shape[:2], np.nan)
+    for rate, kept in enumerate(curves.alive(run, SWEEP)):
+        drop, back = curves.drops_and_rebounds(run, SWEEP, rate=rate)  # (layers, seeds)
+        if np.isnan(drop[:, kept]).any() or not kept.any():
+            continue
+        mean = drop[:, kept].mean(1)
+        counts = mean >= SMALLEST_DROP * start[rate, kept].mean(0)
+        made_good = np.minimum(back, drop)[counts].sum(0) / (mean[counts].sum() if counts.any() else 1.0)
+        found[rate, kept] = made_good[kept]
+    return found
+
 
 SPARSE = 0.1  # of the untrained network's entropy: below that, attention is extremely sparse
 RESAMPLES = 2_000
@@ -39,10 +91,8 @@ class Fig8Config(LanguageModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps // self.every + 1 < FEWEST_POINTS:
-            raise ValueError(
-                f"{self.steps} steps measured every {self.every} steps give fewer than {FEWEST_POINTS} points, too few "
-                "to tell a rebound from noise"
-            )
+            few = f"fewer than {FEWEST_POINTS} points, too few to tell a rebound from noise"
+            raise ValueError(f"{self.steps} steps measured every {self.every} steps give {few}")
 
 
 BEST = Claim(
@@ -97,11 +147,10 @@ def run(config: Fig8Config, run: Run, progress: Progress) -> None:
 
 
 def _too_few(claim: Claim, expected: str, run: Run, *, fewest: int) -> Finding | None:
-    """The finding on a claim that needs so many rates under which something is learned; None if there are as many."""
     found = by_rate(run)
     if found.learned.sum() >= fewest:
         return None
-    lost = int((~alive(run, SWEEP)).all(-1).sum())
+    lost = int((~curves.alive(run, SWEEP)).all(-1).sum())
     reason = (
         f"only {int(found.learned.sum())} of {len(found.rates)} rates learn more than how frequent words are, and "
         f"{fewest} are needed ({lost} {'diverges' if lost == 1 else 'diverge'})"
@@ -140,13 +189,13 @@ def judge_pattern(run: Run) -> Finding:
     if finding := _too_few(PATTERN, expected, run, fewest=2):
         return finding
     found, back = by_rate(run), comes_back(run)
-    means = np.array([mean_over_seeds(row) for row in back])
+    means = np.array([curves.mean_over_seeds(row) for row in back])
     rivals = [i for i in np.flatnonzero(found.learned) if i != found.best and np.isfinite(means[i])]
     if not rivals:
         reason = "too few runs are left of the other rates that learn"
         return not_run(PATTERN, expected, reason, "joma run fig8 with lower --rates")
     rival = max(rivals, key=lambda i: float(means[i]))
-    each = layer_rebounds(run, SWEEP, rate=found.best)
+    each = curves.layer_rebounds(run, SWEEP, rate=found.best)
     count = np.nan if each is None else float(each.rebounds.sum())
     shares = {f"{rate:g}": mean for rate, mean in zip(found.rates, means, strict=True) if np.isfinite(mean)}
     return by_effect(
@@ -235,26 +284,76 @@ def judge_large(run: Run) -> Finding:
     if largest == found.best:
         reason = f"the largest rate that learns, {found.rates[largest]:g}, has the lowest loss"
         return not_run(LARGE, expected, reason, "joma run fig8 with a larger one in --rates that still learns")
-    curves = curve(run, SWEEP, "valid/entropy").mean(-1)  # (rates, seeds, points, layers)
-    kept = np.where(alive(run, SWEEP)[..., None], curves[:, :, -1] / curves[:, :, 0], np.nan)
-    layers = [f"layer {layer + 1}" for layer in range(kept.shape[2])]
+    entropy = curves.curve(run, SWEEP, "valid/entropy").mean(-1)  # (rates, seeds, points, layers)
+    kept = np.where(curves.alive(run, SWEEP)[..., None], entropy[:, :, -1] / entropy[:, :, 0], np.nan)
+    layers, lost = [f"layer {layer + 1}" for layer in range(kept.shape[2])], 1 - kept
     most = float(np.nanmean(kept[largest], axis=0).max())
     idle = {}
-    for i in np.flatnonzero(alive(run, SWEEP).any(-1)):
+    for i in np.flatnonzero(curves.alive(run, SWEEP).any(-1)):
         if i > largest:
-            lost = np.nanmean(1 - kept[i], axis=0).tolist()
-            idle[f"lost at {found.rates[i]:g}, which learns nothing"] = dict(zip(layers, lost, strict=True))
+            means = np.nanmean(lost[i], axis=0).tolist()
+            idle[f"lost at {found.rates[i]:g}, which learns nothing"] = dict(zip(layers, means, strict=True))
     chosen = {"the largest that learns": found.rates[largest], "the best, its control": found.rates[found.best]}
     return by_effect(
         LARGE,
-        {
-            name: compare(1 - kept[largest, :, layer], 1 - kept[found.best, :, layer])
-            for layer, name in enumerate(layers)
-        },
+        {name: compare(lost[largest, :, i], lost[found.best, :, i]) for i, name in enumerate(layers)},
         expected=expected,
         what="share of the entropy that is lost",
         size=[below("largest share of its entropy that a layer keeps", most, SPARSE, "%")],
         details={"rates": chosen} | idle | found.details(run),
+    )
+
+
+def draw_sweep(run: Run) -> Drawing:
+    """One panel per rate, and all runs."""
+    found, back = by_rate(run), comes_back(run)
+    columns = 3 if len(found.rates) < 6 else 4
+    highest = np.nanmax(curves.curve(run, SWEEP, "valid/entropy"))
+    figure, axes = panels(columns, -(-(len(found.rates) + 1) // columns), width=2.7, height=2.3)
+    for index, (axis, rate) in enumerate(zip(axes, found.rates, strict=False)):
+        plot_layers(axis, run, SWEEP, rate=index)
+        best = " (best)" if index == found.best else ""
+        axis.set(title=f"Rate {rate:g}: loss {found.means[index]:.3f}{best}", ylabel="entropy (nats)")
+        axis.set_ylim(0, 1.05 * highest)
+        if index % columns == columns - 1:  # once per row; the last row ends with the panel of all runs
+            label_lines(axis)
+    _draw_runs(axes[len(found.rates)], found, back)
+    for axis in axes[len(found.rates) + 1 :]:
+        axis.remove()
+    return Drawing("learning-rate-sweep", _caption(run, found, back), figure)
+
+
+def _draw_runs(axis: Axes, found: Rates, back: np.ndarray) -> None:
+    """One square per run; rates have an order, which colours, sizes and the legend keep."""
+    order, sizes = np.argsort(found.rates), np.linspace(3.5, 7.0, len(found.rates))
+    for at, colour, size in zip(order, rate_colours(len(order)), sizes, strict=True):
+        face, name = colour if found.learned[at] else "none", f"rate {found.rates[at]:g}"
+        look: Any = {"marker": "s", "edgecolors": colour, "facecolors": face, "linewidths": 1.0, "zorder": 2}
+        axis.scatter(100 * back[at], found.losses[at], size**2, label=name, **look)
+    axis.axvline(0, color=INK, lw=0.7)
+    axis.set(xlabel="share of the drop that comes back (%)", ylabel="best validation loss (nats)")
+    axis.set_title("All runs: rebound and loss")
+    hollow = None if found.learned.all() else "hollow: learned only\nword frequencies"
+    legend = axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), reverse=True, title=hollow, handletextpad=0.2)
+    legend.get_title().set_fontsize(7.5)
+
+
+def _caption(run: Run, found: Rates, back: np.ndarray) -> str:
+    rates, best, shares = found.rates, found.best, np.array([curves.mean_over_seeds(row) for row in back])
+    learned = np.where(found.learned, shares, np.nan)
+    largest = "No rate that learns shows a rebound."
+    if (learned > 0).any():
+        largest = "That is the largest share among the rates that learn."
+        if (most := int(np.nanargmax(learned))) != best:
+            share = f"The largest share among the rates that learn, {number(shares[most], '%')}"
+            largest = f"{share}, is at a rate of {rates[most]:g}."
+    return (
+        f"The lowest validation loss, {found.means[best]:.3f} nats, is reached at a rate of {rates[best]:g}, where "
+        f"{number(shares[best], '%') if shares[best] > 0 else 'none'} of the drop in attention entropy comes back. "
+        f"{largest} Lines: mean of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])} at "
+        f"{len(curves.steps_of(run, SWEEP))} points; bands: their range. Layer 1 is the one next to the input; its "
+        "colour, like that of every layer, is the same in all panels. Last panel: one square per run, from small and "
+        "indigo (the lowest rate) to large and lime (the highest); hollow squares learned only how frequent words are."
     )
 
 

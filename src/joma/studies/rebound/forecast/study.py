@@ -1,23 +1,33 @@
-"""The study `forecast`: its claims and their judge."""
+"""The study `forecast`: its claims, their judge and two pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.verdicts import by_effect, not_run
+from joma.figures.beyond import mark_beyond
+from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language import PAPER, same_text
-from joma.recipes.language.curves import diverged, learned_nothing, mean_over_seeds
+from joma.recipes.language import PAPER, called, same_text
+from joma.recipes.language.curves import curve, diverged, learned_nothing, mean_over_seeds, steps_of
 from joma.runs import Run
-from joma.studies.rebound.forecast.figures import draw_paths, draw_skill
-from joma.studies.rebound.forecast.record import CONTROLS, EQUATION, KNOWN, QUANTITIES, THEOREM, skill_of, variants_of
+from joma.studies.rebound.forecast import record
 from joma.studies.rebound.forecast.run import ForecastConfig, run
-from joma.studies.rebound.forecast.theory import Form
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MATTERS = 0.1
 """Of the squared error of persistence. Who plans by a forecast that avoids less than a tenth of it gains nothing that
 another seed would not take away."""
+SKILL: dict[str, Any] = {"matters": MATTERS, "unit": "%", "ceiling": 1.0}
 
 FORETELLS = Claim(
     "theorem-1-foretells",
@@ -25,9 +35,7 @@ FORETELLS = Claim(
     "Attention follows from the MLP's weights. Tested as a forecast: from step t, attention at step 2t is foretold "
     "better than by no change, by a straight line, or by earlier runs.",
     corrected="The same, with the mean attention b̄ of the time in place of that of the start.",
-    matters=MATTERS,
-    unit="%",
-    ceiling=1.0,
+    **SKILL,
     uses=("fig6/logits-of-a-language-model",),
 )
 GROWTH = Claim(
@@ -37,14 +45,12 @@ GROWTH = Claim(
     "fitted μ: from step t, attention at step 2t is foretold better than by no change, by a straight line, or by "
     "earlier runs.",
     corrected="The same with attention softmax(v²/2), which follows from eq. 6 and Theorem 1, in place of softmax(v²).",
-    matters=MATTERS,
-    unit="%",
-    ceiling=1.0,
+    **SKILL,
     uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
 )
 
 
-def judge_skill(claim: Claim, names: dict[Form, str], run: Run) -> Finding:
+def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Finding:
     """The skill of the forecaster that has these names, printed and corrected, of entropy and of logits.
 
     It is compared with that of the best control: "no change", whose skill is 0, a straight line, or earlier runs,
@@ -55,22 +61,22 @@ def judge_skill(claim: Claim, names: dict[Form, str], run: Run) -> Finding:
         f"by at least {100 * MATTERS:g} % of the squared error of persistence and by more than seeds differ (95 %)"
     )
     trained = [name.removesuffix("/rates") for name in run.names() if name.endswith("/rates")]
-    by_optimizer = variants_of(run)
+    by_optimizer = record.variants_of(run)
     everyone = [name for variants in by_optimizer.values() for name in variants]
     if not everyone:
         reasons = "; ".join(learned_nothing(run, name) for name in trained)
         return not_run(claim, expected, reasons, f"joma run forecast with more --steps than {run.config['steps']}")
     details = {}
-    for quantity in QUANTITIES:
-        ours = compare(skill_of(run, everyone, quantity, names["corrected"]))
+    for quantity in record.QUANTITIES:
+        ours = compare(record.skill_of(run, everyone, quantity, names["corrected"]))
         numbers = {"skill": ours.value, "from": ours.low, "to": ours.high}
         details[f"corrected form against no change, {quantity}"] = numbers
     for optimizer, variants in by_optimizer.items():
-        for quantity in QUANTITIES if variants else ():
-            known = (KNOWN["corrected"],) if names == THEOREM and quantity == "logits" else ()
-            forecasters = (*CONTROLS, *names.values(), *known)
+        for quantity in record.QUANTITIES if variants else ():
+            known = (record.KNOWN["corrected"],) if names == record.THEOREM and quantity == "logits" else ()
+            forecasters = (*record.CONTROLS, *names.values(), *known)
             details[f"skill with {optimizer}, {quantity}"] = {
-                name: mean_over_seeds(skill_of(run, variants, quantity, name)) for name in forecasters
+                name: mean_over_seeds(record.skill_of(run, variants, quantity, name)) for name in forecasters
             }
     return by_effect(
         claim,
@@ -84,10 +90,10 @@ def judge_skill(claim: Claim, names: dict[Form, str], run: Run) -> Finding:
 
 def _cases(run: Run, variants: list[str], forecaster: str) -> dict[str, Comparison]:
     found = {}
-    for quantity in QUANTITIES:
-        ours = skill_of(run, variants, quantity, forecaster)
+    for quantity in record.QUANTITIES:
+        ours = record.skill_of(run, variants, quantity, forecaster)
         against = {"no change": compare(ours, 0.0)}
-        against |= {name: compare(ours, skill_of(run, variants, quantity, name)) for name in CONTROLS}
+        against |= {name: compare(ours, record.skill_of(run, variants, quantity, name)) for name in record.CONTROLS}
         best = max(against, key=lambda name: against[name].control)
         found[f"{quantity}, against {best}"] = against[best]
     return found
@@ -95,8 +101,107 @@ def _cases(run: Run, variants: list[str], forecaster: str) -> dict[str, Comparis
 
 def draw(run: Run) -> list[Drawing]:
     """Skill over t by forecaster, and what three of them say on the way."""
-    learned = {optimizer: variants for optimizer, variants in variants_of(run).items() if variants}
+    learned = {optimizer: variants for optimizer, variants in record.variants_of(run).items() if variants}
     return [draw_skill(run, learned), draw_paths(run, learned)]
+
+
+LINES: dict[str, tuple[str, str, str]] = {
+    record.CONTROLS[2]: ("earlier runs", GREEN, "-"),
+    record.CONTROLS[1]: ("line in log t", CONTROL, "-"),
+    record.CONTROLS[0]: ("line in t", CONTROL, "--"),
+    record.THEOREM["corrected"]: ("Theorem 1", BLUE, "-"),
+    record.EQUATION["corrected"]: ("eq. 6", ORANGE, "-"),
+}
+"""Name, colour and dashes of every forecaster that is drawn."""
+PATHS = (record.CONTROLS[1], record.CONTROLS[2], record.THEOREM["corrected"], record.EQUATION["corrected"])
+LINEAR = 1.0
+"""Down to minus this the axis of skill is linear; below, where a forecast may be worse without limit, logarithmic."""
+BEST = 1.0  # no forecast can be better: an interval that reaches beyond is cut here
+NAMES = {"entropy": "entropy of every layer", "logits": "logits of frequent words"}
+Learned = Mapping[str, Sequence[str]]  # by optimizer, the variants that learned; no optimizer without any
+
+
+def draw_skill(run: Run, learned: Learned) -> Drawing:
+    """One panel per quantity and optimizer."""
+    figure, axes = panels(max(len(learned), 1), len(record.QUANTITIES), width=4.3, height=2.6)
+    places = [(quantity, optimizer) for quantity in record.QUANTITIES for optimizer in learned]
+    for axis, (quantity, optimizer) in zip(axes, places, strict=False):
+        at = run.value(f"{learned[optimizer][0]}/at")
+        for name, (label, colour, dashes) in LINES.items():
+            found = [compare(column) for column in record.skill_by_step(run, learned[optimizer], quantity, name).T]
+            if name not in record.CONTROLS[:2]:  # bands of all would hide each other
+                low, high = (np.minimum([getattr(one, end) for one in found], BEST) for end in ("low", "high"))
+                axis.fill_between(at, low, high, color=colour, alpha=0.15, lw=0)
+            axis.plot(at, [one.value for one in found], color=colour, ls=dashes, label=label)
+        axis.axhline(0, color=INK, lw=0.9, ls=":", label="no change")
+        axis.set(xscale="log", ylabel="skill over persistence", xlabel="forecast made at step (for twice that step)")
+        _step_ticks(axis, at)
+        label_lines(axis)
+        axis.set_title(f"{optimizer}: {NAMES[quantity]}")
+    # One scale with room for every value: a forecast may be many times worse than no change, never above perfect.
+    lowest = min([-LINEAR, *(axis.dataLim.y0 for axis in axes[: len(places)])])
+    powers = [-(10.0**power) for power in range(1, 9) if -(10.0**power) > lowest]
+    ticks = [*reversed(powers), -1.0, -0.5, 0.0, 0.5, 1.0]
+    for axis in axes[: len(places)]:
+        axis.set_yscale("symlog", linthresh=LINEAR, linscale=1.2)
+        axis.set_ylim(1.15 * lowest, 1.08 * BEST)
+        axis.set_yticks(ticks, [number(tick, "%") for tick in ticks], minor=False)
+        axis.yaxis.minorticks_off()
+    return Drawing("forecast-skill", _skill_caption(run, learned), figure)
+
+
+def _step_ticks(axis: Axes, at: np.ndarray) -> None:
+    ticks = at[::4] if len(at) > 6 else at[::2]
+    axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+    axis.minorticks_off()
+
+
+def _skill_caption(run: Run, learned: Learned) -> str:
+    if not learned:
+        return "No network learned more than how frequent words are, so nothing was foretold."
+    everyone = [name for variants in learned.values() for name in variants]
+    parts = []
+    for quantity in record.QUANTITIES:
+        means = {name: mean_over_seeds(record.skill_of(run, everyone, quantity, name)) for name in LINES}
+        scores = listing(f"{LINES[name][0]} {number(mean, '%')}" for name, mean in means.items())
+        parts.append(f"{NAMES[quantity].capitalize()}: {scores}.")
+    return (
+        f"Skill of forecasts of attention at step 2t, over all t and all networks. {' '.join(parts)} Skill is the part "
+        "of the squared error of no change (persistence) that a forecast avoids: 100 % is perfect, 0 % is no change, "
+        f"less is worse. Lines: mean over {run.config['seeds']} seeds on {called(run.config['corpus'])}; bands (not of "
+        f"the straight lines): 95 % interval, cut at {number(BEST, '%')}. Below {number(-LINEAR, '%')} the axis is "
+        "logarithmic."
+    )
+
+
+def draw_paths(run: Run, learned: Learned) -> Drawing:
+    """The entropy of one layer of one seed, and where four forecasters saw it going."""
+    variant = next((name for variants in learned.values() for name in variants), None)
+    figure, axes = panels(2, 2, width=4.3, height=2.5)
+    if variant is None:
+        return Drawing("forecast-paths", "Nothing was foretold.", figure)
+    steps, entropy = steps_of(run, variant), curve(run, variant, "valid/entropy")[0, 0, :, 0].mean(-1)
+    at, spread = run.value(f"{variant}/at"), np.ptp(entropy)
+    now, errors = np.interp(at, steps, entropy), []
+    for axis, name in zip(axes, PATHS, strict=True):
+        label, colour, _ = LINES[name]
+        axis.plot(steps[1:], entropy[1:], color=INK, lw=1.2, label="what came")
+        style: Any = {"color": colour, "lw": 1.3, "marker": "o", "ms": 3, "markevery": [1], "label": label}
+        for t, start, end in zip(at, now, run.value(f"{variant}/told/{name}")[0, 0], strict=True):
+            axis.plot([t, 2 * t], [start, end], **style)
+        axis.set(xscale="log", xlabel="training step", ylabel="attention entropy (nats)")
+        axis.set_ylim(entropy.min() - 0.5 * spread, entropy.max() + 0.35 * spread)
+        axis.set_title(f"{label[0].upper()}{label[1:]}")
+        _step_ticks(axis, at)
+        mark_beyond(axis)
+        error = float(np.sqrt(run.value(f"{variant}/entropy/{name}")[0, 0].mean()))
+        errors.append(f"{number(error, 'nats')} ({label})")
+    caption = (
+        f"What four forecasters say of one network ({variant}, first seed, layer 1). Each line goes from the entropy "
+        f"at step t to what is foretold for step 2t. The root mean square error is {listing(errors)}. An arrow at an "
+        "edge marks an end beyond the panel, with its value."
+    )
+    return Drawing("forecast-paths", caption, figure)
 
 
 STUDY = Study(
@@ -104,8 +209,8 @@ STUDY = Study(
     title="Forecast: what JoMA foretells of a real training",
     version=1,
     claims={
-        FORETELLS: partial(judge_skill, FORETELLS, THEOREM),
-        GROWTH: partial(judge_skill, GROWTH, EQUATION),
+        FORETELLS: partial(judge_skill, FORETELLS, record.THEOREM),
+        GROWTH: partial(judge_skill, GROWTH, record.EQUATION),
     },
     quick=ForecastConfig(),
     paper=ForecastConfig(

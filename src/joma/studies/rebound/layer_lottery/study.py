@@ -1,44 +1,38 @@
-"""The study `layer-lottery`: its claims and their judges."""
+"""The study `layer-lottery`: its claims, their judges and two pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
-from joma.claims.contract import Claim, Finding, Study
+import numpy as np
+
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect, not_run
+from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.measure.intervals import compare
-from joma.recipes.language import PAPER, same_text
+from joma.recipes.language import PAPER, called, same_text
+from joma.recipes.language.curves import steps_of
 from joma.runs import Run
-from joma.studies.rebound.layer_lottery.figures import draw_distances, draw_map
-from joma.studies.rebound.layer_lottery.record import (
-    PATTERNS,
-    between_seeds,
-    halves,
-    inner,
-    learned,
-    members,
-    patterns,
-    share_of_position,
-    twins,
-    winner,
-)
+from joma.studies.rebound.layer_lottery import run as lottery
 from joma.studies.rebound.layer_lottery.run import LayerLotteryConfig, run
 
-FEWEST = 5
-"""Seeds that must have learned: with fewer there is no mean over others to deviate from."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FEWEST = 5  # seeds that must have learned: with fewer there is no mean over others to deviate from
 SAME = 0.9  # a correlation of two patterns from which on they count as the same
 MOST = 0.5  # of the variance: where position explains more, it sets the pattern
 QUARTER = 0.25
 """A correlation that matters. That of two seeds is the share of the variance that position explains: a quarter of
 it. Quick runs had been seen when this was set, no run at paper scale."""
 CORRELATION: dict[str, Any] = {"matters": QUARTER, "ceiling": 1.0}
-NATS: dict[str, Any] = {
-    "matters": 0.05,
-    "unit": "nats",
-}  # what curves of single runs of one recipe were seen to differ by
+NATS: dict[str, Any] = {"matters": 0.05, "unit": "nats"}  # what single runs of one recipe were seen to differ by
 
 FIGURE, SETS = "JoMA Fig. 6", "sets how far its attention entropy drops, how far it comes back and where it ends."
 POSITION = Claim("position", FIGURE, f"Over all layers, the position of a layer {SETS}", **CORRELATION)
@@ -85,8 +79,7 @@ NOISE = Claim(
 
 
 def _too_few(claim: Claim, expected: str, run: Run, kinds: tuple[str, ...] = ()) -> Finding | None:
-    """The finding where too few networks learned for this claim; None if enough did."""
-    counts = {kind: len(members(run, kind)) for kind in ("seed", *kinds)}
+    counts = {kind: len(lottery.members(run, kind)) for kind in ("seed", *kinds)}
     if counts["seed"] >= FEWEST and all(counts[kind] >= 2 for kind in kinds):
         return None
     found = ", ".join(f"{count} of kind {kind}" for kind, count in counts.items())
@@ -95,7 +88,7 @@ def _too_few(claim: Claim, expected: str, run: Run, kinds: tuple[str, ...] = ())
 
 
 def _left_out(run: Run) -> dict[str, dict[str, float]]:
-    lost = int((~learned(run)).sum())
+    lost = int((~lottery.learned(run)).sum())
     return {"networks that learned nothing": {"left out": float(lost)}} if lost else {}
 
 
@@ -107,17 +100,17 @@ def judge_position(claim: Claim, which: Callable[[int], slice], run: Run) -> Fin
     )
     if finding := _too_few(claim, expected, run):
         return finding
-    layers, seeds = which(int(run.config["layers"])), members(run, "seed")
-    found = {name: pattern[seeds] for name, pattern in patterns(run).items()}
-    shares = {name: share_of_position(found[name][:, layers]) for name in PATTERNS}
+    layers, seeds = which(int(run.config["layers"])), lottery.members(run, "seed")
+    found = {name: pattern[seeds] for name, pattern in lottery.patterns(run).items()}
+    shares = {name: lottery.share_of_position(found[name][:, layers]) for name in lottery.PATTERNS}
     return by_effect(
         claim,
-        {name: between_seeds(found[name][:, layers]) for name in PATTERNS},
+        {name: lottery.between_seeds(found[name][:, layers]) for name in lottery.PATTERNS},
         expected=expected,
         what="mean correlation of two seeds",
         size=[at_least(f"{name}, share of the variance", share.value, MOST, "%") for name, share in shares.items()],
         details={"share that 5 % of shufflings exceed": {name: share.chance for name, share in shares.items()}}
-        | {f"layer with the largest {name}, most often": winner(found[name], layers) for name in PATTERNS}
+        | {f"layer with the largest {n}, most often": lottery.winner(found[n], layers) for n in lottery.PATTERNS}
         | _left_out(run),
     )
 
@@ -127,8 +120,8 @@ def judge_halves(claim: Claim, name: str, run: Run) -> Finding:
     expected = f"the difference is at least {claim.matters:g} nats and beyond chance (95 %)"
     if finding := _too_few(claim, expected, run):
         return finding
-    each = patterns(run)[name][members(run, "seed")]
-    found = halves(each)
+    each = lottery.patterns(run)[name][lottery.members(run, "seed")]
+    found = lottery.halves(each)
     return by_effect(
         claim,
         compare(found),
@@ -148,9 +141,13 @@ def judge_twins(claim: Claim, kinds: tuple[str, ...], run: Run) -> Finding:
     )
     if finding := _too_few(claim, expected, run, kinds):
         return finding
-    found = patterns(run)
+    found = lottery.patterns(run)
     names = {kind: "rounding alone" if kind == "rounding" else f"other {kind}" for kind in kinds}
-    cases = {names[kind]: twins(run, kind, found["end"]) for kind in kinds}
+    cases = {names[kind]: lottery.twins(run, kind, found["end"]) for kind in kinds}
+
+    def others(kind: str) -> dict[str, float]:
+        return {name: lottery.twins(run, kind, found[name]).value for name in ("drop", "rebound")}
+
     return by_effect(
         claim,
         cases,
@@ -158,14 +155,128 @@ def judge_twins(claim: Claim, kinds: tuple[str, ...], run: Run) -> Finding:
         what="correlation with its twin",
         over="pairs",
         size=[at_least(f"{name}, mean correlation", one.value, SAME) for name, one in cases.items()],
-        details={
-            f"{names[kind]}, other patterns": {
-                name: twins(run, kind, found[name]).value for name in ("drop", "rebound")
-            }
-            for kind in kinds
-        }
-        | _left_out(run),
+        details={f"{names[kind]}, other patterns": others(kind) for kind in kinds} | _left_out(run),
     )
+
+
+LOOKS = {
+    "rounding": ("rounding alone", BLUE),
+    "dropout": ("other dropout", ORANGE),
+    "order": ("other data order", GREEN),
+    "weights": ("other weights", PURPLE),
+    "seed": ("other seed", CONTROL),
+}
+"""What a twin differs in, and its colour; two seeds are no twins and come last."""
+Shares = Mapping[tuple[str, str], lottery.Share]
+
+
+def draw_map(run: Run) -> Drawing:
+    """Final entropies, layers x seeds, sorted; beside them seeds and their rounding twins, row under row."""
+    end = lottery.patterns(run)["end"]
+    seeds = _sorted(end, lottery.members(run, "seed"))
+    of = run.value(f"{lottery.NETWORKS}/of")
+    twin = {int(of[one]): int(one) for one in lottery.members(run, "rounding")}
+    pairs = np.array([one for seed in seeds if int(seed) in twin for one in (int(seed), twin[int(seed)])], dtype=int)
+    figure, axes = panels(3, width=3.1, height=max(2.8, 0.13 * max(len(seeds), 1) + 1.4))
+    shown = end[np.isfinite(end).all(1)]
+    limits = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
+    drawn = _colour_map(axes[0], end[seeds], limits)
+    axes[0].set(title="Seeds: entropy at the end", ylabel=f"{len(seeds)} seeds, sorted", xlabel="layer")
+    axes[0].set_yticks([])
+    _colour_map(axes[1], end[pairs], limits)
+    axes[1].set(title="Seed and its rounding twin", ylabel="pairs", xlabel="layer")
+    axes[1].set_yticks(np.arange(0, len(pairs), 2) + 1.0, [f"{i + 1}" for i in range(len(pairs) // 2)], fontsize=7)
+    for edge in range(2, len(pairs), 2):
+        axes[1].axhline(edge, color="white", lw=2.5)
+    if drawn is not None:
+        bar = figure.colorbar(drawn, ax=axes[:2], shrink=0.8)
+        bar.ax.set(xlabel="nats", ylabel="attention entropy")
+    layers = {"all layers": slice(None), "inner layers": lottery.inner(int(run.config["layers"]))}
+    chosen = {name: pattern[lottery.members(run, "seed")] for name, pattern in lottery.patterns(run).items()}
+    places = product(layers, lottery.PATTERNS)
+    shares = {(which, name): lottery.share_of_position(chosen[name][:, layers[which]]) for which, name in places}
+    _draw_shares(axes[2], shares)
+    alike = {which: lottery.between_seeds(chosen["end"][:, part]).value for which, part in layers.items()}
+    explained = {which: number(shares[which, "end"].value, "%") for which in layers}
+    caption = (
+        f"Position explains {explained['all layers']} of how the entropy at the end differs between layers, and "
+        f"{explained['inner layers']} among the inner layers ({layers['inner layers'].start + 1} to "
+        f"{layers['inner layers'].stop}). Two seeds' patterns correlate by {alike['all layers']:.2f}, those of the "
+        f"inner layers by {alike['inner layers']:.2f}. Left: one row "
+        "per seed, one column per layer from the input on; rows are sorted by what differs most between seeds. "
+        f"Middle: rows in pairs, a seed and its twin that differs only in rounding. {len(seeds)} networks of "
+        f"{run.config['layers']} layers on {called(run.config['corpus'])}, step {run.config['steps']:,}."
+    )
+    return Drawing("layers-by-seed", caption, figure)
+
+
+def _sorted(end: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """Seeds by what differs most between them: the first principal component of the deviations from the mean."""
+    if len(seeds) < 2:
+        return seeds
+    deviations = end[seeds] - end[seeds].mean(0)
+    return np.asarray(seeds[np.argsort(np.linalg.svd(deviations, full_matrices=False)[0][:, 0])])
+
+
+def _colour_map(axis: Axes, rows: np.ndarray, limits: tuple[float, float]) -> Any:
+    if not len(rows):
+        axis.text(0.5, 0.5, "none learned", ha="center", transform=axis.transAxes)
+        return None
+    layers = rows.shape[1]
+    drawn = axis.pcolormesh(np.arange(layers + 1) + 0.5, np.arange(len(rows) + 1), rows, vmin=limits[0], vmax=limits[1])
+    axis.invert_yaxis()
+    axis.set_xticks(range(1, layers + 1))
+    return drawn
+
+
+def _draw_shares(axis: Axes, shares: Shares) -> None:
+    for place, name in enumerate(lottery.PATTERNS):
+        for shift, which, colour in ((-0.17, "all layers", BLUE), (0.17, "inner layers", ORANGE)):
+            found = shares[which, name]
+            axis.bar(place + shift, 100 * found.value, 0.3, color=colour, label=which if place == 0 else None)
+            axis.plot([place + shift - 0.17, place + shift + 0.17], [100 * found.chance] * 2, color=INK, lw=1.4)
+    axis.plot([], [], color=INK, lw=1.4, label="95 % of shuffled layers")
+    axis.set_xticks(range(len(lottery.PATTERNS)), lottery.PATTERNS)
+    axis.set(ylim=(0, 135), xlabel="pattern of entropy", ylabel="share of variance (%)", title="Explained by position")
+    axis.set_yticks([0, 25, 50, 75, 100])
+    axis.legend(loc="upper left", fontsize=7.5)
+
+
+def draw_distances(run: Run) -> Drawing:
+    """How far twins are apart over training, and how alike what is special to them is at the end."""
+    figure, axes = panels(2, width=3.9, height=3.0)
+    for kind, (label, colour) in LOOKS.items():
+        rows = lottery.distance(run, kind)
+        if len(rows):  # the middle pair; twins that are still the same are at the smallest distance there is
+            middle = np.maximum(np.median(rows, axis=0), 1e-8)
+            axes[0].plot(steps_of(run, lottery.NETWORKS)[1:], middle[1:], color=colour, label=label)
+    if axes[0].get_lines():
+        axes[0].set_yscale("log")
+    axes[0].set(ylabel="distance of entropies (nats)", title="From when on twins differ")
+    step_axis(axes[0])
+    label_lines(axes[0])
+    pairs = {kind: lottery.twin_pairs(run, kind, lottery.patterns(run)["end"]) for kind in lottery.KINDS[1:]}
+    for place, (kind, rows) in enumerate(pairs.items()):
+        label, colour = LOOKS[kind]
+        axes[1].plot(np.full(len(rows), place), rows[:, 0], "o", ms=4, color=colour, alpha=0.7, label=label)
+        if len(rows):
+            axes[1].plot([place - 0.25, place + 0.25], [rows[:, 0].mean()] * 2, color=colour, lw=2)
+    strangers = np.concatenate([rows[:, 1] for rows in pairs.values()])
+    if len(strangers):
+        axes[1].axhline(float(np.mean(strangers)), color=CONTROL, ls="--", lw=1.2, label="other seeds")
+    axes[1].axhline(1.0, color=INK, lw=0.6)
+    axes[1].set_xticks(range(len(pairs)), ["rounding\nalone", "dropout", "data\norder", "initial\nweights"])
+    axes[1].set(xlabel="the twin differs in", ylabel="correlation with its twin", title="What is special to a network")
+    axes[1].set_ylim(-1.05, 1.1)
+    means = [f"{compare(rows[:, 0]).value:.2f} with {LOOKS[kind][0]}" for kind, rows in pairs.items() if len(rows)]
+    caption = (
+        "A network and its twin are alike in what is special to them by a correlation of "
+        f"{listing(means) if means else 'nothing: no pair learned'}; other seeds by {compare(strangers).value:.2f} "
+        "(dashed). Left: the distance of entropies between a network and its twin, RMS over layers, of the middle "
+        "pair. Right: correlation of where the layers end, as deviations from the mean of the other seeds; one dot "
+        "per pair, bars: means."
+    )
+    return Drawing("twins", caption, figure)
 
 
 STUDY = Study(
@@ -174,7 +285,7 @@ STUDY = Study(
     version=1,
     claims={
         POSITION: partial(judge_position, POSITION, lambda layers: slice(None)),
-        INNER: partial(judge_position, INNER, inner),
+        INNER: partial(judge_position, INNER, lottery.inner),
         TOP: partial(judge_halves, TOP, "rebound"),
         BOTTOM: partial(judge_halves, BOTTOM, "end"),
         ROUNDING: partial(judge_twins, ROUNDING, ("rounding",)),

@@ -15,20 +15,16 @@ from joma.runs import Run
 OPTIMIZERS = ("Adam", "SGD")
 QK = "first QK"
 Alike = Literal["steps", "way"]
-FEWEST = 3
-"""Seeds that must reach a level for a rate to count there."""
+FEWEST = 3  # seeds that must reach a level for a rate to count there
 
 
 class Reading(NamedTuple):
     """One optimizer's runs at one level, (rates, seeds) first."""
 
     rates: np.ndarray
-    steps: np.ndarray
-    """When they are there, (rates, seeds)."""
-    entropy: np.ndarray
-    """(rates, seeds, layers)."""
-    way: np.ndarray
-    """How far the query and key weights of the first layer are from their start, (rates, seeds)."""
+    steps: np.ndarray  # when they are there, (rates, seeds)
+    entropy: np.ndarray  # (rates, seeds, layers)
+    way: np.ndarray  # how far the query and key weights of the first layer are from their start, (rates, seeds)
 
 
 def levels(run: Run) -> list[float]:
@@ -70,8 +66,7 @@ def reaching(found: Reading) -> list[int]:
 class Pairs(NamedTuple):
     """Adam and SGD where they are alike, (rates, seeds) each."""
 
-    rates: np.ndarray
-    """Of SGD."""
+    rates: np.ndarray  # of SGD
     adam: np.ndarray
     sgd: np.ndarray
 

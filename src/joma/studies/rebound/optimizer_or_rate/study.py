@@ -1,25 +1,34 @@
-"""The study `optimizer-or-rate`: its claims, its networks and its judges."""
+"""The study `optimizer-or-rate`: its claims, its networks, its judges and two pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from joma.claims.config import Above, Several
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.verdicts import by_effect, not_run
+from joma.figures.labels import label_lines
+from joma.figures.reading import listing, number
+from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
-from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, corpus, recipe, same_text
-from joma.recipes.language.curves import diverged, mean_over_seeds
+from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, called, corpus, recipe, same_text
+from joma.recipes.language.curves import alive, curve, diverged, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
-from joma.studies.rebound.optimizer_or_rate.figures import draw_against_loss, draw_alike
-from joma.studies.rebound.optimizer_or_rate.record import OPTIMIZERS, QK, at_equal, at_loss, levels, reaching
+from joma.studies.rebound.optimizer_or_rate import record
+from joma.studies.rebound.optimizer_or_rate.record import levels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
@@ -48,22 +57,19 @@ class OptimizerOrRateConfig(LanguageModelConfig):
     """Validation losses (nats) at which the runs are compared."""
 
 
-RATE = Claim(
+_claim = partial(Claim, matters=MATTERS, unit="nats")
+RATE = _claim(
     "rate-at-equal-loss",
     "JoMA Sec. 6",
     "With a large learning rate attention becomes extremely sparse. Tested at equal loss: the largest rate leaves the "
     "first layer sparser than the smallest.",
-    matters=MATTERS,
-    unit="nats",
     uses=("fig8/fig8-large-rate",),
 )
-OPTIMIZER = Claim(
+OPTIMIZER = _claim(
     "optimizer-at-equal-loss",
     "JoMA Sec. 7",
     "The joint dynamics are those of SGD. Tested at equal loss and equal speed: SGD leaves the first layer sparser "
     "than Adam does.",
-    matters=MATTERS,
-    unit="nats",
     uses=("optimizer/rebound-with-sgd",),
 )
 
@@ -73,7 +79,7 @@ def run(config: OptimizerOrRateConfig, run: Run, progress: Progress) -> None:
     text = corpus(config, progress)
     adam = recipe(config, text, layers=config.layers, rates=sorted(config.adam_rates))
     sgd = adam.with_(rates=tuple(sorted(config.sgd_rates))).with_optimizer(kind="sgd", renew_every=None)
-    variants = dict(zip(OPTIMIZERS, (adam, sgd), strict=True))
+    variants = dict(zip(record.OPTIMIZERS, (adam, sgd), strict=True))
     measures = {name: {"way": _way(variant)} for name, variant in variants.items()}
     points = spread_points(config.every, config.steps, per_doubling=3)
     train_measured(variants, text, run, progress, points, measures)
@@ -92,7 +98,7 @@ def _way(variant: Recipe) -> Measure:
         moved = {name: (weight - start[name]).detach() for name, weight in decoder.named_parameters()}
         squares = torch.stack([part.flatten(1).double().square().sum(1) for part in moved.values()])
         first = moved["qkv"][:, 0, :, : 2 * variant.decoder.width].flatten(1).double()
-        return {"all": squares.sum(0).sqrt(), QK: first.norm(dim=1)}
+        return {"all": squares.sum(0).sqrt(), record.QK: first.norm(dim=1)}
 
     return measure
 
@@ -104,9 +110,9 @@ def judge_rate(run: Run) -> Finding:
         "at the largest rate than at the smallest, and by more than seeds differ (95 %)"
     )
     cases, details = {}, {}
-    for optimizer, level in ((one, level) for one in OPTIMIZERS for level in levels(run)):
-        found, where = at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
-        rates = reaching(found)
+    for optimizer, level in product(record.OPTIMIZERS, levels(run)):
+        found, where = record.at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
+        rates = record.reaching(found)
         for what, values in {"entropy of layer 1": found.entropy[..., 0], "way of its QK": found.way}.items():
             details[f"{where}, {what} by rate"] = {f"{found.rates[i]:g}": mean_over_seeds(values[i]) for i in rates}
         if len(rates) > 1:
@@ -127,12 +133,12 @@ def judge_optimizer(run: Run) -> Finding:
     )
     cases, details = {}, {}
     for level in levels(run):
-        adam, sgd = (at_loss(run, optimizer, level) for optimizer in OPTIMIZERS)
-        pairs = at_equal(adam, sgd)
+        adam, sgd = (record.at_loss(run, optimizer, level) for optimizer in record.OPTIMIZERS)
+        pairs = record.at_equal(adam, sgd)
         if len(pairs.rates):
             cases[f"Adam against SGD at loss {level:g}"] = compare(pairs.adam.mean(0), pairs.sgd.mean(0))
-        alike = {"equal steps": pairs, "equal way of QK": at_equal(adam, sgd, by="way")}
-        for what, found in {**alike, "equal steps, top layer": at_equal(adam, sgd, layer=-1)}.items():
+        alike = {"equal steps": pairs, "equal way of QK": record.at_equal(adam, sgd, by="way")}
+        for what, found in {**alike, "equal steps, top layer": record.at_equal(adam, sgd, layer=-1)}.items():
             details[f"Adam minus SGD at loss {level:g} and {what}, by SGD's rate"] = {
                 f"{rate:g}": mean_over_seeds(one - other) for rate, one, other in zip(*found, strict=True)
             }
@@ -147,13 +153,122 @@ def _concluded(
         reason = f"too few runs reach a loss of {reached} nats to be compared there"
         return not_run(claim, expected, reason, f"joma run {run.study} with higher --levels or more --steps")
     known = {name: {k: v for k, v in part.items() if v == v} for name, part in details.items()}
-    known = {name: part for name, part in known.items() if part} | diverged(run, OPTIMIZERS)
+    known = {name: part for name, part in known.items() if part} | diverged(run, record.OPTIMIZERS)
     return by_effect(claim, cases, expected=expected, what="entropy of layer 1", details=known)
 
 
-def draw(run: Run) -> list[Drawing]:
-    """Entropy against loss by optimizer and rate, and what is left at equal loss."""
-    return [draw_against_loss(run), draw_alike(run)]
+COLOURS = dict(zip(record.OPTIMIZERS, (BLUE, ORANGE), strict=True))
+ACROSS: dict[record.Alike, tuple[str, str]] = {
+    "steps": ("steps taken to this loss", "equal speed"),
+    "way": ("way of the first QK at this loss", "equal way"),
+}
+"""What runs are alike in: its axis, and its name in captions."""
+
+
+def draw_against_loss(run: Run) -> Drawing:
+    """One row per optimizer: its first and its last layer."""
+    shown = sorted({0, int(run.config["layers"]) - 1})
+    figure, axes = panels(len(shown), len(record.OPTIMIZERS), width=4.3, height=2.6)
+    # from a little below the lowest loss to a little above that of the words' frequencies
+    lowest = min(float(np.nanmin(curve(run, optimizer, "valid/loss"))) for optimizer in record.OPTIMIZERS)
+    highest = float(run.value(f"{record.OPTIMIZERS[0]}/loss by frequency"))
+    spare = 0.05 * max(highest - lowest, 0.1)
+    for axis, (optimizer, layer) in zip(axes, product(record.OPTIMIZERS, shown), strict=True):
+        rates, kept = run.value(f"{optimizer}/rates"), alive(run, optimizer)
+        loss, entropy = (curve(run, optimizer, f"valid/{what}") for what in ("loss", "entropy"))
+        for i, colour in enumerate(depth_colours(len(rates))):
+            if kept[i].any():  # means over seeds at every measuring point after the start
+                x, y = loss[i][kept[i]].mean(0), entropy[i][kept[i]][:, :, layer].mean((0, -1))
+                axis.plot(x[1:], y[1:], color=colour, lw=1.3, marker=".", ms=3, label=f"{rates[i]:g}")
+        for level in levels(run):
+            axis.axvline(level, color=INK, lw=0.6, ls=":")
+        axis.set(xlabel="validation loss (nats; training to the right)", ylabel="attention entropy (nats)")
+        axis.set_title(f"{optimizer} at several rates: layer {layer + 1}")
+        axis.set_xlim(max(highest, lowest + 0.1) + spare, lowest - spare)
+    _one_height(axes)
+    for axis in axes:
+        label_lines(axis)
+    return Drawing("entropy-against-loss", _loss_caption(run), figure)
+
+
+def _loss_caption(run: Run) -> str:
+    finding = "No two rates reach a common loss level. "
+    for level in levels(run):  # the lowest that two rates reach is said
+        parts = []
+        for optimizer in record.OPTIMIZERS:
+            found = record.at_loss(run, optimizer, level)
+            if len(rates := record.reaching(found)) > 1:
+                means = [number(mean_over_seeds(found.entropy[i, :, 0]), "nats") for i in (rates[0], rates[-1])]
+                ends = zip(means, found.rates[[rates[0], rates[-1]]], strict=True)
+                parts.append(f"{listing(f'{mean} at {rate:g}' for mean, rate in ends)} with {optimizer}")
+        if parts:
+            finding = f"At a loss of {level:g} nats, the first layer's entropy is {listing(parts)}. "
+    return (
+        f"{finding}Lines: mean over {run.config['seeds']} seeds on {called(run.config['corpus'])}, one per rate; one "
+        "dot per measuring point. Loss falls to the right. Dotted lines: the losses at which runs are compared."
+    )
+
+
+def draw_alike(run: Run) -> Drawing:
+    """The first layer's entropy at each level by the steps taken there, and by the way gone: one dot per rate."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    readings = {level: [record.at_loss(run, name, level) for name in record.OPTIMIZERS] for level in levels(run)}
+    figure, axes = panels(len(readings), len(ACROSS), width=max(8.6 / len(readings), 3.0), height=2.6)
+    for axis, (by, level) in zip(axes, product(ACROSS, readings), strict=True):
+        for optimizer, found in zip(record.OPTIMIZERS, readings[level], strict=True):
+            _dots(axis, found, by, optimizer)
+        axis.set(xscale="log", xlabel=ACROSS[by][0], ylabel="entropy of layer 1 (nats)", title=f"At loss {level:g}")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        label_lines(axis)
+    _one_height(axes)
+    return Drawing("entropy-where-alike", _alike_caption(run, readings), figure)
+
+
+def _dots(axis: Axes, found: record.Reading, by: record.Alike, optimizer: str) -> None:
+    rates = record.reaching(found)
+    if not rates:
+        axis.plot([], [], color=COLOURS[optimizer], label=f"{optimizer} (not there)")
+        return
+    x = np.array([np.exp(mean_over_seeds(np.log(getattr(found, by)[i]))) for i in rates])
+    order = np.argsort(x)
+    read = [compare(found.entropy[rates[i], :, 0]) for i in order]
+    y, reach = ([getattr(one, part) for one in read] for part in ("value", "half_width"))
+    axis.errorbar(x[order], y, yerr=reach, color=COLOURS[optimizer], marker="o", ms=4, lw=1.2, capsize=2)
+    axis.plot(x[order], y, color=COLOURS[optimizer], lw=1.2, label=optimizer)
+    for i, value in zip(order, y, strict=True):
+        name, last = f"{found.rates[rates[i]]:g}", i == order[-1]
+        above = optimizer != record.OPTIMIZERS[0]  # so that numbers of both optimizers do not meet
+        side: Any = {"xytext": (-4 if last else 4, 4 if above else -10), "ha": "right" if last else "left"}
+        axis.annotate(name, (x[i], value), textcoords="offset points", fontsize=7, **side)
+
+
+def _one_height(axes: Sequence[Axes]) -> None:
+    ends = [axis.get_ylim() for axis in axes if axis.has_data()]
+    for axis in axes:
+        axis.set_ylim(min((low for low, _ in ends), default=0.0), max((high for _, high in ends), default=1.0))
+
+
+def _alike_caption(run: Run, readings: dict[float, list[record.Reading]]) -> str:
+    finding = ""
+    for by, (_, name) in ACROSS.items():
+        parts = []
+        for level, (adam, sgd) in readings.items():
+            pairs = record.at_equal(adam, sgd, by=by)
+            if len(pairs.rates):
+                gap = compare(pairs.adam.mean(0), pairs.sgd.mean(0))
+                width = f" ± {number(gap.half_width)}" if np.isfinite(gap.half_width) else ""
+                parts.append(f"{number(gap.difference)}{width} nats at loss {level:g}")
+        finding += f"At equal loss and {name}, Adam minus SGD is {listing(parts)}. " if parts else ""
+    return (
+        f"{finding or 'No rate of SGD is as fast as one of Adam, or goes as far. '}Each dot is one rate, written "
+        f"beside it: mean over {run.config['seeds']} seeds with 95 % interval. "
+        "If only speed (top) or way (bottom) mattered, both optimizers would lie on one line. If nothing mattered at "
+        "equal loss, both lines would be flat and equal. Way: how far the first layer's queries and keys are from "
+        "their start. Rates of SGD beyond all of Adam's are not in the differences."
+    )
 
 
 STUDY = Study(
@@ -169,7 +284,7 @@ STUDY = Study(
         levels=(6.2, 6.0, 5.8, 5.6),
     ),
     run=run,
-    draw=draw,
+    draw=lambda run: [draw_against_loss(run), draw_alike(run)],
     check=same_text,
     about=(
         "Language models with two layers are trained with SGD and with Adam, at several rates each. Runs at different "

@@ -15,33 +15,13 @@ from joma.measure.intervals import compare
 from joma.recipes.language import called
 from joma.recipes.language.curves import steps_of
 from joma.runs import Run
-from joma.studies.rebound.rebound_cause.record import (
-    KINDS,
-    Case,
-    Way,
-    altered,
-    altered_cases,
-    bases,
-    change_of_way,
-    changes,
-    comes_back,
-    depths,
-    entropies,
-    first_layers,
-    higher_layers,
-    mean_parts,
-    parts,
-    parts_of_way,
-    rises,
-    valley_of,
-)
-from joma.studies.rebound.rebound_cause.run import BLOCK, FROZEN, TWO, base_name, twin_name
+from joma.studies.rebound.rebound_cause import run as cause
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = dict(zip(KINDS, (BLUE, ORANGE, RED, GREEN, PURPLE, GREY), strict=True))
+COLOURS = dict(zip(cause.KINDS, (BLUE, ORANGE, RED, GREEN, PURPLE, GREY), strict=True))
 CHANGE = "the whole change"
 NAMES = {
     "own QK": "own queries and keys",
@@ -51,21 +31,20 @@ NAMES = {
     "lower norms": "norms below",
     "lower QK": "queries and keys below",
 }
-TWINS = {"": INK, "QK": BLUE, BLOCK: RED, "embeddings": ORANGE}
+TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE}
 """What is frozen, and its colour; first the network in which nothing is."""
-WAYS: dict[Way, str] = {"down": "Way down: start to valley", "back": "Way back: valley to end"}
-BAR = 0.8
-"""The height of a bar; a case stands off the next by half of it."""
+WAYS: dict[cause.Way, str] = {"down": "Way down: start to valley", "back": "Way back: valley to end"}
+BAR = 0.8  # the height of a bar; a case stands off the next by half of it
 
 
 def draw_parts(run: Run) -> Drawing:
     """For one and two layers: the parts of the change, one above the other, since the start and since the valley."""
-    cases = _shallow(run) or [Case(bases(run)[0], (0,))]
+    cases = _shallow(run) or [cause.Case(cause.bases(run)[0], (0,))]
     figure, axes = panels(len(cases), 2, width=3.4, height=2.6)
     for row, since in enumerate(("start", "valley")):
         here = axes[row * len(cases) : (row + 1) * len(cases)]
         for axis, case in zip(here, cases, strict=True):
-            _stack(axis, run, case, 0 if since == "start" else valley_of(run, case.base))
+            _stack(axis, run, case, 0 if since == "start" else cause.valley_of(run, case.base))
             axis.set(title=f"{_titled(case)}, since the {since}", ylabel="change of entropy (nats)")
         ends = [axis.get_ylim() for axis in here]
         for axis in here:
@@ -73,43 +52,44 @@ def draw_parts(run: Run) -> Drawing:
     _legend(figure, _kinds_shown(run, cases), columns=len(cases) + 1)
     by_kind: dict[str, list[str]] = {}  # through which group of weights entropy rises most, of cases in which it rises
     for case in cases:
-        split = mean_parts(run, case)
+        split = cause.mean_parts(run, case)
         if split.pop("change") > 0:
             by_kind.setdefault(max(split, key=split.__getitem__), []).append(case.name)
     most = ", and ".join(f"through {NAMES[kind]} in {listing(names)}" for kind, names in by_kind.items())
     finding = f"After the valley entropy rises most {most}." if most else "Entropy does not rise after the valley."
-    ways = "; ".join(f"{case.name}: {_way_in_words(mean_parts(run, case))}" for case in cases)
+    ways = []  # the change of each way and its parts, with signs
+    for case in cases:
+        signed = {kind: _signed(value) for kind, value in cause.mean_parts(run, case).items()}
+        some = [f"{NAMES[kind]} {value}" for kind, value in signed.items() if kind != "change"]
+        ways.append(f"{case.name}: {signed['change']} ({', '.join(some)})")
     caption = (
-        f"{finding} On the way back, from step {valley_of(run, cases[0].base):,} on, in nats: "
-        f"{ways}. Coloured areas are the parts of the change of entropy by group of weights, since the start (above) "
-        "and since the valley (below). Parts that raise entropy are stacked above zero, parts that lower it below "
-        "zero. The black line is the whole change, the dotted line is the valley. Means of "
-        f"{run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])}."
+        f"{finding} On the way back, from step {cause.valley_of(run, cases[0].base):,} on, in nats: {'; '.join(ways)}. "
+        "Coloured areas are the parts of the change of entropy by group of weights, since the start (above) and since "
+        "the valley (below). Parts that raise entropy are stacked above zero, parts that lower it below zero. The "
+        f"black line is the whole change, the dotted line is the valley. Means of {run.config['seeds']} seeds on "
+        f"held-out text of {called(run.config['corpus'])}."
     )
     return Drawing("parts-over-training", caption, figure)
 
 
-def _shallow(run: Run) -> list[Case]:
-    """Every layer of networks with one layer and with two."""
-    return [Case(base_name(n), (layer,)) for n in depths(run) if n <= TWO for layer in range(n)]
+def _shallow(run: Run) -> list[cause.Case]:
+    return [cause.Case(cause.base_name(n), (layer,)) for n in cause.depths(run) if n <= cause.TWO for layer in range(n)]
 
 
-def _titled(case: Case) -> str:
+def _titled(case: cause.Case) -> str:
     return case.name[0].upper() + case.name[1:]
 
 
-def _moves(run: Run, case: Case, kind: str) -> bool:
-    return bool(np.nan_to_num(parts(run, case.base)[kind][list(case.layers)]).any())
+def _moves(run: Run, case: cause.Case, kind: str) -> bool:
+    return bool(np.nan_to_num(cause.parts(run, case.base)[kind][list(case.layers)]).any())
 
 
-def _kinds_shown(run: Run, cases: Sequence[Case]) -> list[tuple[str, str]]:
-    """Names and colours of the whole change and of the groups of weights that move in some case."""
-    seen = [kind for kind in KINDS if any(_moves(run, case, kind) for case in cases)]
+def _kinds_shown(run: Run, cases: Sequence[cause.Case]) -> list[tuple[str, str]]:
+    seen = [kind for kind in cause.KINDS if any(_moves(run, case, kind) for case in cases)]
     return [(CHANGE, INK), *((NAMES[kind], COLOURS[kind]) for kind in seen)]
 
 
-def _stack(axis: Axes, run: Run, case: Case, since: int) -> None:
-    """The parts of the change since a step, means over seeds, stacked; and the whole change."""
+def _stack(axis: Axes, run: Run, case: cause.Case, since: int) -> None:
     steps = steps_of(run, case.base)
     shown = steps >= since
 
@@ -117,49 +97,43 @@ def _stack(axis: Axes, run: Run, case: Case, since: int) -> None:
         return np.asarray((np.nanmean(case.mean(values), axis=0) * (steps > since)).cumsum()[shown])
 
     up, down = np.zeros(shown.sum()), np.zeros(shown.sum())
-    for kind in KINDS:
-        change = so_far(parts(run, case.base)[kind])
+    for kind in cause.KINDS:
+        change = so_far(cause.parts(run, case.base)[kind])
         for side, sign in ((up, 1), (down, -1)):
             part = np.maximum(sign * change, 0.0) * sign
             axis.fill_between(steps[shown], side, side + part, color=COLOURS[kind], alpha=0.75, lw=0)
             side += part
-    axis.plot(steps[shown], so_far(changes(run, case.base)), color=INK, lw=1.8, label=CHANGE)
+    axis.plot(steps[shown], so_far(cause.changes(run, case.base)), color=INK, lw=1.8, label=CHANGE)
     axis.axhline(0, color=INK, lw=0.6, label="no change")
     if since == 0:
-        axis.axvline(valley_of(run, case.base), color=INK, lw=0.9, ls=":", label="the valley")
+        axis.axvline(cause.valley_of(run, case.base), color=INK, lw=0.9, ls=":", label="the valley")
     step_axis(axis)
 
 
 def _legend(figure: Figure, named: Iterable[tuple[str, str]], columns: int) -> None:
-    """One legend below all panels: names with their colours."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colour, label=name) for name, colour in named]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def _way_in_words(split: Mapping[str, float]) -> str:
-    """The change of a way and its parts, with signs."""
-    some = [f"{NAMES[kind]} {_signed(value)}" for kind, value in split.items() if kind != "change"]
-    return f"{_signed(split['change'])} ({', '.join(some)})"
-
-
 def _signed(value: float) -> str:
     return f"{'+' if value > 0 else '−'}{abs(value):.2f}" if np.isfinite(value) else "unknown"
 
 
-def shown_cases(run: Run) -> list[Case]:
+def shown_cases(run: Run) -> list[cause.Case]:
     """All layers of one and two, of deeper networks those that come back, and second layers of altered networks."""
     few = _shallow(run)
-    many = [case for case in first_layers(run) + higher_layers(run) if case.base not in {one.base for one in few}]
-    many.sort(key=lambda case: (bases(run).index(case.base), case.layers))
-    return few + many + [case for case in altered_cases(run) if case.layers == (TWO - 1,)]
+    back = cause.first_layers(run) + cause.higher_layers(run)
+    many = [case for case in back if case.base not in {one.base for one in few}]
+    many.sort(key=lambda case: (cause.bases(run).index(case.base), case.layers))
+    return few + many + [case for case in cause.altered_cases(run) if case.layers == (cause.TWO - 1,)]
 
 
 def draw_bars(run: Run) -> Drawing:
     """By case, the parts of both ways as bars with their intervals over seeds."""
     cases = shown_cases(run)
-    kinds = {case: [kind for kind in KINDS if _moves(run, case, kind)] for case in cases}
+    kinds = {case: [kind for kind in cause.KINDS if _moves(run, case, kind)] for case in cases}
     figure, axes = panels(2, width=4.6, height=1.2 + 0.17 * sum(len(some) + 2 for some in kinds.values()))
     for axis, (way, title) in zip(axes, WAYS.items(), strict=True):
         _bars(axis, run, kinds, way)
@@ -167,8 +141,8 @@ def draw_bars(run: Run) -> Drawing:
     axes[1].tick_params(labelleft=False)
     _legend(figure, _kinds_shown(run, cases), columns=3)
     own = []  # how much of the rebound came through own weights
-    for case in first_layers(run) + higher_layers(run):
-        split = mean_parts(run, case)
+    for case in cause.first_layers(run) + cause.higher_layers(run):
+        split = cause.mean_parts(run, case)
         own.append(f"{_signed(split['own QK'])} of {_signed(split['change'])} in {case.name}")
     finding = f"On the way back, a layer's own queries and keys bring, in nats: {'; '.join(own)}."
     caption = (
@@ -177,18 +151,18 @@ def draw_bars(run: Run) -> Drawing:
         "from the valley to the end. Of networks with more than two layers the mean over those layers is shown that "
         "come back, or over all higher ones if only their mean does."
     )
-    for name in altered(run):
-        caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, valley at step {valley_of(run, name):,}."
+    for name in cause.altered(run):
+        caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, valley at step {cause.valley_of(run, name):,}."
     return Drawing("parts-of-both-ways", caption, figure)
 
 
-def _bars(axis: Axes, run: Run, kinds: Mapping[Case, Sequence[str]], way: Way) -> None:
+def _bars(axis: Axes, run: Run, kinds: Mapping[cause.Case, Sequence[str]], way: cause.Way) -> None:
     place, ticks = 0.0, []
     for case, some in kinds.items():
         ticks.append(place + len(some) / 2)
-        split = parts_of_way(run, case.base, way)
+        split = cause.parts_of_way(run, case.base, way)
         for kind in ("", *some):
-            found = compare(case.mean(split[kind] if kind else change_of_way(run, case.base, way)))
+            found = compare(case.mean(split[kind] if kind else cause.change_of_way(run, case.base, way)))
             reach = found.half_width if np.isfinite(found.half_width) else 0.0
             axis.barh(place, found.value, BAR, color=COLOURS[kind] if kind else INK)
             axis.errorbar(found.value, place, xerr=reach, fmt="none", ecolor=INK, lw=0.9, capsize=1.5)
@@ -203,15 +177,19 @@ def _bars(axis: Axes, run: Run, kinds: Mapping[Case, Sequence[str]], way: Way) -
 
 def draw_twins(run: Run) -> Drawing:
     """How far entropy moves from the valley on, with nothing frozen and in the twins."""
-    cases = [case for case in shown_cases(run) if case.base in bases(run)]
+    cases = [case for case in shown_cases(run) if case.base in cause.bases(run)]
     columns = min(len(cases), 3)
     figure, axes = panels(columns, -(-len(cases) // columns), width=3.2, height=2.5 if columns > 1 else 3.2)
-    networks = {case: _frozen_in(run, case) for case in cases}
+    networks = {}  # by case and by what is frozen, the name of the network: first the one in which nothing is
+    for case in cases:
+        twins = {frozen: cause.twin_name(case.base, frozen) for frozen in reversed(cause.FROZEN)}
+        there = {frozen: name for frozen, name in twins.items() if f"{name}/valid/entropy" in run}
+        networks[case] = {"": case.base} | there
     for axis, (case, variants) in zip(axes, networks.items(), strict=False):
         for frozen, variant in reversed(variants.items()):  # nothing frozen is drawn on top
             steps = steps_of(run, variant)
-            later = steps >= valley_of(run, case.base)
-            rows = case.mean(entropies(run, variant))[:, later]
+            later = steps >= cause.valley_of(run, case.base)
+            rows = case.mean(cause.entropies(run, variant))[:, later]
             rows = rows[np.isfinite(rows).all(1)]
             mean_and_band(axis, steps[later], rows - rows[:, :1], over=0, color=TWINS[frozen])
         axis.axhline(0, color=INK, lw=0.6, label="no change")
@@ -224,27 +202,21 @@ def draw_twins(run: Run) -> Drawing:
     return Drawing("twins-from-the-valley", _twins_caption(run, networks), figure)
 
 
-def _frozen_in(run: Run, case: Case) -> dict[str, str]:
-    """By what is frozen, the name of the network: first the one in which nothing is."""
-    twins = {frozen: twin_name(case.base, frozen) for frozen in reversed(FROZEN)}
-    return {"": case.base} | {frozen: name for frozen, name in twins.items() if f"{name}/valid/entropy" in run}
-
-
 def _frozen(name: str) -> str:
     return f"{name or 'nothing'} frozen"
 
 
-def _twins_caption(run: Run, networks: Mapping[Case, Mapping[str, str]]) -> str:
+def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -> str:
     back, rose = [], []
-    for frozen in FROZEN:  # in how many cases entropy comes back although this is frozen
-        chosen = [case.mean(rises(run, names[frozen])) for case, names in networks.items() if frozen in names]
-        count = sum(comes_back(rise) for rise in chosen)
+    for frozen in cause.FROZEN:  # in how many cases entropy comes back although this is frozen
+        chosen = [case.mean(cause.rises(run, names[frozen])) for case, names in networks.items() if frozen in names]
+        count = sum(cause.comes_back(rise) for rise in chosen)
         back += [f"in {count} of {len(chosen)} panels with {_frozen(frozen)}"] if chosen else []
     for case, names in networks.items():
-        ends = {frozen: compare(case.mean(rises(run, name))).value for frozen, name in names.items()}
+        ends = {frozen: compare(case.mean(cause.rises(run, name))).value for frozen, name in names.items()}
         rose.append(f"{case.name}: {', '.join(f'{_signed(end)} with {_frozen(name)}' for name, end in ends.items())}")
     finding = f"Entropy comes back beyond chance {listing(back)}." if back else "Nothing was frozen."
-    valley = valley_of(run, next(iter(networks)).base)
+    valley = cause.valley_of(run, next(iter(networks)).base)
     return (
         f"{finding} From the valley, step {valley:,}, twins go on with one "
         f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {'; '.join(rose)}. "

@@ -1,4 +1,4 @@
-"""The study `rebound-cause`: the paper's claims, that a layer comes back by itself, and their rivals.
+"""The study `rebound-cause`: the paper's claims, that a layer comes back by itself, their rivals, and all judges.
 
 What matters is 0.05 nats in all of them, as in the ablations: about what curves of single runs of one recipe were seen
 to differ by (RMS).
@@ -6,14 +6,144 @@ to differ by (RMS).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from joma.claims.contract import Claim, Study
+import numpy as np
+
+from joma.claims.contract import Claim, Finding, Study
+from joma.claims.evidence import above, at_most
+from joma.claims.guards import at_paper_scale, hardest
+from joma.claims.verdicts import by_effect, by_tests, not_run
+from joma.measure.intervals import Comparison, compare
+from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, same_text
+from joma.recipes.language.curves import alive, diverged, learned_nothing
+from joma.runs import Run
+from joma.studies.rebound.rebound_cause import run as cause
 from joma.studies.rebound.rebound_cause.figures import draw_bars, draw_parts, draw_twins
-from joma.studies.rebound.rebound_cause.judge import judge_closing, judge_lower_mlp, judge_own, judge_twin
-from joma.studies.rebound.rebound_cause.record import MATTERS, first_layers, higher_layers
-from joma.studies.rebound.rebound_cause.run import BLOCK, ReboundCauseConfig, run
+from joma.studies.rebound.rebound_cause.run import MATTERS, ReboundCauseConfig, run
+
+CLOSE = 1e-3
+"""Of a layer's drop: what the parts of a way may miss of its change. Decided before any run. That the way back by
+itself makes the claim "only qualitative" was added after the run at paper scale."""
+WAYS: tuple[cause.Way, cause.Way] = ("down", "back")
+
+
+def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Run) -> Finding:
+    """On the way back, the part of a layer's own queries and keys beside that of everything else."""
+    expected = (
+        f"from the valley to the end, own queries and keys raise the entropy by at least {MATTERS:g} nats more than "
+        "all else does, beyond chance (95 %)"
+    )
+    cases = cases_of(run)
+    if finding := _tells_nothing(claim, expected, run, cases):
+        return finding
+    found = {}
+    for case in cases:
+        split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
+        found[case.name] = compare(split["own QK"], sum(split[kind] for kind in cause.KINDS if kind != "own QK"))
+    first = all(case.layers == (0,) for case in cases)
+    cases += [case for case in cause.altered_cases(run) if (case.layers == (0,)) == first]
+    what = "own queries and keys; control: all else"
+    return by_effect(claim, found, expected=expected, what=what, details=_split(run, cases))
+
+
+def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
+    """In higher layers, the MLPs below beside the group of weights that comes nearest to them."""
+    expected = (
+        f"from the valley to the end, MLPs below raise the entropy of higher layers by at least {MATTERS:g} nats more "
+        "than any other group of weights does, beyond chance (95 %)"
+    )
+    cases = cause.higher_layers(run)
+    if finding := _tells_nothing(claim, expected, run, cases):
+        return finding
+    found: dict[str, Comparison] = {}
+    for case in cases:
+        split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
+        others = {kind: compare(split["lower MLP"], split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
+        found |= {f"{case.name}, against {kind}": one for kind, one in hardest(claim, others).items()}
+    return by_effect(claim, found, expected=expected, what="MLPs below", details=_split(run, cases))
+
+
+def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
+    """The rebound from the valley to the end beside that of twins with a part frozen, seed by seed."""
+    expected = (
+        f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance (95 %), "
+        "and what is left is too small to matter"
+    )
+    cases = cause.first_layers(run) + (cause.higher_layers(run) if frozen != "embeddings" else [])
+    cases = [case for case in cases if f"{cause.twin_name(case.base, frozen)}/valid/entropy" in run]
+    twins = [cause.twin_name(case.base, frozen) for case in cases]
+    if finding := _tells_nothing(claim, expected, run, cases, twins):
+        return finding
+    left = {case.name: case.mean(cause.rises(run, twin)) for case, twin in zip(cases, twins, strict=True)}
+    return by_effect(
+        claim,
+        {case.name: compare(case.mean(cause.rises(run, case.base)), left[case.name]) for case in cases},
+        expected=expected,
+        what=f"rise; control: {frozen} frozen",
+        size=[at_most(f"{n}, rise with {frozen} frozen", compare(r).value, MATTERS, "nats") for n, r in left.items()],
+        details=diverged(run, [*{case.base: None for case in cases}, *twins]),
+    )
+
+
+def judge_closing(claim: Claim, run: Run) -> Finding:
+    """How far the parts of a way miss its change; the same without a layer's own queries and keys is the control."""
+    variants = [*cause.bases(run), *cause.altered(run)]
+    expected = f"what the parts of a way miss of its change is at most {CLOSE:g} of the layer's drop"
+    if finding := _lost(claim, expected, run, variants):
+        return finding
+
+    def miss(variant: str, way: cause.Way, leave_out: str = "") -> float:
+        parts = sum(values for kind, values in cause.parts_of_way(run, variant, way).items() if kind != leave_out)
+        gap = np.abs(parts - cause.change_of_way(run, variant, way))
+        return float(np.nanmax(gap / np.abs(cause.change_of_way(run, variant, "down"))))
+
+    misses = {way: {variant: miss(variant, way) for variant in variants} for way in WAYS}
+    most = {way: max(misses[way].values()) for way in WAYS}
+    without = min(miss(variant, "down", leave_out="own QK") for variant in variants)
+    unseen = [np.nanmax(np.abs(cause.parts_of_way(run, name, way)[cause.BLIND])) for name in variants for way in WAYS]
+    blind = at_most("largest part of weights that cannot matter", float(max(unseen)), 0.0, "nats")
+    return by_tests(
+        claim,
+        expected=expected,
+        printed=[at_most("largest miss, as a share of the drop", max(most.values()), CLOSE, "%"), blind],
+        direction=[at_most("on the way back alone", most["back"], CLOSE, "%"), blind],
+        controls=[above("way down without own queries and keys, smallest miss", without, CLOSE, "%")],
+        details={f"largest miss on the way {way}, as a share of the drop": misses[way] for way in WAYS},
+    )
+
+
+def _split(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
+    return {f"{case.name}, way back": cause.mean_parts(run, case) for case in cases}
+
+
+def _tells_nothing(
+    claim: Claim, expected: str, run: Run, cases: Sequence[cause.Case], twins: Sequence[str] = ()
+) -> Finding | None:
+    if finding := _lost(claim, expected, run, [*cause.bases(run), *twins]):
+        return finding
+    if cases:
+        return None
+    each = {name: enumerate(cause.rises(run, name), start=1) for name in cause.bases(run)}
+    found = {f"{name}, layer {n}": compare(rise) for name, rises in each.items() for n, rise in rises}
+    most = max(found, key=lambda name: found[name].value)
+    reason = (
+        f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rebound, from the "
+        f"valley to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
+    )
+    return not_run(claim, expected, reason, at_paper_scale("rebound-cause"))
+
+
+def _lost(claim: Claim, expected: str, run: Run, variants: Sequence[str]) -> Finding | None:
+    for name in variants:
+        if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
+            reason = f"too many runs of {name} diverged: {left} are left"
+            return not_run(claim, expected, reason, f"joma run rebound-cause --rate {run.config['rate'] / 3:g}")
+        if reason := learned_nothing(run, name):
+            return not_run(claim, expected, reason, f"joma run rebound-cause --steps {2 * run.config['steps']}")
+    return None
 
 
 def _claim(name: str, source: str, says: str) -> Claim:
@@ -63,15 +193,16 @@ CLOSES = Claim(
     "the change, and weights that attention cannot see have no part in it.",
 )
 
+
 STUDY = Study(
     name="rebound-cause",
     title="Why attention comes back: a layer's own weights, or what it reads",
     version=1,
     claims={
-        OWN_FIRST: partial(judge_own, OWN_FIRST, first_layers),
-        OWN_HIGHER: partial(judge_own, OWN_HIGHER, higher_layers),
+        OWN_FIRST: partial(judge_own, OWN_FIRST, cause.first_layers),
+        OWN_HIGHER: partial(judge_own, OWN_HIGHER, cause.higher_layers),
         NEEDS_QK: partial(judge_twin, NEEDS_QK, "QK"),
-        NEEDS_BLOCK: partial(judge_twin, NEEDS_BLOCK, BLOCK),
+        NEEDS_BLOCK: partial(judge_twin, NEEDS_BLOCK, cause.BLOCK),
         NEEDS_EMBEDDINGS: partial(judge_twin, NEEDS_EMBEDDINGS, "embeddings"),
         LOWER_MLP: partial(judge_lower_mlp, LOWER_MLP),
         CLOSES: partial(judge_closing, CLOSES),

@@ -8,8 +8,6 @@ as much, so that there the step of the fall is the step of learning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from joma.recipes.language.curves import LEARNED, alive, curve, steps_of
@@ -18,10 +16,8 @@ from joma.studies.rebound.rebound_onset.run import FACTORS
 
 RISE = 0.05
 """Nats that entropy must come back for its lowest point to be a valley: what single runs of one recipe differ by."""
-FALLEN = 0.2
-"""Nats below the start at which attention counts as fallen: less than any layer falls by that learns."""
-FEWEST_LEVELS = 3
-"""Of a factor, the base among them: two always lie on a line."""
+FALLEN = 0.2  # nats below the start at which attention counts as fallen: less than any layer falls by that learns
+FEWEST_LEVELS = 3  # of a factor, the base among them: two always lie on a line
 
 
 def places(run: Run) -> dict[str, tuple[str, int]]:
@@ -77,11 +73,6 @@ def fall(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
     return float(steps[point - 1] * (steps[point] / steps[point - 1]) ** share)
 
 
-Read = Callable[[np.ndarray, np.ndarray, int], float]
-"""What is read from a curve: its steps, its values, and the point from which on the network has learned something."""
-READINGS: dict[str, Read] = {"fall": fall, "valley": valley}
-
-
 def steps_read(run: Run, variant: str, layer: int, what: str) -> np.ndarray:
     """(levels, seeds): the step of the fall or of the valley; NaN where there is none."""
     curves = curve(run, variant, "valid/entropy")[..., layer]  # levels, seeds, points
@@ -97,7 +88,7 @@ def class_steps(run: Run, variant: str, layer: int, grouping: int, what: str) ->
 
 
 def _read_all(run: Run, variant: str, curves: np.ndarray, first: np.ndarray, what: str) -> np.ndarray:
-    steps, read = steps_of(run, variant), READINGS[what]
+    steps, read = steps_of(run, variant), {"fall": fall, "valley": valley}[what]
     found = np.full(first.shape, np.nan)
     for place in zip(*np.nonzero(first >= 0), strict=True):
         found[place] = read(steps, curves[place], int(first[place]))

@@ -2,12 +2,12 @@
 
     rate        learning rate
     words       how many words the text is cut to
-    flatness    frequent words split into labels of equal frequency (`texts.flattened`)
+    flatness    frequent words split into labels of equal frequency (`flattened`)
     embedding   the initial embeddings, multiplied by a number
 
-All levels and seeds of one depth are one ensemble of one shape: a network with fewer words than its table has an output
-bias of `NEVER` for the others, which keeps them, and their gradients, at zero. Recorded under L1, L2, ... with the
-members (levels x seeds) first:
+All texts have the same positions, and all numbers lie below the size of one table. So all levels and seeds of one depth
+are one ensemble of one shape: a network with fewer words than its table has an output bias of `NEVER` for the others,
+which keeps them, and their gradients, at zero. Recorded under L1, L2, ... with the members (levels x seeds) first:
 
     valid/entropy    (members, layers)                       attention entropy
     valid/classes    (members, layers, groupings, classes)   the same by how frequent the query's word is; the first
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import exp
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -36,12 +37,71 @@ from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble,
 from joma.recipes.language.text import remember_corpus, steps_to_read
 from joma.recipes.language.training import needs_its_device, validation_sequences, with_words
 from joma.runs import Run
-from joma.studies.rebound.rebound_onset.texts import by_frequency, effective_words, flattened
 from joma.training import Ensemble, cross_entropy, train_all
 
+
+def flattened(text: Corpus, labels: int, *, seed: int = 0) -> Corpus:
+    """The text with its frequent words split: `labels` in all, none of them much more frequent than the others.
+
+    A word that occurs c times gets ceil(c / most) labels, for the smallest `most` that needs no more than `labels` in
+    all; each occurrence takes one of them by chance. What the word is stays as it was, how frequent its labels are not.
+    """
+    counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary))
+    if labels < len(counts):
+        raise CorpusError(f"labels must be at least {len(counts)}, one per word, got {labels}")
+    low, high = 1, max(1, int(counts.max()))  # the smallest `most` lies between; `high` needs one label per word
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if int(_shares(counts, middle).sum()) <= labels else (middle + 1, high)
+    shares = _shares(counts, high)
+    further = len(counts) + (shares - 1).cumsum(0) - (shares - 1)  # where the labels after a word's first begin
+    generator = torch.Generator().manual_seed(seed)
+
+    def relabelled(tokens: Tensor) -> Tensor:
+        words = tokens.long()
+        chosen = (torch.rand(len(words), generator=generator, dtype=torch.float64) * shares[words]).long()
+        return torch.where(chosen == 0, words, further[words] + chosen - 1).int()
+
+    names = [f"{text.vocabulary[word]}/{i}" for word in range(len(counts)) for i in range(1, int(shares[word]))]
+    tokens = {split: relabelled(ids) for split, ids in text.tokens.items()}
+    return replace(text, vocabulary=(*text.vocabulary, *names), tokens=tokens)
+
+
+def _shares(counts: Tensor, most: int) -> Tensor:
+    return (-(-counts // most)).clamp(min=1)
+
+
+def effective_words(text: Corpus) -> float:
+    """exp of the entropy of the words' frequencies: so many words, were all as frequent."""
+    counts = torch.bincount(text.tokens["train"].long()).double()
+    return exp(float(torch.special.entr(counts / counts.sum()).sum()))
+
+
+def by_frequency(text: Corpus, classes: int, groupings: int) -> tuple[Tensor, Tensor]:
+    """Words in classes of equal weight in the text, from frequent to rare, and the frequency of each class.
+
+    (1 + groupings, words) long, the class of every word, -1 for <unk>: first by frequency; the other rows shuffle the
+    words, as controls. (classes,) float64: how frequent the word is, by its geometric mean over occurrences.
+    """
+    counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double()
+    known = torch.tensor([word != "<unk>" for word in text.vocabulary])
+    counts = torch.where(known, counts, 0.0)
+    generator = torch.Generator().manual_seed(0)
+    orders = [counts.argsort(descending=True, stable=True)]
+    orders += [torch.randperm(len(counts), generator=generator) for _ in range(groupings)]
+    found = torch.empty(len(orders), len(counts), dtype=torch.long)
+    for row, order in zip(found, orders, strict=True):  # cut where a class has its part of all occurrences, by the
+        middle = counts[order].cumsum(0) - counts[order] / 2  # middle of each word's own
+        row[order] = (middle / counts.sum() * classes).long().clamp(max=classes - 1)
+    found[:, ~known] = -1
+    share = counts / counts.sum()
+    log = torch.where(share > 0, share.log(), 0.0)
+    members = [(found[0] == one).double() * share for one in range(classes)]
+    return found, torch.stack([(weight * log).sum() / weight.sum() for weight in members]).exp()
+
+
 FACTORS = ("rate", "words", "flatness", "embedding")
-NEVER = -1e4
-"""Output bias of a word that the text does not have: far below all others, and within float16."""
+NEVER = -1e4  # output bias of a word that the text does not have: far below all others, and within float16
 CLASSES = 4
 GROUPINGS = 8
 AT_ONCE = 100  # validation sequences
@@ -93,12 +153,10 @@ class ReboundOnsetConfig(LanguageModelConfig):
 class Level(NamedTuple):
     """One way to train: the base, or the base with one factor changed."""
 
-    factor: str
-    """Empty for the base."""
+    factor: str  # empty for the base
     value: float
     rate: float
-    text: int
-    """Which of the texts it reads."""
+    text: int  # which of the texts it reads
     scale: float
 
 
@@ -152,9 +210,8 @@ def run(config: ReboundOnsetConfig, run: Run, progress: Progress) -> None:
         run.keep(f"{name}/rates", lambda: np.array([one.rate for one in found.levels]))
         run.keep(f"{name}/seeds", lambda: np.array(base.seeds))
     points = measuring_points(config.every, config.steps, config.points)
-    ensembles = {
-        name: replace(onset_ensemble(one, found, text, classes), measure_at=points) for name, one in recipes.items()
-    }
+    built = {name: onset_ensemble(one, found, text, classes) for name, one in recipes.items()}
+    ensembles = {name: replace(one, measure_at=points) for name, one in built.items()}
     train_all(ensembles, run, progress=lambda done, doing: progress(0.98 * done, doing))
 
 
@@ -170,7 +227,16 @@ def measuring_points(first: int, last: int, count: int) -> tuple[int, ...]:
 def onset_ensemble(base: Recipe, found: Levels, text: Corpus, classes: Tensor) -> Ensemble:
     """The recipe's ensemble with levels x seeds as members."""
     members = [(level, seed) for level in found.levels for seed in base.seeds]
-    which = [level.text for level, _ in members]
+    text_of = torch.tensor([level.text for level, _ in members], device=base.device)
+    length = base.decoder.context
+    read = torch.stack([streams(text.tokens["train"], base.streams).long() for text in found.texts]).to(base.device)
+    epoch, last = steps_to_read(read[0], length), read.shape[2] - 1 - length
+
+    def batch(step: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(members, streams, length) each, every member from its own text."""
+        first = min(step % epoch * length, last)
+        texts = text_of[numbers[0] : numbers[-1] + 1]  # members of a group follow one another
+        return read[:, :, first : first + length][texts], read[:, :, first + 1 : first + 1 + length][texts]
 
     def networks(numbers: Sequence[int]) -> Decoder:
         chosen = [members[number] for number in numbers]
@@ -185,38 +251,20 @@ def onset_ensemble(base: Recipe, found: Levels, text: Corpus, classes: Tensor) -
         ensemble(base, text),
         members=len(members),
         networks=networks,
-        batch=_reading(base, found, which),
+        batch=batch,
         optimizer=replace(base.optimizer, rate=tuple(level.rate for level, _ in members)),
-        measures={"valid": _validation(base, found, which, classes)},
+        measures={"valid": _validation(base, found, text_of, classes)},
     )
 
 
-def _reading(
-    base: Recipe, found: Levels, which: Sequence[int]
-) -> Callable[[int, Sequence[int]], tuple[Tensor, Tensor]]:
-    """batch(step, members): (members, streams, length) each, every member from its own text."""
-    length = base.decoder.context
-    read = torch.stack([streams(text.tokens["train"], base.streams).long() for text in found.texts]).to(base.device)
-    epoch, last = steps_to_read(read[0], length), read.shape[2] - 1 - length
-    text_of = torch.tensor(which, device=base.device)
-
-    def batch(step: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        first = min(step % epoch * length, last)
-        texts = text_of[numbers[0] : numbers[-1] + 1]  # members of a group follow one another
-        return read[:, :, first : first + length][texts], read[:, :, first + 1 : first + 1 + length][texts]
-
-    return batch
-
-
 def _validation(
-    base: Recipe, found: Levels, which: Sequence[int], classes: Tensor
+    base: Recipe, found: Levels, text_of: Tensor, classes: Tensor
 ) -> Callable[[Decoder, Sequence[int]], dict[str, Tensor]]:
     """Loss and entropy of every member on its own text; entropy also by the class of the query's word in the base."""
     pairs = zip(*(validation_sequences(base, text) for text in found.texts), strict=True)
     inputs, targets = (torch.stack(texts) for texts in pairs)  # (texts, sequences, length)
     of_query = classes[:, inputs[0].cpu()]  # (groupings, sequences, length)
     weights = (of_query[..., None] == torch.arange(CLASSES)).double().to(base.device)
-    text_of = torch.tensor(which, device=base.device)
 
     def measure(decoder: Decoder, numbers: Sequence[int]) -> dict[str, Tensor]:
         texts = text_of[numbers[0] : numbers[-1] + 1]

@@ -48,9 +48,8 @@ class ChainOfThoughtDecoderConfig(decoders.Training):
         super().__post_init__()
         self.check_depths(self.depths, self.rates, spelled=self.spelled)
         if not 0 < self.held_out < 1 or round(self.held_out * self.chains) < 4:
-            raise ValueError(
-                f"held_out must hold out at least 4 of {self.chains} chains, and not all, got {self.held_out}"
-            )
+            some = f"at least 4 of {self.chains} chains, and not all"
+            raise ValueError(f"held_out must hold out {some}, got {self.held_out}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ class Taught:
 
     @property
     def compositions(self) -> Statements:
-        """Those that train, as they do."""
         if self.condition.steps == "none":
             return self.facts.compositions
         spelled = self.facts.with_steps()
@@ -140,26 +138,22 @@ class ChainNetworks(decoders.Networks):
 
     @property
     def measures(self) -> dict[str, decoders.Measure]:
-        """With the ends that are reached."""
         return super().measures | {"answered": self.answered}
 
     def answered(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
         """(members, ways): the share of held-out chains whose end is reached, saying what is most likely."""
         statements, entity = self.held_out[list(members)], self.chains.entity
         asked, end = statements[..., : entity + 1], statements[..., -entity:]
-        reached = {"direct": continued(decoder, asked, entity), "rollout": self._rollout(decoder, asked[..., :entity])}
+        at = asked[..., :entity]
+        for _ in range(self.chains.length - 1):  # step by step, each from the answer to the one before
+            relation = torch.full_like(at[..., :1], self.chains.relations[0])
+            at = continued(decoder, torch.cat([at, relation], -1), entity)
+        reached = {"direct": continued(decoder, asked, entity), "rollout": at}
         if self.spelled:
             reached["written"] = continued(decoder, asked, 2 * entity + 1)[..., -entity:]
         right = {way: (said == end).all(-1).float().mean(-1) for way, said in reached.items()}
         nothing = torch.full((len(members),), torch.nan, device=end.device)
         return torch.stack([right.get(way, nothing) for way in WAYS], -1)
-
-    def _rollout(self, decoder: Decoder, entity: Tensor) -> Tensor:
-        """Step by step, each from the answer to the one before."""
-        relation = torch.full_like(entity[..., :1], self.chains.relations[0])
-        for _ in range(self.chains.length - 1):
-            entity = continued(decoder, torch.cat([entity, relation], -1), self.chains.entity)
-        return entity
 
 
 def continued(decoder: Decoder, tokens: Tensor, count: int) -> Tensor:

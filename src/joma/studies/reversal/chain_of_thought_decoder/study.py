@@ -1,25 +1,24 @@
-"""The study `chain-of-thought-decoder`: claims, which effects matter, stated before the run, and what was found."""
+"""The study `chain-of-thought-decoder`: claims, effects that matter, stated before the run, findings and pictures."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from joma.claims.contract import Claim, Finding, Study
+import numpy as np
+
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
-from joma.claims.guards import hardest
+from joma.claims.guards import hardest, mean_known
 from joma.claims.sentences import show
+from joma.figures.reading import number
+from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, RED, panels
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, train_conditions
-from joma.studies.reversal.chain_of_thought_decoder.figures import draw
-from joma.studies.reversal.chain_of_thought_decoder.run import (
-    BASE,
-    SPELLED,
-    ChainNetworks,
-    ChainOfThoughtDecoderConfig,
-    Scores,
-    conditions,
-)
+from joma.studies.reversal._decoder_figures import FLOOR, NOBODY, draw_bars, draw_over_training
+from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, layers_of, train_conditions
+from joma.studies.reversal.chain_of_thought_decoder import run as chains
+from joma.studies.reversal.chain_of_thought_decoder.run import ChainOfThoughtDecoderConfig
 
 GAP = 0.5  # of a probability: half of all answers
 ORDER = 0.25  # of rivals beaten: half of the way from chance to all
@@ -61,7 +60,7 @@ WRITTEN = _claim(
 
 def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
     """The step that is known less against the composition, and the composition against the uniform guess."""
-    scores = Scores(run)
+    scores = chains.Scores(run)
     cases = scores.at(name, run.config[depths])
     return scores.judged(
         claim,
@@ -79,8 +78,8 @@ def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
 
 def judge_trace(run: Run) -> Finding:
     """The gap between trained and held-out compositions, of at most one half: chance is one half, all is one."""
-    scores = Scores(run)
-    cases = scores.at(BASE, scores.depths)
+    scores = chains.Scores(run)
+    cases = scores.at(chains.BASE, scores.depths)
     return scores.judged(
         TRACE,
         scores.compared(scores.rank, cases, "compositions", "held out"),
@@ -96,8 +95,8 @@ def judge_trace(run: Run) -> Finding:
 
 def judge_rollout(run: Run) -> Finding:
     """Step by step, against asking at once."""
-    scores = Scores(run)
-    cases = scores.at(BASE, scores.depths)
+    scores = chains.Scores(run)
+    cases = scores.at(chains.BASE, scores.depths)
     found = scores.compared(scores.answered, cases, "rollout", "direct")
     return scores.judged(
         ROLLOUT,
@@ -111,11 +110,11 @@ def judge_rollout(run: Run) -> Finding:
 
 def judge_written(run: Run) -> Finding:
     """Against asking at once, and against networks taught with the steps of other chains."""
-    scores = Scores(run)
-    own, other, base = (scores.at(name, scores.spelled) for name in (*SPELLED, BASE))
+    scores = chains.Scores(run)
+    own, other, base = (scores.at(name, scores.spelled) for name in (*chains.SPELLED, chains.BASE))
     found: dict[str, Comparison] = {}
     for case, one in own.items():
-        controls = {"asked at once": (base[case], "direct"), SPELLED[1]: (other[case], "written")}
+        controls = {"asked at once": (base[case], "direct"), chains.SPELLED[1]: (other[case], "written")}
         written = scores.answered(one, "written")
         compared = {name: compare(written, scores.answered(*control)) for name, control in controls.items()}
         found |= {f"{case}, against {name}": worst for name, worst in hardest(WRITTEN, compared).items()}
@@ -132,12 +131,64 @@ def judge_written(run: Run) -> Finding:
     )
 
 
+LINES = {
+    "first step": (BLUE, "A → B"),
+    "compositions": (ORANGE, "trained A ⇝ C"),
+    "held out": (RED, "held-out A ⇝ C"),
+    "shuffled held out": (GREEN, "shuffled ends"),
+    "unseen": (CONTROL, "unseen chains"),
+}
+ROWS = {
+    "asked at once": (chains.BASE, "direct"),
+    "step by step": (chains.BASE, "rollout"),
+    "steps spelled out": (chains.SPELLED[0], "written"),
+    "steps of other chains": (chains.SPELLED[1], "written"),
+}
+"""Condition and way of each bar."""
+
+
+def _draw_training(scores: chains.Scores) -> Drawing:
+    deepest = scores.named(chains.BASE, max(scores.depths))
+    held_out, steps = mean_known(scores.probability(deepest, "held out")), mean_known(scores.steps_known(deepest))
+    caption = (
+        f"With {layers_of(deepest.layers)}, the steps of held-out chains are answered with probability {number(steps)} "
+        f"in the end, and their compositions with {number(held_out)}. The uniform guess is {number(scores.uniform)}. "
+        "Green: the same questions with the ends of other chains. Grey: chains of entities that were never seen. Lines "
+        f"are means over networks that learned what they were taught. Probabilities below {FLOOR:g} are drawn there."
+    )
+    figure = draw_over_training(scores, scores.at(chains.BASE, scores.depths[:6]), LINES)
+    return Drawing("chain-over-training", caption if np.isfinite(held_out) else NOBODY, figure)
+
+
+def _draw_ways(scores: chains.Scores) -> Drawing:
+
+    def reached(row: str, depth: int) -> Any:
+        name, way = ROWS[row]
+        return scores.answered(scores.named(name, depth), way)
+
+    depths = scores.spelled
+    figure, (axis,) = panels(1, width=6.4, height=0.34 * len(ROWS) * max(1, len(depths) / 1.5) + 1.1)
+    draw_bars(axis, list(ROWS), depths, reached)
+    axis.set(xlabel="share of held-out chains whose end is reached", ylabel="way", title="Ways to the end of a chain")
+    if len(depths) > 1:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    shares = [mean_known(reached(row, depths[0])) for row in ROWS]
+    at_once, steps, written, others = (number(share, "%") for share in shares)
+    caption = (
+        f"With {layers_of(depths[0])}, {at_once} of the held-out chains are answered at once and {steps} step by step "
+        f"from the network's own answers. Networks that were taught compositions with their steps write {written} of "
+        f"them rightly, with the steps of other chains {others}. Bars are means over networks that learned what they "
+        "were taught, lines their 95 % intervals, cut at 0 and 100 %."
+    )
+    return Drawing("chain-ways", caption if np.isfinite(shares).all() else NOBODY, figure)
+
+
 STUDY = Study(
     name="chain-of-thought-decoder",
     title="Chain of thought in decoders: compositions at once and step by step",
     version=1,
     claims={
-        COMPOSE: partial(judge_unknown, COMPOSE, BASE, "depths"),
+        COMPOSE: partial(judge_unknown, COMPOSE, chains.BASE, "depths"),
         FROZEN: partial(judge_unknown, FROZEN, "frozen", "spelled"),
         TRACE: judge_trace,
         ROLLOUT: judge_rollout,
@@ -145,8 +196,8 @@ STUDY = Study(
     },
     quick=ChainOfThoughtDecoderConfig(),
     paper=ChainOfThoughtDecoderConfig(**PAPER, chains=150, spelled=(1, 4)),
-    run=partial(train_conditions, conditions, ChainNetworks),
-    draw=draw,
+    run=partial(train_conditions, chains.conditions, chains.ChainNetworks),
+    draw=lambda run: [_draw_training(chains.Scores(run)), _draw_ways(chains.Scores(run))],
     about=(
         "Decoders of GPT-2's shape are taught the steps A -> B and B -> C of every chain, and the composition A ~> C "
         "of 70 % of them. The other compositions are asked. The loss is on the last entity. The end of such a chain is "

@@ -1,7 +1,14 @@
-"""What the study `reversal` trains and records: numbers of the row models, pictures of them, and bilinear models."""
+"""The bilinear model of Theorem 1, trained by gradient descent from zero on the facts A -> B.
+
+With facts A_i -> B_i all of theta lies in the span of A_i w^T, theta = sum_i A_i c_i^T U. So it is enough to follow the
+coefficients c (facts, tokens); embeddings enter by their inner products alone, and the width costs nothing.
+
+The study `reversal` records numbers of the row models, pictures of them, and bilinear models.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -9,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from joma.claims.config import Least, Several, StudyConfig
 from joma.claims.contract import Progress
@@ -16,8 +24,56 @@ from joma.data.facts import Reversals, reversals
 from joma.data.statements import Statements
 from joma.runs import Run
 from joma.studies.reversal import _rows as rows
-from joma.studies.reversal.reversal.bilinear import TRAINED, descend, gaussian, powers
-from joma.theory.reversal import row_gap, sgd_gap
+from joma.theory.reversal import row_gap, sgd_gap, smallest_power
+
+TRAINED = ("forward", "symmetric", "both")
+"""What is trained: theta on A -> B; and as controls a symmetric theta on A -> B, theta on A -> B and B -> A."""
+
+
+def gaussian(tokens: int, width: int, draws: int, generator: torch.Generator) -> Tensor:
+    """(draws, tokens, tokens): inner products of Gaussian embeddings of length about 1."""
+    table: Tensor = torch.randn(draws, tokens, width, generator=generator, dtype=torch.float64) / width**0.5
+    return table @ table.mT
+
+
+def descend(inner: Tensor, facts: int, steps: int, trained: str) -> Tensor:
+    """Forward and reverse loss, (2, draws, steps + 1). Tokens 2i and 2i + 1 are A and B of the fact i.
+
+    The rate is 1 per fact, so that one step is one visit of each row.
+    """
+    first, second = torch.arange(2 * facts).reshape(facts, 2).unbind(-1)
+    c = inner.new_zeros(len(inner), facts, inner.shape[-1])
+    back = torch.zeros_like(c)
+
+    def said(start: Tensor) -> Tensor:
+        """(draws, facts, tokens): ln p after the tokens u that facts start with, from logits u^T theta w."""
+        logits = inner[:, start][..., first] @ c @ inner
+        if trained == "both":
+            logits = logits + inner[:, start][..., second] @ back @ inner
+        if trained == "symmetric":
+            logits = (logits + inner[:, start] @ c.mT @ inner[:, first]) / 2
+        return torch.log_softmax(logits, -1)
+
+    def loss(log_p: Tensor, answer: Tensor) -> Tensor:
+        return -log_p[:, torch.arange(facts), answer].mean(-1)
+
+    def push(log_p: Tensor, answer: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(answer, log_p.shape[-1]) - log_p.exp()
+
+    path = []
+    for _ in range(steps + 1):
+        ahead, reverse = said(first), said(second)
+        path.append(torch.stack([loss(ahead, second), loss(reverse, first)]))
+        c = c + push(ahead, second)
+        if trained == "both":
+            back = back + push(reverse, first)
+    return torch.stack(path, -1)
+
+
+def powers(inner: Tensor, facts: int, steps: int, kinds: Sequence[str]) -> Tensor:
+    """(kinds, draws): the smallest eps of Theorem 1, for each kind of training."""
+    paths = [descend(inner, facts, steps, trained) for trained in kinds]
+    return torch.stack([smallest_power(forward, reverse) for forward, reverse in paths])
 
 
 @dataclass(frozen=True)
@@ -92,7 +148,6 @@ def seen(moment: rows.Moment, run: int, facts: Reversals, model: str, rate: floa
 
 
 def _laws(moment: rows.Moment, run: int, facts: Reversals, rate: float) -> dict[str, float]:
-    """How far the gaps of model A lie from the row laws."""
 
     def off(gaps: Any, law: Any) -> float:
         return float(np.abs(gaps - law).max())
@@ -149,9 +204,8 @@ def _picture(facts: Reversals, model: str, rate: float, horizon: float, seed: in
     steps = rows.moments_of(len(facts.train), facts.vocabulary, rate, horizon=horizon, count=4)[-1:]
     (end,) = rows.train([facts.train], model=model, tokens=facts.vocabulary, rate=rate, moments=steps, seed=seed)
     one_way = facts.one_way.tokens
-    order = np.concatenate(
-        [facts.first[facts.both].flatten(), facts.second[facts.both].flatten(), one_way[:, 0], one_way[:, 2]]
-    )
+    twice = [side[facts.both].flatten() for side in (facts.first, facts.second)]
+    order = np.concatenate([*twice, one_way[:, 0], one_way[:, 2]])
     return end.weights[0][np.ix_(order, order)].astype(np.float32)
 
 
@@ -162,11 +216,9 @@ def _record_bilinear(config: ReversalConfig, run: Run) -> None:
     widest = inner[max(config.widths)]
     orthonormal = torch.eye(config.tokens, dtype=torch.float64)[None]
     run.keep("bilinear/widths", lambda: np.array(config.widths))
-    run.keep(
-        "bilinear/power",
-        lambda: torch.stack([powers(one, config.facts, config.steps, ("forward",))[0] for one in inner.values()]),
-    )
-    run.keep("bilinear/control power", lambda: powers(widest[:8], config.facts, config.steps, TRAINED))
-    run.keep("bilinear/orthonormal", lambda: powers(orthonormal, config.facts, config.steps, TRAINED))
+    found = partial(powers, facts=config.facts, steps=config.steps)
+    run.keep("bilinear/power", lambda: torch.stack([found(one, kinds=("forward",))[0] for one in inner.values()]))
+    run.keep("bilinear/control power", lambda: found(widest[:8], kinds=TRAINED))
+    run.keep("bilinear/orthonormal", lambda: found(orthonormal, kinds=TRAINED))
     for kind in TRAINED:  # (2, 1, steps + 1)
         run.keep(f"bilinear/path/{kind}", partial(descend, widest[:1], config.facts, config.steps, kind))

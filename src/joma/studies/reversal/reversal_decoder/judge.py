@@ -1,8 +1,9 @@
-"""What `reversal-decoder` found: the curse, what is left of the reverse, what cures it, and logits between entities."""
+"""The claims of `reversal-decoder`, which effects matter, stated before the run, and what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import log
 from typing import Any
 
@@ -14,9 +15,123 @@ from joma.claims.verdicts import Numbers, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import LITTLE, layers_of
-from joma.studies.reversal.reversal_decoder import claims as c
-from joma.studies.reversal.reversal_decoder.record import Scores, asymmetry, blocks, excess
-from joma.studies.reversal.reversal_decoder.run import BASE, LONG, Condition
+from joma.studies.reversal.reversal_decoder.run import BASE, LONG, Condition, Scores, asymmetry, blocks, excess
+
+GAP = 0.5  # of a probability: a curse is a gap of half of all answers
+GAIN = 0.05  # of a probability: a cure that answers fewer than one reverse in twenty is none
+CURED = 0.5  # of a probability: half of all reverses
+ORDER = 0.1  # of rivals beaten; 0.5 is chance, 1 the most
+NEARER = 0.25  # of rivals beaten: half of the way from chance to all
+MORE_LOSS = 0.5  # nats of loss: a factor 1.6 in the odds
+NATS = 1.0  # of a logit: a factor e in the odds
+SHARE = 0.1  # of asymmetry, from 0 to 1
+SPREAD = 0.5  # of the standard deviation of attention logits
+
+_curse = partial(Claim, source="Reversal Thm 3", matters=GAP, unit="%")
+_trace = partial(Claim, source="Reversal Thm 3", matters=ORDER, unit="%", ceiling=1.0)
+_cure = partial(Claim, source="Reversal Thm 3", matters=GAIN, unit="%", ceiling=1.0)
+
+CURSE = _curse(
+    "reverse-no-better-than-uniform",
+    says="A decoder that answers A -> B almost perfectly answers the untrained B <- A no better than a uniform guess.",
+    uses=("reversal/reverse-is-a-guess",),
+)
+LOSS = Claim(
+    "reverse-loss-above-uniform",
+    "Reversal Thm 3",
+    "The probability of an untrained reverse is at most uniform: its loss is above that of a uniform guess.",
+    matters=MORE_LOSS,
+    unit="nats",
+    uses=("reversal-decoder/reverse-no-better-than-uniform",),
+)
+"""Added when the first record at paper scale had been seen: there a few reverses are known and lift the mean
+probability, while the mean loss is far above uniform."""
+DEPTHS = _curse(
+    "curse-at-every-depth",
+    says="The theorem is about one layer. Tested here: is there a curse at every depth?",
+    uses=("reversal-decoder/reverse-no-better-than-uniform",),
+)
+FROZEN = _curse(
+    "curse-with-frozen-embeddings",
+    says="The theorem takes embeddings as fixed. Tested here: is there a curse with frozen embeddings?",
+)
+ENTITIES = _curse(
+    "curse-with-long-entities",
+    says="The theorem takes an entity as one token. Tested here: is there a curse with entities of several tokens?",
+)
+TRACE = Claim(
+    "no-trace-of-the-reverse",
+    "JoMA talk slide Reversal",
+    "You only learn what you see in the training set: the right reverse is ranked no higher than the reverses of other "
+    "facts.",
+    matters=NEARER,
+    unit="%",
+    uses=("reversal-decoder/reverse-no-better-than-uniform",),
+)
+OTHERS = _trace(
+    "other-pairs-both-ways",
+    says="Whatever else is trained, an untrained reverse stays unlikely. Tested here: does training other pairs in "
+    "both directions teach a decoder to reverse?",
+)
+SHARED = _trace(
+    "trace-needs-shared-embeddings",
+    says="The theorem has no embeddings. Tested here: is a trace of the reverse carried by learned embeddings that "
+    "input and output share?",
+    uses=("reversal-decoder/no-trace-of-the-reverse",),
+)
+RATE = _trace(
+    "trace-grows-with-the-rate",
+    says="The theorem is about a small learning rate. Tested here: does a larger rate, as in the authors' experiment, "
+    "leave more of a trace?",
+    uses=("reversal-decoder/no-trace-of-the-reverse",),
+)
+LONGER = _curse(
+    "longer-training-does-not-help",
+    says="At all later times the reverse stays at the uniform guess: the curse is there after longer training.",
+    uses=("reversal-decoder/reverse-no-better-than-uniform",),
+)
+OWN = _cure(
+    "reversed-statements",
+    says="A statement that is trained is answered: the reverse is known where it is taught itself.",
+)
+IDENTITY = _cure(
+    "identity-statements",
+    says="Only trained statements are learned. Tested here: do statements 'A is A' let a decoder answer untrained "
+    "reverses?",
+)
+BACKWARDS = _cure(
+    "text-read-backwards",
+    says="Only the trained direction is learned. Tested here: is the curse cured by training text that is read "
+    "backwards?",
+)
+ANY = _cure(
+    "any-order-objective",
+    says="The theorem is about predicting what follows. Tested here: is the curse cured by filling in either entity?",
+)
+LOGITS = Claim(
+    "next-token-logits",
+    "Reversal Thm 3",
+    "Training A -> B raises the logit of B after A and leaves that of A after B where it was.",
+    matters=NATS,
+    unit="nats",
+    uses=("reversal-decoder/reverse-no-better-than-uniform",),
+)
+SYMMETRY = Claim(
+    "attention-not-symmetric",
+    "JoMA talk slide Reversal",
+    "The curse is explained by attention logits between tokens, which training makes asymmetric.",
+    matters=SHARE,
+    ceiling=1.0,
+)
+ATTENTION = Claim(
+    "attention-follows-facts",
+    "JoMA talk slide Reversal",
+    "Attention logits between the entities of a fact differ by its direction: A looks at B as B does not look at A.",
+    matters=SPREAD,
+    unit="standard deviations",
+    uses=("reversal-decoder/attention-not-symmetric",),
+)
+
 
 Cases = dict[str, Condition]
 
@@ -31,9 +146,8 @@ def curse(claim: Claim, cases_of: Callable[[Scores], Cases], run: Run) -> Findin
         cases.values(),
         what="probability of the answer in the trained direction (control: of the reverse)",
         expected=(
-            f"the trained direction at least {show(c.GAP, '%')} more likely than the reverse, and a reverse that is "
-            f"less than {show(LITTLE, '%')} above the uniform guess of {show(scores.uniform, '%')}, beyond chance "
-            "(95 %)"
+            f"the trained direction at least {show(GAP, '%')} more likely than the reverse, and a reverse that is less "
+            f"than {show(LITTLE, '%')} above the uniform guess of {show(scores.uniform, '%')}, beyond chance (95 %)"
         ),
         size=scores.over_uniform("the reverse", cases, "reverse"),
         details=scores.guesses(cases, "reverse", "shuffled reverse", "unseen"),
@@ -58,11 +172,11 @@ def loss(run: Run) -> Finding:
     deepest, guess = scores.named(BASE, max(scores.depths)), log(1 / scores.uniform)
     others = scores.at(BASE, [depth for depth in scores.depths if depth < deepest.layers]) | trained_longer(scores)
     return scores.judged(
-        c.LOSS,
+        LOSS,
         {layers_of(deepest.layers): compare(scores.loss(deepest), guess)},
         [deepest],
         what="loss on untrained reverses (control: a uniform guess among the entities)",
-        expected=f"at least {c.MORE_LOSS:g} nats more than the {show(guess)} nats of a uniform guess",
+        expected=f"at least {MORE_LOSS:g} nats more than the {show(guess)} nats of a uniform guess",
         details={case: {"loss": mean_known(scores.loss(one))} for case, one in others.items()},
     )
 
@@ -72,15 +186,15 @@ def trace(run: Run) -> Finding:
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
     return scores.judged(
-        c.TRACE,
+        TRACE,
         scores.compared(scores.rank, cases, "one way", "reverse"),
         cases.values(),
         what="share of rival answers that are less likely than the right one, trained direction (control: reverse)",
         expected=(
-            f"the right answer beats at least {show(c.NEARER, '%')} more of its rivals in the trained direction than "
-            f"in the reverse, where it beats less than {show(0.5 + c.ORDER, '%')} (chance: 50 %)"
+            f"the right answer beats at least {show(NEARER, '%')} more of its rivals in the trained direction than "
+            f"in the reverse, where it beats less than {show(0.5 + ORDER, '%')} (chance: 50 %)"
         ),
-        size=scores.over_half("the reverse's share", cases, "reverse", c.ORDER),
+        size=scores.over_half("the reverse's share", cases, "reverse", ORDER),
     )
 
 
@@ -89,14 +203,14 @@ def other_pairs(run: Run) -> Finding:
     scores = Scores(run)
     half = scores.at("half the reverses", scores.cured)
     return _ranks(
-        c.OTHERS,
+        OTHERS,
         scores,
         scores.at("no pair both ways", scores.cured),
         what=f"share of rivals that the right reverse beats, with {run.config['both']:.0%} of the pairs both ways "
         "(control: none)",
         expected=(
-            f"at least {show(c.ORDER, '%')} more rivals beaten than where no pair trains both ways, and a probability "
-            f"of at least {show(c.CURED, '%')}"
+            f"at least {show(ORDER, '%')} more rivals beaten than where no pair trains both ways, and a probability "
+            f"of at least {show(CURED, '%')}"
         ),
         size=_cured(scores, scores.at(BASE, scores.cured)),
         details=_reverses(scores, {f"with half of the other reverses too, {case}": one for case, one in half.items()}),
@@ -111,57 +225,44 @@ def _ranks(claim: Claim, scores: Scores, controls: Cases, **evidence: Any) -> Fi
 
 
 def _reverses(scores: Scores, cases: Cases) -> Numbers:
+    measures = {"probability": scores.probability, "rivals beaten": scores.rank}
     return {
-        case: {
-            "probability": mean_known(scores.probability(one, "reverse")),
-            "rivals beaten": mean_known(scores.rank(one, "reverse")),
-        }
+        case: {name: mean_known(measure(one, "reverse")) for name, measure in measures.items()}
         for case, one in cases.items()
     }
 
 
 def _cured(scores: Scores, cases: Cases) -> list[Test]:
-    return [
-        at_least(f"probability of the reverse ({case})", mean_known(scores.probability(one, "reverse")), c.CURED, "%")
-        for case, one in cases.items()
-    ]
+    known = {case: mean_known(scores.probability(one, "reverse")) for case, one in cases.items()}
+    return [at_least(f"probability of the reverse ({case})", one, CURED, "%") for case, one in known.items()]
 
 
 def shared_embeddings(run: Run) -> Finding:
     """Learned and shared embeddings, against untied ones and against frozen ones."""
     scores = Scores(run)
+    controls = [(name, depth) for depth in scores.cured for name in ("untied", "frozen")]
     return _ranks(
-        c.SHARED,
+        SHARED,
         scores,
-        {
-            f"{name}, {layers_of(depth)}": scores.named(name, depth)
-            for depth in scores.cured
-            for name in ("untied", "frozen")
-        },
+        {f"{name}, {layers_of(depth)}": scores.named(name, depth) for name, depth in controls},
         what="share of rivals that the right reverse beats (control: embeddings untied, or frozen)",
-        expected=f"at least {show(c.ORDER, '%')} more rivals beaten than with untied and with frozen embeddings",
+        expected=f"at least {show(ORDER, '%')} more rivals beaten than with untied and with frozen embeddings",
     )
 
 
 def learning_rate(run: Run) -> Finding:
     """The usual rate against the smallest one."""
     scores = Scores(run)
-    rates = run.config["slower"]
-    slowest = f"rate {min(rates):g}"
+    names = [f"rate {rate:g}" for rate in run.config["slower"]]
+    slowest = f"rate {min(run.config['slower']):g}"
+    cases = {f"{name}, {case}": one for name in names for case, one in scores.at(name, scores.cured).items()}
     return _ranks(
-        c.RATE,
+        RATE,
         scores,
         scores.at(slowest, scores.cured),
         what=f"share of rivals that the right reverse beats (control: {slowest})",
-        expected=f"at least {show(c.ORDER, '%')} more rivals beaten than with {slowest}",
-        details=_reverses(
-            scores,
-            {
-                f"rate {rate:g}, {case}": one
-                for rate in rates
-                for case, one in scores.at(f"rate {rate:g}", scores.cured).items()
-            },
-        ),
+        expected=f"at least {show(ORDER, '%')} more rivals beaten than with {slowest}",
+        details=_reverses(scores, cases),
     )
 
 
@@ -171,12 +272,12 @@ def own_reverses(run: Run) -> Finding:
     half = scores.at("half the reverses", scores.cured)
     found = scores.compared(scores.probability, half, "added reverse", "reverse")
     return scores.judged(
-        c.OWN,
+        OWN,
         found,
         half.values(),
         what="probability of reverses that were taught (control: of those that were not, in the same network)",
-        expected=f"at least {show(c.CURED, '%')}, and more than untaught reverses by at least {show(c.GAIN, '%')}",
-        size=[at_least(f"probability ({case})", one.value, c.CURED, "%") for case, one in found.items()],
+        expected=f"at least {show(CURED, '%')}, and more than untaught reverses by at least {show(GAIN, '%')}",
+        size=[at_least(f"probability ({case})", one.value, CURED, "%") for case, one in found.items()],
     )
 
 
@@ -187,21 +288,19 @@ def cure(claim: Claim, name: str, twins: tuple[str, ...], run: Run) -> Finding:
     found: dict[str, Comparison] = {}
     for case, one in cases.items():
         mine = scores.probability(one, "reverse")
-        others = {
-            twin: compare(mine, scores.probability(scores.named(twin, one.layers), "reverse")) for twin in controls
-        }
+        twin_of = {twin: scores.named(twin, one.layers) for twin in controls}
+        others = {twin: compare(mine, scores.probability(other, "reverse")) for twin, other in twin_of.items()}
         found |= {f"{case}, against {twin}": control for twin, control in hardest(claim, others).items()}
     listed = " and ".join(f"'{twin}'" for twin in controls)
+    ranks = {case: mean_known(scores.rank(one, "reverse")) for case, one in cases.items()}
     return scores.judged(
         claim,
         found,
         cases.values(),
         what=f"probability of the untrained reverse, with {name}",
-        expected=f"at least {show(c.CURED, '%')}, and at least {show(c.GAIN, '%')} more than {listed}",
+        expected=f"at least {show(CURED, '%')}, and at least {show(GAIN, '%')} more than {listed}",
         size=_cured(scores, cases),
-        details={
-            f"{case}, {name}": {"rivals beaten": mean_known(scores.rank(one, "reverse"))} for case, one in cases.items()
-        },
+        details={f"{case}, {name}": {"rivals beaten": beaten} for case, beaten in ranks.items()},
     )
 
 
@@ -222,14 +321,14 @@ def logits(run: Run) -> Finding:
     def look(scores: Scores) -> tuple[Comparison, list[Test]]:
         trained, reverse = (excess(block) for block in blocks(scores.matrix("logits", -1)))
         what = "the partner's logit minus its rivals' in the reverse"
-        return compare(trained, reverse), [no_more(what, compare(reverse), c.NATS, "nats")]
+        return compare(trained, reverse), [no_more(what, compare(reverse), NATS, "nats")]
 
     return _of_one_layer(
-        c.LOGITS,
+        LOGITS,
         run,
         look,
-        expected=f"a partner's logit at least {c.NATS:g} nat further above its rivals in the trained direction than in "
-        f"the reverse, and in the reverse less than {c.NATS:g} nat above them",
+        expected=f"a partner's logit at least {NATS:g} nat further above its rivals in the trained direction than in "
+        f"the reverse, and in the reverse less than {NATS:g} nat above them",
         what="logit of the partner minus that of its rivals, trained direction (control: reverse)",
     )
 
@@ -241,10 +340,10 @@ def _against_untrained(measure: Callable[[Any], Any]) -> Callable[[Scores], tupl
 def symmetry(run: Run) -> Finding:
     """The asymmetry of attention logits, against the untrained network's."""
     return _of_one_layer(
-        c.SYMMETRY,
+        SYMMETRY,
         run,
         _against_untrained(asymmetry),
-        expected=f"attention logits between entities at least {c.SHARE:g} less symmetric than in the untrained network "
+        expected=f"attention logits between entities at least {SHARE:g} less symmetric than in the untrained network "
         "(0: symmetric, 0.5: independent entries)",
         what="asymmetry of attention logits between entities (control: untrained)",
     )
@@ -259,10 +358,10 @@ def attention(run: Run) -> Finding:
         return (ahead - back) / matrix.std((-2, -1))
 
     return _of_one_layer(
-        c.ATTENTION,
+        ATTENTION,
         run,
         _against_untrained(direction),
         expected="attention from subject to answer further above its rivals than from answer to subject, by at least "
-        f"{c.SPREAD:g} standard deviations more than in the untrained network",
+        f"{SPREAD:g} standard deviations more than in the untrained network",
         what="attention logit of subject on answer minus that of answer on subject, above rivals (control: untrained)",
     )

@@ -1,4 +1,4 @@
-"""The conditions of `reversal-decoder`: which facts are taught how, to networks of which shape."""
+"""The conditions of `reversal-decoder`: which facts are taught how, to networks of which shape, and the record."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from joma.claims.config import Several
 from joma.data.facts import reversals
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
+from joma.runs import Run
 from joma.studies.reversal import _decoders as decoders
+from joma.studies.reversal._decoders import Record
 from joma.studies.reversal._examples import Examples, Objective, asked, crossed, masked, trained
 
 KINDS = ("trained", "one way", "reverse", "shuffled reverse", "unseen", "added reverse", "other end")
 """Statements that are asked. added reverse: of the one-way pairs whose reverse is taught in one condition. other end:
 the first entity of a one-way statement, masked; only networks that read both sides are asked for it."""
 RANKED = ("one way", "reverse")
-MOST = 60
-"""Statements that are ranked against one another: as many as the authors' experiment tests."""
-SHOWN = 16
-"""Pairs whose logits are recorded one by one."""
+MOST = 60  # statements that are ranked against one another: as many as the authors' experiment tests
+SHOWN = 16  # pairs whose logits are recorded one by one
 BASE = "as published"
 LONG = "trained longer"
 CURES: dict[str, dict[str, Any]] = {
@@ -75,10 +75,8 @@ class ReversalDecoderConfig(decoders.Training):
         if 1 not in self.entities or not set(self.entities) <= {1, 2, 3}:
             raise ValueError(f"entities must hold 1, and 2 or 3 at most, got {self.entities}")
         if not 0 < self.both < 1 or round((1 - self.both) * self.pairs) < 4:
-            raise ValueError(
-                f"both must leave at least 4 of {self.pairs} pairs with one direction, and some with two, "
-                f"got {self.both}"
-            )
+            some = f"at least 4 of {self.pairs} pairs with one direction, and some with two"
+            raise ValueError(f"both must leave {some}, got {self.both}")
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,7 @@ class Condition(decoders.Learner):
     tied: bool = True
     backwards: bool = False
     objective: Objective = "next"
-    rate: float | None = None
-    """Unless given, that of its depth."""
+    rate: float | None = None  # unless given, that of its depth
     long: bool = False
 
     @property
@@ -131,18 +128,14 @@ class Taught:
         self.relation_is, self.mask = self.facts.vocabulary, self.facts.vocabulary + 1
 
     def statements(self) -> Statements:
-        """All that trains."""
         facts = self.facts.train
         if self.condition.identity != "none":
-            facts = facts + self._identities()
+            # `A is A` for every entity, with a relation of its own: `A -> A` would contradict `A -> B`
+            every = torch.cat([self.facts.first, self.facts.second])
+            relation = torch.full((len(every), 1), self.relation_is)
+            said = every if self.condition.identity == "own" else every.roll(1, 0)
+            facts = facts + Statements(torch.cat([every, relation, said], 1), self.condition.entity)
         return facts + self.facts.reversed_text() if self.condition.backwards else facts
-
-    def _identities(self) -> Statements:
-        """`A is A` for every entity of the facts, with a relation of its own: `A -> A` would contradict `A -> B`."""
-        every = torch.cat([self.facts.first, self.facts.second])
-        relation = torch.full((len(every), 1), self.relation_is)
-        said = every if self.condition.identity == "own" else every.roll(1, 0)
-        return Statements(torch.cat([every, relation, said], 1), self.condition.entity)
 
     def added(self) -> Statements:
         """Reverses that this condition trains and the published one does not."""
@@ -194,7 +187,6 @@ class FactNetworks(decoders.Networks):
 
     @property
     def measures(self) -> dict[str, decoders.Measure]:
-        """With logits between entities, of networks of one layer."""
         return super().measures | ({"matrix": self.matrices} if self.pictured else {})
 
     def matrices(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
@@ -224,3 +216,51 @@ def _attention(decoder: Decoder, entities: Tensor) -> Tensor:
 
     decoder.features(torch.stack([keys, queries], -1).flatten(1, 2), look=look)
     return seen[0].view(-1, count, count)
+
+
+class Scores(Record[Condition]):
+    """Numbers of `reversal-decoder`; networks that did not learn or diverged are NaN."""
+
+    def __init__(self, run: Run) -> None:
+        self.cured: list[int] = list(run.config["cured"])
+        taught, entities = ("trained", "one way"), 2 * run.config["pairs"]
+        super().__init__(run, conditions(run.config), KINDS, taught=taught, ranked=RANKED, entities=entities)
+
+    def loss(self, condition: Condition) -> Any:
+        """(seeds,) at the end: the mean of -log p over untrained reverses."""
+        return -self.counting(condition, "facts/log")[-1][:, self.kinds.index("reverse")]
+
+    @property
+    def pictured(self) -> bool:
+        """Whether logits between entities are recorded: there is a network of one layer."""
+        return 1 in self.depths
+
+    def matrix(self, what: str, point: int) -> Any:
+        """(seeds, 2n, 2n): "logits" or "attention" of one layer at a measuring point."""
+        return self.counting(self.named(BASE, 1), f"matrix/{what}")[point]
+
+
+def excess(block: Any) -> Any:
+    """(seeds,): how far the diagonal of blocks (seeds, n, n) lies above the rest of its rows."""
+    count = block.shape[-1]
+    own = block.diagonal(axis1=-2, axis2=-1)
+    rest = (block.sum(-1) - own) / (count - 1)
+    return (own - rest).mean(-1)
+
+
+def blocks(matrix: Any) -> tuple[Any, Any]:
+    """Trained direction and reverse: rows of subjects and columns of answers, and the other way round."""
+    half = matrix.shape[-1] // 2
+    return matrix[..., :half, half:], matrix[..., half:, :half]
+
+
+def asymmetry(matrix: Any) -> Any:
+    """(seeds,): 0 for a symmetric matrix, 0.5 for one of independent entries, 1 for an antisymmetric one.
+
+    Of what is left without the means of rows and columns, which know nothing of pairs. With them (the first look)
+    training made the matrix nearly symmetric, because an entity that many look at also looks at many.
+    """
+    rows, columns = matrix.mean(-1, keepdims=True), matrix.mean(-2, keepdims=True)
+    left = matrix - rows - columns + matrix.mean((-2, -1), keepdims=True)
+    turned = left.swapaxes(-1, -2)
+    return ((left - turned) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))

@@ -19,7 +19,7 @@ from joma.data.ahead import Ahead, sent
 from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy.alignment import LEVELS, Half, Material, alignment, prepare, token_score
+from joma.studies.syntax.python_hierarchy.record import LEVELS, Half, Material, alignment, prepare, token_score
 from joma.training import Ensemble, Optimizer, next_token_loss, train
 
 
@@ -59,7 +59,6 @@ class PythonHierarchyConfig(StudyConfig):
         self.shape(self.vocabulary)  # refuses what cannot be a decoder
 
     def shape(self, vocabulary: int) -> DecoderConfig:
-        """Of the decoders that read so many words."""
         names = ("layers", "width", "heads", "mlp", "context", "dropout")
         return DecoderConfig(vocabulary, **{name: getattr(self, name) for name in names})
 
