@@ -6,8 +6,6 @@ what happened, `joma.studies` the claims and their verdicts, `joma.report` the p
 when they are first named.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

@@ -9,8 +9,6 @@ rotated on with the model's own functions. Whether they do what they seem to is 
 the same hidden state everywhere, so its keys must be each other's rotations, in every layer.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

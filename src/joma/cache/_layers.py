@@ -3,8 +3,6 @@
 Apart from `stream`, since it needs transformers to be imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

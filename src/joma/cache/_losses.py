@@ -1,7 +1,5 @@
 """The loss of a model whose cache is cut, on full sequences at once: eviction becomes one mask per key-value head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every policy costs at every budget: the loss of one model on one text, recorded as it is measured."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

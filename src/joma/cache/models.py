@@ -1,7 +1,5 @@
 """Which models have a cache that can be cut, and which tokens they read."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

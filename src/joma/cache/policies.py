@@ -8,8 +8,6 @@ A key that was evicted never comes back. Scores are attention weights, summed ov
 key-value head. A query sees its own key always, and never one that comes after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What a policy may keep: its name and its budget, settled from what a user asks for, or refused in one sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real

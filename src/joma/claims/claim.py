@@ -1,7 +1,5 @@
 """A claim: one sentence of a source, and what would count as an effect, stated before anything is run."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

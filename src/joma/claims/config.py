@@ -5,8 +5,6 @@
 What depends on two fields at once is checked by the config's own `__post_init__`, after `super().__post_init__()`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

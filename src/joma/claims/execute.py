@@ -1,7 +1,5 @@
 """Carrying a study out: run it (or take up its stored run), judge, draw. It is handed the study and knows none."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

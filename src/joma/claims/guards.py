@@ -6,8 +6,6 @@ Cases (layers, depths, rates) are things that a claim speaks of; some of them ma
 left. Controls are not: a number that one of its controls reaches as well says nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.util import find_spec
 from math import inf, isfinite, nan

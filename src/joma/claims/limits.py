@@ -4,8 +4,6 @@ An interval is the mean ± its error, so it may reach beyond them. It is stored 
 move its middle, and with it the verdict. Only where it is shown are its ends cut, and a cut end says so.
 """
 
-from __future__ import annotations
-
 import re
 
 Limits = tuple[float | None, float | None]

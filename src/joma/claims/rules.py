@@ -13,8 +13,6 @@ where every case does. What an undecided case might still become is tried out: w
 whole, the whole is decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from math import isfinite, isnan

@@ -3,8 +3,6 @@
 Intervals of probabilities and shares are cut at 0 and 1, and say so (`joma.claims.limits`); not inside `as_computed`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

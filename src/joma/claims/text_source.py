@@ -4,8 +4,6 @@ The verdicts that joma publishes at quick scale are of one release (`joma.data.p
 another one is as good, but its numbers are of another text, and whoever reads them is told.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from joma.data.python_source import PACKAGE, REFERENCE, source_release

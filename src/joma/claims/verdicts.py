@@ -6,8 +6,6 @@ by_effect     an empirical statement: a number over seeds beside its control
 not_run       nothing was measured, or nothing was learned
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """`joma export`: runs for other tools, as tables or as an RO-Crate."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

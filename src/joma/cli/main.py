@@ -1,7 +1,5 @@
 """The command line. Only argparse loads before a command is known, so that `joma --help` answers at once."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

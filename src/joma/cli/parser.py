@@ -1,7 +1,5 @@
 """One parser for all commands: one style of help, and one sentence with the nearest name for what is misspelt."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Lines that fit a terminal. A pipe or a file gets whole lines: a number must not be broken in two there."""
 
-from __future__ import annotations
-
 import re
 import sys
 import textwrap

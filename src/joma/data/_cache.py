@@ -1,7 +1,5 @@
 """What took long to prepare, kept in one folder: safetensors files, named after a hash of what they were made from."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

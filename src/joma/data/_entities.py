@@ -1,7 +1,5 @@
 """Entities of one to three tokens: names that a fact speaks about."""
 
-from __future__ import annotations
-
 from math import perm
 
 import torch

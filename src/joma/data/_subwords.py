@@ -1,7 +1,5 @@
 """Text as byte-pair tokens: the Python source that is installed here, and WikiText. Needs the package `tokenizers`."""
 
-from __future__ import annotations
-
 import hashlib
 import sysconfig
 from collections.abc import Sequence

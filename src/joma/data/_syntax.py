@@ -4,8 +4,6 @@ A node covers the tokens between its first and its last character. At every leve
 nodes are painted over one another, outer ones first.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import keyword

@@ -4,8 +4,6 @@ A file is downloaded beside its place, goes on where it stopped, and is moved to
 hub lists. Everything goes through huggingface_hub's own client: its token, its endpoint (HF_ENDPOINT), its retries.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files of text as blocks, blocks as words, words as numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -3,8 +3,6 @@
 A GPU that is handed a batch from ordinary memory stops the host, and the networks beside it get no work meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

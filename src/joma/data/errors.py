@@ -1,7 +1,5 @@
 """What can be wrong with text that somebody brings."""
 
-from __future__ import annotations
-
 from joma.host.errors import JomaError
 
 

@@ -4,8 +4,6 @@ The first coordinates are informative: labels depend on them alone, and a view k
 view is scaled by a factor of its own between 0 and 1. Its sign survives, so a view tells all of the point.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ torch needs sympy, so nothing has to be downloaded. The standard library would b
 every version of Python. One release of sympy is the same everywhere, and the lock pins it (`REFERENCE`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the latent hierarchies hand out, and how tokens that are switched on become a sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple

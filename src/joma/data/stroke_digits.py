@@ -1,7 +1,5 @@
 """Small images of ten classes that every machine can draw: digits of seven strokes, moved, slanted and noisy."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

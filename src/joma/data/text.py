@@ -4,8 +4,6 @@ Words are cut by the "basic_english" convention of the paper's runs (see `basic_
 training split: <unk> first, then by frequency, ties in alphabetical order.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Token frequencies by class: the data of the paper's Figures 2 and 3."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

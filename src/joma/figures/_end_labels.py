@@ -1,7 +1,5 @@
 """The artist behind `joma.figures.labels`: it finds its places when it is drawn, so later limits and sizes count."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Left to itself matplotlib draws a figure twice, the first time only to lay it ou
 logarithmic axis as a formula, which takes longer than all else on it.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Words for what a figure shows, made from its numbers: the alternative text of figures is built from them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from math import isfinite, isinf

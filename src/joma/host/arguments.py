@@ -5,8 +5,6 @@ becomes a tensor on the CPU. Floating arrays keep their type, so float32 stays f
 and so do whole numbers of an array where real ones are wanted. Answers are always tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import reduce

@@ -4,8 +4,6 @@
 stranger's checkpoint: a `numpy.py` in it would be run. So every process of joma starts here, with -P.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

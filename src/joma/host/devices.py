@@ -1,7 +1,5 @@
 """Which devices there are, and one sentence for those that are not. Loads no torch before it is asked."""
 
-from __future__ import annotations
-
 import re
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")

@@ -4,8 +4,6 @@ Every layer has its own: `RunError`, `CheckpointError`, `CorpusError`, and `BadI
 `JomaError`, and the command line prints the sentence. Whatever else reaches the command line is a fault of joma.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """How a command of joma ends: its exit status, and one sentence for what went wrong."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

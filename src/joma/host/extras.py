@@ -1,7 +1,5 @@
 """How to get the parts of joma that are not installed. Said here alone: once joma is published, only this changes."""
 
-from __future__ import annotations
-
 
 def install_command(extra: str) -> str:
     """The command that brings an extra, given in the checkout of joma.

@@ -1,7 +1,5 @@
 """Where commands write: places refused before any work is done, and files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

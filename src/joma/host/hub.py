@@ -4,8 +4,6 @@ Texts and checkpoints are read through it, so it stands below both. Token, endpo
 are the client's affair; what it lacks is patience with a connection that breaks half way.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping

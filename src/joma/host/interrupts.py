@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: what they raise during a command, and how they wait where something is to be written first."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -4,8 +4,6 @@ A limit is far above what honest files have and far below what hurts a machine. 
 before the call, or names it in the environment: JOMA_LIMITS="LAYERS=5000 WORD_BYTES=1e9".
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

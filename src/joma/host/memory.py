@@ -1,7 +1,5 @@
 """How much memory is free, for estimates that are made before the work begins."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

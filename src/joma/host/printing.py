@@ -3,8 +3,6 @@
 What an encoding lacks is written in letters that it has; control characters are written out.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 import sys

@@ -1,7 +1,5 @@
 """How exact products of float32 are inside a block, however the program around us has set it. Loads no torch itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal

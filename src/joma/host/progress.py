@@ -1,7 +1,5 @@
 """Progress: what long work calls, and lines of it for a log or a pipe, where silence would look like a hang."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import monotonic
 

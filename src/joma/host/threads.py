@@ -1,7 +1,5 @@
 """How many threads numerical libraries use. The last digits of a sum depend on it, so records are made with one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

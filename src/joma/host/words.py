@@ -1,7 +1,5 @@
 """Words that many messages share: counts with their noun, and objects in one short line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar

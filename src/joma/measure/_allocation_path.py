@@ -4,8 +4,6 @@ A smooth function closes within 2, 4 or 8 nodes. One with a kink does not, howev
 halved where it is worst, and halved again, so that the kink is closed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property

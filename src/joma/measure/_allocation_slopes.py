@@ -5,8 +5,6 @@ other, so the gradient of their sum is the gradient of each. Forward: one pass w
 measures. Both give the same numbers; some operations have only the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 

@@ -8,8 +8,6 @@ Two buffers hold s and e of one block, and nothing else of the size queries x ke
 block sees are not multiplied; masks touch only the columns that some query of the block does not see.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from math import log
 

@@ -12,8 +12,6 @@ Packed text gives every query the ends of its document. Documents follow one ano
 least first key and its last query the greatest: blocks of keys that nobody sees are skipped, as with a window.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -18,8 +18,6 @@ accelerators always, on CPUs for small n.
 If a is below lambda_i the factorisation breaks down, and the vectors must be improved: nothing is certified by mistake.
 """
 
-from __future__ import annotations
-
 from math import ceil, log2, sqrt
 from typing import NamedTuple
 

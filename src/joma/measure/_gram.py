@@ -1,7 +1,5 @@
 """Matrices as the measures of singular values take them: checked, scaled, and their Gram matrices in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import sqrt

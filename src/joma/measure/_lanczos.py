@@ -26,8 +26,6 @@ lambda_i lie above theta_i?
    Blocks need fewer steps, and keep delta_i far above the rounding error of float32, which one vector would not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -8,8 +8,6 @@ t = s log2(e) - m, e = 2^t, p = e / l. Whether t is above v is clamp((t - v) 2^2
 a comparison and a choice would be two: it is 1 where t is above v by 6e-8, the rounding of numbers near 1.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

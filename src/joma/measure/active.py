@@ -13,8 +13,6 @@ Contributions are (..., tokens, units). Matrices are written as x @ output, so t
 transpose of torch.nn.Linear's weight. Numbers are float32, float64 for float64 inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple

@@ -11,8 +11,6 @@ depends on the latents alone, so that the scores of two networks on the same sam
 A neuron that does not vary cannot be chosen. Where that leaves nothing to score with, the latent scores 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod

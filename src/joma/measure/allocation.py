@@ -10,8 +10,6 @@ estimated: it is part of the answer. Lan et al., "LCA: Loss Change Allocation fo
 this for the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import pairwise

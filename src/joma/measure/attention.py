@@ -12,8 +12,6 @@ Three paths give the same numbers: a Triton kernel (CUDA), blocks of queries (an
 the matrix (`attention_stats_reference`, for tests). Gradients flow through q, k, v, the bias and the sinks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec

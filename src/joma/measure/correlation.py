@@ -1,7 +1,5 @@
 """Correlations, once for all: Pearson's over the last dimension, Spearman's over all entries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far token vectors are from being orthogonal: the |cos| between them, beside that of random vectors."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import pi, sqrt
 from typing import NamedTuple

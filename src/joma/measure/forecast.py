@@ -6,8 +6,6 @@ at that step. `backtest` goes over a recorded curve: from every point at step t 
 Any function of (steps, curve, to) is a forecaster: that of a theory, say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

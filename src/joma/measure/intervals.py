@@ -1,7 +1,5 @@
 """Every statistic over seeds: what a mean of a few is worth, alone and beside its control, with torch alone."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from functools import lru_cache
 from math import cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan

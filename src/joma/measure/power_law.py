@@ -6,8 +6,6 @@ of few eigenvalues means little. It is no test either: Gaussian matrices of side
 alphas from 4 to 30. Their distance tells: it is above 0.1.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A noisy curve always has a minimum, and its end is always above it. So the size 
 size that chance alone would give: over seeds, or from the roughness of the one series there is.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple

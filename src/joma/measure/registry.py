@@ -4,8 +4,6 @@ A scan of checkpoints, a page and a monitor of a training run all read this tabl
 computed here, too. One that needs a running model is only described: `joma.probes` and `joma.scan` compute it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

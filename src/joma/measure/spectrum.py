@@ -6,8 +6,6 @@ twenty products with a block of sixteen vectors, and how far they may be from th
 done exactly, through their Gram matrix in float64.
 """
 
-from __future__ import annotations
-
 from math import ceil, prod, sqrt
 from typing import NamedTuple
 

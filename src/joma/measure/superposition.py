@@ -17,8 +17,6 @@ of 190 pairs two are that close by chance, and would join what does not belong t
 pattern, shuffled pairs are related too, that bar rises, and patterns are rather missed than imagined.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

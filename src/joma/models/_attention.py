@@ -8,8 +8,6 @@ With logits s_j of the keys j that a query sees:
     sigmoid       1 / (1 + n e^{-s_j})              each of n keys for itself, 1/(n + 1) at logit 0
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

@@ -6,8 +6,6 @@ x are the frequencies of the tokens in a sequence, q its last token, the query. 
 that SGD follows in expectation. Many of them are trained at once: every parameter's first dimension is the member.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

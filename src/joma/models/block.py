@@ -1,7 +1,5 @@
 """The block of eq. 1 as a torch module: what `joma.theory.flow` describes, trained by an optimizer."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

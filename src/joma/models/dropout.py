@@ -5,8 +5,6 @@ sees those it would have seen, a captured CUDA graph replays fresh ones by chang
 recompute a mask in the backward pass instead of storing it.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The parameters of a decoder by what they do: what can be frozen, and what a change can be allocated to."""
 
-from __future__ import annotations
-
 from types import EllipsisType
 from typing import TypeAlias
 

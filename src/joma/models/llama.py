@@ -4,8 +4,6 @@ It reads like the public one and computes the same numbers from the same weights
 Unlike `joma.models.decoder` it is no ensemble: its matrices are `nn.Linear`, so that any optimizer can be tried on it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 A step compiled whole would take its compiler through every block: ten layers took ten times as long as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps

@@ -4,8 +4,6 @@
 products run at twice the rate and in every layout; for its small range gradients are scaled up, and down at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Reading and checking what a user gives to GaLore: options, parameters with their names and groups."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping

@@ -12,8 +12,6 @@ A state tensor is moved if it is a plain floating-point matrix with the rank alo
 compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ The form is torch's: `state` by the number of the parameter, `param_groups` with
 `basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state, whose keys begin with `inner.`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple

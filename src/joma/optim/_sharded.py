@@ -5,8 +5,6 @@ nothing is sent. If the rows are projected, the processes add up P_k^T G_k, and 
 the way back they exchange the compact update. Only a refresh gathers a full gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, zeros

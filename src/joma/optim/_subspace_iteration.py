@@ -5,8 +5,6 @@ the Gram matrix follow: they damp everything below the block's smallest Rayleigh
 the products that plain powers need.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import acosh, log
 

@@ -6,8 +6,6 @@ each step. It sees the gradient P^T G (or G P) and moves C; then W += scale * P 
 unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m the shorter side) instead of 2 m n.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any

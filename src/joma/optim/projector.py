@@ -9,8 +9,6 @@ energy; otherwise it takes more products, and in the end the exact SVD. An SVD t
 float64, and after that through the eigenvectors of the Gram matrix.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 

@@ -10,8 +10,6 @@ The second needs transformers 5.22 or newer. It is the one for FSDP, where the o
 wrapped. The Trainer's scheduler, clipping, accumulation, saving and resuming work as with any optimizer.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

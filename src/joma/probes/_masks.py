@@ -3,8 +3,6 @@
 Masks are recognised once, when the model builds them: a usual one need not be read again, and windows save work.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ and the model goes on with them unchanged. So the numbers are exact and memory i
 can call scaled_dot_product_attention instead (Falcon), queries, keys and mask are had and no matrix is formed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature

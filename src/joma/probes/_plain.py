@@ -1,7 +1,5 @@
 """Plain PyTorch modules: whatever calls scaled_dot_product_attention or nn.MultiheadAttention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from inspect import signature

@@ -1,7 +1,5 @@
 """What probes hand back: the statistics of every attention call, and their running means."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """How sparse the attention of one call is: six numbers per query, through `joma.measure.sparsity`."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Which models a probe can measure, told from a config alone: nothing is loaded, nothing is built."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Attention entropy and sparsity of a model on text, in bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 from typing import Any

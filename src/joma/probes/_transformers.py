@@ -4,8 +4,6 @@ transformers looks attention functions up by name, and the functions that build 
 registered here: a model with the attention function alone would get no mask, and causality would vanish silently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -4,8 +4,6 @@ Every function gives (members, ...). A member whose weights are no longer finite
 that a sweep with a diverging rate goes on. Where `joma.measure` has the same quantity, a test compares the two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

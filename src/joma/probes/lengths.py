@@ -4,8 +4,6 @@ What is measured beyond the length of training does not describe the trained mod
 more tokens than rows cannot be read at all. Rotary positions have no end: a model with them reads on without a word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

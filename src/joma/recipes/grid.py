@@ -4,8 +4,6 @@
 `joma.training.train` or `train_all`, which take up a run where it stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The ledger of all claims and their figures as one self-contained HTML page, and the page of a scan."""
 
-from __future__ import annotations
-
 from joma.report.page import write_report
 from joma.report.scans.page import write_comparison, write_scan_page
 from joma.report.scans.shown import ShownScan, read_scan, scan_runs, show_scan

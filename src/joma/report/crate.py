@@ -4,8 +4,6 @@ RO-Crate (https://w3id.org/ro/crate) is a folder with `ro-crate-metadata.json`, 
 that archives and other people's tools can read what was run, with what, on what machine, and what came out.
 """
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

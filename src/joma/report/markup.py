@@ -1,7 +1,5 @@
 """Small pieces of HTML that pages share: templates and their head, text, numbers, durations, anchors, inline SVG."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Mapping

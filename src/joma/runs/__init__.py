@@ -1,7 +1,5 @@
 """The record of what happened: one SQLite file per run, crash-safe, resumable, exportable."""
 
-from __future__ import annotations
-
 from joma.runs.dims import Dims
 from joma.runs.errors import RunError
 from joma.runs.export import export

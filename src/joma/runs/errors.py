@@ -1,7 +1,5 @@
 """The one exception of `joma.runs`, and how SQLite's own errors become it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

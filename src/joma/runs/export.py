@@ -6,8 +6,6 @@ dimension. npz holds every series as an array (steps, ...) and its steps as NAME
 travels along as JSON, but for csv. docs/reference/file-formats.md has the details.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

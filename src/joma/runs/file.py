@@ -1,7 +1,5 @@
 """The SQLite file of a run: how it is made, recognised, opened, and left behind as a single file."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Where numbers come from: the versions and the machine that a run notes down. No host name, no user name."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sqlite3

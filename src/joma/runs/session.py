@@ -1,7 +1,5 @@
 """The open file of a run: one thread at a time, one transaction at a time, errors explained."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

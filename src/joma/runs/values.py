@@ -1,7 +1,5 @@
 """What a run can hold: arrays of numbers, and a config that JSON can carry."""
 
-from __future__ import annotations
-
 import sys
 import zlib
 from collections.abc import Mapping, Sequence

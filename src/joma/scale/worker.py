@@ -3,8 +3,6 @@
 Tasks come in and answers go out as lines of JSON. Where the other side is gone, the process ends as at SIGTERM.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

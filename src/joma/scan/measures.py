@@ -3,8 +3,6 @@
 What a measure is, and how one of weights is computed, stands in `joma.measure.registry`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`joma.scan.scan`: a series of checkpoints, found, measured, judged and recorded in one call."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ No tables, no page: the records go to OUT/runs, the findings to OUT/findings.jso
 the figures are drawn later, elsewhere, by `joma report OUT`.
 """
 
-from __future__ import annotations
-
 from joma.host.search_path import leave_out_working_directory
 
 if __name__ == "__main__":

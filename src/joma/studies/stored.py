@@ -1,7 +1,5 @@
 """Stored runs: which a folder has, and what they say when they are judged and drawn again."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

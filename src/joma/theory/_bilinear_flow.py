@@ -1,7 +1,5 @@
 """The flow of Scan and Snap's decoder and attention logits. `joma.theory.scan_snap` is the public face."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

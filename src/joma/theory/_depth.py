@@ -10,8 +10,6 @@ The integrand of R is entire, so Gauss-Legendre gets it to rounding error with f
 iteration in L, whose slope exp(-v^2/2) costs nothing, nor does its second derivative (hence Halley's correction).
 """
 
-from __future__ import annotations
-
 from math import pi, sqrt
 from typing import Any, cast
 

@@ -6,8 +6,6 @@ the ends of a step three more evaluations make a polynomial of order 7, so that 
 The numbers are those of their program DOP853 (2nd edition, 1993, II.5 and II.6); the tests check the order conditions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf, nextafter, sqrt
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Eigenvalues and eigenvectors of the operator G -> mean_i B_i G C_i, and which of them a gradient has a part in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """What every public function of the room does to its answer: half precision is widened, NaN is never silent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce, wraps
 from inspect import signature

@@ -1,7 +1,5 @@
 """Integrals that the radial laws share: rules for half-lines, powers of the sine, the Gaussian's tail."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

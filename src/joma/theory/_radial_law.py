@@ -1,7 +1,5 @@
 """What all radial laws share: the functions of the marginal, their derivatives, and drawing samples."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property

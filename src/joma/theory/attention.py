@@ -1,7 +1,5 @@
 """The attention kinds of eq. 1: b = sigma(z) o x / A, with its pull-back (db/dz)^T."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -12,8 +12,6 @@ a + b + c < 90 degrees (`angle_condition`): delta is then within a + c of +-z_b 
 sign in both. Either condition also needs w_jk(0) = 0, or a start of the right sign.
 """
 
-from __future__ import annotations
-
 from math import pi
 from typing import NamedTuple
 

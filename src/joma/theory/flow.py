@@ -7,8 +7,6 @@ This is gradient ascent on E[sum_k g_k h_k] with the back-propagated gradient g 
 (eq. 9). `joma.models.block` is the same block as a module that SGD trains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

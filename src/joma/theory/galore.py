@@ -9,8 +9,6 @@ the eigenvalue with the largest |1 - rate lambda| outlives the others, and the s
 that of this part. Functions that end in `_as_printed` give what the paper prints, also where it is wrong.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -8,8 +8,6 @@ parent with probability (1 + rho)/2, so along a path the uncertainties multiply:
 Pairs that only meet in the root obey another formula (`root_cooccurrence`), and eq. 8 has a first-order term.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import pairwise

@@ -12,8 +12,6 @@ Softmax attention conserves nothing of the kind. Exactly,  T z'/kappa = sum_k v_
 with N = sum_k |v_k|^2 / 2, bbar = E[b], s = sum_k g_k h_k' (b . v_k): see `softmax_estimate`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

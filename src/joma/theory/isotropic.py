@@ -8,8 +8,6 @@ and turns rays into points. Functions without a prefix are right. `printed_...` 
 residuals can be measured: they agree with the truth at |v| = 1 only.
 """
 
-from __future__ import annotations
-
 import math
 from math import pi
 

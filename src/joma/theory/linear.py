@@ -9,8 +9,6 @@ and erf(v sqrt(kappa/2)) grows linearly in time. The paper prints erf(v/2); the 
 Whoever reaches erf = 1 first blows up in finite time, and everyone else stops where they are: winner take all.
 """
 
-from __future__ import annotations
-
 from math import log, pi, sqrt
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ leaves each law two positive integrals to supply: the tail P(u > x) and the exce
 evaluated without cancellation, so tails keep their relative accuracy (about 1e-13) down to underflow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -11,8 +11,6 @@ p = 1/M: that is the reversal curse. After many visits 1 - p = (M - 1) / q with 
 Theorem 3, 1 - p <= (M - 1) / (2 q^c), so needs c < 1: see `bound_power`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

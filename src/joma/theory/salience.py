@@ -13,8 +13,6 @@ Nothing here steps through time: F is a quadrature that is exact to rounding, it
 in float64. Answers have the type of the arguments. |mu| and |v0| go up to 35: beyond, exp(v^2/2) leaves float64.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

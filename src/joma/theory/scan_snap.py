@@ -13,8 +13,6 @@ Theorem 3 rests on a premise, z_l' = xi_n f_nl^2 on the distinct tokens of n wit
 r_{l/l'}(t) = r_{l/l'}(0) chi_l(t), chi_l = exp(2 int f_nl^2 dB_n), dB_n = xi_n dt. The premise needs eta_Z << eta_Y.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """The kernels of the cross-entropy: factors in half precision, and logits that become their own gradient."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

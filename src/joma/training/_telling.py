@@ -1,7 +1,5 @@
 """What a training run says of itself while it goes on: how far it is, its loss, and the time left."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic

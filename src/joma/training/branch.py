@@ -8,8 +8,6 @@ A twin has the weights and the optimizer's state that its base had at that step,
 on, so that with nothing changed it is its base again. Whatever differs between the two comes from the change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What training writes next to the run: where it was when last written down, and states kept for branches."""
 
-from __future__ import annotations
-
 import glob
 import json
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ overwritten by those of the next members. The bias rides along as one more colum
 bfloat16: logits and probabilities are of order one, so its range is enough and its three more bits are worth having.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The plain loop of training one network with an optimizer of torch, for whoever needs no ensemble."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -4,8 +4,6 @@ Members differ in seed, learning rate, data or labels and never see one another:
 alone, to rounding. What a step needs depends on its number alone, so a killed run goes on to the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """What the decoders are trained on: the next token at every position, a class at the last one, or chosen positions."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

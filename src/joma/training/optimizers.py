@@ -3,8 +3,6 @@
 One step of one member equals a step of torch.optim on that member alone, to rounding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

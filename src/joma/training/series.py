@@ -4,8 +4,6 @@ Public series are downloads of many gigabytes; this one is made in minutes (on a
 is laid out as transformers lays it out, one folder per step, so that a program that reads the one reads the other.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ On a GPU a step is compiled and captured as a CUDA graph, and several ensembles 
 of its own: the kernels of a few networks are too small to fill the device. On a CPU one comes after the other.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

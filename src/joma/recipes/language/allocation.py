@@ -1,7 +1,5 @@
 """Which parameters of a language model make the entropy of its layers change, while it trains."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What studies of language models can be told: the text, the sizes, the training, and the paper's recipe."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 Curves, losses, rebounds, means over seeds; and why a record may show nothing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from math import isfinite

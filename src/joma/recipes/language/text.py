@@ -1,7 +1,5 @@
 """The texts that language models train on: finding them, their digests, and whether a run's text is still the same."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from hashlib import sha256

@@ -4,8 +4,6 @@ Picture and sentence are of one scale. Where paper scale answers, the picture is
 the package; where nothing is kept to draw, there is no picture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """The first screen: a headline counted from the findings, and the answers to four questions of a newcomer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape

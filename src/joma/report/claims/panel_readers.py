@@ -3,8 +3,6 @@
 Each panel shows the numbers of its card's sentence, so that sentence and picture cannot differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import erf, sqrt

@@ -3,8 +3,6 @@
 No number stands here. A sentence is shown only where the verdict on its claim is one of those named with it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from joma.claims.contract import Verdict

@@ -1,7 +1,5 @@
 """How the page shows verdicts (signs, words, counts, a table of all studies) and the effects that decide them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The figures of `joma scan --measures allocation`: which parameters made entropy and loss move, over the steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

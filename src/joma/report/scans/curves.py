@@ -1,7 +1,5 @@
 """What a page says of the curves of a scan: their titles, their numbers layer by layer, and a level to compare with."""
 
-from __future__ import annotations
-
 import re
 from math import lgamma
 

@@ -1,7 +1,5 @@
 """The figures of scans: for every measure its curves and how far layers moved, and two scans on one axis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

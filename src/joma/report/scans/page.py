@@ -1,7 +1,5 @@
 """The page that ends a scan, and the page of two scans on one axis: one HTML file each, as the report is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path

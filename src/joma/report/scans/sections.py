@@ -1,7 +1,5 @@
 """The parts of a page that show a scan: its measures with figures and tables, what was left out, and its record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """What a page says of `joma scan`: the curves of a run over its checkpoints, with figures where they can be drawn."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

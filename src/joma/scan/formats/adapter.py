@@ -4,8 +4,6 @@ Alone, the product is never formed. With B = P R and A^T = Q S (QR), B A has the
 small as the rank of the adapter, and zeros. That core is what is read, times the scale s.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One model at one step: its tensors by name, whichever files they lie in, and which files of a folder these are."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@
 else. It says where in which file each chunk of a tensor lies; a chunk is a small file of torch.save.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

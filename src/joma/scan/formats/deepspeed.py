@@ -12,8 +12,6 @@ version and GPT-NeoX share names, and for these the rule is known: layers that a
 those cut by inputs by columns, the rest is the same in every part. A matrix with another name is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing

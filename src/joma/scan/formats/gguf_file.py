@@ -5,8 +5,6 @@ here and believed as far as the file can hold what it says. Quantised blocks are
 llama.cpp keeps up to date with its formats. The file is not mapped into memory, so that one that is cut is an error.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections import Counter

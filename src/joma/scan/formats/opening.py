@@ -1,7 +1,5 @@
 """Opening the weights of a local checkpoint, whatever they are stored as; an adapter with its base, W + s B A."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress

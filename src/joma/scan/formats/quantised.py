@@ -4,8 +4,6 @@ Each format is known by the names of its parts, and its layout by their shapes; 
 open. What comes out is float32. A format that is not here is refused by name.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping

@@ -5,8 +5,6 @@ overlap. The header is checked before anything else is read, because everything 
 says: a length, an offset or a shape that does not fit the file is refused, never followed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from math import prod

@@ -1,7 +1,5 @@
 """What every file of tensors offers, where its bytes come from, and what a tensor must be to be measured."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

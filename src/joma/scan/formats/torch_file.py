@@ -10,8 +10,6 @@ Before torch 1.6, and still on request, such a file is one pickle after another,
 it is, a version, sizes of the machine, the object, the keys of its storages, and per storage its length and its bytes.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

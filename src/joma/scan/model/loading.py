@@ -7,8 +7,6 @@ being built, once it has more parts or more numbers than its files could fill: a
 that takes all memory and all day.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

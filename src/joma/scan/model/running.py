@@ -1,7 +1,5 @@
 """Whether a model can be run for a measure, said by its config.json alone, and what runs it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """The text that a model reads while it is measured: its token ids, and how they are cut into windows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Each has a group (`find_groups`), and lies in a layer, perhaps as one of its experts (`rows_of`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

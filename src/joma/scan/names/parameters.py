@@ -1,7 +1,5 @@
 """The parameters of a running model by what they do: the groups that a change is allocated to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from math import inf

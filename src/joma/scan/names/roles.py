@@ -4,8 +4,6 @@ A name is read as `LAYER.BOX.LEAF`: "model.layers.3" + "mlp" + "up_proj.weight".
 gate where there is a w3, else it is the lower projection), so the leaves of one box are judged together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each of them is a root: the names that begin with its word. "." is the root of t
 where all belong to some other, of all that are no average. Averages never come into one group with raw weights.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What a scan found: curves over the usable steps, and what was left out of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is in a checkpoint, and what each tensor was taken for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of scans as a table: one row per number, for pandas, R, a spreadsheet or DuckDB."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Sequence

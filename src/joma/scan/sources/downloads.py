@@ -14,8 +14,6 @@ link, and it agrees with its record: in size and time of change if it is finishe
 download has a record of its own, so that processes at work at the same time do not overwrite each other's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

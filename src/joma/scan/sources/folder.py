@@ -1,7 +1,5 @@
 """A checkpoint on this machine: a file or a folder. Which of them a path holds is said in `places`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress

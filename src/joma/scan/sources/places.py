@@ -4,8 +4,6 @@ A model in the cache of huggingface_hub is read where it lies: in `models--owner
 revision, snapshots/COMMIT its files, as far as they were downloaded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -24,8 +24,6 @@ twentieth of the longest way to F, so that rounding in a tensor that hardly move
 F itself cannot be judged, and neither can the step before it, to which no later one can be compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ What a pair gives is recorded at its later step, in a series that names the earl
 a checkpoint that appears between two others later makes new pairs, and those that were measured stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field

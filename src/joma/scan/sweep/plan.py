@@ -1,7 +1,5 @@
 """What a sweep will read, settled by a look at a few checkpoints before anything is written."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Measuring one checkpoint: its tensors one after the other, small ones of a shape together, then the running model."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A scan as its run keeps it: the curves, and what was left out of them and why."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Measuring every checkpoint of a series into a run, and reading the curves back."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence

@@ -10,8 +10,6 @@ A seed's drop and rebound are read at the valley of the mean of the OTHER seeds,
 that diverged, or that learned no more than how frequent words are, tell nothing: what is asked of them is "not run".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The theory has no dropout, the runs of Figure 6 have it: do drop and rebound of attention occur without it?"""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
 from joma.studies.ablations import _twins as twins

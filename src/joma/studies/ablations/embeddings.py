@@ -1,7 +1,5 @@
 """Learned embeddings, frozen random ones, and the frozen orthonormal ones that the theory assumes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study

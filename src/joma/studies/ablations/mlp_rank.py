@@ -1,7 +1,5 @@
 """Section 4's remark on rank: does the MLP's lower matrix lose rank and regain it, as attention does with entropy?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

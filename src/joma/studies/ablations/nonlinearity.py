@@ -1,7 +1,5 @@
 """Is it the MLP's nonlinearity that makes attention rebound? ReLU against GELU, the identity, and no MLP at all."""
 
-from __future__ import annotations
-
 from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.verdicts import by_effect

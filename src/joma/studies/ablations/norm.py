@@ -1,7 +1,5 @@
 """Does the kind of normalisation, or having one, matter to attention's drop and rebound?"""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
 from joma.studies.ablations._figures import draws

@@ -1,7 +1,5 @@
 """Does the optimizer make attention drop and rebound? Adam as in Figure 6, Adam that keeps its state, AdamW, SGD."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Annotated

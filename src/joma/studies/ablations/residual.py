@@ -1,7 +1,5 @@
 """Do attention's drop and rebound need the residual connections?"""
 
-from __future__ import annotations
-
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
 from joma.studies.ablations._figures import draws

@@ -1,7 +1,5 @@
 """Records of several networks of one study: where each stands, and which of them learned."""
 
-from __future__ import annotations
-
 from math import log
 from typing import Any
 

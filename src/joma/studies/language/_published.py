@@ -6,8 +6,6 @@ mean curves; under "stored by seed", (rows, seeds, 3), those of single runs, eac
 the same weights: of our curve, of it without its rises, and of it had it stayed where it began.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import operator

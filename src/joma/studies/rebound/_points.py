@@ -1,7 +1,5 @@
 """Language models measured at points that lie evenly in the logarithm of the step, with measures of a study's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

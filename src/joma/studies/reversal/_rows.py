@@ -4,8 +4,6 @@ Of a sequence (x1, x2, x3) model A reads the row Y[x1], model B reads (Y[x1] + Y
 change. Many runs, each with its own sequences, take their steps together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product

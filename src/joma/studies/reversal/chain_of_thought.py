@@ -1,7 +1,5 @@
 """Theorem 4 of Zhu et al.: steps are learned, their composition is not, so it has to be thought in steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The networks that `fig10` reads, trained here or given, and what it reads off them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

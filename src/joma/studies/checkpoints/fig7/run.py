@@ -1,7 +1,5 @@
 """A series of checkpoints for every seed, trained here or given, and what is measured of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the study `fig7` claims, how it judges (drops, rebounds and coherence over seeds), and its picture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial, reduce
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Networks that read HBLT(ρ): who is in the ensemble of one depth, what each reads, and how it is scored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

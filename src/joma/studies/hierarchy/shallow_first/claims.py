@@ -1,7 +1,5 @@
 """What the study `shallow-first` claims, of which networks, which differences would matter, and the record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

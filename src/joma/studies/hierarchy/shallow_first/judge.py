@@ -1,7 +1,5 @@
 """How the study `shallow-first` judges: every number beside the same number in a permuted tree, over members."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 

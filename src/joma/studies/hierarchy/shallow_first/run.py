@@ -1,7 +1,5 @@
 """What the study `shallow-first` trains and records: blocks and a decoder that read sequences of one latent tree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """The study `shallow-first`: its claims, its two sizes, what it says of itself, and two pictures."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

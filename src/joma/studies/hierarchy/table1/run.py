@@ -1,7 +1,5 @@
 """The networks of Table 1: who is in the ensemble, what each one reads, how it is scored, and the record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

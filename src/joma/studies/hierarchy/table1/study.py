@@ -1,7 +1,5 @@
 """The study `table1`: its claims, which effects matter, what was found, and two pictures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ Each function returns the arrays of one group. `truth` is what the tree does, `p
 paper's and the repaired formula say of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any

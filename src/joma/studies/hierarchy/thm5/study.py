@@ -1,7 +1,5 @@
 """The study `thm5`: what is said of co-occurrence in a latent tree, how each sentence is judged, and two pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import nan
 from typing import Any

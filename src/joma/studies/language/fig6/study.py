@@ -1,7 +1,5 @@
 """The study `fig6`: its claims and their judges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -22,8 +22,6 @@ Kept by variant, forecaster and quantity: VARIANT/entropy/FORECASTER and VARIANT
 the steps t. A seed that diverged is NaN. Skill over persistence is read from the squared errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, get_args

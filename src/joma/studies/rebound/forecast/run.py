@@ -11,8 +11,6 @@ the last.
 The networks of `forecast`: what Theorem 1 foretells is measured while they train, the rest from the record.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

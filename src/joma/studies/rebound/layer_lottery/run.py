@@ -17,8 +17,6 @@ whether the same layers do the same. It is an estimate of the share of the varia
 position explains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf

@@ -3,8 +3,6 @@
 Between two measuring points all is read in the logarithm of the step. A run that never gets there has NaN.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ The valley is one step of the config for all depths, layers and seeds, decided b
 of each curve.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ What matters is 0.05 nats in all of them, as in the ablations: about what curves
 to differ by (RMS).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

@@ -6,8 +6,6 @@ been seen when this was fixed. In the run at paper scale entropy is 0.2 nats dow
 as much, so that there the step of the fall is the step of learning.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from joma.recipes.language.curves import LEARNED, alive, curve, steps_of

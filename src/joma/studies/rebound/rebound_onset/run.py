@@ -18,8 +18,6 @@ and once: L1/rates (levels,), L1/seeds, loss by frequency (levels,), factor (lev
 value (levels,), what the factor is there; base (factors,), what it is in the base; class frequency (classes,).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp

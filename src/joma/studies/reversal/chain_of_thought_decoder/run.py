@@ -1,7 +1,5 @@
 """`chain-of-thought-decoder`: which chains are taught how, how their ends are asked for, and what is recorded of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

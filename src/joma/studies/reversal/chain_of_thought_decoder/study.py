@@ -1,7 +1,5 @@
 """The study `chain-of-thought-decoder`: claims, effects that matter, stated before the run, findings and pictures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

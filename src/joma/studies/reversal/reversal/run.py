@@ -6,8 +6,6 @@ coefficients c (facts, tokens); embeddings enter by their inner products alone, 
 The study `reversal` records numbers of the row models, pictures of them, and bilinear models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

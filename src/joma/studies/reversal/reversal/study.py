@@ -1,7 +1,5 @@
 """The study `reversal`: its claims, the verdicts from recorded numbers, and three pictures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

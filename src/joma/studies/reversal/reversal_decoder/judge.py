@@ -1,7 +1,5 @@
 """The claims of `reversal-decoder`, which effects matter, stated before the run, and what was found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import log

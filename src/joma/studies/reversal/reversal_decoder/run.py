@@ -1,7 +1,5 @@
 """The conditions of `reversal-decoder`: which facts are taught how, to networks of which shape, and the record."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

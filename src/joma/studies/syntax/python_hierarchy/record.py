@@ -6,8 +6,6 @@ often and how long it is on, and nothing else. "beyond": the latent less its mea
 merely recognises the token scores 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cached_property

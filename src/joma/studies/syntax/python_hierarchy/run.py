@@ -1,7 +1,5 @@
 """Small decoders that read Python source as it is written and shuffled, measured on held-out files as they learn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What `python-hierarchy` claims and how it judges (gains over controls, order of learning, depth), and its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
