@@ -58,11 +58,7 @@ def pack_state(parts: Parts, skipped: int) -> dict[str, Any]:
         if state:
             states[number] = state
     # What is true of the optimizer stands in every group: tools that pass a state on keep groups and states alone.
-    common = {
-        "galore_version": VERSION,
-        "galore_inner": type(parts.inner).__name__,
-        "galore_skipped": skipped,
-    }
+    common = {"galore_version": VERSION, "galore_inner": type(parts.inner).__name__, "galore_skipped": skipped}
     numbers, packed = parts.numbers, []
     for group in parts.groups:
         options = {key: value for key, value in group.items() if key != "params"}
