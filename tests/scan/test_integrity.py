@@ -261,3 +261,8 @@ def test_of_very_many_tensors_the_gate_looks_at_some_that_lie_evenly():
     assert gated(256) == tuple(f"expert {i}" for i in range(256))
     assert gated(300) == tuple(f"expert {i}" for i in range(0, 300, 2))
     assert gated(1024) == tuple(f"expert {i}" for i in range(0, 1024, 4))
+
+
+def test_a_sketch_keeps_double_precision():
+    w = torch.full((3,), 0.1, dtype=torch.float64)  # no number of single precision is so near to a tenth
+    assert set(sketch(w).tolist()) == {0.1}
