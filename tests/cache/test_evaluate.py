@@ -39,6 +39,19 @@ def test_losses_are_kept_where_a_folder_is_given(tmp_path, monkeypatch):
     assert first.run.is_file()
 
 
+def test_another_length_of_sequences_is_another_run_and_another_version_is_refused(tmp_path, monkeypatch):
+    """The tokens are the same 192: only how they are cut tells the two apart."""
+    fresh("llama").save_pretrained(tmp_path / "model")
+    few = {"policies": ["window"], "budgets": [4], "out": tmp_path / "out", "tokens": 192}
+    long, short = (evaluate(tmp_path / "model", IDS, **few, seq_len=n) for n in (24, 12))
+    assert (long.sequences, short.sequences) == (8, 16)
+    assert long.run != short.run
+    monkeypatch.setattr("joma.cache.evaluation.VERSION", 2)
+    with pytest.raises(BadInput, match="was measured by another version of joma; measure it afresh") as caught:
+        evaluate(tmp_path / "model", IDS, **few, seq_len=24)
+    assert caught.value.argument == "fresh"
+
+
 def test_sentences_are_heard_and_a_policy_that_the_model_cannot_have_is_left_out():
     model = fresh("llama")
     for module in model.modules():

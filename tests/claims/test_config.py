@@ -11,6 +11,7 @@ from joma.claims.config import Above, Least, OneOf, Several, StudyConfig, Within
 @dataclass(frozen=True)
 class FlowConfig(StudyConfig):
     steps: Annotated[int, Least(2, "the start and a later moment")] = 21
+    widths: Annotated[tuple[int, ...], Least(4)] = (4, 8)
     counts: Annotated[tuple[int, ...], Several(2, "a coarse and a finer one", exactly=True, rising=True)] = (20, 80)
     seeds_at: Annotated[tuple[int, ...], Several(2)] = (1, 3)
     share: Annotated[float, Within(0, 1)] = 0.5
@@ -23,6 +24,8 @@ class FlowConfig(StudyConfig):
     ("change", "sentence"),
     [
         ({"steps": 1}, "steps must be at least 2, the start and a later moment, got 1"),
+        ({"widths": (8, 2)}, "widths must be at least 4, got"),
+        ({"widths": (2, 8)}, "widths must be at least 4, got"),
         ({"counts": (20,)}, "counts must be 2 values that rise, a coarse and a finer one, got"),
         ({"counts": (20, 40, 80)}, "counts must be 2 values that rise"),
         ({"counts": (80, 20)}, "counts must be 2 values that rise"),
@@ -58,3 +61,36 @@ def test_bounds_are_inherited():
         LongerConfig(steps=1)
     with pytest.raises(ValueError, match="more must be at least 1"):
         LongerConfig(more=0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(StudyConfig):
+    seed: int = 0
+    rate: float = 0.1
+    rates: tuple[float, ...] = (0.1,)
+    weight_decay: float = 0.0
+    device: str = "cpu"
+    precision: str = "float32"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": 2**63 - 10}, "seed must be below 2\\^63 and leave room for those that follow"),
+        ({"rate": -0.1}, "rate must not be negative, got -0.1"),
+        ({"rates": (0.1, -0.1)}, "rates must not be negative, got -0.1"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
+        ({"device": "tpu"}, "device must be"),
+        ({"precision": "tf32"}, "precision 'tf32' is a choice for a GPU; on a CPU it is float32"),
+    ],
+)
+def test_what_no_study_can_mean(change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TrainingConfig(**change)
+
+
+def test_seeds_and_rates_begin_at_zero_and_a_gpu_has_a_choice():
+    TrainingConfig(seed=0, rate=0.0, rates=(0.0,))
+    TrainingConfig(seed=2**62)
+    TrainingConfig(device="cuda", precision="tf32")

@@ -1,11 +1,11 @@
 """The words and the rules: a claim has one place, an empirical finding has a control, a verdict follows numbers."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from joma.claims.contract import Claim, tally
+from joma.claims.contract import Claim, Study, tally
 from joma.claims.evidence import above, at_least
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, by_residual, by_tests
@@ -80,3 +80,29 @@ def test_a_number_that_went_wrong_is_still_json():
     assert finding.verdict == "fails"
     written = json.loads(json.dumps(finding.as_json(), allow_nan=False))
     assert (written["measured"], written["residuals"]["printed"]) == ("nan", "inf")
+
+
+@dataclass(frozen=True)
+class SizeConfig:
+    size: int
+
+
+def study(quick, paper):
+    return Study("sizes", "Sizes", 1, {}, quick, paper, lambda config, run, progress: None, lambda run: [])
+
+
+def test_a_scale_is_quick_or_paper_and_nothing_else():
+    sizes = study(SizeConfig(3), SizeConfig(9))
+    assert (sizes.preset("quick").size, sizes.preset("paper").size) == (3, 9)
+    with pytest.raises(ValueError, match="scale must be one of quick, paper, got 'papers'"):
+        sizes.preset("papers")
+
+
+def test_both_scales_of_a_study_are_of_one_dataclass():
+    @dataclass(frozen=True)
+    class OtherConfig:
+        size: int
+
+    for quick, paper in ((SizeConfig(3), OtherConfig(3)), (3, 9)):
+        with pytest.raises(ValueError, match="quick and paper must be instances of one dataclass"):
+            study(quick, paper)

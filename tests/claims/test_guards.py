@@ -5,7 +5,7 @@ import math
 import pytest
 
 from joma.claims.claim import Claim
-from joma.claims.guards import beyond, hardest
+from joma.claims.guards import beyond, hardest, no_more, of_learned
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 
@@ -78,3 +78,24 @@ def test_a_further_control_is_part_of_the_verdict(name, expected):
     assert test.unit == "%"
     found = by_effect(CLAIM, compare(SEEN, 0.5), expected="more", controls=[test])
     assert found.verdict == expected
+
+
+def test_among_undecided_ones_a_control_without_an_interval_is_the_hardest():
+    found = {"wide": compare(SEEN, CONTROLS["undecided"]), "one seed": compare(SEEN, [0.4], paired=False)}
+    assert [verdict(one) for one in found.values()] == ["undecided", "undecided"]
+    for order in (found, dict(reversed(found.items()))):
+        assert list(hardest(CLAIM, order)) == ["one seed"]
+
+
+@pytest.mark.parametrize("which", ["found", "corrected"])
+def test_a_form_that_no_network_learned_makes_the_claim_not_run(which):
+    forms = {"found": compare(SEEN, 0.5), "corrected": compare(SEEN, 0.5), which: compare([])}
+    claim = Claim("taught", "CDAG Thm 1", "Gradients teach.", "Some gradients teach.", matters=0.05)
+    made = of_learned(claim, **forms, expected="more", reason="no network learned", command="joma verify cdag")
+    assert made.verdict == "not run"
+
+
+def test_a_bound_on_a_gain_is_on_what_is_beyond_the_control():
+    small, large = (no_more("gain", compare([seen] * 3, [0.5] * 3), 0.2) for seen in (0.6, 0.8))
+    assert (small.passes, large.passes) == (True, False)
+    assert (small.value, large.value) == pytest.approx((0.1, 0.3))

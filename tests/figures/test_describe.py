@@ -167,6 +167,24 @@ def test_categories_are_listed_only_while_they_are_few(axis):
     assert "“all” rises from 0 to 8 nats" in seen(axis)
 
 
+def test_as_many_categories_as_may_be_named_are_named(axis):
+    axis.plot(range(FEW), [float(i) for i in range(FEW)], label="all")
+    axis.set_xticks(list(range(FEW)), [f"task {i}" for i in range(FEW)])
+    assert "“all” is 0 nats at task 0, 1 nats at task 1" in seen(axis)
+
+
+def test_as_many_lines_as_may_be_described_leave_no_rest(axis):
+    for i in range(MOST):
+        axis.plot([0, 1], [i, i + 1.0], label=f"line {i}")
+    assert f"“line {MOST - 1}” rises" in seen(axis)
+    assert "more of this kind" not in seen(axis)
+
+
+def test_cells_of_a_map_without_a_number_are_neither_least_nor_most(axis):
+    axis.imshow(np.array([[np.nan, 2.0], [4.0, 9.0]]))
+    assert "from 2 (row 1, column 2) to 9 (row 2, column 2)" in seen(axis)
+
+
 def test_colour_bars_and_empty_panels_are_no_panels():
     with house_style():
         figure, (left, right, _) = panels(3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from joma.host.errors import BadInput, FileError, JomaError, asked_for
-from joma.host.files import atomically, usable_file, usable_folder, write_json, write_text
+from joma.host.files import atomically, refuse_files, usable_file, usable_folder, write_json, write_text
 
 
 def test_what_fails_half_way_leaves_the_old_file(tmp_path):
@@ -115,3 +115,24 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path) -> Non
     with atomically(tmp_path / "a.csv") as unfinished:
         unfinished.write_text("all")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "a.csv"])
+
+
+def test_a_short_name_within_a_deep_folder_is_deep(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 200) / ("e" * 200)
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    with pytest.raises(BadInput, match="and runs below it need one of at most 380: out"):
+        refuse_files(Path("out"))
+
+
+def test_what_names_its_argument_or_its_file_keeps_it_when_it_was_asked_for():
+    with pytest.raises(BadInput, match="a text") as caught, asked_for():
+        raise BadInput("entropy needs a text", argument="text")
+    assert caught.value.argument == "text"
+    with pytest.raises(FileError, match="full"), asked_for():
+        raise FileError("the disk is full")
+
+
+def test_half_a_character_can_be_read_back(tmp_path):
+    write_text(tmp_path / "a.json", '{"name": "caf\udce9"}')
+    assert (tmp_path / "a.json").read_bytes() == b'{"name": "caf\\udce9"}'

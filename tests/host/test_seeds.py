@@ -40,3 +40,4 @@ def test_a_generator_begins_at_its_stream():
     drawn = torch.rand(3, generator=generator(5, "noise"))
     assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(stream(5, "noise"))))
     assert not torch.equal(drawn, torch.rand(3, generator=generator(6, "noise")))
+    assert generator(5, "noise", 2).initial_seed() == stream(5, "noise", 2) != generator(5, "noise").initial_seed()

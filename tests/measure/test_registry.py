@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from joma.measure.registry import MEASURES, WeightMeasure
+from joma.measure.registry import MEASURES, WeightMeasure, full_spectra
 from joma.probes import AttentionSparsity
 from joma.probes._sparsity import LITTLE
 
@@ -25,6 +25,33 @@ def test_the_spectrum_of_a_known_matrix():
     found = {name: MEASURES[name].pick(MEASURES[name].compute(w, torch.Generator())) for name in WEIGHTS[:2]}
     assert found["stable_rank"] == pytest.approx([25 / 16])
     assert found["spectral_norm"] == pytest.approx([4.0])
+
+
+def test_columns_of_coherence_are_in_their_order():
+    # Rows 0 and 1 are at 60 degrees, row 2 is orthogonal to both: cosines of 1/2, 0 and 0.
+    vectors = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.75**0.5, 0.0], [0.0, 0.0, 1.0]])
+    measure = MEASURES["coherence"]
+    found = dict(zip(measure.columns, measure.pick(measure.compute(vectors, torch.Generator())), strict=True))
+    assert list(found) == ["mean", "q0.5", "q0.9", "q0.99", "random mean"]
+    assert found["mean"] == pytest.approx(1 / 6, abs=1e-6)
+    assert found["q0.5"] == pytest.approx(0, abs=1e-6)
+    assert found["random mean"] == pytest.approx(0.5, abs=1e-6)  # of two directions in space
+
+
+def test_a_matrix_of_zeros_has_rank_zero_in_a_full_spectrum_too():
+    rank, norm, alpha = full_spectra(torch.zeros(1, 3, 3))[0]
+    assert (rank, norm) == (0.0, 0.0)
+    assert isinstance(alpha, ValueError)
+
+
+def test_the_full_spectrum_of_a_known_matrix():
+    rank, norm, _ = full_spectra(torch.diag(torch.tensor([3.0, 4.0]))[None])[0]
+    assert (rank, norm) == pytest.approx((25 / 16, 4.0))
+
+
+def test_each_curve_of_sparsity_shows_the_statistic_of_its_name():
+    shown = MEASURES["sparsity"].curves
+    assert (shown["sparsity/top_16"], shown["sparsity/first_4"]) == ("top_keys", "first_keys")
 
 
 def test_statistics_of_sparsity_are_those_of_the_probe():

@@ -23,7 +23,7 @@ from joma.report.claims.layout import Entry, Section, lay_out
 from joma.report.claims.panels import kept_panels
 from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.claims.study import study_section
-from joma.report.claims.verdicts import disagreement, effect_texts, verdict_table
+from joma.report.claims.verdicts import disagreement, effect_texts, notable, verdict_table
 from joma.report.markup import Anchors
 from joma.studies import load
 from joma.studies.stored import result_of
@@ -306,3 +306,9 @@ def test_a_page_of_one_study_opens_with_it(results: list[Result], tmp_path: Path
     assert 'class="card ' not in html
     assert 'class="controls"' not in html
     assert "<code>joma verify near</code>" in html[: html.index('class="study"')]
+
+
+def test_what_contradicts_the_source_is_the_most_notable() -> None:
+    verdicts: list[Verdict] = ["holds", "undecided", "only qualitative", "not run", "not above its control", "fails"]
+    ordered = ["fails", "not above its control", "only qualitative", "holds", "undecided", "not run"]
+    assert sorted(verdicts, key=notable) == ordered

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from joma.report.claims.kept import kept, kept_of
+from joma.claims.contract import Claim
+from joma.report.claims.kept import KeptFinding, kept, kept_of
 from joma.studies import load
 
 STUDIES = sorted({name.partition("/")[0] for name in kept()})
@@ -44,3 +45,16 @@ def test_a_kept_effect_has_the_numbers_of_the_file() -> None:
     written = found.as_json()
     for key in ("verdict", "measured", "effect", "interval", "control_effect", "unit", "seeds", "expected", "command"):
         assert written[key] == data[key], key
+
+
+def test_what_a_file_says_of_a_finding_is_what_a_reader_gets() -> None:
+    claim = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%", ceiling=1.0)
+    numbers = {"effect": 0.4, "interval": [0.3, 0.5], "control_effect": 0.1, "unit": "%", "seeds": 5}
+    words = {"verdict": "holds", "measured": 0.4, "expected": "more", "control": "untrained", "tolerance": 0.01}
+    found = KeptFinding.from_json("cdag/taught", claim, {**words, **numbers, "brief": "40 %", "command": "joma verify"})
+    assert found.main is not None
+    assert (found.main.matters, found.main.ceiling) == (0.05, 1.0)
+    assert (found.control, found.tolerance, found.brief) == ("untrained", 0.01, "40 %")
+    written = found.as_json()
+    for name, value in (words | numbers).items():
+        assert written[name] == value, name

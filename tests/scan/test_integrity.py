@@ -234,3 +234,35 @@ def test_a_scan_keeps_steps_with_layers_that_wait_and_leaves_out_a_copied_shard(
     }
     assert all(".layers.1." in fault.tensor for fault in found.faults)  # the others of that step are not accused
     assert scanned("kept", keep_suspicious=True).steps == [0, 1, 2, 10, 100]
+
+
+def places(*distances):
+    """Steps on a line, by their distance from the last one."""
+    return np.array(distances, dtype=np.float32)[:, None]
+
+
+def test_a_step_off_the_path_is_compared_with_the_nearest_of_the_earlier_ones():
+    what = "off the path: 10.0 times as far from step 5, the last one, as the earlier step 2 is"
+    assert judged(places(10, 4, 3, 30, 1, 0)) == {3: what}
+
+
+def test_final_era_weights_are_compared_with_the_farthest_of_the_later_ones():
+    what = "final-era weights: the later step 3 is 16.0 times as far from step 5, the last one"
+    assert judged(places(10, 0.5, 6, 8, 1, 0)) == {1: what}
+
+
+def test_of_very_many_tensors_the_gate_looks_at_some_that_lie_evenly():
+    from joma.scan.sweep.plan import Plan
+
+    def gated(count):
+        names = tuple(f"expert {i}" for i in range(count))
+        return Plan(None, {}, None, {"mlp": names}, {}, {}, torch.device("cpu"), None).gated("mlp")
+
+    assert gated(256) == tuple(f"expert {i}" for i in range(256))
+    assert gated(300) == tuple(f"expert {i}" for i in range(0, 300, 2))
+    assert gated(1024) == tuple(f"expert {i}" for i in range(0, 1024, 4))
+
+
+def test_a_sketch_keeps_double_precision():
+    w = torch.full((3,), 0.1, dtype=torch.float64)  # no number of single precision is so near to a tenth
+    assert set(sketch(w).tolist()) == {0.1}

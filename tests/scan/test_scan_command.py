@@ -231,6 +231,7 @@ def test_options_that_make_no_sense(series, tmp_path):
         (("--steps", "0:9:0"), "stride"),
         (("--jobs", "0"), "jobs must be"),
         (("--budget", "nan"), "budget must be"),
+        (("--budget", "0"), "budget must be"),
         (("--device", "tpu"), "device must be"),
         (("--pattern", "x=y"), "fits no tensor"),
         (("--groups", "mpl"), "none of the groups found here: mlp, mlp_down, attention_o, attention_qkv, embedding"),
@@ -349,3 +350,36 @@ def test_a_long_step_says_how_far_it_is(series, tmp_path, monkeypatch):
         sweep(plan(open_series(series / "step10", downloads=tmp_path), groups=["mlp"]), run, report=lines.append)
     assert lines[:-1] == [f"step 10  about to read {LOWER.format(i)}" for i in range(LAYERS)]
     assert lines[-1].startswith("[1/1] step 10")
+
+
+def test_a_run_is_of_one_source_text_root_base_tokenizer_and_length(tmp_path):
+    from joma.scan.scanning import _identity
+    from joma.scan.sources.series import Series
+
+    text, copy = tmp_path / "text.txt", tmp_path / "copy.txt"
+    for path in (text, copy):
+        path.write_text("some words")
+    plain = {"patterns": {}, "root": None, "base": None, "text": text, "tokenizer": None, "seq_len": None}
+
+    def identity(source="model", **changes):
+        return _identity(Series(source, ()), **(plain | changes))
+
+    first = identity()
+    others = [
+        identity("other"), identity(patterns={"a": "b"}), identity(root="ema"), identity(root="teacher"),
+        identity(base="none"), identity(base="base"), identity(text=None), identity(tokenizer=tmp_path / "one"),
+        identity(tokenizer=tmp_path / "two"), identity(seq_len=8), identity(seq_len=16),
+    ]  # fmt: skip
+    assert len({first, *others}) == 12
+    assert identity(text=copy) == first  # its words count, not its name
+    text.write_text("other words")
+    assert identity() not in {first, *others}
+    many = {"a": "b", "c": "d"}
+    assert identity(patterns=many) == identity(patterns=dict(reversed(many.items())))
+
+
+def test_the_config_of_any_step_speaks_for_those_without_one(series, tmp_path):
+    from joma.scan import open_series, plan
+
+    (series / "step0" / "config.json").unlink()
+    assert plan(open_series(series, downloads=tmp_path)).model_type == "gpt_neox"

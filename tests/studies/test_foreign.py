@@ -140,3 +140,33 @@ def test_a_file_in_the_working_directory_is_not_taken_for_a_study(file, monkeypa
     monkeypatch.chdir(file.parent)
     with pytest.raises(BadInput, match="no study is called 'one-is'"):
         studies.chosen("one-is")
+
+
+def test_two_files_of_one_name_are_two_studies(file, tmp_path, monkeypatch):
+    assert studies.load(studies.chosen(str(file))).title == "One is one"
+    other = tmp_path / "elsewhere" / file.name
+    other.parent.mkdir()
+    other.write_text(file.read_text(encoding="utf-8").replace('"One is one"', '"Another one"'), encoding="utf-8")
+    monkeypatch.setenv(foreign.VARIABLE, str(other))
+    assert studies.load("one-is").title == "Another one"
+
+
+def test_a_file_that_broke_breaks_again(file):
+    """Else what stood above the error would be taken for the file, and the sentence would be another one."""
+    file.write_text("raise RuntimeError('half way')", encoding="utf-8")
+    name = studies.chosen(str(file))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="half way"):
+            studies.load(name)
+
+
+def test_an_entry_point_is_called_as_studies_are(file, monkeypatch):
+    """With an underscore or a capital it could not be named, and no list of studies could be made."""
+    from importlib.metadata import EntryPoint
+
+    offered = EntryPoint("One_Is", "one_is", foreign.GROUP)
+    monkeypatch.setattr(foreign, "_offered", lambda: (offered,))
+    monkeypatch.syspath_prepend(str(file.parent))
+    assert studies.names()[-1] == "one-is"
+    assert studies.title("One_Is") == "One is one"
+    sys.modules.pop("one_is")

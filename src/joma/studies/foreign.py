@@ -49,13 +49,17 @@ def name_of(path: Path) -> str:
     >>> name_of(Path("studies/my_study.py"))
     'my-study'
     """
-    return path.stem.lower().replace("_", "-")
+    return _spelt(path.stem)
+
+
+def _spelt(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def places() -> dict[str, Path | EntryPoint]:
     """Where each foreign study is, by its name: files first."""
     files = {name_of(path): path for path in _listed()}
-    return files | {one.name: one for one in _offered() if one.name not in files}
+    return files | {name: one for one in _offered() if (name := _spelt(one.name)) not in files}
 
 
 def _listed() -> list[Path]:

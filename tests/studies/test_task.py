@@ -1,0 +1,45 @@
+"""A study as a task: what goes to another process, and what comes back."""
+
+import json
+
+import pytest
+
+from joma.host.progress import silent
+from joma.studies import task
+
+
+@pytest.fixture
+def computed(toy, monkeypatch):
+    """What the study of all tasks computed so far."""
+    study, computed = toy
+    monkeypatch.setattr(task, "load", lambda name: study)
+    monkeypatch.setattr(task, "room", lambda name: "")
+    return computed
+
+
+def carried_out(out, **options):
+    sent = json.loads(json.dumps(task.study_task("toy", "paper", out, **options).arguments))
+    answer = json.loads(json.dumps(task.carry_out(sent, silent)))
+    return task.result_of("toy", answer)
+
+
+def test_a_task_is_carried_out_once_unless_it_is_asked_for_afresh(computed, tmp_path):
+    first = carried_out(tmp_path)
+    assert (first.config["size"], first.cached, first.error) == (30, False, None)
+    assert [one.verdict for one in first.findings] == ["holds"]
+    assert [one.name for one in first.pictures] == ["toy"]
+    assert first.run.is_file()
+    assert len(computed) == 3
+    assert carried_out(tmp_path).cached
+    assert len(computed) == 3
+    assert not carried_out(tmp_path, fresh=True).cached
+    assert len(computed) == 6
+
+
+def test_a_process_that_died_leaves_the_config_that_it_had(computed):
+    found = task.lost("toy", "paper", "its process died of SIGKILL")
+    assert (found.config["size"], found.error, found.findings) == (30, "its process died of SIGKILL", [])
+
+
+def test_studies_that_load_transformers_share_a_process():
+    assert [task.study_task(name, "quick", "out").shared_load for name in ("fig7", "thm2")] == ["transformers", ""]
