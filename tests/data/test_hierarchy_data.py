@@ -224,6 +224,7 @@ def test_sampling_reads_nothing_back_from_the_device(kind):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("kind", ["HBLT", "LatentSets"])
 def test_sampling_on_a_gpu_makes_no_host_wait(kind):
     whole = members_alone(kind)[0].to("cuda")

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from joma.cli.main import main
-from joma.measure import power_law
+from joma.measure import registry
 from joma.measure.power_law import power_law as fitted
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
@@ -52,9 +52,9 @@ def wanted(tensors):
 def test_one_pass_gives_all_three(scanned, side, monkeypatch):
     """Large matrices go side by side, small ones in a stack; no matrix is decomposed twice."""
     monkeypatch.setattr(SWEEP, "cores", lambda: 2)
-    calls, find = [], power_law.squared_singular_values
-    monkeypatch.setattr(power_law, "squared_singular_values", lambda w: (calls.append(len(w)), find(w))[1])
-    monkeypatch.setattr("joma.measure.spectrum.spectrum", None)
+    calls, find = [], registry.squared_singular_values
+    monkeypatch.setattr(registry, "squared_singular_values", lambda w: (calls.append(len(w)), find(w))[1])
+    monkeypatch.setattr(registry, "spectrum", None)
     tensors = weights(7, side)
     found = scanned(tensors, "stable_rank", "spectral_norm", "alpha")
     for name, numbers in wanted(tensors).items():
@@ -64,7 +64,7 @@ def test_one_pass_gives_all_three(scanned, side, monkeypatch):
 
 
 def test_without_alpha_no_whole_spectrum_is_found(scanned, monkeypatch):
-    monkeypatch.setattr(power_law, "squared_singular_values", None)
+    monkeypatch.setattr(registry, "squared_singular_values", None)
     tensors = weights(7, 300)
     found = scanned(tensors, "stable_rank")
     assert found.curves["stable_rank/mlp"].values[0].tolist() == pytest.approx(

@@ -11,7 +11,7 @@ from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 from hub_server import Repository, serving
 
 from joma.host import hub as hub_client
-from joma.measure import embedding
+from joma.measure import registry
 from joma.scan import CheckpointError, sweep
 
 
@@ -81,14 +81,14 @@ def test_a_tensor_that_is_missing_is_not_made_up(series, tokens, tmp_path):
 
 def test_a_matrix_that_a_measure_refuses_is_a_fault_of_its_step(series, tmp_path, monkeypatch):
     change(series / "step2", lambda t: t[EMBEDDING].view(-1)[0].fill_(77.0))
-    measured = embedding.coherence
+    measured = registry.coherence
 
     def particular(vectors, **options):
         if (vectors == 77.0).any():
             raise ValueError("vectors must not hold 77")
         return measured(vectors, **options)
 
-    monkeypatch.setattr(embedding, "coherence", particular)
+    monkeypatch.setattr(registry, "coherence", particular)
     status, found = scan(series, "--measures", "coherence", out=tmp_path / "out")
     assert (status, found["steps"]) == (3, [0, 1, 10, 100])
     assert found["left_out"][0]["what"].endswith("vectors must not hold 77")

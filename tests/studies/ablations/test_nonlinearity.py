@@ -5,6 +5,7 @@ from small_ablations import NONE, changed, idle, must_need, must_show, patterns,
 
 from joma.claims.execute import judge
 from joma.studies.ablations import nonlinearity
+from joma.studies.ablations._twins import shape_of
 
 
 def test_what_nonlinearity_and_mlp_are_needed_for(ablations):
@@ -43,7 +44,7 @@ def test_a_linear_mlp_stays_sparse_at_99_percent(ablations):
     run = changed(ablations("nonlinearity"), patterns(identity=0.0))
     finding = next(one for one in judge(nonlinearity.STUDY, run) if one.claim is nonlinearity.LINEAR)
     layer = next(iter(finding.printed.effects.values()))
-    rebounds = nonlinearity.shape_of(run, "identity").rebound[0]
+    rebounds = shape_of(run, "identity").rebound[0]
     assert layer.half_width == pytest.approx(9.924843 * rebounds.std(ddof=1) / 3**0.5, rel=1e-6)
     assert (layer.effect, layer.control_effect) == (pytest.approx(-rebounds.mean()), -0.05)
 

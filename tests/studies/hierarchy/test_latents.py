@@ -165,9 +165,12 @@ def test_over_seeds_is_the_paired_t_interval_of_means_within_a_seed():
 def test_who_counts_and_who_is_counted_as_lost():
     fates = Fates(np.array([True, False, False, True]), np.array([True, True, False, False]))
     assert fates.kept.tolist() == [False, True, False, False]
-    assert fates.left_out == {"networks left out": {"diverged": 2.0, "did not learn": 1.0}}
+    claim, found = Claim("gain", "JoMA Sec. 6", "It gains.", matters=0.1), {"all": compare([0.3, 0.4], [0.0, 0.0])}
+    finding = fates.judged(claim, found, study="table1", expected="more")
+    assert finding.details == {"networks left out": {"diverged": 2.0, "did not learn": 1.0}}
     assert fates.reason == "only 1 of 4 networks learned their task (2 diverged): too few to judge"
-    assert Fates(np.array([False]), np.array([True])).left_out == {}
+    whole = Fates(np.array([False]), np.array([True])).judged(claim, found, study="table1", expected="more")
+    assert not whole.details
 
 
 def test_a_finding_of_no_network_is_not_run_and_of_one_undecided():

@@ -301,16 +301,16 @@ def test_seeds_that_differ_as_much_as_levels_decide_nothing(tmp_path):
     assert found(onset.STUDY, run, onset.CLAIMS["valley", "words"]).verdict == "undecided"
 
 
-def test_networks_that_learned_nothing_have_no_valley(tmp_path):
+def test_networks_that_learned_nothing_have_no_valley(tmp_path, monkeypatch):
     losses = np.ones(27)
     losses[3:6] = 1.99  # one rate of three
     run = made(tmp_path / "run", losses=losses)
-    assert found(onset.STUDY, run, onset.CLAIMS["valley", "rate"]).verdict == "not run"
+    idle = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
+    assert (idle.verdict, idle.command) == ("not run", "joma run rebound-onset --scale paper --steps 24")
+    monkeypatch.setitem(onset.PAPER, "corpus", "another text")
+    idle = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
+    assert idle.command == "JOMA_DATA=FOLDER joma verify rebound-onset --scale paper"
     assert found(onset.STUDY, run, onset.CLAIMS["valley", "words"]).verdict == "holds"
-
-
-def test_not_run_says_what_would():
-    assert onset._command(type("Run", (), {"config": {"corpus": "sympy"}})).endswith("rebound-onset --scale paper")
 
 
 @pytest.mark.parametrize(
