@@ -1,18 +1,13 @@
 """The figure of `joma cache`: what is lost against the share of the cache that is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from joma.cache.costs import Costs
 from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.style import INK, house_style, panels
+from joma.figures.types import Figure
 from joma.host.files import atomically
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def draw(costs: Costs, *, title: str = "") -> Figure:

@@ -4,24 +4,20 @@ Judging and drawing read what the run recorded and compute nothing else, so a st
 at any time. What a claim is stands in `joma.claims.claim`, what a finding is in `joma.claims.finding`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joma.claims.claim import Claim
 from joma.claims.config import StudyConfig, check_config
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
 from joma.figures.describe import describe
+from joma.figures.types import Figure
 from joma.host.progress import Progress, silent
 from joma.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["SCALES", "VERDICTS", "Claim", "Drawing", "Finding", "NotRun", "Progress", "Study", "StudyConfig", "Verdict",
            "check_config", "silent", "tally"]  # fmt: skip

@@ -1,18 +1,13 @@
 """A mean with its band, and a bound to compare with: what many panels draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from joma.figures.style import INK
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from joma.measure.intervals import Comparison
+from joma.figures.types import Axes
+from joma.measure.intervals import Comparison
 
 
 def mean_and_band(axis: Axes, x: Any, rows: Any, *, over: int = -1, shade: float = 0.2, **style: Any) -> None:

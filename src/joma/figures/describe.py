@@ -4,20 +4,14 @@ What is drawn has all that a listener needs: titles, axis labels, legends and da
 cannot say anything else than the picture does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from joma.figures.reading import between, course, listing, number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+from joma.figures.types import Axes, Axis, Figure
 
 MOST = 12  #: Lines or groups of bars that are described in one panel; of the others only the number is said.
 FEW = 8  #: Points that are named one by one.

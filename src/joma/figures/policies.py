@@ -1,14 +1,10 @@
 """How every figure shows cache policies: one order, one look per policy, one direction of the axis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PURPLE, RED
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from joma.figures.types import Axes
 
 LOOKS: dict[str, dict[str, Any]] = {
     "window": {"color": RED},

@@ -1,20 +1,15 @@
 """Figures of checkpoints: curves by layer, heat maps of changes and of heads, and two models on one axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from joma.figures.bands import bound
 from joma.figures.labels import label_lines
 from joma.figures.style import BLUE, INK, ORANGE, SERIES, depth_colours, panels, step_axis
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from joma.figures.types import Axes, Figure
 
 COLUMNS = 3  #: Panels side by side.
 _MAP = "cividis"  # the same order of lightness for all kinds of sight

@@ -1,16 +1,12 @@
 """One look for all figures: sizes, colours, and SVG that takes the page's text colour in light and dark mode."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from joma.figures.types import Axes, Figure
 
 # Contrast of at least 3:1 on the report's light and dark page, and apart for the common kinds of colour blindness:
 # both leave relative luminances from 0.15 to 0.265 to choose from.

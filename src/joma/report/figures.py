@@ -1,21 +1,17 @@
 """Figures on the page: large with their caption, small on a card, and a sentence where there are none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joma.claims.execute import Picture
 from joma.figures.style import house_style, to_svg
+from joma.figures.types import Figure
 from joma.host.extras import install_command
 from joma.report.markup import embed_svg, natural_width
 from joma.report.svg import compact_svg
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LETTERS = re.compile(r"font-size: ?([\d.]+)px")
 _CARD, _READABLE = 420.0, 12.0  # pixels: how wide a card shows a figure, and how high its letters must be

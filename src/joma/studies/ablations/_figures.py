@@ -1,9 +1,6 @@
 """Two figures for every ablation: curves of all variants, layer by layer, and their drops and rebounds side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +8,11 @@ from joma.claims.contract import Drawing
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, depth_colours, panels, step_axis
+from joma.figures.types import Axes
 from joma.recipes.language import called
 from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run
 from joma.studies.ablations._twins import ENTROPY, Part, Quantity, by_layer, curves_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLOURS = (CONTROL, BLUE, ORANGE, GREEN, PURPLE)  # the first variant is the one that the others are twins of
 PARTS: tuple[Part, Part] = ("drop", "rebound")

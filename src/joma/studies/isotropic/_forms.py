@@ -1,10 +1,8 @@
 """What the studies of Lemmas 1-5 and Theorem 3 share: laws, and both forms of a lemma against samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +13,9 @@ from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_tests
 from joma.figures.labels import label_lines
 from joma.figures.style import CORRECTED, GREEN, PRINTED
+from joma.figures.types import Axes, Axis
 from joma.runs import Run
 from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, StudentT
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 LAWS = {"gaussian": "Gaussian", "ball": "ball", "student": "Student-t, ν = 3", "exponential": "exp-radial"}
 """The laws tried, as series are named and as figures name them."""

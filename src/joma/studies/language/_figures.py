@@ -1,15 +1,9 @@
 """Curves of all layers, as Figures 6 and 8 draw them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from joma.figures.style import depth_colours, step_axis
+from joma.figures.types import Axes
 from joma.recipes.language.curves import layer_curves, steps_of
 from joma.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 WITH_RANGE = 5  # up to so many layers the range of seeds is drawn around every curve; beyond, one would hide the other
 

@@ -1,9 +1,7 @@
 """What both studies of decoders draw: probabilities over training, and bars by condition and depth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +9,9 @@ from joma.claims.guards import mean_known
 from joma.figures.bands import bound, share_errors
 from joma.figures.labels import label_lines
 from joma.figures.style import INK, depth_colours, panels
+from joma.figures.types import Axes, Figure
 from joma.measure.intervals import compare
 from joma.studies.reversal._decoders import C, Record, layers_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FLOOR = 1e-5  # probabilities below it are drawn at it
 NOBODY = "Too few networks learned what they were taught to show anything."  # what a caption says then

@@ -1,10 +1,8 @@
 """The study `fig10`: its claims with their judge, its sizes and its pictures."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +11,11 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, panels
+from joma.figures.types import Axes
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, networks, prefix
 from joma.studies.checkpoints.fig10.run import NETWORKS, SPAN, Fig10Config, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARGIN = 0.05  # of all neurons: the smallest difference from a control that matters
 

@@ -1,9 +1,5 @@
 """The study `depth-width`: what is trained, its claims with their judges, its sizes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from joma.claims.contract import Drawing, NotRun, Progress, Study, silent
@@ -13,6 +9,7 @@ from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
+from joma.figures.types import Axes, Figure
 from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON
 from joma.runs import Run
@@ -22,10 +19,6 @@ from joma.studies.depth_width.depth_width.networks import DepthWidthConfig, Fami
 from joma.studies.depth_width.depth_width.texts import TextReader, find_texts, must_be, remember_texts, shuffled
 from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
 from joma.training import Ensemble, train_all
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def draw(run: Run) -> list[Drawing]:

@@ -1,9 +1,7 @@
 """The study of gradients of real decoders: its sizes, its claims, and what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
+from joma.figures.types import Axes, Figure
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import steps_of
 from joma.runs import Run
@@ -19,10 +18,6 @@ from joma.studies.galore.galore_lowrank import run as decoders
 from joma.studies.galore.galore_lowrank.judge import JUDGES, QUARTER
 from joma.studies.galore.galore_lowrank.run import probe, rank, run, variants
 from joma.studies.galore.galore_lowrank.spectra import projector_ranks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Line = tuple[np.ndarray, str, str]
 """(seeds, points), colour, dashes."""

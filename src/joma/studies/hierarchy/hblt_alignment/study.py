@@ -1,9 +1,7 @@
 """The study `hblt-alignment`: its claims, which effects matter, what was found, and two pictures."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +13,11 @@ from joma.claims.verdicts import not_run
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, GREEN, INK, depth_colours, panels, step_axis
+from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.hierarchy._networks import ALL_BLOCKS, BLOCKS, mean_over, over_seeds
 from joma.studies.hierarchy.hblt_alignment.run import HBLTAlignmentConfig, Pick, Scores, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain

@@ -1,9 +1,5 @@
 """The talk's picture of accuracy against contrastive loss, and two pictures of random labels."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from joma.claims.contract import Drawing
@@ -12,13 +8,11 @@ from joma.figures.bands import mean_and_band
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, SERIES, panels
+from joma.figures.types import Axes
 from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias.hypercube import LINEAR, MLP
 from joma.studies.inductive_bias.inductive_bias.random_labels import DEEP, KINDS, RANDOM, SHAPES, TRUE
 from joma.studies.inductive_bias.inductive_bias.record import CHANCE, FIT_AT, Contrast, Fits
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARKS = {"perfect": ("*", GREEN), "scrambled": ("D", PURPLE), "spurious": ("X", RED)}
 FAR = 0.25  # nats above the loss of the built representations: beyond it nothing is to be seen

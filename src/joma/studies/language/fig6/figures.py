@@ -1,9 +1,6 @@
 """The two pictures of Figure 6: entropy by layer for every depth beside the losses, and the weights of the deepest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +8,11 @@ from joma.claims.contract import Drawing
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
+from joma.figures.types import Axes
 from joma.measure.intervals import compare
 from joma.recipes.language import called, curves
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Depths = Mapping[int, str]
 RANKS = {

@@ -1,10 +1,8 @@
 """The study `fig8`: what the sweep recorded, read back, its claims and their judges, and its picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import INK, panels, rate_colours
+from joma.figures.types import Axes
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_POINTS
@@ -23,9 +22,6 @@ from joma.recipes.language import PAPER, LanguageModelConfig, called, corpus, cu
 from joma.runs import Run
 from joma.studies.language._figures import plot_layers
 from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SWEEP = "sweep"
 SMALLEST_DROP = 0.05  # of the untrained network's entropy: a layer that drops by less has nothing to get back

@@ -1,10 +1,8 @@
 """The study `forecast`: its claims, their judge and two pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +12,13 @@ from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
+from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import curve, diverged, learned_nothing, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound.forecast import record
 from joma.studies.rebound.forecast.run import ForecastConfig, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MATTERS = 0.1
 """Of the squared error of persistence. Who plans by a forecast that avoids less than a tenth of it gains nothing that

@@ -1,11 +1,9 @@
 """The study `layer-lottery`: its claims, their judges and two pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +13,13 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
+from joma.figures.types import Axes
 from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.rebound.layer_lottery import run as lottery
 from joma.studies.rebound.layer_lottery.run import LayerLotteryConfig, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FEWEST = 5  # seeds that must have learned: with fewer there is no mean over others to deviate from
 SAME = 0.9  # a correlation of two patterns from which on they count as the same

@@ -1,12 +1,10 @@
 """The study `optimizer-or-rate`: its claims, its networks, its judges and two pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
+from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, called, corpus, recipe, same_text
@@ -26,9 +25,6 @@ from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
 from joma.studies.rebound.optimizer_or_rate import record
 from joma.studies.rebound.optimizer_or_rate.record import levels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ

@@ -1,9 +1,6 @@
 """Three figures of what brings attention back: the parts over training, the parts of both ways, and the twins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,15 +8,12 @@ from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing
 from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
+from joma.figures.types import Axes, Figure
 from joma.measure.intervals import compare
 from joma.recipes.language import called
 from joma.recipes.language.curves import steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause import run as cause
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = dict(zip(cause.KINDS, (BLUE, ORANGE, RED, GREEN, PURPLE, GREY), strict=True))
 CHANGE = "the whole change"

@@ -1,9 +1,7 @@
 """The study `rebound-onset`: ten claims, five factors by the fall and the valley, their judge and two pictures."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, panels
+from joma.figures.types import Axes
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, called, same_text
@@ -20,9 +19,6 @@ from joma.recipes.language.curves import curve, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound.rebound_onset import record
 from joma.studies.rebound.rebound_onset.run import GROUPINGS, ReboundOnsetConfig, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MATTERS = 0.1  # a slope that matters: over a factor of ten the valley moves by a quarter, 10^0.1
 NEAR = 0.2  # of 1: a slope as near counts as inverse proportion

@@ -1,9 +1,7 @@
 """The study `reversal-decoder`: its claims, its two sizes, what it says of itself, and its pictures."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +9,13 @@ from joma.claims.contract import Drawing, Study
 from joma.claims.guards import mean_known
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, RED, panels
+from joma.figures.types import Axes
 from joma.runs import Run
 from joma.studies.reversal._decoder_figures import FLOOR, NOBODY, draw_bars, draw_over_training
 from joma.studies.reversal._decoders import LEARNED, PAPER, layers_of, train_conditions
 from joma.studies.reversal.reversal_decoder import judge
 from joma.studies.reversal.reversal_decoder import run as facts
 from joma.studies.reversal.reversal_decoder.run import ReversalDecoderConfig
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 LINES = {
     "one way": (BLUE, "A → B, trained"),

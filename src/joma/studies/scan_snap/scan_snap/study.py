@@ -1,8 +1,6 @@
 """The study `scan-snap`: its claims with their judges, its sizes, its figures."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +12,13 @@ from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, depth_colours, panels
+from joma.figures.types import Axes
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.scan_snap.scan_snap import theorems
 from joma.studies.scan_snap.scan_snap.run import PHASE_TIME, ScanSnapConfig, dominant_growth, phases, recorded, run
 from joma.studies.scan_snap.scan_snap.theorems import JUDGED_AT, UNEQUAL, late_fits, relative_spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ZERO = 1e-9  # the solver's accuracy: logits that are nearer to zero have no sign
 COIN = 0.5

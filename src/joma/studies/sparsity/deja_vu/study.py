@@ -1,10 +1,8 @@
 """The study `deja-vu`: its claims with their judges, its sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +16,11 @@ from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
+from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.sparsity._readings import check_text, known_mean
 from joma.studies.sparsity.deja_vu.run import CARRIED, COMMAND, HEADS, KEPT, NEURONS, UNITS, Active, DejaVuConfig, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 UNLEARNED = "no network learned to predict the next token"
 TENTH = 0.1  # of the units, or of what they are worth: half of the budget of a fifth

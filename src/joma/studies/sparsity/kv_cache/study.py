@@ -1,10 +1,8 @@
 """The study `kv-cache`: its claims with their judges, its sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +17,11 @@ from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
+from joma.figures.types import Axes
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.sparsity.kv_cache.run import COMMAND, FIFTH, KvCacheConfig, Series, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NATS = 0.02  # of a loss: smaller costs count as none, as in Figures 6 and 8
 KEYS = 0.1  # of all keys: a tenth of a cache more or less
