@@ -28,14 +28,9 @@ def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> D
     The source says nothing of masks and positions; here attention is causal and positions are sinusoidal.
     """
     return DecoderConfig(
-        vocabulary=vocabulary,
-        outputs=outputs,
-        layers=BLOCKS,
-        width=width,
-        mlp=4 * width,
-        context=context,
+        vocabulary=vocabulary, outputs=outputs, layers=BLOCKS, width=width, mlp=4 * width, context=context,
         projection=False,
-    )
+    )  # fmt: skip
 
 
 def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:

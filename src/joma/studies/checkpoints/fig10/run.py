@@ -246,16 +246,10 @@ def _trained_here(config: Fig10Config, progress: Progress) -> Material:
     ids = torch.tensor([number.get(word, 0) for word in words])
     cut = int(len(ids) * _TRAINING_SHARE)
     layout = transformers.GPTNeoXConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=4,
-        intermediate_size=4 * config.width,
-        hidden_act="relu",
-        max_position_embeddings=config.length,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+        vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.layers,
+        num_attention_heads=4, intermediate_size=4 * config.width, hidden_act="relu",
+        max_position_embeddings=config.length, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
     untrained = transformers.GPTNeoXForCausalLM(layout)
     trained = transformers.GPTNeoXForCausalLM(layout)
     trained.load_state_dict(untrained.state_dict())

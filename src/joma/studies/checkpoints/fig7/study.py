@@ -249,20 +249,8 @@ STUDY = Study(
     claims={RANK_TOP: _top, RANK_BOTTOM: _bottom, ENTROPY: _entropy, EMBEDDING: _embedding},
     quick=Fig7Config(),
     paper=Fig7Config(
-        device="cuda",
-        layers=6,
-        width=512,
-        heads=8,
-        vocabulary=16_384,
-        context=512,
-        batch=8,
-        steps=5_000,
-        rate=1e-3,
-        every=500,
-        characters=40_000_000,
-        held_out=60_000,
-        wikitext=True,
-        seeds=5,
+        device="cuda", layers=6, width=512, heads=8, vocabulary=16_384, context=512, batch=8, steps=5_000, rate=1e-3,
+        every=500, characters=40_000_000, held_out=60_000, wikitext=True, seeds=5,
     ),
     run=run,
     draw=draw,
@@ -274,4 +262,4 @@ STUDY = Study(
         "The findings also show what a random walk as rough as the curve would do. Quick scale trains a tiny model on "
         "Python source. Paper scale trains 36 million parameters on WikiText-2 and Python source."
     ),
-)
+)  # fmt: skip

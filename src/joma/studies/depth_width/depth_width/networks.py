@@ -79,16 +79,9 @@ def find_shape(
     found: list[DecoderConfig] = []
     for width in range(multiple, int(parameters**0.5) + multiple, multiple):
         shape = DecoderConfig(
-            vocabulary,
-            outputs=outputs,
-            layers=layers,
-            width=width,
-            heads=heads_of(width, head_width),
-            mlp=TIMES_WIDTH * width,
-            context=context,
-            norm="pre-layer",
-            activation="gelu",
-        )
+            vocabulary, outputs=outputs, layers=layers, width=width, heads=heads_of(width, head_width),
+            mlp=TIMES_WIDTH * width, context=context, norm="pre-layer", activation="gelu",
+        )  # fmt: skip
         found += _filled(shape, parameters, multiple)
     if not found:
         raise ValueError(

@@ -263,19 +263,8 @@ STUDY = Study(
     },
     quick=HBLTAlignmentConfig(),
     paper=HBLTAlignmentConfig(
-        depths=(2, 3, 4),
-        rhos=(1.0, 0.9, 0.8, 0.6, 0.4),
-        seeds=5,
-        classes=10,
-        tokens=5,
-        width=256,
-        steps=3000,
-        look_at=(100, 300, 1000, 2000),
-        rate=1e-4,
-        batch=128,
-        samples=2000,
-        device="cuda",
-        precision="tf32",
+        depths=(2, 3, 4), rhos=(1.0, 0.9, 0.8, 0.6, 0.4), seeds=5, classes=10, tokens=5, width=256, steps=3000,
+        look_at=(100, 300, 1000, 2000), rate=1e-4, batch=128, samples=2000, device="cuda", precision="tf32",
     ),
     run=run,
     draw=lambda run: [_draw_scores(Scores(run)), _draw_gains(Scores(run))],
@@ -287,4 +276,4 @@ STUDY = Study(
         "trained minus untrained. Latents permuted between samples measure what chance alone gives. A network that "
         "tells classes no better than chance at the end did not learn and does not count."
     ),
-)
+)  # fmt: skip

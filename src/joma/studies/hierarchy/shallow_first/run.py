@@ -134,15 +134,9 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
     if name == DECODER:
         # no mask, no positions: a sequence is a set of tokens, and the first layer's logits depend on tokens alone
         shape = DecoderConfig(
-            vocabulary=tokens + 1,
-            outputs=tokens,
-            layers=config.layers,
-            width=config.width,
-            mlp=2 * config.width,
-            context=max(tokens, config.context + 1),
-            causal=False,
-            positions="none",
-        )
+            vocabulary=tokens + 1, outputs=tokens, layers=config.layers, width=config.width, mlp=2 * config.width,
+            context=max(tokens, config.context + 1), causal=False, positions="none",
+        )  # fmt: skip
         make = partial(Decoder, shape)
         batches, loss, optimizer = net.decoder_batches, class_loss, Optimizer("adam", rate=config.decoder_rate)
         steps, size = config.decoder_steps, config.decoder_batch

@@ -118,19 +118,8 @@ STUDY = Study(
     },
     quick=ShallowFirstConfig(),
     paper=ShallowFirstConfig(
-        classes=10,
-        members=20,
-        samples=40_000,
-        block_steps=3_000,
-        block_batch=32,
-        block_rate=1.0,
-        decoder_steps=10_000,
-        decoder_batch=256,
-        decoder_rate=3e-4,
-        context=12,
-        layers=2,
-        width=256,
-        points=60,
+        classes=10, members=20, samples=40_000, block_steps=3_000, block_batch=32, block_rate=1.0,
+        decoder_steps=10_000, decoder_batch=256, decoder_rate=3e-4, context=12, layers=2, width=256, points=60,
         device="cuda",
     ),
     run=run,
@@ -144,4 +133,4 @@ STUDY = Study(
         "first point of every curve is the untrained network. A network whose loss ends as high as that of even "
         "guesses did not learn and does not count."
     ),
-)
+)  # fmt: skip

@@ -238,17 +238,8 @@ STUDY = Study(
     },
     quick=Table1Config(),
     paper=Table1Config(
-        columns=tuple(range(1, len(TABLE1) + 1)),
-        seeds=5,
-        width=1024,
-        steps=2000,
-        look_at=(100, 300, 1000),
-        rate=1e-4,
-        merge=False,
-        device="cuda",
-        precision="half",
-        together=60,
-        checkpoint_every=400.0,
+        columns=tuple(range(1, len(TABLE1) + 1)), seeds=5, width=1024, steps=2000, look_at=(100, 300, 1000),
+        rate=1e-4, merge=False, device="cuda", precision="half", together=60, checkpoint_every=400.0,
     ),
     run=run,
     draw=lambda run: [_draw_table(run), _draw_training(Scores(run))],
@@ -261,4 +252,4 @@ STUDY = Study(
         f"of trained minus untrained. A network that tells fewer than {100 * ENOUGH:.0f} % of its classes right at the "
         "end did not learn and does not count."
     ),
-)
+)  # fmt: skip

@@ -210,11 +210,8 @@ STUDY = Study(
     },
     quick=ForecastConfig(),
     paper=ForecastConfig(
-        **PAPER | {"length": 35, "valid_sequences": 100, "steps": 11_585, "every": 8, "seeds": 6},
-        rate=1e-4,
-        sgd_rate=3.0,
-        words=100,
-        first=64,
+        **PAPER | {"length": 35, "valid_sequences": 100, "steps": 11_585, "every": 8, "seeds": 6}, rate=1e-4,
+        sgd_rate=3.0, words=100, first=64,
     ),
     run=run,
     draw=draw,
@@ -228,4 +225,4 @@ STUDY = Study(
         "other seeds), moved to the present value. Skill is the part of the squared error of no change that a "
         "forecast avoids. No forecast sees anything of its own run after step t."
     ),
-)
+)  # fmt: skip

@@ -293,12 +293,8 @@ STUDY = Study(
     # 10,000, at twice Figure 6's rate: as far as Figure 6 is at step 20,000 of 58,580. There its five patterns
     # correlate with those of the end by 0.80 to 0.93 (at step 10,000 by 0.58 to 0.77).
     paper=LayerLotteryConfig(
-        **PAPER | {"vocabulary": 5_000, "steps": 10_000, "every": 250, "valid_sequences": 100},
-        length=35,
-        layers=10,
-        rate=2e-4,
-        seeds=22,
-        twins=7,
+        **PAPER | {"vocabulary": 5_000, "steps": 10_000, "every": 250, "valid_sequences": 100}, length=35, layers=10,
+        rate=2e-4, seeds=22, twins=7,
     ),
     run=run,
     draw=lambda run: [draw_map(run), draw_distances(run)],
@@ -311,4 +307,4 @@ STUDY = Study(
         "network: the deviation from the mean of the other seeds. Networks that learn only how frequent words are do "
         "not count."
     ),
-)
+)  # fmt: skip

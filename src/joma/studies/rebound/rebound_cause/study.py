@@ -207,15 +207,8 @@ STUDY = Study(
     },
     quick=ReboundCauseConfig(),
     paper=ReboundCauseConfig(
-        **PAPER | {"valid_sequences": 40, "steps": 10_000, "every": 250, "seeds": 6},
-        dropout=0.2,
-        length=35,
-        layers=(1, 2, 5, 10),
-        twins=(1, 2, 5, 10),
-        rate=1e-4,
-        valley=2_000,
-        deep_steps=6_000,
-        allocate=100,
+        **PAPER | {"valid_sequences": 40, "steps": 10_000, "every": 250, "seeds": 6}, dropout=0.2, length=35,
+        layers=(1, 2, 5, 10), twins=(1, 2, 5, 10), rate=1e-4, valley=2_000, deep_steps=6_000, allocate=100,
         altered=True,
     ),
     run=run,
@@ -229,4 +222,4 @@ STUDY = Study(
         "steps, the others for 10,000; with ten layers only queries and keys are frozen. Quick scale trains "
         "small models on Python source."
     ),
-)
+)  # fmt: skip

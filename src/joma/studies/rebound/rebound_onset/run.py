@@ -246,13 +246,10 @@ def onset_ensemble(base: Recipe, found: Levels, text: Corpus, classes: Tensor) -
         return decoder
 
     return replace(
-        ensemble(base, text),
-        members=len(members),
-        networks=networks,
-        batch=batch,
+        ensemble(base, text), members=len(members), networks=networks, batch=batch,
         optimizer=replace(base.optimizer, rate=tuple(level.rate for level, _ in members)),
         measures={"valid": _validation(base, found, text_of, classes)},
-    )
+    )  # fmt: skip
 
 
 def _validation(

@@ -214,16 +214,9 @@ STUDY = Study(
     # The rate of the base is four times Figure 6's and the words are cut, so that all valleys are passed within two
     # minutes of one GPU; 1e-4 is among the rates.
     paper=ReboundOnsetConfig(
-        **PAPER | {"vocabulary": 8_000, "steps": 5_000, "every": 5, "valid_sequences": 40, "seeds": 6},
-        words=2_000,
-        depths=(1, 2),
-        length=35,
-        points=60,
-        rate=4e-4,
-        rates=(1e-4, 2e-4, 8e-4),
-        fewer_or_more=(500, 8_000),
-        labels=(2_050, 2_400),
-        scales=(0.25, 0.5, 2.0),
+        **PAPER | {"vocabulary": 8_000, "steps": 5_000, "every": 5, "valid_sequences": 40, "seeds": 6}, words=2_000,
+        depths=(1, 2), length=35, points=60, rate=4e-4, rates=(1e-4, 2e-4, 8e-4), fewer_or_more=(500, 8_000),
+        labels=(2_050, 2_400), scales=(0.25, 0.5, 2.0),
     ),
     run=run,
     draw=lambda run: [draw_factors(run), draw_curves(run)],
@@ -237,4 +230,4 @@ STUDY = Study(
         "control puts base networks of other seeds in place of the levels. In the base, queries of frequent and of "
         "rare words are measured separately; there the control shuffles the words."
     ),
-)
+)  # fmt: skip

@@ -299,13 +299,8 @@ STUDY = Study(
     },
     quick=ReversalConfig(),
     paper=ReversalConfig(
-        pairs=(25, 50, 200),
-        rates=(0.1, 0.3, 1.0),
-        horizon=10.0,
-        moments=12,
-        widths=(16, 32, 64, 128, 256, 512),
-        draws=60,
-        steps=200,
+        pairs=(25, 50, 200), rates=(0.1, 0.3, 1.0), horizon=10.0, moments=12, widths=(16, 32, 64, 128, 256, 512),
+        draws=60, steps=200,
     ),
     run=run,
     draw=lambda run: [_draw_rows(run), _draw_weights(run), _draw_bilinear(run)],
@@ -320,4 +315,4 @@ STUDY = Study(
         "symmetric Θ and training in both directions. The theorem starts from small random weights; this start is "
         "exactly zero."
     ),
-)
+)  # fmt: skip

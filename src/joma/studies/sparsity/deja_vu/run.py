@@ -76,15 +76,9 @@ class DejaVuConfig(TextConfig):
     def shape(self, words: int, activation: Activation) -> DecoderConfig:
         """Of a network that reads so many words."""
         return DecoderConfig(
-            words,
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            mlp=self.mlp,
-            context=self.length,
-            norm="pre-layer",
-            activation=activation,
-        )
+            words, layers=self.layers, width=self.width, heads=self.heads, mlp=self.mlp, context=self.length,
+            norm="pre-layer", activation=activation,
+        )  # fmt: skip
 
     def of(self, units: str) -> float:
         """The budget of these units."""

@@ -61,18 +61,10 @@ def load_stories(path: Path) -> Any:
     for name, each in parts.items():
         state |= {f"model.layers.{layer}.{name}.weight": each[layer] for layer in range(layers)}
     config = LlamaConfig(
-        vocab_size=abs(words),
-        hidden_size=dim,
-        intermediate_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=length,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=words > 0,
-        bos_token_id=BEGIN,
-        attn_implementation="eager",
-    )
+        vocab_size=abs(words), hidden_size=dim, intermediate_size=hidden, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=length, rms_norm_eps=1e-5,
+        tie_word_embeddings=words > 0, bos_token_id=BEGIN, attn_implementation="eager",
+    )  # fmt: skip
     model: Any = LlamaForCausalLM(config)
     model.load_state_dict(state)
     return model.eval()

@@ -83,16 +83,9 @@ class SinksConfig(texts.TextConfig):
     def shape(self, words: int, kind: Attention, layers: int) -> DecoderConfig:
         """Of a network that reads so many words and the fixed first one."""
         return DecoderConfig(
-            words + 1,
-            layers=layers,
-            width=self.width,
-            heads=self.heads,
-            mlp=4 * self.width if self.mlp else 0,
-            context=self.length,
-            norm="pre-layer",
-            activation="gelu" if self.mlp else "identity",
-            attention=kind,
-        )
+            words + 1, layers=layers, width=self.width, heads=self.heads, mlp=4 * self.width if self.mlp else 0,
+            context=self.length, norm="pre-layer", activation="gelu" if self.mlp else "identity", attention=kind,
+        )  # fmt: skip
 
     def kinds(self, reading: str) -> tuple[Attention, ...]:
         """Those that are trained on a reading."""
