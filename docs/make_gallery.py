@@ -75,7 +75,7 @@ def card(study: dict, run: Path) -> str:
     scales = f"quick {shown(counts(study['findings']))}"
     if paper := kept(name):
         scales += f" · paper scale {shown(paper)}"
-    image = f"![{plain(drawing.alt or study['title'])}]({picture(name, drawing)})"
+    image = f"![{plain(drawing.description)}]({picture(name, drawing)})"
     return "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), scales, f"`joma verify {name}`"]) + "\n"
 
 
