@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from joma.cache.errors import CacheError
 from joma.cache.policies import FUNCTIONS, Call, Choice
+from joma.cache.rules import CacheError
 
 NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 Rotation = Callable[[Tensor, Tensor], Tensor]  # x (batch, heads, tokens, width) rotated by so many positions (tokens,)
@@ -88,9 +88,9 @@ def plain_attention(
     """What the model does without a policy."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    output: Tensor
     output, _ = sdpa_attention_forward(module, query, key, value, mask, dropout=0.0, scaling=scale, is_causal=True)
-    result: Tensor = output
-    return result
+    return output
 
 
 def _attention(

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.cache._attention import attend, attending, rotations
-from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
 from joma.cache.policies import Call
-from joma.cache.rules import Rule, rule
+from joma.cache.rules import CacheError, Rule, rule
 from joma.host.memory import free_memory
 from joma.host.progress import Progress, silent
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from joma import __version__
 from joma.cache._losses import losses
-from joma.cache.errors import CacheError
 from joma.cache.models import must_be_tokens
-from joma.cache.rules import Rule, rule
+from joma.cache.rules import CacheError, Rule, rule
 from joma.host.errors import BadInput
 from joma.host.progress import Progress, silent
 from joma.host.words import brief_repr
@@ -23,14 +22,10 @@ from joma.runs import Run
 
 SCHEMA, SCHEMA_VERSION = "joma-cache", 1
 FULL = "full"
-SHORTEST = 3
-"""Tokens of a sequence: the second half of what they predict has at least one."""
-LEVEL = 0.95
-"""Of the intervals."""
-WARNING, NOTE = "warning", "note"
-"""What a run keeps sentences under: `warning/...`."""
-GAIN = 0.02
-"""Nats per token by which a window must beat the whole cache before it is worth a warning."""
+SHORTEST = 3  # tokens of a sequence: the second half of what they predict has at least one
+LEVEL = 0.95  # of the intervals
+WARNING, NOTE = "warning", "note"  # what a run keeps sentences under: `warning/...`
+GAIN = 0.02  # nats per token by which a window must beat the whole cache before it is worth a warning
 
 
 @brief_repr
@@ -197,8 +192,8 @@ def measure(
         cost = Cost(settled, settled.budget / seq_len, late, paired.difference, paired.half_width, of_all)
         by_policy.setdefault(settled.policy, []).append(cost)
     of_all, late = map(float, found[0].mean(0))
-    warned = (beyond_training(model.config, seq_len), _beaten(by_policy, seq_len, len(tokens)))
-    warnings = _keep_sentences(run, WARNING, *warned)
+    beaten = _beaten(by_policy, seq_len, len(tokens))
+    warnings = _keep_sentences(run, WARNING, beyond_training(model.config, seq_len), beaten)
     notes = _keep_sentences(run, NOTE, unknown_training(model.config, seq_len))
     return Costs(seq_len, len(tokens), late, of_all, by_policy, warnings, notes)
 

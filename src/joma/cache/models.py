@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache.errors import CacheError
+from joma.cache.rules import CacheError
 from joma.host.arguments import as_tensor
 from joma.host.errors import BadInput
 from joma.host.extras import how_to_install

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from joma.cache._attention import attend, attending, rotations
-from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached
-from joma.cache.rules import is_integer, rule
+from joma.cache.rules import CacheError, is_integer, rule
 from joma.host.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,9 +55,8 @@ def evicting(
         raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
     if prompt is not None and not is_integer(prompt):
         raise BadInput(f"prompt must be a number of tokens, since the text's length is not known, got {prompt}")
-    length = sys.maxsize
-    asked = length - 1 if prompt is None else prompt
-    settled = rule(policy, keep, length, sinks=sinks, recent=recent, prompt=asked, seed=seed)
+    asked = sys.maxsize - 1 if prompt is None else prompt
+    settled = rule(policy, keep, sys.maxsize, sinks=sinks, recent=recent, prompt=asked, seed=seed)
     from joma.cache._layers import EvictingCache
 
     cache = EvictingCache(settled, prompt)
