@@ -91,31 +91,23 @@ class _FullSequences:
         if block >= query.shape[2] or self.rule.policy == "full":
             scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
             call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-            output = attend(module, call, value, self.rotations.get(module))[0]
-        else:
-            output = self._in_blocks(module, query, key, value, scale, layer, block)
+            outputs = [attend(module, call, value, self.rotations.get(module))[0]]
+        else:  # `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made
+            from joma.cache._layers import HeldLayer
+
+            held, outputs = HeldLayer(self.rule, self.rule.prompt, lambda: None), []
+            oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
+            for at in range(0, query.shape[2], block):
+                some = slice(at, at + block)
+                keys, values = held.update(key[:, :, some], value[:, :, some])
+                weights = None if oracle is None else oracle[..., some]
+                call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row, weights=weights)
+                output, choice = attend(module, call, values, self.rotations.get(module))
+                held.settle(choice)
+                outputs.append(output)
         self.done += 1
         self.progress(min(1.0, self.done / self.calls), self.rule.policy)
-        return output
-
-    def _in_blocks(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, layer: int, block: int
-    ) -> Tensor:
-        """The same, `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made."""
-        from joma.cache._layers import HeldLayer
-
-        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
-        oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
-        outputs = []
-        for at in range(0, query.shape[2], block):
-            some = slice(at, at + block)
-            keys, values = held.update(key[:, :, some], value[:, :, some])
-            call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row)
-            call = call if oracle is None else replace(call, weights=oracle[..., some])
-            output, choice = attend(module, call, values, self.rotations.get(module))
-            held.settle(choice)
-            outputs.append(output)
-        return torch.cat(outputs, 1)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
 
 def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
@@ -131,7 +123,7 @@ def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
 
 def _losses(model: nn.Module, ids: Tensor, job: _FullSequences, row: int) -> Tensor:
     job.row = row
-    with attending(model, job):
+    with attending(model, job.attend):
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     if not job.layers:
         raise CacheError(without_attention(type(model).__name__))

@@ -1,4 +1,4 @@
-"""What GaLore knows about inner optimizers: their state when a subspace moves, its size, and steps that do nothing.
+"""What GaLore knows of inner optimizers: their state when a subspace moves (on_move), its size, steps that do nothing.
 
 - keep: nothing. Direction i of the new subspace inherits the state of direction i of the old one, as in galore-torch.
 - rotate: with R = P_new^T P_old, first moments m become R m, which is exact. Second moments have no exact rotation:

@@ -105,9 +105,9 @@ class GaLore(torch.optim.Optimizer):
         self.inner = inner(inner_groups, **inner_options)
         closure = inspect.signature(type(self.inner).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:  # LBFGS takes the loss several times
-            name = type(self.inner).__name__
             raise ValueError(
-                f"inner {name} needs a closure at each step: GaLore takes optimizers that step without one"
+                f"inner {type(self.inner).__name__} needs a closure at each step: GaLore takes optimizers that step "
+                "without one"
             )
         self._guard = Guard(self.inner)
         super().__init__(groups, {**self._own, **self.inner.defaults})
