@@ -25,7 +25,7 @@ Rotation = Callable[[Tensor, Tensor], Tensor]  # x (batch, heads, tokens, width)
 
 
 Job = Callable[[nn.Module, Tensor, Tensor, Tensor, float], Tensor]
-"""Attends for a module: (batch, queries, heads, width) of query (batch, heads, queries, width), key, value and scale."""
+"""Attends for a module: (batch, queries, heads, width) of query (batch, heads, queries, width), key, value, scale."""
 _ACTIVE: list[tuple[set[nn.Module], Job]] = []
 """Found by the module that attends, so that models in several threads do not mix; the last one is the innermost."""
 

@@ -49,6 +49,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
     """Keys, values, and what the policy remembers of them. Between calls it holds no more than the policy keeps."""
 
     is_croppable = False
+    is_initialized: bool
     keys: Tensor
     values: Tensor
 

@@ -61,10 +61,16 @@ def losses(
     settled = rule(policy, keep, seq_len, sinks=sinks, recent=recent, prompt=prompt, seed=seed)
     if settled.budget >= seq_len:
         settled = replace(settled, policy="full")
-    ids = ids.to(next(model.parameters()).device)
-    _must_fit(model, seq_len)
-    config: Any = model.config
-    heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", 1)
+    first, config = next(model.parameters()), model.config
+    heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", None) or 1
+    needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
+    free = free_memory(first.device) if seq_len * words > NUMBERS else None
+    if free is not None and needed > free:
+        raise CacheError(
+            f"one sequence of {seq_len:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
+            f"{free / 1e9:.1f} GB are free: read shorter sequences"
+        )
+    ids = ids.to(first.device)
     rows = max(1, NUMBERS // (seq_len * max(heads * seq_len, words)))  # sequences at a time
     training = model.training
     try:
@@ -129,17 +135,3 @@ def _losses(model: nn.Module, ids: Tensor, job: _FullSequences, row: int) -> Ten
         raise CacheError(without_attention(type(model).__name__))
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1).cpu()
-
-
-def _must_fit(model: nn.Module, seq_len: int) -> None:
-    words = getattr(model.config, "vocab_size", None) or 1
-    if seq_len * words <= NUMBERS:
-        return
-    first = next(model.parameters())
-    needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
-    free = free_memory(first.device)
-    if free is not None and needed > free:
-        raise CacheError(
-            f"one sequence of {seq_len:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
-            f"{free / 1e9:.1f} GB are free: read shorter sequences"
-        )

@@ -165,8 +165,12 @@ def measure(
     seq_len = tokens.shape[1]
     if seq_len < SHORTEST:
         raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {seq_len}")
-    if run is not None:
-        _check_same_question(run, tokens, sinks, recent, seed)
+    if run is not None:  # Numbers are kept by policy and budget: those of another question would be taken for these.
+        text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
+        question = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
+        if not np.array_equal(run.keep("asked", lambda: question), question):
+            what = f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run"
+            raise BadInput(what)
     options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
     asked = [rule(name, each, seq_len, **options) for name in policies if name != FULL for each in budgets]
     asked = [rule(FULL, 1.0, seq_len), *dict.fromkeys(asked)]
@@ -228,11 +232,3 @@ def _beaten(by_policy: Mapping[str, Sequence[Cost]], seq_len: int, sequences: in
         f"interval {-best.high:.3f} to {-best.low:.3f}, n = {sequences}): far keys harm this model, as they do beyond "
         f"the length of training, so try sequences of fewer than {seq_len} tokens"
     )
-
-
-def _check_same_question(run: Run, tokens: Tensor, sinks: int | None, recent: float, seed: int) -> None:
-    """Numbers are kept by policy and budget: those of another text or of other options would be taken for these."""
-    text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
-    asked = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
-    if not np.array_equal(run.keep("asked", lambda: asked), asked):
-        raise BadInput(f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run")

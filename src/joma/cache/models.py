@@ -68,7 +68,8 @@ def must_be_cached(model: nn.Module) -> None:
     config: Any = model.config
     if getattr(config, "is_encoder_decoder", False):
         raise CacheError(f"{name} reads two texts: give a model that goes on with one, a causal language model")
-    if _way(type(model)) != INTERFACE:
+    kind: Any = type(model)
+    if _way(kind) != INTERFACE:
         if "no attention" in (can_probe(config) or ""):
             raise CacheError(without_attention(name))
         raise CacheError(f"{name} does not send attention through transformers' AttentionInterface: it cannot be cut")

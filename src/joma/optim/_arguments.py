@@ -34,8 +34,7 @@ def check_options(
     if smallest is not None and not (_is_number(smallest) and smallest >= 1):
         raise ValueError(f"smallest must be at least 1, or None, got {smallest!r}")
     if not callable(inner):
-        is_made = isinstance(inner, torch.optim.Optimizer)
-        given = f"an object {type(inner).__name__}" if is_made else repr(inner)
+        given = f"an object {type(inner).__name__}" if isinstance(inner, torch.optim.Optimizer) else repr(inner)
         raise ValueError(f"inner must make an optimizer, as the class torch.optim.AdamW does, got {given}")
     if isinstance(skip, str):
         raise ValueError(f"skip must be a list of names, got the text {skip!r}: write [{skip!r}]")

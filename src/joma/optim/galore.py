@@ -189,9 +189,8 @@ class GaLore(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.per_layer:
-            for matrix in self.matrices:
-                matrix.check_hook()
+        for matrix in self.matrices if self.per_layer else ():
+            matrix.check_hook()
         self._look_back()
         ready = [m for m in self.matrices if (m.compact if self.per_layer else m.parameter).grad is not None]
         try:
@@ -215,17 +214,6 @@ class GaLore(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         for matrix in self.matrices:
             matrix.compact.grad = None
-
-    def _passing_gradients(self) -> list[tuple[str, Tensor]]:
-        """Names and gradients of parameters that are not projected; of sparse gradients the values, each place once."""
-        found = []
-        for name, each in self._unprojected:
-            if each.grad is not None and each.grad.layout == torch.sparse_coo:
-                each.grad = each.grad.coalesce()
-                found.append((name, each.grad.values()))
-            elif each.grad is not None:
-                found.append((name, each.grad))
-        return found
 
     def _project(self, ready: list[Matrix]) -> bool:
         """Project the gradients; False if one of those that a subspace is to be found from is not finite."""
@@ -321,7 +309,13 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance(self, ready: list[Matrix]) -> bool:
         """One step of the inner optimizer, and its way back into the matrices; False if it is to be skipped."""
-        named = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None] + self._passing_gradients()
+        named = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None]
+        for name, each in self._unprojected:
+            if each.grad is not None and each.grad.layout == torch.sparse_coo:  # the values, each place once
+                each.grad = each.grad.coalesce()
+                named.append((name, each.grad.values()))
+            elif each.grad is not None:
+                named.append((name, each.grad))
         names, gradients = [name for name, _ in named], [gradient for _, gradient in named]
         finite = _matrix.are_finite(gradients)
         self._hand_over_options()
