@@ -278,7 +278,7 @@ def test_clipping_by_the_norm_that_the_inner_optimizer_sees():
     optimizer = GaLore(other, **options)
     loss_of(other).backward()
     optimizer._project(optimizer.matrices)
-    seen = [m.compact.grad for m in optimizer.matrices] + [each for _, each in optimizer._passing_gradients()]
+    seen = [m.compact.grad for m in optimizer.matrices] + [each.grad for _, each in optimizer._unprojected]
     norm = torch.cat([each.flatten() for each in seen]).norm()
     optimizer.zero_grad()
     (loss_of(other) * (1e-3 / norm)).backward()

@@ -2,9 +2,8 @@
 
 from joma.cache._losses import losses
 from joma.cache.costs import Cost, Costs
-from joma.cache.errors import CacheError
 from joma.cache.evaluation import evaluate
-from joma.cache.rules import POLICIES, Rule, rule
+from joma.cache.rules import POLICIES, CacheError, Rule, rule
 from joma.cache.stream import evicting
 
 __all__ = ["POLICIES", "CacheError", "Cost", "Costs", "Rule", "evaluate", "evicting", "losses", "rule"]

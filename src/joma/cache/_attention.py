@@ -12,27 +12,35 @@ the same hidden state everywhere, so its keys must be each other's rotations, in
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from joma.cache.errors import CacheError
 from joma.cache.policies import FUNCTIONS, Call, Choice
+from joma.cache.rules import CacheError
 
 NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 Rotation = Callable[[Tensor, Tensor], Tensor]  # x (batch, heads, tokens, width) rotated by so many positions (tokens,)
 
 
-class Job(Protocol):
-    """Who attends for the modules of a model."""
-
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """(batch, queries, heads, width) of query (batch, heads, queries, width)."""
-
-
+Job = Callable[[nn.Module, Tensor, Tensor, Tensor, float], Tensor]
+"""Attends for a module: (batch, queries, heads, width) of query (batch, heads, queries, width), key, value, scale."""
 _ACTIVE: list[tuple[set[nn.Module], Job]] = []
 """Found by the module that attends, so that models in several threads do not mix; the last one is the innermost."""
+
+
+@contextmanager
+def setting(configs: list[Any], name: str, value: object) -> Iterator[None]:
+    """Inside the block, the configs that have an attribute have this value of it."""
+    before = [(config, getattr(config, name)) for config in configs if hasattr(config, name)]
+    try:
+        for config, _ in before:
+            setattr(config, name, value)
+        yield
+    finally:
+        for config, old in before:
+            setattr(config, name, old)
 
 
 @contextmanager
@@ -44,17 +52,13 @@ def attending(model: nn.Module, job: Job) -> Iterator[None]:
     AttentionMaskInterface.register(NAME, _mask)
     found: list[Any] = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
     configs = list({id(config): config for config in found}.values())
-    before = [config._attn_implementation_internal for config in configs]
     entry = (set(model.modules()), job)
-    try:
-        for config in configs:
-            config._attn_implementation_internal = NAME
+    with setting(configs, "_attn_implementation_internal", NAME):
         _ACTIVE.append(entry)
-        yield
-    finally:
-        _ACTIVE[:] = [one for one in _ACTIVE if one is not entry]
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation_internal = implementation
+        try:
+            yield
+        finally:
+            _ACTIVE[:] = [one for one in _ACTIVE if one is not entry]
 
 
 def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None) -> tuple[Tensor, Choice]:
@@ -88,9 +92,9 @@ def plain_attention(
     """What the model does without a policy."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    output: Tensor
     output, _ = sdpa_attention_forward(module, query, key, value, mask, dropout=0.0, scaling=scale, is_causal=True)
-    result: Tensor = output
-    return result
+    return output
 
 
 def _attention(
@@ -107,7 +111,7 @@ def _attention(
     if attention_mask is not None:
         raise CacheError(f"{name} brings a mask of its own: eviction needs plain causal attention without padding")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return job.attend(module, query, key, value, scale), None
+    return job(module, query, key, value, scale), None
 
 
 def _mask(*_: Any, **kwargs: Any) -> None:
@@ -125,27 +129,20 @@ def _mask(*_: Any, **kwargs: Any) -> None:
         raise CacheError("the model's attention is not plain causal attention: eviction cannot be added to it")
 
 
-class _Listening:
-    """Attends as the model does, and keeps the keys."""
-
-    def __init__(self) -> None:
-        self.keys: dict[nn.Module, Tensor] = {}
-
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        self.keys[module] = key
-        return plain_attention(module, query, key, value, None, scale)
-
-
 def rotations(model: nn.Module) -> dict[nn.Module, Rotation | None]:
     """How every attention of a model rotates queries and keys; None where positions are no rotation."""
-    listening, words = _Listening(), model.get_input_embeddings().weight  # type: ignore[operator]
-    with torch.inference_mode(), attending(model, listening):
+    keys: dict[nn.Module, Tensor] = {}
+
+    def listen(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        keys[module] = key
+        return plain_attention(module, query, key, value, None, scale)
+
+    words = model.get_input_embeddings().weight  # type: ignore[operator]
+    with torch.inference_mode(), attending(model, listen):
         loudest = words.float().norm(dim=1).argmax()  # a token of padding may have no embedding, and no keys
         model(input_ids=loudest.expand(1, 4), use_cache=False)
     rotary = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
-    if not rotary:
-        return dict.fromkeys(listening.keys)
-    return {module: _rotation_of(model, module, rotary[0], key) for module, key in listening.keys.items()}
+    return {module: _rotation_of(model, module, rotary[0], key) if rotary else None for module, key in keys.items()}
 
 
 def _rotation_of(model: nn.Module, module: nn.Module, rotary: Any, key: Tensor) -> Rotation | None:

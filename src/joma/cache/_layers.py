@@ -13,9 +13,8 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from joma.cache.errors import CacheError
 from joma.cache.policies import Call, Choice
-from joma.cache.rules import Rule
+from joma.cache.rules import CacheError, Rule
 
 
 class EvictingCache(Cache):  # type: ignore[misc]
@@ -36,8 +35,7 @@ class EvictingCache(Cache):  # type: ignore[misc]
 
     def positions(self, layer: int = 0) -> Tensor:
         """(batch, key-value heads, keys held): their places in the text, from 0."""
-        found: Tensor = self.layers[layer].positions
-        return found
+        return self.layers[layer].positions  # type: ignore[no-any-return]
 
     def crop(self, *_: Any) -> None:
         raise CacheError("a cache that evicts cannot go back: what it dropped is gone, so decode without assistants")
@@ -51,6 +49,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
     """Keys, values, and what the policy remembers of them. Between calls it holds no more than the policy keeps."""
 
     is_croppable = False
+    is_initialized: bool
     keys: Tensor
     values: Tensor
 
@@ -63,7 +62,14 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.check()
         if not self.is_initialized:
-            self._begin(key_states, value_states)
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            batch, heads, length = key_states.shape[:3]
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+            self.scores = self.keys.new_zeros(batch, heads, 0, dtype=torch.promote_types(self.dtype, torch.float32))
+            self.positions = torch.zeros(batch, heads, 0, dtype=torch.long, device=self.device)
+            if self.given.policy == "snapkv":
+                prompt = length if self.prompt is None else self.prompt
+                self.rule = replace(self.given, prompt=prompt, recent=min(self.given.recent, prompt))
         self.coming = key_states.shape[-2]
         self.keys = torch.cat([self.keys, key_states], dim=-2)
         self.values = torch.cat([self.values, value_states], dim=-2)
@@ -85,9 +91,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
         self.coming = 0
         if choice.kept is not None:
             kept = choice.kept.expand(batch, heads, -1)  # as many in every head
-            for name in ("keys", "values", "positions", "scores"):
-                value = getattr(self, name)
-                setattr(self, name, value[kept].view(batch, heads, -1, *value.shape[3:]))
+            self._each(lambda value: value[kept].view(batch, heads, -1, *value.shape[3:]))
         self.held = self.keys.shape[-2]
 
     def get_seq_length(self) -> int:
@@ -117,13 +121,3 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
         if self.is_initialized:
             for name in ("keys", "values", "positions", "scores"):
                 setattr(self, name, change(getattr(self, name)))
-
-    def _begin(self, key: Tensor, value: Tensor) -> None:
-        self.dtype, self.device, self.is_initialized = key.dtype, key.device, True
-        batch, heads, length = key.shape[:3]
-        self.keys, self.values = key[:, :, :0], value[:, :, :0]
-        self.scores = key.new_zeros(batch, heads, 0, dtype=torch.promote_types(key.dtype, torch.float32))
-        self.positions = torch.zeros(batch, heads, 0, dtype=torch.long, device=key.device)
-        if self.given.policy == "snapkv":
-            prompt = length if self.prompt is None else self.prompt
-            self.rule = replace(self.given, prompt=prompt, recent=min(self.given.recent, prompt))

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.cache._attention import attend, attending, rotations
-from joma.cache.errors import CacheError
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
 from joma.cache.policies import Call
-from joma.cache.rules import Rule, rule
+from joma.cache.rules import CacheError, Rule, rule
 from joma.host.memory import free_memory
 from joma.host.progress import Progress, silent
 
@@ -62,10 +61,16 @@ def losses(
     settled = rule(policy, keep, seq_len, sinks=sinks, recent=recent, prompt=prompt, seed=seed)
     if settled.budget >= seq_len:
         settled = replace(settled, policy="full")
-    ids = ids.to(next(model.parameters()).device)
-    _must_fit(model, seq_len)
-    config: Any = model.config
-    heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", 1)
+    first, config = next(model.parameters()), model.config
+    heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", None) or 1
+    needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
+    free = free_memory(first.device) if seq_len * words > NUMBERS else None
+    if free is not None and needed > free:
+        raise CacheError(
+            f"one sequence of {seq_len:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
+            f"{free / 1e9:.1f} GB are free: read shorter sequences"
+        )
+    ids = ids.to(first.device)
     rows = max(1, NUMBERS // (seq_len * max(heads * seq_len, words)))  # sequences at a time
     training = model.training
     try:
@@ -92,31 +97,23 @@ class _FullSequences:
         if block >= query.shape[2] or self.rule.policy == "full":
             scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
             call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-            output = attend(module, call, value, self.rotations.get(module))[0]
-        else:
-            output = self._in_blocks(module, query, key, value, scale, layer, block)
+            outputs = [attend(module, call, value, self.rotations.get(module))[0]]
+        else:  # `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made
+            from joma.cache._layers import HeldLayer
+
+            held, outputs = HeldLayer(self.rule, self.rule.prompt, lambda: None), []
+            oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
+            for at in range(0, query.shape[2], block):
+                some = slice(at, at + block)
+                keys, values = held.update(key[:, :, some], value[:, :, some])
+                weights = None if oracle is None else oracle[..., some]
+                call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row, weights=weights)
+                output, choice = attend(module, call, values, self.rotations.get(module))
+                held.settle(choice)
+                outputs.append(output)
         self.done += 1
         self.progress(min(1.0, self.done / self.calls), self.rule.policy)
-        return output
-
-    def _in_blocks(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, layer: int, block: int
-    ) -> Tensor:
-        """The same, `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made."""
-        from joma.cache._layers import HeldLayer
-
-        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
-        oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
-        outputs = []
-        for at in range(0, query.shape[2], block):
-            some = slice(at, at + block)
-            keys, values = held.update(key[:, :, some], value[:, :, some])
-            call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row)
-            call = call if oracle is None else replace(call, weights=oracle[..., some])
-            output, choice = attend(module, call, values, self.rotations.get(module))
-            held.settle(choice)
-            outputs.append(output)
-        return torch.cat(outputs, 1)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
 
 def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
@@ -132,23 +129,9 @@ def _weights(query: Tensor, key: Tensor, scale: float, block: int) -> Tensor:
 
 def _losses(model: nn.Module, ids: Tensor, job: _FullSequences, row: int) -> Tensor:
     job.row = row
-    with attending(model, job):
+    with attending(model, job.attend):
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     if not job.layers:
         raise CacheError(without_attention(type(model).__name__))
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1).cpu()
-
-
-def _must_fit(model: nn.Module, seq_len: int) -> None:
-    words = getattr(model.config, "vocab_size", None) or 1
-    if seq_len * words <= NUMBERS:
-        return
-    first = next(model.parameters())
-    needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
-    free = free_memory(first.device)
-    if free is not None and needed > free:
-        raise CacheError(
-            f"one sequence of {seq_len:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
-            f"{free / 1e9:.1f} GB are free: read shorter sequences"
-        )

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from joma import __version__
 from joma.cache._losses import losses
-from joma.cache.errors import CacheError
 from joma.cache.models import must_be_tokens
-from joma.cache.rules import Rule, rule
+from joma.cache.rules import CacheError, Rule, rule
 from joma.host.errors import BadInput
 from joma.host.progress import Progress, silent
 from joma.host.words import brief_repr
@@ -23,14 +22,10 @@ from joma.runs import Run
 
 SCHEMA, SCHEMA_VERSION = "joma-cache", 1
 FULL = "full"
-SHORTEST = 3
-"""Tokens of a sequence: the second half of what they predict has at least one."""
-LEVEL = 0.95
-"""Of the intervals."""
-WARNING, NOTE = "warning", "note"
-"""What a run keeps sentences under: `warning/...`."""
-GAIN = 0.02
-"""Nats per token by which a window must beat the whole cache before it is worth a warning."""
+SHORTEST = 3  # tokens of a sequence: the second half of what they predict has at least one
+LEVEL = 0.95  # of the intervals
+WARNING, NOTE = "warning", "note"  # what a run keeps sentences under: `warning/...`
+GAIN = 0.02  # nats per token by which a window must beat the whole cache before it is worth a warning
 
 
 @brief_repr
@@ -170,8 +165,12 @@ def measure(
     seq_len = tokens.shape[1]
     if seq_len < SHORTEST:
         raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {seq_len}")
-    if run is not None:
-        _check_same_question(run, tokens, sinks, recent, seed)
+    if run is not None:  # Numbers are kept by policy and budget: those of another question would be taken for these.
+        text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
+        question = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
+        if not np.array_equal(run.keep("asked", lambda: question), question):
+            what = f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run"
+            raise BadInput(what)
     options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
     asked = [rule(name, each, seq_len, **options) for name in policies if name != FULL for each in budgets]
     asked = [rule(FULL, 1.0, seq_len), *dict.fromkeys(asked)]
@@ -197,8 +196,8 @@ def measure(
         cost = Cost(settled, settled.budget / seq_len, late, paired.difference, paired.half_width, of_all)
         by_policy.setdefault(settled.policy, []).append(cost)
     of_all, late = map(float, found[0].mean(0))
-    warned = (beyond_training(model.config, seq_len), _beaten(by_policy, seq_len, len(tokens)))
-    warnings = _keep_sentences(run, WARNING, *warned)
+    beaten = _beaten(by_policy, seq_len, len(tokens))
+    warnings = _keep_sentences(run, WARNING, beyond_training(model.config, seq_len), beaten)
     notes = _keep_sentences(run, NOTE, unknown_training(model.config, seq_len))
     return Costs(seq_len, len(tokens), late, of_all, by_policy, warnings, notes)
 
@@ -233,11 +232,3 @@ def _beaten(by_policy: Mapping[str, Sequence[Cost]], seq_len: int, sequences: in
         f"interval {-best.high:.3f} to {-best.low:.3f}, n = {sequences}): far keys harm this model, as they do beyond "
         f"the length of training, so try sequences of fewer than {seq_len} tokens"
     )
-
-
-def _check_same_question(run: Run, tokens: Tensor, sinks: int | None, recent: float, seed: int) -> None:
-    """Numbers are kept by policy and budget: those of another text or of other options would be taken for these."""
-    text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
-    asked = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
-    if not np.array_equal(run.keep("asked", lambda: asked), asked):
-        raise BadInput(f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run")

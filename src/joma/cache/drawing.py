@@ -23,10 +23,8 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
     figure, (axis,) = panels(width=5.6, height=3.6)
     for name in in_order(costs.of):
         ordered = sorted(costs.of[name], key=lambda cost: cost.keep)
-        kept = [cost.keep for cost in ordered]
-        added, width = ([getattr(cost, key) for cost in ordered] for key in ("added", "half_width"))
+        kept, added, low, high = ([getattr(cost, key) for cost in ordered] for key in ("keep", "added", "low", "high"))
         axis.plot(kept, added, marker="o", ms=3, label=name, **LOOKS[name])
-        low, high = ([a + sign * w for a, w in zip(added, width, strict=True)] for sign in (-1, 1))
         axis.fill_between(kept, low, high, color=LOOKS[name]["color"], alpha=0.12, lw=0)
     axis.axhline(0, color=INK, lw=0.8, ls=":")
     shares = sorted({cost.keep for several in costs.of.values() for cost in several})

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from joma.cache._attention import rotations
 from joma.cache.costs import SHORTEST, Costs, measure
-from joma.cache.errors import CacheError
 from joma.cache.models import cannot_be_cut, default_seq_len, must_be_cached
-from joma.cache.rules import POLICIES, rule
+from joma.cache.rules import POLICIES, CacheError, rule
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
 from joma.host.files import refuse_files, usable_folder

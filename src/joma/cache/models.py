@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache.errors import CacheError
+from joma.cache.rules import CacheError
 from joma.host.arguments import as_tensor
 from joma.host.errors import BadInput
 from joma.host.extras import how_to_install
@@ -14,6 +14,7 @@ from joma.host.words import counted
 from joma.probes import lengths
 from joma.probes._support import INTERFACE, can_probe, way
 
+_way = cache(way)  # transformers reads the code of a class of models to tell
 _NO_IDS = (torch.bool, torch.complex32, torch.complex64, torch.complex128)
 
 
@@ -37,7 +38,7 @@ def cannot_be_cut(config: Any) -> str | None:
         return f"{kind} models do not predict the next token: they have no cache to cut"
     if "no attention" in (can_probe(config) or ""):
         return f"{kind} models have no attention: there is no cache to cut"
-    if not _reachable(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]):
+    if _way(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]) != INTERFACE:
         return f"{kind} models do not send attention through transformers' AttentionInterface: it cannot be cut"
     return None
 
@@ -68,7 +69,7 @@ def must_be_cached(model: nn.Module) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise CacheError(f"{name} reads two texts: give a model that goes on with one, a causal language model")
     kind: Any = type(model)
-    if not _reachable(kind):
+    if _way(kind) != INTERFACE:
         if "no attention" in (can_probe(config) or ""):
             raise CacheError(without_attention(name))
         raise CacheError(f"{name} does not send attention through transformers' AttentionInterface: it cannot be cut")
@@ -79,12 +80,6 @@ def must_be_cached(model: nn.Module) -> None:
 def without_attention(name: str) -> str:
     """The sentence on a model that keeps no keys."""
     return f"{name} has no attention: there is no cache to cut"
-
-
-@cache
-def _reachable(kind: type[nn.Module]) -> bool:
-    """Whether the attention of a class of models can be replaced; transformers reads its code to tell."""
-    return way(kind) == INTERFACE
 
 
 def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:

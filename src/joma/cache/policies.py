@@ -19,8 +19,7 @@ from torch import Tensor
 from joma.cache.rules import Rule
 from joma.host.words import brief_repr
 
-POOL = 5
-"""Neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text."""
+POOL = 5  # neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # splitmix64's, as signed
 
 
@@ -160,8 +159,7 @@ def h2o(call: Call) -> Choice:
         scores[..., : own + 1] += row.softmax(-1).sum(2)
     if free == call.q_len:
         return Choice(scores=scores)
-    order = call.own - n_kept  # (q_len, 1)
-    return _as_seen(call.causal & (order < gone[:, :, None]), scores)
+    return _as_seen(call.causal & (call.own - n_kept < gone[:, :, None]), scores)
 
 
 def snapkv(call: Call) -> Choice:
@@ -232,8 +230,7 @@ def uniform_draws(call: Call) -> Tensor:
     The draws depend only on what they are drawn for, not on the device nor on how a text is cut: torch's generators
     would. splitmix64 hashes seed, layer, row, head and position, one after the other.
     """
-    rows, heads = call.key.shape[:2]
-    at = call.key.device
+    rows, heads, at = *call.key.shape[:2], call.key.device
     number = torch.tensor(call.rule.seed, device=at)
     row = torch.arange(call.row, call.row + rows, device=at)[:, None, None]
     head = torch.arange(heads, device=at)[:, None]

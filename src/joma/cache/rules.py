@@ -9,8 +9,11 @@ from joma.host.words import brief_repr, counted
 
 POLICIES = ("full", "window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k")
 """The names that `losses` and `joma cache` take; `joma.cache.policies` says what each does."""
-SINKS = {"sinks": 4, "random": 4}
-"""Sinks that a policy protects unless given: the others are as published, and protect none."""
+SINKS = {"sinks": 4, "random": 4}  # that a policy protects unless given: the others are as published, and protect none
+
+
+class CacheError(BadInput):
+    """A model whose cache cannot be cut, or a cache that is used as it must not be; the sentence says why."""
 
 
 @brief_repr

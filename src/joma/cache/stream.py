@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attention import attend, attending, rotations
-from joma.cache.errors import CacheError
+from joma.cache._attention import attend, attending, rotations, setting
 from joma.cache.models import must_be_cached
-from joma.cache.rules import is_integer, rule
+from joma.cache.rules import CacheError, is_integer, rule
 from joma.host.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,46 +55,27 @@ def evicting(
         raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
     if prompt is not None and not is_integer(prompt):
         raise BadInput(f"prompt must be a number of tokens, since the text's length is not known, got {prompt}")
-    length = sys.maxsize
-    asked = length - 1 if prompt is None else prompt
-    settled = rule(policy, keep, length, sinks=sinks, recent=recent, prompt=asked, seed=seed)
+    asked = sys.maxsize - 1 if prompt is None else prompt
+    settled = rule(policy, keep, sys.maxsize, sinks=sinks, recent=recent, prompt=asked, seed=seed)
     from joma.cache._layers import EvictingCache
 
     cache = EvictingCache(settled, prompt)
-    job = _Streaming(cache, rotations(model) if policy == "sinks" else {})
+    rotated = rotations(model) if policy == "sinks" else {}
+
+    def attend_and_drop(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        index: Any = getattr(module, "layer_idx", None)
+        if index is None or index >= len(cache.layers):
+            raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
+        layer = cache.layers[index]
+        with torch.no_grad():
+            output, choice = attend(module, layer.call(query, key, scale, index), value, rotated.get(module))
+            layer.settle(choice)
+        return output
+
+    # `generate` is to hand over new tokens alone: a model saved with use_cache=False would read all anew each time.
+    configs = [model.config, getattr(model, "generation_config", None)]
     try:
-        with attending(model, job), _caching(model):
+        with attending(model, attend_and_drop), setting(configs, "use_cache", True):
             yield cache
     finally:
         cache.open = False
-
-
-@contextmanager
-def _caching(model: Any) -> Iterator[None]:
-    """Have `generate` hand over new tokens alone: a model saved with use_cache=False would read all anew each time."""
-    configs: list[Any] = [model.config, getattr(model, "generation_config", None)]
-    kept = [(each, each.use_cache) for each in configs if hasattr(each, "use_cache")]
-    try:
-        for each, _ in kept:
-            each.use_cache = True
-        yield
-    finally:
-        for each, before in kept:
-            each.use_cache = before
-
-
-class _Streaming:
-    """Attends with what the cache holds, and has it drop what the policy lets go."""
-
-    def __init__(self, cache: EvictingCache, rotated: dict[nn.Module, Any]) -> None:
-        self.cache, self.rotations = cache, rotated
-
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        index: Any = getattr(module, "layer_idx", None)
-        if index is None or index >= len(self.cache.layers):
-            raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
-        layer = self.cache.layers[index]
-        with torch.no_grad():
-            output, choice = attend(module, layer.call(query, key, scale, index), value, self.rotations.get(module))
-            layer.settle(choice)
-        return output

@@ -1,6 +1,5 @@
 """Reading and checking what a user gives to GaLore: options, parameters with their names and groups."""
 
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from math import isfinite
@@ -19,10 +18,8 @@ NonFinite = Literal["raise", "skip"]
 Params = nn.Module | Iterable[Any]
 _CHOSEN = {"projector": Kind, "on_move": OnMove, "decay": Decay, "nonfinite": NonFinite}
 CHOICES = {name: get_args(kind) for name, kind in _CHOSEN.items()}
-OWN_OPTIONS = ("rank", "refresh", "scale")
-"""Options of a group that are GaLore's and not the inner optimizer's."""
-VOCABULARY = 8
-"""A matrix with more than so many rows per column looks like a vocabulary: MLPs have 4, embeddings 10 to 100."""
+VOCABULARY = 8  # with more rows per column a matrix looks like a vocabulary: MLPs have 4, embeddings 10 to 100
+_DEFAULT_NAME = "group {}, parameter {}"
 
 
 def check_options(
@@ -37,8 +34,7 @@ def check_options(
     if smallest is not None and not (_is_number(smallest) and smallest >= 1):
         raise ValueError(f"smallest must be at least 1, or None, got {smallest!r}")
     if not callable(inner):
-        is_made = isinstance(inner, torch.optim.Optimizer)
-        given = f"an object {type(inner).__name__}" if is_made else repr(inner)
+        given = f"an object {type(inner).__name__}" if isinstance(inner, torch.optim.Optimizer) else repr(inner)
         raise ValueError(f"inner must make an optimizer, as the class torch.optim.AdamW does, got {given}")
     if isinstance(skip, str):
         raise ValueError(f"skip must be a list of names, got the text {skip!r}: write [{skip!r}]")
@@ -120,7 +116,7 @@ def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
         if isinstance(one, tuple) and len(one) != 2:
             raise ValueError(f"params must hold parameters or pairs of name and parameter, got a tuple of {len(one)}")
         name, each = one if isinstance(one, tuple) else (None, one)
-        name = name or (names[place] if names else _default_name(number, place))
+        name = name or (names[place] if names else _DEFAULT_NAME.format(number, place))
         if not isinstance(each, Tensor):
             raise ValueError(f"params must hold parameters, got {type(each).__name__} for {name}")
         if each.is_complex():
@@ -132,15 +128,10 @@ def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
     return {**group, **read}
 
 
-def _default_name(number: int, place: int) -> str:
-    """What a parameter is called that was given without a name."""
-    return f"group {number}, parameter {place}"
-
-
 def default_names(groups: list[dict[str, Any]], first: int = 0) -> set[str]:
     """What stands for names in groups without names; not of groups that state their rank, which choose matrices."""
-    chosen = [(number, group) for number, group in enumerate(groups, first) if "rank" not in group]
-    return {_default_name(number, place) for number, group in chosen for place in range(len(group["params"]))}
+    sizes = {number: len(group["params"]) for number, group in enumerate(groups, first) if "rank" not in group}
+    return {_DEFAULT_NAME.format(number, place) for number, size in sizes.items() for place in range(size)}
 
 
 def warn_of_unnamed(unnamed: set[str], projected: Iterable[Matrix]) -> None:
@@ -164,23 +155,15 @@ def embedding_names(params: Params) -> set[str]:
     return {f"{name}.weight".lstrip(".") for name in found}
 
 
-def name_has(name: str, words: Iterable[str]) -> bool:
-    """Whether a part of the name, between dots and underscores, is one of the words: lm_head is a head."""
-    return not set(words).isdisjoint(re.split(r"[._]", name.lower()))
-
-
-def is_projected(name: str, parameter: Tensor, rank: Rank, *, explicit: bool, smallest: int | None) -> bool:
+def is_projected(name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool) -> bool:
     """Whether a parameter is trained in a subspace.
 
     A group that states its rank has every matrix projected, so the rank must fit. Otherwise a matrix passes if the
     projection would save nothing, or if its shorter side is below `smallest`.
     """
-    if parameter.ndim != 2 or not parameter.is_floating_point():
-        return False
-    shorter = min(parameter.shape)
-    if smallest is not None and shorter < smallest:
+    shorter = min(parameter.shape, default=0)
+    if parameter.ndim != 2 or not parameter.is_floating_point() or shorter < (smallest or 0):
         return False
     if explicit:
         check_rank(rank, within=shorter, name=name)
-        return True
-    return shorter > (rank.least if isinstance(rank, Energy) else rank)
+    return explicit or shorter > (rank.least if isinstance(rank, Energy) else rank)

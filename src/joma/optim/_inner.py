@@ -1,6 +1,4 @@
-"""What GaLore knows about inner optimizers: their state when a subspace moves, its size, and steps that do nothing.
-
-When the subspace moves, on_move says what becomes of the inner state.
+"""What GaLore knows of inner optimizers: their state when a subspace moves (on_move), its size, steps that do nothing.
 
 - keep: nothing. Direction i of the new subspace inherits the state of direction i of the old one, as in galore-torch.
 - rotate: with R = P_new^T P_old, first moments m become R m, which is exact. Second moments have no exact rotation:
@@ -12,7 +10,6 @@ A state tensor is moved if it is a plain floating-point matrix with the rank alo
 compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
 """
 
-import inspect
 from typing import Any, Literal
 
 import torch
@@ -24,27 +21,15 @@ OnMove = Literal["keep", "rotate", "reset"]
 SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
 """Parts of the names that torch's optimizers give to what is not linear in the gradient."""
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
-REQUIRED_STATE = {
-    "Adam": _ADAM,
-    "AdamW": _ADAM,
-    "RAdam": _ADAM,
+REQUIRED_STATE = {  # what torch's optimizers cannot go on without
+    **dict.fromkeys(("Adam", "AdamW", "RAdam"), _ADAM),
     "NAdam": (*_ADAM, "mu_product"),
     "Adamax": ("step", "exp_avg", "exp_inf"),
     "RMSprop": ("step", "square_avg"),
     "Adagrad": ("step", "sum"),
     "Muon": ("momentum_buffer",),
 }
-"""What torch's optimizers cannot go on without."""
 _PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
-
-
-def check_no_closure(inner: torch.optim.Optimizer) -> None:
-    """Refuse LBFGS and its like, which evaluate the loss several times per step."""
-    closure = inspect.signature(type(inner).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"inner {type(inner).__name__} needs a closure at each step: GaLore takes optimizers that step without one"
-        )
 
 
 def state_entries(optimizer: torch.optim.Optimizer, group: dict[str, Any], shape: tuple[int, ...]) -> int | None:
@@ -72,11 +57,15 @@ def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_mov
     if on_move != "rotate" or matrix.basis is None:
         return
     rotation = matrix.basis.mT @ old.to(matrix.basis)
+    axis = matrix.projected_axis
     for name, value in state.items():
-        if _is_quantised(value):
+        plain, sharded = type(value) is Tensor, is_sharded(value)
+        if isinstance(value, Tensor) and value.ndim and not sharded and not (plain and value.dtype != torch.uint8):
+            # kept in few bits: a tensor of bytes, or a class of its own
             raise ValueError(f"on_move='rotate' cannot turn the quantised state {name}: use keep or reset")
-        if _is_in_subspace(value, matrix):
-            here, axis = local(value), matrix.projected_axis
+        sides = (plain or sharded) and value.is_floating_point() and value.ndim == 2 and value.shape
+        if sides and sides[axis] == matrix.rank and sides[1 - axis] in (1, matrix.longer):
+            here = local(value)
             rows = here.to(rotation.dtype) if axis == 0 else here.to(rotation.dtype).mT
             if any(part in name for part in SECOND_MOMENTS):
                 known = rotation.square()
@@ -85,24 +74,6 @@ def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_mov
             else:
                 moved = rotation @ rows
             here.copy_((moved if axis == 0 else moved.mT).contiguous().to(here.dtype))
-
-
-def _is_quantised(value: Any) -> bool:
-    """Whether a state is kept in few bits: a tensor of bytes, or a class of its own."""
-    if not isinstance(value, Tensor) or value.ndim == 0 or is_sharded(value):
-        return False
-    return type(value) is not Tensor or value.dtype == torch.uint8
-
-
-def _is_in_subspace(value: Any, matrix: Matrix) -> bool:
-    axis = matrix.projected_axis
-    return (
-        (type(value) is Tensor or is_sharded(value))
-        and value.is_floating_point()
-        and value.ndim == 2
-        and value.shape[axis] == matrix.rank
-        and value.shape[1 - axis] in (1, matrix.longer)
-    )
 
 
 def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> None:
@@ -120,11 +91,9 @@ class Guard:
     optimizer the flag is set on the device, and Python reads it at the next step, when it has long been there.
     """
 
-    devices = ("cuda",)
-    """Kinds of devices on which waiting costs something."""
+    devices = ("cuda",)  # kinds of devices on which waiting costs something
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        """Of one inner optimizer."""
         self.inner = inner
         self.pending: tuple[list[str], Tensor, torch.cuda.Event | None, list[Matrix]] | None = None
 
@@ -149,8 +118,7 @@ class Guard:
 
     def release(self) -> None:
         """The inner optimizer has stepped."""
-        if hasattr(self.inner, "found_inf"):
-            del self.inner.found_inf
+        vars(self.inner).pop("found_inf", None)
 
     def look_back(self) -> str | None:
         """The name of a gradient that was not finite in the step before, which then did not count."""

@@ -12,6 +12,8 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import torch
@@ -22,12 +24,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from joma.optim.projector import Kind, Projector, Rank, Side, find_projector, largest_rank, side_of
 
-MOST_ENTRIES = 1 << 22
-"""Matrices are worked on together up to this many entries: 16 MiB of float32 beside the gradients themselves."""
-_SEED_STRIDE = 1_000_003
-"""A prime that makes seeds of different matrices and updates different."""
-_HOOKS = WeakTensorKeyDictionary()
-"""The hook of each parameter. A parameter has one: were there two, the second would find no gradient."""
+MOST_ENTRIES = 1 << 22  # of matrices worked on together: 16 MiB of float32 beside the gradients themselves
+_SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
+_HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
 
 
 def is_sharded(value: object) -> bool:
@@ -38,14 +37,12 @@ def is_sharded(value: object) -> bool:
 
 def local(tensor: Any) -> Tensor:
     """What of a tensor is on this process."""
-    here: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
-    return here
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[no-any-return]
 
 
 def full_tensor(tensor: Any) -> Tensor:
     """The tensor with all its rows, gathered where they lie on several processes."""
-    gathered: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return gathered
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[no-any-return]
 
 
 def broadcast_from_first(found: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -58,15 +55,11 @@ def broadcast_from_first(found: Tensor, group: dist.ProcessGroup) -> Tensor:
 class Matrix:
     """A parameter that is trained in a subspace, and the compact parameter that the inner optimizer sees instead."""
 
-    sharded = False
-    """Whether its rows lie on several processes."""
+    sharded = False  # whether its rows lie on several processes
 
     def __init__(self, name: str, parameter: nn.Parameter, group: int, index: int, rank: Rank) -> None:
         """Name and index say which parameter it is, group which parameter group it is in."""
-        self.name = name
-        self.parameter = parameter
-        self.group = group
-        self.index = index
+        self.name, self.parameter, self.group, self.index = name, parameter, group, index
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.dtype = torch.promote_types(parameter.dtype, torch.float32)
@@ -108,14 +101,6 @@ class Matrix:
     def is_due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""
         return self.refreshed < 0 or (self.count % refresh == 0 and self.refreshed != self.count)
-
-    def skip_refresh(self) -> None:
-        """A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next."""
-        self.refreshed = -1
-        if self.basis is None:
-            device = self.parameter.device
-            self.basis = torch.eye(self.shorter, self.rank, dtype=self.dtype, device=device)
-            self.energies = torch.zeros(self.rank, dtype=self.dtype, device=device)
 
     def project(self, full: Tensor) -> Tensor:
         """A tensor of the parameter's shape in the subspace."""
@@ -221,8 +206,7 @@ def project_all(batch: list[Matrix], tensors: Sequence[Tensor]) -> Sequence[Tens
 
 def full_gradients(batch: list[Matrix]) -> Tensor:
     """(count, rows, columns) in the precision of the compact parameters, gathered from all processes."""
-    found = [matrix.parameter.grad for matrix in batch if matrix.parameter.grad is not None]
-    return _stack([full_tensor(gradient) for gradient in found], batch[0].dtype)
+    return _stack([full_tensor(m.parameter.grad) for m in batch if m.parameter.grad is not None], batch[0].dtype)
 
 
 def find_subspaces(
@@ -234,9 +218,13 @@ def find_subspaces(
     """
     nonzero: list[bool] = gradients.flatten(1).any(1).tolist()
     if not all(nonzero):
-        for matrix in (matrix for matrix, one in zip(batch, nonzero, strict=True) if not one):
-            matrix.skip_refresh()
-        batch = [matrix for matrix, one in zip(batch, nonzero, strict=True) if one]
+        # A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next.
+        for matrix in compress(batch, map(not_, nonzero)):
+            matrix.refreshed = -1
+            if matrix.basis is None:
+                matrix.basis = torch.eye(matrix.shorter, matrix.rank, dtype=matrix.dtype, device=gradients.device)
+                matrix.energies = matrix.basis.new_zeros(matrix.rank)
+        batch = list(compress(batch, nonzero))
         gradients = gradients[torch.tensor(nonzero)]
     if not batch:
         return []
@@ -279,6 +267,8 @@ def apply_updates(batch: list[Matrix], moved: Tensor, scale: float) -> None:
 
 def are_finite(tensors: Sequence[Tensor]) -> Tensor:
     """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes."""
+    if not tensors:
+        return torch.ones(0, dtype=torch.bool)
     here = [local(one) for one in tensors]
     zero = here[0].new_zeros(1)  # a process that has no row of a tensor has nothing to object to
     norms = torch._foreach_norm([one if one.numel() else zero for one in here], float("inf"))

@@ -19,12 +19,8 @@ from joma.optim.projector import Energy, Rank
 
 INNER = "inner."
 VERSION = 1
-OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")
-"""What every group of a saved state has."""
-OF_MATRIX = ("basis", "energies", "count", "refreshed")
-"""What a saved matrix has beside the state of the inner optimizer."""
-NOT_OPTIONS = (*OF_GROUP, "param_names")
-"""Entries of a saved group that are not options to take over."""
+OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
+OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
 
 class Parts(NamedTuple):
@@ -71,17 +67,10 @@ def _plain_rank(rank: Rank) -> Any:
     return dataclasses.asdict(rank) if isinstance(rank, Energy) else rank
 
 
-def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    """A saved state, by the number of each parameter; refused if it is not for this optimizer."""
-    state_dict = _by_number(state_dict)
-    _check_fit(parts, state_dict)
-    return {**state_dict, "state": {number: dict(state) for number, state in state_dict["state"].items()}}
-
-
 def restore_matrices(parts: Parts, state_dict: dict[str, Any]) -> None:
     """Take over the options of the groups and the subspaces of the matrices."""
     for ours, theirs in zip(parts.groups, state_dict["param_groups"], strict=True):
-        ours.update({key: value for key, value in theirs.items() if key not in NOT_OPTIONS})
+        ours.update({key: value for key, value in theirs.items() if key not in (*OF_GROUP, "param_names")})
     numbers = parts.numbers
     for matrix in parts.matrices:
         state, device = state_dict["state"].get(numbers[id(matrix.parameter)], {}), matrix.parameter.device
@@ -107,8 +96,8 @@ def restore_inner(parts: Parts, state_dict: dict[str, Any]) -> None:
     parts.inner.load_state_dict(packed)
 
 
-def _by_number(state_dict: Any) -> dict[str, Any]:
-    """States by the place of their parameter, which some tools replace by its name, or by its number as text."""
+def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
+    """A saved state, by the number of each parameter; refused if it is not for this optimizer."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
         given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(f"the state must be a dictionary with 'state' and 'param_groups', got {given}")
@@ -120,34 +109,45 @@ def _by_number(state_dict: Any) -> dict[str, Any]:
             raise ValueError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
         if group["galore_version"] != VERSION:
             raise ValueError(f"the state has version {group['galore_version']}, this GaLore reads version {VERSION}")
-    listed = [each for group in groups for each in group["params"]]
-    places = {str(each): place for place, each in enumerate(listed)}
+    # Some tools replace the place of a parameter by its name, or by its number as text.
+    places = {str(each): place for place, each in enumerate(each for group in groups for each in group["params"])}
     if unknown := [each for each in state_dict["state"] if str(each) not in places]:
         raise ValueError(f"the state has an entry for parameter {unknown[0]!r}, but no group of it has that parameter")
-    return {**state_dict, "state": {places[str(each)]: state for each, state in state_dict["state"].items()}}
+    states = {places[str(each)]: state for each, state in state_dict["state"].items()}
+    _check_fit(parts, groups, states)
+    return {**state_dict, "state": {number: dict(state) for number, state in states.items()}}
 
 
-def _check_fit(parts: Parts, state_dict: dict[str, Any]) -> None:
-    groups, numbers, parameters = state_dict["param_groups"], parts.numbers, parts.parameters
+def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any]) -> None:
+    numbers, parameters = parts.numbers, parts.parameters
     sizes = [len(group["params"]) for group in groups]
     mine = [sum(id(each) in numbers for each in group["params"]) for group in parts.groups]
     if sizes != mine:
         raise ValueError(f"the state has groups of {sizes} parameters, this optimizer has groups of {mine}")
-    inner = type(parts.inner).__name__
+    kind = type(parts.inner)
     for ours, theirs in zip(parts.groups, groups, strict=True):
-        saved = theirs["galore_inner"]
-        if saved != inner:
-            raise ValueError(f"the state was saved with inner {saved}, this optimizer has inner {inner}")
+        if (inner := theirs["galore_inner"]) != kind.__name__:
+            raise ValueError(f"the state was saved with inner {inner}, this optimizer has inner {kind.__name__}")
         if theirs["rank"] != _plain_rank(ours["rank"]):
             raise ValueError(f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}")
         check_group({**ours, **theirs, "rank": ours["rank"]})
-    _check_order(parts.groups, groups)
+    names, saved = ([one for group in each for one in group.get("param_names", ())] for each in (parts.groups, groups))
+    # Other names may be those of the same model inside a wrapper.
+    if sorted(saved) == sorted(names) and saved != names:
+        place = next(place for place, name in enumerate(saved) if name != names[place])
+        raise ValueError(
+            f"the state has its parameters in another order: parameter {place} is {saved[place]} there and "
+            f"{names[place]} here"
+        )
+    needed = REQUIRED_STATE.get(kind.__name__, ()) if kind.__module__.startswith("torch.optim") else ()
     projected = {numbers[id(matrix.parameter)]: matrix for matrix in parts.matrices}
-    names = [name for group in parts.groups for name in group["param_names"]]
-    for number, state in state_dict["state"].items():
+    for number, state in states.items():
         if not isinstance(state, Mapping):
             raise ValueError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
-        _check_inner(parts.inner, names[number], state)
+        # A matrix may have no inner state at all: its first subspace was found, and the step was skipped.
+        begun = any(key.startswith(INNER) for key in state)
+        if missing := [INNER + key for key in needed if begun and INNER + key not in state]:
+            raise ValueError(f"the saved state of {names[number]} has no {missing[0]!r}: the state is not whole")
         if (matrix := projected.get(number)) is not None:
             _check_matrix(matrix, state, flexible=isinstance(parts.groups[matrix.group]["rank"], Energy))
             continue
@@ -156,29 +156,6 @@ def _check_fit(parts: Parts, state_dict: dict[str, Any]) -> None:
                 f"the state of {names[number]} is that of a projected matrix, here the parameter is not projected"
             )
         _check_moments(names[number], state, tuple(parameters[number].shape))
-
-
-def _check_order(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    """The same names in another order; other names may be those of the same model inside a wrapper."""
-    mine = [name for group in ours for name in group["param_names"]]
-    saved = [name for group in theirs for name in group.get("param_names", ())]
-    if sorted(saved) != sorted(mine) or saved == mine:
-        return
-    place = next(place for place, pair in enumerate(zip(saved, mine, strict=True)) if pair[0] != pair[1])
-    raise ValueError(
-        f"the state has its parameters in another order: parameter {place} is {saved[place]} there and {mine[place]} "
-        "here"
-    )
-
-
-def _check_inner(inner: torch.optim.Optimizer, name: str, state: Mapping[str, Any]) -> None:
-    """A matrix may have no inner state at all: its first subspace was found, and the step was skipped."""
-    if not any(key.startswith(INNER) for key in state):
-        return
-    kind = type(inner)
-    needed = REQUIRED_STATE.get(kind.__name__, ()) if kind.__module__.startswith("torch.optim") else ()
-    if missing := [INNER + key for key in needed if INNER + key not in state]:
-        raise ValueError(f"the saved state of {name} has no {missing[0]!r}: the state is not whole")
 
 
 def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -> None:
@@ -190,28 +167,25 @@ def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -
         return
     if missing:
         raise ValueError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")
-    _check_subspace(matrix, state["basis"], state["energies"], flexible=flexible)
-    for key in ("count", "refreshed"):
-        if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
-            raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
-    rank = state["basis"].shape[1]
-    _check_moments(matrix.name, state, (rank, matrix.longer) if matrix.side == "left" else (matrix.longer, rank))
-
-
-def _check_subspace(matrix: Matrix, basis: Any, energies: Any, *, flexible: bool) -> None:
-    for key, value in (("basis", basis), ("energies", energies)):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"the saved {key} of {matrix.name} must be a tensor, got {type(value).__name__}")
+    for key in ("basis", "energies"):
+        if not isinstance(state[key], Tensor):
+            raise ValueError(f"the saved {key} of {matrix.name} must be a tensor, got {type(state[key]).__name__}")
+    basis, energies = state["basis"], state["energies"]
     of = f"the saved subspace of {matrix.name} has"
     if basis.ndim != 2 or basis.shape[0] != matrix.shorter:
         raise ValueError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
-    if not flexible and basis.shape[1] != matrix.rank:
-        raise ValueError(f"{of} rank {basis.shape[1]}, this optimizer has rank {matrix.rank}")
-    if tuple(energies.shape) != (basis.shape[1],):
+    rank = basis.shape[1]
+    if not flexible and rank != matrix.rank:
+        raise ValueError(f"{of} rank {rank}, this optimizer has rank {matrix.rank}")
+    if tuple(energies.shape) != (rank,):
         raise ValueError(
             f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
-            f"{counted(basis.shape[1], 'direction')}"
+            f"{counted(rank, 'direction')}"
         )
+    for key in ("count", "refreshed"):
+        if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
+            raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
+    _check_moments(matrix.name, state, (rank, matrix.longer) if matrix.side == "left" else (matrix.longer, rank))
 
 
 def _is_moment(value: Any) -> bool:

@@ -12,14 +12,10 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
-ROUNDS = 8
-"""Rounds of products after which the search gives up."""
-DEGREE = 6
-"""Products per round, at most."""
-GROWTH = 1e4
-"""How much a polynomial may amplify the leading direction: more, and rounding hides the others."""
-NOISE = 1e-6
-"""Of the block's size: what fills directions that the block does not have, so that a Cholesky factor exists."""
+ROUNDS = 8  # of products, after which the search gives up
+DEGREE = 6  # products per round, at most
+GROWTH = 1e4  # how much a polynomial may amplify the leading direction: more, and rounding hides the others
+NOISE = 1e-6  # of the block's size: fills directions that the block does not have, so that a Cholesky factor exists
 
 
 def to_float64(tensor: Tensor) -> Tensor:
@@ -76,8 +72,15 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     settled = [False] * len(basis)
     for turn in range(ROUNDS):
         if turn:
-            degrees = [_degree(ratio) for ratio in (energies.amax(-1) / _damping_edges(energies)).tolist()]
-        basis = orthonormalize(_filter(product, basis, image, energies, degrees) if turn else image, rounds=1)
+            # A polynomial damps below the smallest quotient; of a steep or zero gradient below something positive.
+            edges = torch.maximum(energies.amin(-1), energies.amax(-1) / GROWTH)
+            edges = torch.where(edges > 0, edges, torch.ones_like(edges))
+            # The largest degree with T_degree(2 ratio - 1) <= GROWTH, at least 1; T_d(x) is about exp(d acosh x) / 2.
+            ratios = (energies.amax(-1) / edges).tolist()
+            most = [int(log(2 * GROWTH) / acosh(2 * ratio - 1)) if ratio > 1 else DEGREE for ratio in ratios]
+            degrees = [max(1, min(DEGREE, each)) for each in most]
+            image = _filter(product, basis, image, edges, degrees)
+        basis = orthonormalize(image, rounds=1)
         image = product(basis)
         before, energies = energies, (basis * image).sum(-2)
         now, then = (each.topk(rank).values.sum(-1) for each in (energies, before))
@@ -89,20 +92,9 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     return None
 
 
-def _damping_edges(energies: Tensor) -> Tensor:
-    """Below which energy a polynomial damps: the smallest quotient; of a steep or zero gradient something positive."""
-    edges = torch.maximum(energies.amin(-1), energies.amax(-1) / GROWTH)
-    return torch.where(edges > 0, edges, torch.ones_like(edges))
-
-
-def _degree(ratio: float) -> int:
-    """The largest degree with T_degree(2 ratio - 1) <= GROWTH, at least 1; T_d(x) is about exp(d acosh x) / 2."""
-    return max(1, min(DEGREE, int(log(2 * GROWTH) / acosh(2 * ratio - 1)))) if ratio > 1 else DEGREE
-
-
-def _filter(product: Product, basis: Tensor, image: Tensor, energies: Tensor, degrees: list[int]) -> Tensor:
+def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degrees: list[int]) -> Tensor:
     """T(2 A / edge - 1) applied to each basis, T its Chebyshev polynomial; A itself where the degree is 1."""
-    slope = (2 / _damping_edges(energies))[:, None, None]
+    slope = (2 / edges)[:, None, None]
     wanted = torch.tensor(degrees, device=basis.device)[:, None, None]
     last, current = basis, slope * image - basis
     for done in range(1, max(degrees)):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree

@@ -1,8 +1,7 @@
 """GaLore on several processes.
 
-With DistributedDataParallel the gradients are averaged before the optimizer sees them, so every process finds the same
-subspaces; `same_subspaces` makes sure of it. `reduce_compact` goes further: between two refreshes the processes send
-P^T G instead of G, which is m / r times less for a matrix with shorter side m.
+With DistributedDataParallel the optimizer sees averaged gradients, so every process finds the same subspaces;
+`same_subspaces` makes sure of it. With `reduce_compact` the processes send P^T G instead of G, m / r times less.
 
 With FSDP2 (`fully_shard`) nothing has to be called: GaLore takes the sharded parameters as they are. Make it after
 fully_shard. Only a refresh gathers full gradients, one matrix after the other.
@@ -52,10 +51,8 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
 
 def _average_compact(state: tuple[GaLore, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     optimizer, group = state
-    refreshes = [optimizer.param_groups[matrix.group]["refresh"] for matrix in optimizer.matrices]
     # A matrix that is due needs its full gradient.
-    pairs = zip(optimizer.matrices, refreshes, strict=True)
-    compact = {id(matrix.parameter): matrix for matrix, refresh in pairs if not matrix.is_due(refresh)}
+    compact = {id(m.parameter): m for m in optimizer.matrices if not m.is_due(optimizer._option(m, "refresh"))}
     parts = [(compact.get(id(p)), grad) for p, grad in zip(bucket.parameters(), bucket.gradients(), strict=True)]
     small = [grad if matrix is None else matrix.project(grad).to(grad.dtype) for matrix, grad in parts]
     packed = torch.cat([each.flatten() for each in small]) / group.size()

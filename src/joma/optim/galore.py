@@ -6,6 +6,8 @@ each step. It sees the gradient P^T G (or G P) and moves C; then W += scale * P 
 unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m the shorter side) instead of 2 m n.
 """
 
+import inspect
+import re
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +19,7 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.optim import _arguments, _matrix, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
-from joma.optim._inner import Guard, OnMove, check_no_closure, move_state, narrow_state
+from joma.optim._inner import Guard, OnMove, move_state, narrow_state
 from joma.optim._matrix import Matrix, local
 from joma.optim.projector import TOLERANCE, Energy, Kind, Rank
 
@@ -101,7 +103,12 @@ class GaLore(torch.optim.Optimizer):
         if self.skip:
             _arguments.warn_of_unnamed(unnamed, self.matrices)
         self.inner = inner(inner_groups, **inner_options)
-        check_no_closure(self.inner)
+        closure = inspect.signature(type(self.inner).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:  # LBFGS takes the loss several times
+            raise ValueError(
+                f"inner {type(self.inner).__name__} needs a closure at each step: GaLore takes optimizers that step "
+                "without one"
+            )
         self._guard = Guard(self.inner)
         super().__init__(groups, {**self._own, **self.inner.defaults})
         self._link(self.inner.param_groups)
@@ -113,16 +120,13 @@ class GaLore(torch.optim.Optimizer):
         for key, value in self._own.items():
             group.setdefault(key, value)
         _arguments.check_group(group)
-        options = {
-            key: value for key, value in group.items() if key not in (*_arguments.OWN_OPTIONS, "params", "param_names")
-        }
+        options = {key: value for key, value in group.items() if key not in (*self._own, "params", "param_names")}
         compact: list[Tensor] = []
         passing: list[Tensor] = []
         for name, each in zip(group["param_names"], group["params"], strict=True):
-            skipped = name in self.skip or _arguments.name_has(name, self.skip) or name in self._embeddings
-            if skipped or not _arguments.is_projected(
-                name, each, group["rank"], explicit=explicit, smallest=self.smallest
-            ):
+            words = (name, *re.split(r"[._]", name.lower()))  # lm_head is a head
+            skipped = name in self._embeddings or not {*self.skip}.isdisjoint(words)
+            if skipped or not _arguments.is_projected(name, each, group["rank"], self.smallest, explicit=explicit):
                 passing.append(each)
                 self._unprojected.append((name, each))
                 continue
@@ -185,9 +189,8 @@ class GaLore(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.per_layer:
-            for matrix in self.matrices:
-                matrix.check_hook()
+        for matrix in self.matrices if self.per_layer else ():
+            matrix.check_hook()
         self._look_back()
         ready = [m for m in self.matrices if (m.compact if self.per_layer else m.parameter).grad is not None]
         try:
@@ -212,24 +215,13 @@ class GaLore(torch.optim.Optimizer):
         for matrix in self.matrices:
             matrix.compact.grad = None
 
-    def _passing_gradients(self) -> list[tuple[str, Tensor]]:
-        """Names and gradients of parameters that are not projected; of sparse gradients the values, each place once."""
-        found = []
-        for name, each in self._unprojected:
-            if each.grad is not None and each.grad.layout == torch.sparse_coo:
-                each.grad = each.grad.coalesce()
-                found.append((name, each.grad.values()))
-            elif each.grad is not None:
-                found.append((name, each.grad))
-        return found
-
     def _project(self, ready: list[Matrix]) -> bool:
         """Project the gradients; False if one of those that a subspace is to be found from is not finite."""
         for matrix in ready:
             matrix.check_dense()
         due = [matrix for matrix in ready if matrix.is_due(self._option(matrix, "refresh"))]
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite(*self._finite_flags(full)):
+        if not self._all_finite([name for name, _ in full], _matrix.are_finite([gradient for _, gradient in full])):
             return False
         for batch in _matrix.in_batches(due):
             self._refresh(batch, _matrix.full_gradients(batch))
@@ -285,12 +277,6 @@ class GaLore(torch.optim.Optimizer):
         """What all processes that train this matrix use."""
         return matrix.agree(found) if self.group is None else _matrix.broadcast_from_first(found, self.group)
 
-    def _finite_flags(self, gradients: list[tuple[str, Tensor]]) -> tuple[list[str], Tensor]:
-        """Names, and for each whether it is finite."""
-        if not gradients:
-            return [], torch.ones(0, dtype=torch.bool)
-        return [name for name, _ in gradients], _matrix.are_finite([gradient for _, gradient in gradients])
-
     def _all_finite(self, names: list[str], finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
         if bool(finite.all()):
@@ -323,8 +309,15 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance(self, ready: list[Matrix]) -> bool:
         """One step of the inner optimizer, and its way back into the matrices; False if it is to be skipped."""
-        compact = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None]
-        names, finite = self._finite_flags(compact + self._passing_gradients())
+        named = [(m.name, m.compact.grad) for m in ready if m.compact.grad is not None]
+        for name, each in self._unprojected:
+            if each.grad is not None and each.grad.layout == torch.sparse_coo:  # the values, each place once
+                each.grad = each.grad.coalesce()
+                named.append((name, each.grad.values()))
+            elif each.grad is not None:
+                named.append((name, each.grad))
+        names, gradients = [name for name, _ in named], [gradient for _, gradient in named]
+        finite = _matrix.are_finite(gradients)
         self._hand_over_options()
         batches = self._batched(ready)
         allocated = [_matrix.allocate(batch) for batch in batches]
@@ -333,8 +326,9 @@ class GaLore(torch.optim.Optimizer):
             acts = self._guard.hold(names, finite, ready)
         elif not self._all_finite(names, finite):
             return False
-        if self.clip is not None:
-            self._clip(ready, self.clip)
+        if self.clip is not None and gradients:  # 1e-6 as in torch.nn.utils.clip_grad_norm_
+            factor = (self.clip / (_matrix.total_norm(gradients) + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_([local(one) for one in gradients], factor)
         for batch in batches:
             self._decay(batch, acts)
         self.inner.step()
@@ -378,14 +372,6 @@ class GaLore(torch.optim.Optimizer):
         for matrix, part in zip(batch, projected, strict=True):
             if matrix.compact.grad is not None:
                 matrix.compact.grad.add_(part * factor)
-
-    def _clip(self, ready: list[Matrix], most: float) -> None:
-        found = [matrix.compact.grad for matrix in ready if matrix.compact.grad is not None]
-        found += [gradient for _, gradient in self._passing_gradients()]
-        if found:  # 1e-6 as in torch.nn.utils.clip_grad_norm_
-            torch._foreach_mul_(
-                [local(one) for one in found], (most / (_matrix.total_norm(found) + 1e-6)).clamp(max=1.0)
-            )
 
     def captured(self) -> dict[str, float]:
         """The share of each matrix's squared gradient that its subspace held when it was found, by name."""

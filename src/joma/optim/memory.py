@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -87,13 +87,15 @@ class Memory:
 
     def __str__(self) -> str:
         head = ["group", "tensors", "by", *PARTS, "total"]
-        lines = [head, *(line for row in (*self.rows, self.total) for line in _lines(row))]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
-        left = (0, 2)  # words; numbers stand on the right
-        padded = [
-            [text.ljust(width) if place in left else text.rjust(width) for place, (text, width) in enumerate(cells)]
-            for cells in (zip(line, widths, strict=True) for line in lines)
-        ]
+        lines = [head]
+        for row in (*self.rows, self.total):
+            name, tensors, unknown = row.name, str(row.tensors), ["not known", *[""] * 4]
+            for first, found in (([name, tensors, "measured"], row.measured), (["", "", "formula"], row.formula)):
+                cells = [_readable(getattr(found, part)) for part in (*PARTS, "total")] if found else unknown
+                lines.append([*first, *cells])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        sides = "<><" + ">" * (len(head) - 3)  # numbers stand on the right
+        padded = (map("{:{}{}}".format, line, sides, widths) for line in lines)
         return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
@@ -150,14 +152,12 @@ def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: 
     row = _row(name, [matrix.parameter for matrix in matrices], compact, optimizer.inner, group)
     bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
     gradients = [each.grad for each in compact if each.grad is not None]
-    measured = row.measured + Bytes(0, _held(gradients), 0, _held(bases))
-    if row.formula is None:
-        return replace(row, measured=measured)
-    projections = sum(matrix.shorter * matrix.rank * matrix.zero.element_size() for matrix in matrices)
-    formula = replace(row.formula, projections=projections)
-    return replace(
-        row, measured=measured, formula=replace(formula, gradients=_full(compact)) if optimizer.per_layer else formula
-    )
+    measured, formula = row.measured + Bytes(0, _held(gradients), 0, _held(bases)), row.formula
+    if formula is not None:
+        projections = sum(matrix.shorter * matrix.rank * matrix.zero.element_size() for matrix in matrices)
+        held = _full(compact) if optimizer.per_layer else formula.gradients
+        formula = replace(formula, gradients=held, projections=projections)
+    return replace(row, measured=measured, formula=formula)
 
 
 def _full(parameters: Iterable[Tensor]) -> int:
@@ -176,20 +176,7 @@ def _held(tensors: Iterable[Any]) -> int:
     return total
 
 
-def _lines(row: Row) -> Iterator[list[str]]:
-    for first, by, found in (
-        ([row.name, str(row.tensors)], "measured", row.measured),
-        (["", ""], "formula", row.formula),
-    ):
-        cells = [_readable(getattr(found, part)) for part in (*PARTS, "total")] if found else ["not known", *[""] * 4]
-        yield [*first, by, *cells]
-
-
 def _readable(count: int) -> str:
     """In the largest unit in which it is at least 1, with three digits."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1000 or unit == "GiB":
-            break
-        value /= 1024
-    return f"{value:.3g} {unit}"
+    place = sum(count >= 1000 * 1024**power for power in range(3))
+    return f"{count / 1024**place:.3g} {('B', 'KiB', 'MiB', 'GiB')[place]}"

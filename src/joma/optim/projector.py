@@ -4,9 +4,8 @@
 the Gram matrix of the gradient a few times and rotates what it finds to singular vectors. `exact` is a full SVD.
 `random` does not look at the gradient. The first two report the captured energy, |P^T G|^2 / |G|^2.
 
-The randomised way checks itself. One more round of products must not gain more than `tolerance` of the captured
-energy; otherwise it takes more products, and in the end the exact SVD. An SVD that fails is tried again in
-float64, and after that through the eigenvectors of the Gram matrix.
+The randomised way checks itself: where one more round of products gains more than `tolerance` of the captured energy,
+it takes more, and in the end the exact SVD. An SVD that fails is tried again in float64, then by the Gram matrix.
 """
 
 from dataclasses import dataclass
@@ -20,12 +19,9 @@ from joma.optim._subspace_iteration import gram_product, orthonormalize, search,
 
 Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
-SPARE = 16
-"""Directions beyond the rank that the randomised way carries along: they make it converge faster."""
-SMALLEST = 1e-12
-"""Gradients with a largest entry below this, or above its inverse, are scaled first."""
-TOLERANCE = 5e-3
-"""Share of the captured energy that the last round of products may have gained."""
+SPARE = 16  # directions beyond the rank that the randomised way carries along: they make it converge faster
+SMALLEST = 1e-12  # gradients with a largest entry below this, or above its inverse, are scaled first
+TOLERANCE = 5e-3  # share of the captured energy that the last round of products may have gained
 
 
 @dataclass(frozen=True)
@@ -147,10 +143,10 @@ def find_projector(
         energies = torch.linalg.vector_norm(basis.mT @ wide, dim=-1).square()
         return Projector(basis, _shares(wide, energies), exact=False)
     found = None if kind == "exact" or rank + SPARE >= shorter else _randomized(wide, rank, start, seed, tolerance)
-    if found is not None:
-        return found
-    vectors, values = _singular(gradient)
-    return Projector(vectors[..., :rank].contiguous(), _shares(wide, values[..., :rank].square()), exact=True)
+    if found is None:
+        vectors, values = _singular(gradient)
+        found = Projector(vectors[..., :rank].contiguous(), _shares(wide, values[..., :rank].square()), exact=True)
+    return found
 
 
 def _in_range(gradient: Tensor) -> Tensor:
@@ -194,8 +190,8 @@ def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolera
     """By subspace iteration; None where it does not settle. The block begins with the start, if there is one."""
     rows, size = wide.shape[-2], rank + SPARE
     block = _draw(rows, size, wide, seed).expand(*wide.shape[:-2], rows, size)
+    known = 0 if start is None else min(start.shape[-1], rank)
     if start is not None:
-        known = min(start.shape[-1], rank)
         first = start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known)
         block = torch.cat([first, block[..., known:]], dim=-1)
     basis = orthonormalize(block, rounds=1)
@@ -210,7 +206,6 @@ def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolera
     directions = (to_float64(found) @ to_float64(rotation.flip(-1)[..., :rank])).to(wide.dtype)
     if start is not None:
         # A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited.
-        known = min(start.shape[-1], rank)
         overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
         signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
         directions = torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1)
