@@ -70,8 +70,7 @@ def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def finite(activity: Tensor) -> tuple[Tensor, Tensor]:
     """The activity with zeros for members that diverged, and 1 for a sound member, NaN for another, (members,)."""
     sound = activity.isfinite().flatten(1).all(-1)
-    mark = torch.where(sound, 1.0, torch.nan)
-    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), mark
+    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), torch.where(sound, 1.0, torch.nan)
 
 
 def by_level(per_latent: Tensor, sizes: list[int]) -> Tensor:

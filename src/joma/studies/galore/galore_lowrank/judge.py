@@ -187,8 +187,7 @@ def _falls(run: Run) -> dict[str, Any]:
         f"share lost, mean over matrices, {name}": {"text": _over_matrices(own), "twins": _over_matrices(twin)}
         for name, (own, twin) in lost.items()
     }
-    what = "share of the untrained stable rank that is lost"
-    return {"found": _cases(run, found), "what": what, "details": details}
+    return {"found": _cases(run, found), "what": "share of the untrained stable rank that is lost", "details": details}
 
 
 @_judge(

@@ -133,8 +133,7 @@ def _series(config: GaloreLowrankConfig, text: Corpus) -> Recipe:
 def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus, run: Run) -> Ensemble:
     train = text.tokens["train"]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))
-    shuffled = replace(text, tokens=text.tokens | {"train": train[order]})
-    own, mixed = ensemble(made, text), ensemble(made, shuffled)
+    own, mixed = ensemble(made, text), ensemble(made, replace(text, tokens=text.tokens | {"train": train[order]}))
 
     @lru_cache  # a list as index would make a GPU wait at every step
     def texts(members: tuple[int, ...]) -> Tensor:

@@ -150,8 +150,7 @@ def run(config: GaloreTableConfig, run: Run, progress: Progress) -> None:
         name = place(horizon, trial.method, trial.rate, trial.seed)
         progress(min(done / total, 0.99), f"training {name}")
         if f"{name}/held out" not in run:
-            found = trainer.carry_out(trial)
-            run.record(0, {f"{name}/{key}": value for key, value in found.items()})
+            run.record(0, {f"{name}/{key}": value for key, value in trainer.carry_out(trial).items()})
         done += trial.steps
 
 

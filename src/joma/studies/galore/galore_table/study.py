@@ -82,8 +82,7 @@ def _draw_ends(table: Table) -> Drawing:
         right.barh(row, states, left=weights, color=colour, height=0.6, label="optimizer states")
     for axis in (left, right):
         axis.set_yticks(rows, list(map(shown, methods)))
-        axis.set_ylim(-0.6, len(methods) - 0.4)
-        axis.set_ylabel("method")
+        axis.set(ylim=(-0.6, len(methods) - 0.4), ylabel="method")
     left.set_xlabel("held-out perplexity")
     right.tick_params(labelleft=False)
     right.set_xlabel("MiB: weights (pale) and optimizer states")
@@ -237,12 +236,11 @@ def _gaps(table: Table) -> dict[str, Any]:
     gap, bound = table.more(GALORE, table.tuned), GAP
     low, high = gap.low - gap.control, gap.high - gap.control
     value = nan if low <= bound < high else gap.difference
-    kinds = {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}
     return {
         "size": (at_most("GaLore minus tuned full rank", value, bound, "nats"),),
         "details": {
             f"GaLore minus {shown(method)}": {"nats": found.difference, "half of its interval": found.half_width}
-            for method, found in kinds.items()
+            for method, found in {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}.items()
             if found.seeds
         },
     }
@@ -325,8 +323,7 @@ def judge_time(run: Run) -> Finding:
     table = Table(run)
     expected = f"a step of GaLore takes at most {1 + SLOWER:g} times as long as one of AdamW"
     if run.config["device"] == "cpu":
-        reason = "the time of a small network on a busy CPU says nothing about training"
-        return not_run(TIME, expected, reason, AGAIN)
+        return not_run(TIME, expected, "the time of a small network on a busy CPU says nothing about training", AGAIN)
     galore, adam = table.seconds(GALORE), table.seconds(FULL)
     details = {}
     for method in table.tried:

@@ -188,8 +188,7 @@ def _problem(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Ten
     basis = _turned(n, generator)[:count]
     if kind == EVEN:
         return basis, torch.eye(n, dtype=DOUBLE).expand(count, n, n)
-    sizes = torch.linspace(0.25, 1, count, dtype=DOUBLE).sqrt()
-    inputs = (_turned(count, generator) * sizes) @ basis
+    inputs = (_turned(count, generator) * torch.linspace(0.25, 1, count, dtype=DOUBLE).sqrt()) @ basis
     return inputs, _symmetric(n, 0.5, generator, count if kind == OWN else 1, even=True).expand(count, n, n)
 
 

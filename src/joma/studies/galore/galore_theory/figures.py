@@ -89,8 +89,7 @@ def _draw_projection(run: Run) -> Drawing:
     t = np.arange(len(size))
     path.plot(t, size, color=GREEN, label="measured |R|")
     path.plot(t, size[0] * 0.9**t, color=PRINTED, label="theorem")
-    path.set(xlabel="step", ylabel="|R|", ylim=(0, None))
-    path.set_title("A descent that does not end")
+    path.set(xlabel="step", ylabel="|R|", ylim=(0, None), title="A descent that does not end")
     label_lines(path)
     peak, still = ({form: number(both[i]) for form, both in growth.items()} for i in (0, 1))
     caption = (
@@ -122,8 +121,7 @@ def _draw_memory(run: Run) -> Drawing:
         axis.bar(x + 0.18, guess / printed, 0.33, color=ORANGE, label="with ¾ of LoRA's states")
         bound(axis, 1.0, "as printed")
         axis.set_xticks(x, MODELS)
-        axis.set(xlabel="model", ylabel="computed / printed memory", ylim=(0, 1.9))
-        axis.set_title(title)
+        axis.set(xlabel="model", ylabel="computed / printed memory", ylim=(0, 1.9), title=title)
         axis.legend(loc="upper right", ncols=1)
     over = states / read["printed states"] - 1
     caption = (

@@ -147,8 +147,7 @@ class SharedBlock(JomaBlock):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """x (members, queries, samples, tokens) -> nodes (members, queries, samples, nodes)."""
         v, bias = self.w.chunk(2, dim=-2)  # of the context and of the query
-        h = self.attention.weights_unchecked(self.z[:, :, None], x) @ v[:, None]
-        return torch.relu(h + bias[:, :, None])
+        return torch.relu((self.attention.weights_unchecked(self.z[:, :, None], x) @ v[:, None]) + bias[:, :, None])
 
 
 def _start(block: JomaBlock, seeds: Sequence[int]) -> None:
@@ -184,10 +183,9 @@ def decoder_strengths(decoder: Decoder, tokens: int) -> Tensor:
 
     l arrives through values and projection, m through the residual; common to all tokens is taken off.
     """
-    width = decoder.config.width
     values, projection, up = (
         getattr(decoder, name).unbind(1)[0][..., first:]
-        for name, first in (("qkv", 2 * width), ("projection", 0), ("up", 0))
+        for name, first in (("qkv", 2 * decoder.config.width), ("projection", 0), ("up", 0))
     )
     own = decoder.embedding[:, :tokens]
     own, sent = (F.normalize(x - x.mean(1, keepdim=True), dim=-1) for x in (own @ up, own @ values @ projection @ up))
@@ -198,8 +196,7 @@ def decoder_predictions(decoder: Decoder, tokens: int, context: int) -> Tensor:
     """ln p(k) after reading nothing but m, (members, m, k)."""
     query = torch.arange(tokens, device=decoder.embedding.device)[:, None]
     reading = torch.cat([torch.full((tokens, context), tokens, device=query.device), query], 1)
-    features = decoder.features(reading)[:, :, -1]
-    return decoder.read(features).log_softmax(-1)
+    return decoder.read(decoder.features(reading)[:, :, -1]).log_softmax(-1)
 
 
 class Pairs(NamedTuple):

@@ -119,9 +119,7 @@ def pull_to_tokens(on: Tensor, others: Tensor) -> Tensor:
         targets = (on * rows / others).mT @ on  # (k, l): k left out
         targets[m] = 0.0  # the query is not left out
         targets.fill_diagonal_(0.0)  # and what is left out is not in the context
-        there = targets.sum(0)
-        pull = (targets - there / tokens) / rows.sum()
-        found.append(pull.norm(dim=0))
+        found.append(((targets - targets.sum(0) / tokens) / rows.sum()).norm(dim=0))
     return torch.stack(found)
 
 
@@ -175,7 +173,6 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
             )
             for what, matrix in matrices.items()
         }
-    points = np.unique(np.geomspace(1, steps, config.points).round().astype(int))
     return ensemble(
         config,
         config.members,
@@ -185,5 +182,5 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
         optimizer=optimizer,
         steps=steps,
         measures=measures,
-        measure_at=[0, *points.tolist()],
+        measure_at=[0, *np.unique(np.geomspace(1, steps, config.points).round().astype(int)).tolist()],
     )

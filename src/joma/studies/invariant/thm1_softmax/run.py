@@ -243,10 +243,9 @@ def _single_blocks(draws: int, generator: torch.Generator) -> tuple[Block, Tenso
     tokens, nodes = 6, 3
     embeddings = random_orthonormal(tokens + 1, tokens + 1, generator=generator)
     x = torch.rand(draws, 1, tokens, generator=generator, dtype=torch.float64)
-    only = torch.zeros(1, dtype=torch.long)
     block = Block(
         x / x.sum(-1, keepdim=True),
-        only,
+        torch.zeros(1, dtype=torch.long),
         embeddings[:, :-1],
         embeddings[:, -1:],
         constant_gradient(torch.randn(draws, 1, nodes, generator=generator, dtype=torch.float64)),

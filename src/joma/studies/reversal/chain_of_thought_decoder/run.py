@@ -144,8 +144,7 @@ class ChainNetworks(decoders.Networks):
         asked, end = statements[..., : entity + 1], statements[..., -entity:]
         at = asked[..., :entity]
         for _ in range(self.chains.length - 1):  # step by step, each from the answer to the one before
-            relation = torch.full_like(at[..., :1], self.chains.relations[0])
-            at = continued(decoder, torch.cat([at, relation], -1), entity)
+            at = continued(decoder, torch.cat([at, torch.full_like(at[..., :1], self.chains.relations[0])], -1), entity)
         reached = {"direct": continued(decoder, asked, entity), "rollout": at}
         if self.spelled:
             reached["written"] = continued(decoder, asked, 2 * entity + 1)[..., -entity:]

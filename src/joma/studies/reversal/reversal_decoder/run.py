@@ -242,8 +242,7 @@ def excess(block: Any) -> Any:
     """(seeds,): how far the diagonal of blocks (seeds, n, n) lies above the rest of its rows."""
     count = block.shape[-1]
     own = block.diagonal(axis1=-2, axis2=-1)
-    rest = (block.sum(-1) - own) / (count - 1)
-    return (own - rest).mean(-1)
+    return (own - ((block.sum(-1) - own) / (count - 1))).mean(-1)
 
 
 def blocks(matrix: Any) -> tuple[Any, Any]:
@@ -260,5 +259,4 @@ def asymmetry(matrix: Any) -> Any:
     """
     rows, columns = matrix.mean(-1, keepdims=True), matrix.mean(-2, keepdims=True)
     left = matrix - rows - columns + matrix.mean((-2, -1), keepdims=True)
-    turned = left.swapaxes(-1, -2)
-    return ((left - turned) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))
+    return ((left - left.swapaxes(-1, -2)) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))
