@@ -37,16 +37,11 @@ def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:
     """All members of a study, trained by Adam as their config says and measured before, on the way and after."""
     config = who.config
     return ensemble(
-        config,
-        len(who.number),
-        networks=who.networks,
-        batch=who.batch,
-        loss=loss,
+        config, len(who.number), networks=who.networks, batch=who.batch, loss=loss,
         optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
-        measures={"scores": who.scores, "accuracy": who.accuracy},
-        measure_at=(0, *config.look_at),
+        measures={"scores": who.scores, "accuracy": who.accuracy}, measure_at=(0, *config.look_at),
         together=config.together,
-    )
+    )  # fmt: skip
 
 
 def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -65,17 +65,9 @@ class Training(StudyConfig):
 
 
 PAPER: dict[str, Any] = {
-    "seeds": 4,
-    "width": 768,
-    "heads": 12,
-    "steps": 1500,
-    "look_at": (30, 100, 200, 300, 500, 800),
-    "depths": (1, 4, 12, 24),
-    "rates": (0.01, 0.01, 0.01, 0.01),
-    "device": "cuda",
-    "precision": "tf32",
-    "batch": 64,
-}
+    "seeds": 4, "width": 768, "heads": 12, "steps": 1500, "look_at": (30, 100, 200, 300, 500, 800),
+    "depths": (1, 4, 12, 24), "rates": (0.01, 0.01, 0.01, 0.01), "device": "cuda", "precision": "tf32", "batch": 64,
+}  # fmt: skip
 """The size of both studies at paper scale."""
 
 
@@ -136,13 +128,9 @@ class Networks:
     """Networks of one shape, each with its lesson and its learning rate."""
 
     def __init__(
-        self,
-        config: Training,
-        shape: DecoderConfig,
-        lessons: Sequence[Lesson],
-        rates: Sequence[float],
+        self, config: Training, shape: DecoderConfig, lessons: Sequence[Lesson], rates: Sequence[float],
         steps: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.config, self.shape, self.lessons, self.rates = config, shape, lessons, rates
         self.steps = steps or config.steps
         self.numbers = [lesson.seed for lesson in lessons]
@@ -186,16 +174,10 @@ class Networks:
     @property
     def ensemble(self) -> Ensemble:
         return ensemble(
-            self.config,
-            len(self.lessons),
-            networks=self.networks,
-            batch=self.batch,
-            loss=answer_loss,
+            self.config, len(self.lessons), networks=self.networks, batch=self.batch, loss=answer_loss,
             optimizer=Optimizer("adamw", rate=tuple(self.rates), weight_decay=self.config.weight_decay),
-            steps=self.steps,
-            measures=self.measures,
-            measure_at=(0, *self.config.look_at, self.config.steps),
-        )
+            steps=self.steps, measures=self.measures, measure_at=(0, *self.config.look_at, self.config.steps),
+        )  # fmt: skip
 
     def facts(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         """Mean probability, accuracy and log probability of every kind, (members, kinds) each."""
@@ -216,12 +198,9 @@ class Networks:
 
 
 def train_conditions(
-    conditions: Callable[[Mapping[str, Any]], list[C]],
-    made: Callable[[Any, list[C]], Networks],
-    config: Training,
-    run: Run,
-    progress: Progress,
-) -> None:
+    conditions: Callable[[Mapping[str, Any]], list[C]], made: Callable[[Any, list[C]], Networks], config: Training,
+    run: Run, progress: Progress,
+) -> None:  # fmt: skip
     """Train all conditions of a config; those of one shape are one ensemble."""
     guards.needs_device(config.device, guards.at_paper_scale(run.study))
     groups = grouped(conditions(vars(config)))
@@ -236,15 +215,9 @@ class Record(Generic[C]):
     """
 
     def __init__(
-        self,
-        run: Run,
-        conditions: Sequence[C],
-        kinds: Sequence[str],
-        *,
-        taught: Sequence[str],
-        ranked: Sequence[str],
+        self, run: Run, conditions: Sequence[C], kinds: Sequence[str], *, taught: Sequence[str], ranked: Sequence[str],
         entities: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.run, self.kinds, self.ranked, self.uniform = run, list(kinds), list(ranked), 1 / entities
         self.seeds = int(run.config["seeds"])
         self.depths: list[int] = list(run.config["depths"])

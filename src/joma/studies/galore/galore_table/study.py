@@ -206,12 +206,9 @@ JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
 
 
 def _by_losses(
-    claim: Claim,
-    expected: str,
-    what: str,
-    cases: Callable[[Table], dict[str, Comparison]],
+    claim: Claim, expected: str, what: str, cases: Callable[[Table], dict[str, Comparison]],
     more: Callable[[Table], dict[str, Any]] = lambda table: {},
-) -> None:
+) -> None:  # fmt: skip
     """Judge a claim by the interval over seeds; not run where a method did not learn with any seed."""
 
     def judge(run: Run) -> Finding:

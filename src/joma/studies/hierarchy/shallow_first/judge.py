@@ -131,14 +131,9 @@ def first_in_blocks(claim: Claim, what: str, run: Run) -> Finding:
 
 
 def _of_blocks(
-    run: Run,
-    claim: Claim,
-    found: Mapping[str, Comparison],
-    *,
-    bare: Mapping[str, Mapping[str, float]],
-    corrected_size: Sequence[Test] = (),
-    **evidence: Any,
-) -> Finding:
+    run: Run, claim: Claim, found: Mapping[str, Comparison], *, bare: Mapping[str, Mapping[str, float]],
+    corrected_size: Sequence[Test] = (), **evidence: Any,
+) -> Finding:  # fmt: skip
     """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
 
     Blocks without the residual, which eq. 1 has, are in the details.

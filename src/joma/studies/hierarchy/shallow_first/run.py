@@ -174,13 +174,7 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
             for what, matrix in matrices.items()
         }
     return ensemble(
-        config,
-        config.members,
-        networks=networks,
-        batch=Ahead(draw, steps=steps, device=config.device),
-        loss=loss,
-        optimizer=optimizer,
-        steps=steps,
-        measures=measures,
+        config, config.members, networks=networks, batch=Ahead(draw, steps=steps, device=config.device), loss=loss,
+        optimizer=optimizer, steps=steps, measures=measures,
         measure_at=[0, *np.unique(np.geomspace(1, steps, config.points).round().astype(int)).tolist()],
-    )
+    )  # fmt: skip

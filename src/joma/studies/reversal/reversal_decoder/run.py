@@ -170,14 +170,10 @@ class FactNetworks(decoders.Networks):
         self.taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
         first, usual = group[0], config.rates[config.depths.index(group[0].layers)]
         shape = decoders.gpt2(
-            config,
-            layers=first.layers,
-            vocabulary=self.taught[0].facts.vocabulary + decoders.EXTRA,
-            context=2 * first.entity + (first.objective != "next"),
-            embeddings=first.embeddings,
-            causal=first.objective == "next",
-            tied=first.tied,
-        )
+            config, layers=first.layers, vocabulary=self.taught[0].facts.vocabulary + decoders.EXTRA,
+            context=2 * first.entity + (first.objective != "next"), embeddings=first.embeddings,
+            causal=first.objective == "next", tied=first.tied,
+        )  # fmt: skip
         rates = [usual if one.condition.rate is None else one.condition.rate for one in self.taught]
         lessons = [one.lesson() for one in self.taught]
         super().__init__(config, shape, lessons, rates, config.long if first.long else None)
