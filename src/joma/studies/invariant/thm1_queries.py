@@ -109,7 +109,6 @@ def _state(run: Run, kind: str, way: str, queries: int = 0) -> tuple[Tensor, Ten
 
 
 def _each(run: Run, kind: str, way: str, queries: int = 0) -> float:
-    """Drift of Theorem 1 query by query, the largest."""
     z, v, _ = _state(run, kind, way, queries)
     return drift(kept(z, v[..., None, :, :], kind=kind))
 

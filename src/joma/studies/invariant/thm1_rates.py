@@ -126,7 +126,6 @@ def _scheduled(config: Thm1RatesConfig) -> Tensor:
 
 
 def _constant(run: Run, case: Case, *, corrected: bool) -> Tensor:
-    """The invariant of a case, as printed or with its κ and T."""
     kind, rate_w, rate_z, temperature = case
     form: dict[str, Any] = {"kappa": rate_z / rate_w, "temperature": temperature} if corrected else {}
     return kept(*unpack(run.value(_name(*case))), kind=kind, **form)

@@ -15,6 +15,7 @@ from joma.claims import guards
 from joma.claims.config import Least, StudyConfig
 from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import Test
+from joma.claims.sentences import show
 from joma.claims.verdicts import Compared, Numbers
 from joma.data.samples import streams
 from joma.measure.intervals import Comparison, compare
@@ -28,6 +29,7 @@ from joma.training.ensemble import Precision
 EXTRA = 2
 """Tokens after those of the facts: `is`, of identity statements, and the mask. Where they are not used, they wait."""
 LEARNED = 0.95  # of what was taught, a network must answer at least so much rightly
+GAP = 0.5  # of a probability: a gap of half of all answers
 LITTLE = 0.05  # of a probability above the uniform guess: less than one answer in twenty is no knowledge worth the name
 
 
@@ -289,6 +291,19 @@ class Record(Generic[C]):
         found = {case: compare(self.probability(one, kind), self.uniform) for case, one in cases.items()}
         names = {f"{what} ({case}) minus the uniform guess": one for case, one in found.items() if one.seeds}
         return [guards.no_more(name, one, LITTLE, "%") for name, one in names.items()]
+
+    def judged_unknown(self, claim: Claim, found: Compared, cases: Mapping[str, C], kind: str, **words: str) -> Finding:
+        """What was taught must lie GAP above `kind`, which must be a guess. words: `known` and `unknown`, and `what`."""
+        known, unknown, what = (words[name] for name in ("known", "unknown", "what"))
+        expected = (
+            f"{known} at least {show(GAP, '%')} more likely than the {unknown}, and a {unknown} that is less than "
+            f"{show(LITTLE, '%')} above the uniform guess of {show(self.uniform, '%')}, beyond chance (95 %)"
+        )
+        size, details = (
+            self.over_uniform(f"the {unknown}", cases, kind),
+            self.guesses(cases, kind, f"shuffled {kind}", "unseen"),
+        )
+        return self.judged(claim, found, cases.values(), what=what, expected=expected, size=size, details=details)
 
     def judged(
         self, claim: Claim, found: Compared, some: Iterable[C], *, details: Numbers | None = None, **evidence: Any

@@ -198,7 +198,6 @@ def _grams(matrices: Iterable[Tensor]) -> Tensor:
 def _look(
     decoder: Decoder, first: list[Batch], second: list[Batch], swapped: list[Batch], often: Tensor
 ) -> dict[str, Tensor]:
-    """All that is recorded of gradients at one point."""
     generator = torch.Generator(often.device).manual_seed(0)
     large = gradients(decoder, first)
     small, other, targets = (

@@ -135,7 +135,6 @@ def _draw_curves(table: Table) -> Drawing:
 
 
 def _short(table: Table, steps: str) -> str:
-    """The tokens of a horizon, with a word for thousands or millions."""
     tokens = int(table.run.config[steps]) * table.tokens_per_step
     unit, size = _unit(tokens)
     return f"{tokens / size:.{1 if size > 1e3 else 0}f} {unit}"

@@ -92,7 +92,6 @@ def _made(family: str) -> Case:
 
 
 def _drawn(family: str, rows: int, columns: int, generator: torch.Generator) -> Case:
-    """One random case of a family."""
     count = 3 if family == SEVERAL else 1
     b, c = _symmetric(rows, 0.3, generator, count), _symmetric(columns, 0.3, generator, count)
     g = torch.randn(rows, columns, generator=generator, dtype=DOUBLE)

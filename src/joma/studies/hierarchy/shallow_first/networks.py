@@ -239,7 +239,6 @@ class Pairs(NamedTuple):
 
     @property
     def _sibling(self) -> Tensor:
-        """(members, trees, tokens): whether a token has a sibling."""
         return (self.heights == 1).any(-1)
 
 

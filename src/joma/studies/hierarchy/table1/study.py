@@ -144,7 +144,6 @@ def _harder(run: Run) -> Finding:
 
 
 def _finding(claim: Claim, found: Comparison, scores: Scores, *, of: Any = slice(None), **evidence: Any) -> Finding:
-    """of: the columns that it rests on."""
     return scores.fates.of(of).judged(claim, found, study="table1", **evidence)
 
 

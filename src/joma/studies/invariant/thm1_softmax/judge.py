@@ -227,7 +227,6 @@ def _by_learned(claims: Claim | dict[Kind, Claim], expected: str) -> Callable[[E
 
 
 def _means(rows: Any) -> dict[str, float]:
-    """The mean over networks of (networks, 3), for the reader."""
     return dict(zip(("at a quarter", "at half", "at the end"), rows.mean(0).tolist(), strict=True))
 
 
