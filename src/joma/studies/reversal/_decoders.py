@@ -293,7 +293,7 @@ class Record(Generic[C]):
         return [guards.no_more(name, one, LITTLE, "%") for name, one in names.items()]
 
     def judged_unknown(self, claim: Claim, found: Compared, cases: Mapping[str, C], kind: str, **words: str) -> Finding:
-        """What was taught must lie GAP above `kind`, which must be a guess. words: `known` and `unknown`, and `what`."""
+        """What was taught must lie GAP above `kind`, which must be a guess. words: `known`, `unknown` and `what`."""
         known, unknown, what = (words[name] for name in ("known", "unknown", "what"))
         expected = (
             f"{known} at least {show(GAP, '%')} more likely than the {unknown}, and a {unknown} that is less than "

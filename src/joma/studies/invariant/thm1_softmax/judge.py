@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,22 +59,17 @@ MEAN = Claim(
     uses=("thm1-softmax/eq17-covariance",),
 )
 CLOSED_FORM = ("thm1-softmax/eq18-constant-mean",)
-PUBLISHED = Claim(
+_estimate = partial(Claim, matters=MARGIN, ceiling=1.0, uses=CLOSED_FORM)
+PUBLISHED = _estimate(
     "softmax-published",
     "JoMA Thm 1",
     "½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=CLOSED_FORM,
 )
 CORRELATES = {
-    kind: Claim(
+    kind: _estimate(
         f"fig2-{kind}",
         "JoMA Fig. 2",
         f"The estimate from V correlates highly with the true logits ({kind} classes).",
-        matters=MARGIN,
-        ceiling=1.0,
-        uses=CLOSED_FORM,
     )
     for kind in KINDS
 }
@@ -85,13 +81,10 @@ PARTS = Claim(
     matters=HIGH - LOW,
     uses=CLOSED_FORM,
 )
-CURRENT = Claim(
+CURRENT = _estimate(
     "eq18-current-mean",
     "JoMA eq. 18",
     "The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=CLOSED_FORM,
 )
 REBUILT = Claim(
     "softmax-rebuilt",
