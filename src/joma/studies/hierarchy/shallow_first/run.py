@@ -101,11 +101,10 @@ def pulls(setting: Setting) -> dict[str, Tensor]:
     times = on.sum(1)[..., None]
     of_class = torch.arange(setting.tokens, device=on.device) // 10
     agree = (pool.labels[..., None] == of_class).double() - 1 / setting.config.classes  # (members, samples, m)
-    to_class = (on * agree).mT @ on / times
     others = on.sum(-1, keepdim=True) - 1
     to_token = torch.stack([pull_to_tokens(one, other) for one, other in zip(on, others, strict=True)])
     found = {"co-occurrence": true.by_height(on.mT @ on / times)}
-    for name, pull in (("class", to_class), ("token", to_token)):
+    for name, pull in (("class", ((on * agree).mT @ on / times)), ("token", to_token)):
         found[f"{name} pull"] = true.by_height(pull)
         found[f"{name} pull permuted"] = permuted.by_height(pull)
     return found

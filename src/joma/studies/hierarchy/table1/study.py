@@ -224,12 +224,8 @@ STUDY = Study(
     title="Table 1: hidden neurons and the latents of their data",
     version=2,
     claims={
-        LOWEST: partial(_level, LOWEST, 0),
-        UPPER: partial(_level, UPPER, 1),
-        VALUES: _values,
-        LEARNED: _learned,
-        LEVELS: _levels,
-        HARDER: _harder,
+        LOWEST: partial(_level, LOWEST, 0), UPPER: partial(_level, UPPER, 1), VALUES: _values, LEARNED: _learned,
+        LEVELS: _levels, HARDER: _harder,
     },
     quick=Table1Config(),
     paper=Table1Config(

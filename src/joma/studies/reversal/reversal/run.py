@@ -123,10 +123,9 @@ def run(config: ReversalConfig, run: Run, progress: Progress) -> None:
 def seen(moment: rows.Moment, run: int, facts: Reversals, model: str, rate: float) -> dict[str, Any]:
     """Numbers of one run, and of its twin that also trains the reverses."""
     weights, tokens = moment.weights[run], facts.vocabulary
-    twin = moment.weights[len(moment.weights) // 2 + run]
     visits, loss = moment.visits[run], rows.losses_of(weights, facts.train, model)
     reverse = np.exp(-rows.losses_of(weights, facts.test, model))
-    twin_loss = rows.losses_of(twin, facts.test, model)
+    twin_loss = rows.losses_of(moment.weights[len(moment.weights) // 2 + run], facts.test, model)
     one_way = facts.one_way.tokens
     return {
         **rows.bounds(loss, visits, moment.step / len(facts.train), tokens, rate),

@@ -236,9 +236,8 @@ class Scores(Record[Condition]):
 
 def excess(block: Any) -> Any:
     """(seeds,): how far the diagonal of blocks (seeds, n, n) lies above the rest of its rows."""
-    count = block.shape[-1]
     own = block.diagonal(axis1=-2, axis2=-1)
-    return (own - ((block.sum(-1) - own) / (count - 1))).mean(-1)
+    return (own - (block.sum(-1) - own) / (block.shape[-1] - 1)).mean(-1)
 
 
 def blocks(matrix: Any) -> tuple[Any, Any]:
