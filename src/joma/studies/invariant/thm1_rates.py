@@ -155,7 +155,7 @@ def _any_rates(run: Run, *, claim: Claim, kind: str) -> Finding:
 def _needs(
     factor: str, run: Run, claim: Claim, expected: str, cases: list[Case], alone: list[Case], without: dict[str, Case]
 ) -> Finding:
-    """Cases that need a factor, some alone without a second one; without it the printed form must pass."""
+    """Cases that need a factor, of these those that need it alone; where it is 1 the printed form must pass."""
     return by_tests(
         claim,
         expected=expected,

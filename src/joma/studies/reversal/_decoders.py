@@ -1,7 +1,4 @@
-"""Decoders that learn facts: what each network of an ensemble reads, how it is trained, recorded and judged.
-
-Only networks that know what they were taught count, in any question.
-"""
+"""Decoders that learn facts: what each network of an ensemble reads, how it is trained, recorded and judged."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -22,9 +22,6 @@ def _of_learned(run: Run, claim: Claim, found: Compared, names: Sequence[str], *
     return some.judged(claim, found, study=c.STUDY, **evidence)
 
 
-# The pull of the data
-
-
 def _pull(run: Run, target: str) -> tuple[Any, Any, Comparison, dict[str, Any]]:
     """The pull on l given m by height, (members, L), in the true and permuted tree; its fall, and what judges it.
 
@@ -77,9 +74,6 @@ def class_pull(run: Run) -> Finding:
         corrected_size=[at_most(distance, unlike, c.RATIO, "%")],
         **evidence,
     )
-
-
-# What comes first
 
 
 class _Start(NamedTuple):
@@ -150,9 +144,6 @@ def first_in(claim: Claim, name: str, what: str, run: Run) -> Finding:
     seen = _start(run, name, what)
     size, what = [_ranks_agree(seen)], f"lead of siblings in {what}"
     return _of_learned(run, claim, seen.lead, [name], what=what, expected=_AT_START, size=size)
-
-
-# What comes later
 
 
 def in_the_end(claim: Claim, what: str, pick: Callable[[Any], Sequence[Any]], run: Run) -> Finding:

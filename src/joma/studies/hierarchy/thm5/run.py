@@ -171,9 +171,7 @@ def sparse_root(sizes: tuple[int, ...]) -> Arrays:
     gaps, half = [], []
     for classes in sizes:
         p0 = torch.full((classes,), 1 / classes, dtype=torch.float64)
-        own = torch.ones(classes, dtype=torch.float64)
-        own[0] = 0
-        gaps.append(1 - hierarchy.root_rho(p0, own))
+        gaps.append(1 - hierarchy.root_rho(p0, (torch.arange(classes) > 0).double()))
         half.append(1 - hierarchy.root_rho(p0, torch.full_like(p0, 0.5)))
     return {"classes": torch.tensor(sizes), "gap": torch.stack(gaps), "half": torch.stack(half)}
 

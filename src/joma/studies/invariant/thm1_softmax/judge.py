@@ -1,7 +1,4 @@
-"""How each claim is judged: identities by their residuals, estimates of the logits beside estimates that know less.
-
-"Three moments" are a quarter, half and the end of training.
-"""
+"""How each claim is judged: identities by their residuals, estimates of the logits beside estimates that know less."""
 
 from collections.abc import Callable
 from functools import partial

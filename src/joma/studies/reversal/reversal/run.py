@@ -2,8 +2,6 @@
 
 With facts A_i -> B_i all of theta lies in the span of A_i w^T, theta = sum_i A_i c_i^T U. So it is enough to follow the
 coefficients c (facts, tokens); embeddings enter by their inner products alone, and the width costs nothing.
-
-The study `reversal` records numbers of the row models, pictures of them, and bilinear models.
 """
 
 from collections.abc import Sequence
