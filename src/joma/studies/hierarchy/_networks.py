@@ -37,16 +37,11 @@ def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:
     """All members of a study, trained by Adam as their config says and measured before, on the way and after."""
     config = who.config
     return ensemble(
-        config,
-        len(who.number),
-        networks=who.networks,
-        batch=who.batch,
-        loss=loss,
+        config, len(who.number), networks=who.networks, batch=who.batch, loss=loss,
         optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
-        measures={"scores": who.scores, "accuracy": who.accuracy},
-        measure_at=(0, *config.look_at),
+        measures={"scores": who.scores, "accuracy": who.accuracy}, measure_at=(0, *config.look_at),
         together=config.together,
-    )
+    )  # fmt: skip
 
 
 def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,8 +65,7 @@ def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def finite(activity: Tensor) -> tuple[Tensor, Tensor]:
     """The activity with zeros for members that diverged, and 1 for a sound member, NaN for another, (members,)."""
     sound = activity.isfinite().flatten(1).all(-1)
-    mark = torch.where(sound, 1.0, torch.nan)
-    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), mark
+    return torch.where(sound.view(-1, *[1] * (activity.ndim - 1)), activity, 0.0), torch.where(sound, 1.0, torch.nan)
 
 
 def by_level(per_latent: Tensor, sizes: list[int]) -> Tensor:

@@ -37,10 +37,9 @@ def draw_block(
     tokens, samples, nodes = config.tokens, config.samples, nodes or config.nodes
     embeddings = random_orthonormal(tokens + queries + 1, tokens + queries, generator=generator)
     x = torch.rand(samples, tokens, generator=generator, dtype=torch.float64)
-    share = torch.linspace(0, 1, samples + 1, dtype=torch.float64)[:-1]
     block = Block(
         x / x.sum(-1, keepdim=True),
-        (queries * share**2).long(),
+        (queries * torch.linspace(0, 1, samples + 1, dtype=torch.float64)[:-1] ** 2).long(),
         embeddings[:, :tokens],
         embeddings[:, tokens:],
         three_gradients(samples, nodes, generator),

@@ -104,7 +104,6 @@ def run(config: BlockConfig, run: Run, progress: Progress) -> None:
 
 
 def _equal(claim: Claim, expected: str, rows: Any, control: str, wrong: Any) -> Finding:
-    """Two rows that must be equal, and two that must not."""
     off, other = (np.abs(first - second).max() for first, second in (rows, wrong))
     what = "largest difference"
     return by_residual(claim, printed=off, tolerance=EXACT, what=what, expected=expected, control={control: other})
@@ -228,7 +227,6 @@ def _projected(config: BlockConfig, *, overlap: float) -> Tensor:
 
 
 def _push(block: Block, w: Tensor, z: Tensor, time: float) -> Tensor:
-    """g h′ of every sample."""
     before = _before(block, w, z)
     return block.backprop(block.activation(before), time) * derivative(block.activation, before)
 

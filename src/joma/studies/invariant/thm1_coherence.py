@@ -105,8 +105,7 @@ def run(config: Thm1CoherenceConfig, run: Run, progress: Progress) -> None:
         progress(0.4 * i, f"flows with {name}")
         if f"{name}/coherence" not in run:
             widths = config.widths if not residual else tuple(w for w in config.widths if w > config.tokens)
-            record = _flows(config, widths, residual=residual)
-            run.record(0, {f"{name}/{key}": value for key, value in record.items()})
+            run.record(0, {f"{name}/{key}": value for key, value in _flows(config, widths, residual=residual).items()})
     progress(0.8, "the width of many embeddings")
     run.keep("vocabulary/coherence", lambda: _vocabulary(config))
 

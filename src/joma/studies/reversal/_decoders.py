@@ -1,7 +1,4 @@
-"""Decoders that learn facts: what each network of an ensemble reads, how it is trained, recorded and judged.
-
-Only networks that know what they were taught count, in any question.
-"""
+"""Decoders that learn facts: what each network of an ensemble reads, how it is trained, recorded and judged."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from joma.claims import guards
 from joma.claims.config import Least, StudyConfig
 from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import Test
+from joma.claims.sentences import show
 from joma.claims.verdicts import Compared, Numbers
 from joma.data.samples import streams
 from joma.measure.intervals import Comparison, compare
@@ -28,6 +26,7 @@ from joma.training.ensemble import Precision
 EXTRA = 2
 """Tokens after those of the facts: `is`, of identity statements, and the mask. Where they are not used, they wait."""
 LEARNED = 0.95  # of what was taught, a network must answer at least so much rightly
+GAP = 0.5  # of a probability: a gap of half of all answers
 LITTLE = 0.05  # of a probability above the uniform guess: less than one answer in twenty is no knowledge worth the name
 
 
@@ -65,17 +64,9 @@ class Training(StudyConfig):
 
 
 PAPER: dict[str, Any] = {
-    "seeds": 4,
-    "width": 768,
-    "heads": 12,
-    "steps": 1500,
-    "look_at": (30, 100, 200, 300, 500, 800),
-    "depths": (1, 4, 12, 24),
-    "rates": (0.01, 0.01, 0.01, 0.01),
-    "device": "cuda",
-    "precision": "tf32",
-    "batch": 64,
-}
+    "seeds": 4, "width": 768, "heads": 12, "steps": 1500, "look_at": (30, 100, 200, 300, 500, 800),
+    "depths": (1, 4, 12, 24), "rates": (0.01, 0.01, 0.01, 0.01), "device": "cuda", "precision": "tf32", "batch": 64,
+}  # fmt: skip
 """The size of both studies at paper scale."""
 
 
@@ -136,13 +127,9 @@ class Networks:
     """Networks of one shape, each with its lesson and its learning rate."""
 
     def __init__(
-        self,
-        config: Training,
-        shape: DecoderConfig,
-        lessons: Sequence[Lesson],
-        rates: Sequence[float],
+        self, config: Training, shape: DecoderConfig, lessons: Sequence[Lesson], rates: Sequence[float],
         steps: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.config, self.shape, self.lessons, self.rates = config, shape, lessons, rates
         self.steps = steps or config.steps
         self.numbers = [lesson.seed for lesson in lessons]
@@ -186,16 +173,10 @@ class Networks:
     @property
     def ensemble(self) -> Ensemble:
         return ensemble(
-            self.config,
-            len(self.lessons),
-            networks=self.networks,
-            batch=self.batch,
-            loss=answer_loss,
+            self.config, len(self.lessons), networks=self.networks, batch=self.batch, loss=answer_loss,
             optimizer=Optimizer("adamw", rate=tuple(self.rates), weight_decay=self.config.weight_decay),
-            steps=self.steps,
-            measures=self.measures,
-            measure_at=(0, *self.config.look_at, self.config.steps),
-        )
+            steps=self.steps, measures=self.measures, measure_at=(0, *self.config.look_at, self.config.steps),
+        )  # fmt: skip
 
     def facts(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         """Mean probability, accuracy and log probability of every kind, (members, kinds) each."""
@@ -216,12 +197,9 @@ class Networks:
 
 
 def train_conditions(
-    conditions: Callable[[Mapping[str, Any]], list[C]],
-    made: Callable[[Any, list[C]], Networks],
-    config: Training,
-    run: Run,
-    progress: Progress,
-) -> None:
+    conditions: Callable[[Mapping[str, Any]], list[C]], made: Callable[[Any, list[C]], Networks], config: Training,
+    run: Run, progress: Progress,
+) -> None:  # fmt: skip
     """Train all conditions of a config; those of one shape are one ensemble."""
     guards.needs_device(config.device, guards.at_paper_scale(run.study))
     groups = grouped(conditions(vars(config)))
@@ -236,15 +214,9 @@ class Record(Generic[C]):
     """
 
     def __init__(
-        self,
-        run: Run,
-        conditions: Sequence[C],
-        kinds: Sequence[str],
-        *,
-        taught: Sequence[str],
-        ranked: Sequence[str],
+        self, run: Run, conditions: Sequence[C], kinds: Sequence[str], *, taught: Sequence[str], ranked: Sequence[str],
         entities: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.run, self.kinds, self.ranked, self.uniform = run, list(kinds), list(ranked), 1 / entities
         self.seeds = int(run.config["seeds"])
         self.depths: list[int] = list(run.config["depths"])
@@ -316,6 +288,19 @@ class Record(Generic[C]):
         found = {case: compare(self.probability(one, kind), self.uniform) for case, one in cases.items()}
         names = {f"{what} ({case}) minus the uniform guess": one for case, one in found.items() if one.seeds}
         return [guards.no_more(name, one, LITTLE, "%") for name, one in names.items()]
+
+    def judged_unknown(self, claim: Claim, found: Compared, cases: Mapping[str, C], kind: str, **words: str) -> Finding:
+        """What was taught must lie GAP above `kind`, which must be a guess. words: `known`, `unknown` and `what`."""
+        known, unknown, what = (words[name] for name in ("known", "unknown", "what"))
+        expected = (
+            f"{known} at least {show(GAP, '%')} more likely than the {unknown}, and a {unknown} that is less than "
+            f"{show(LITTLE, '%')} above the uniform guess of {show(self.uniform, '%')}, beyond chance (95 %)"
+        )
+        size, details = (
+            self.over_uniform(f"the {unknown}", cases, kind),
+            self.guesses(cases, kind, f"shuffled {kind}", "unseen"),
+        )
+        return self.judged(claim, found, cases.values(), what=what, expected=expected, size=size, details=details)
 
     def judged(
         self, claim: Claim, found: Compared, some: Iterable[C], *, details: Numbers | None = None, **evidence: Any

@@ -103,8 +103,7 @@ def order(counts: Sequence[int], numbers: Sequence[int], *, seed: int, steps: in
     """
     rows = []
     for count, source in zip(counts, streams(seed, numbers, step=-2), strict=True):
-        epochs = -(-steps * batch // count)
-        luck = torch.rand(epochs, count, generator=source)
+        luck = torch.rand((-(-steps * batch // count)), count, generator=source)
         rows.append(luck.argsort(-1).flatten()[: steps * batch].view(steps, batch))
     return torch.stack(rows).to(device)
 

@@ -115,14 +115,10 @@ def bounds(loss: Any, visits: Any, shared: float, tokens: int, rate: float) -> d
 
 
 def record_cases(
-    config: Any,
-    run: Run,
-    sizes: Sequence[Sequence[F]],
-    seen: Callable[[Moment, int, F, str, float], Mapping[str, float]],
-    progress: Progress,
-    *,
+    config: Any, run: Run, sizes: Sequence[Sequence[F]],
+    seen: Callable[[Moment, int, F, str, float], Mapping[str, float]], progress: Progress, *,
     twin: Callable[[F], Statements] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Train both models on facts of every size at every rate; record numbers per moment and seed.
 
     sizes: of every size, the facts of every seed. seen: the numbers of one run at a moment. twin: what a second run of

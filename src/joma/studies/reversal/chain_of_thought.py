@@ -91,7 +91,6 @@ def seen(moment: rows.Moment, run: int, chains: Chains, model: str, rate: float)
     tested = chains.held_out.repeat(chains.length - 1).numpy()  # of the steps: each of their rows has one answer
     steps = Statements(chains.train.tokens[: len(tested)][tested], chains.entity)
     visits, loss = moment.visits[run][: len(tested)][tested], rows.losses_of(weights, steps, model)
-    both = chains.compositions + first_steps_of_trained(chains)
     return {
         **rows.bounds(loss, visits, moment.step / len(chains.train), tokens, rate),
         "first step p": first.mean(),
@@ -105,14 +104,13 @@ def seen(moment: rows.Moment, run: int, chains: Chains, model: str, rate: float)
         "trained composition p": trained.mean(),
         "its first step p": own.mean(),
         "least trained composition M p": tokens * trained.min(),
-        "answered of two": _right(weights, both, model),
+        "answered of two": _right(weights, (chains.compositions + first_steps_of_trained(chains)), model),
     }
 
 
 def first_steps_of_trained(chains: Chains) -> Statements:
     """`A -> B` of the chains whose `A ~> C` trains, too: their A begins two sequences."""
-    steps = chains.train.tokens[: len(chains.entities)]
-    return Statements(steps[~chains.held_out], chains.entity)
+    return Statements(chains.train.tokens[: len(chains.entities)][~chains.held_out], chains.entity)
 
 
 def _right(weights: Any, sequences: Statements, model: str) -> float:

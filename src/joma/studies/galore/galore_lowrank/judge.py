@@ -90,10 +90,7 @@ def _judge(claim: Claim, expected: str) -> Callable[[Evidence], Evidence]:
                 again = f"joma run {run.study} with more --steps or another --rate"
                 return not_run(claim, expected.format(**run.config), reason, again)
         given = evidence(run)
-        finite = {
-            name: {key: value for key, value in row.items() if np.isfinite(value)}
-            for name, row in given["details"].items()
-        }
+        finite = {name: {k: x for k, x in row.items() if np.isfinite(x)} for name, row in given["details"].items()}
         details = {name: row for name, row in finite.items() if row} | diverged(run, variants(run))
         return by_effect(claim, expected=expected.format(**run.config), **given | {"details": details})
 
@@ -105,7 +102,6 @@ def _judge(claim: Claim, expected: str) -> Callable[[Evidence], Evidence]:
 
 
 def _cases(run: Run, found: Callable[[str, int], Comparison]) -> dict[str, Comparison]:
-    """One per decoder and kind of matrix."""
     return {f"{name}, {matrix}": found(name, i) for name in variants(run) for i, matrix in enumerate(decoders.MATRICES)}
 
 
@@ -126,7 +122,6 @@ def _batches_are_large(run: Run) -> list[Test]:
     "Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.",
 )
 def _low(run: Run) -> dict[str, Any]:
-    """The share of a Gaussian matrix's stable rank that the gradient lacks, at the end of training."""
     ends = {name: rank(run, name)[:, -1] for name in variants(run)}
     lacks = {name: 1 - end / rank(run, name, "gaussian")[:, -1] for name, end in ends.items()}
     largest = max(mean_over_seeds(one) / side for name, side in variants(run).items() for one in ends[name].T)
@@ -175,7 +170,6 @@ def _fall(path: np.ndarray) -> np.ndarray:
     "and by as much more than in twins that are trained on shuffled targets.",
 )
 def _falls(run: Run) -> dict[str, Any]:
-    """What is lost of the untrained stable rank, compared with nothing and with the twins."""
     lost = {name: [_fall(rank(run, name, text=text)) for text in (decoders.TEXT, SHUFFLED)] for name in variants(run)}
 
     def found(name: str, i: int) -> Comparison:
@@ -187,8 +181,7 @@ def _falls(run: Run) -> dict[str, Any]:
         f"share lost, mean over matrices, {name}": {"text": _over_matrices(own), "twins": _over_matrices(twin)}
         for name, (own, twin) in lost.items()
     }
-    what = "share of the untrained stable rank that is lost"
-    return {"found": _cases(run, found), "what": what, "details": details}
+    return {"found": _cases(run, found), "what": "share of the untrained stable rank that is lost", "details": details}
 
 
 @_judge(
@@ -197,7 +190,6 @@ def _falls(run: Run) -> dict[str, Any]:
     f"at least {show(0.1, '%')} more than in a Gaussian matrix with the same norms of rows and columns.",
 )
 def _captures(run: Run) -> dict[str, Any]:
-    """Energy that the best projector of rank m/4 keeps, compared with a Gaussian matrix with the same norms."""
     kept = {
         name: [gradient(run, name, batch, "energy m/4")[:, -1].mean(1) for batch in ("large", "gaussian")]
         for name in variants(run)
@@ -232,7 +224,6 @@ def _captures(run: Run) -> dict[str, Any]:
     f"than random subspaces, and at least {show(NEAR, '%')} of what the gradients of two large batches share.",
 )
 def _slow(run: Run) -> dict[str, Any]:
-    """Overlap of subspaces at the last two points, compared with random ones and with two batches at one step."""
     chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
     for name in variants(run):
@@ -241,12 +232,9 @@ def _slow(run: Run) -> dict[str, Any]:
         def kept(what: str, point: int = last, text: int = decoders.TEXT, name: str = name) -> float:
             return _over_matrices(probe(run, name, what, text=text)[:, point])
 
-        shared[name], batches = (
-            probe(run, name, f"subspace/{what}")[:, last].mean(1) for what in ("before", "batches")
-        )
-        near += [
-            mean_over_seeds(one) / mean_over_seeds(two) for one, two in zip(shared[name].T, batches.T, strict=True)
-        ]
+        both = (probe(run, name, f"subspace/{what}")[:, last].mean(1) for what in ("before", "batches"))
+        shared[name], batches = both
+        near += [mean_over_seeds(a) / mean_over_seeds(b) for a, b in zip(shared[name].T, batches.T, strict=True)]
         details[f"overlap, {name}"] = {
             "over the last refresh": kept("subspace/before"),
             "over the first refresh": kept("subspace/before", first),
@@ -284,7 +272,6 @@ def _ends(own: np.ndarray, twin: np.ndarray) -> dict[str, float]:
     "trained on shuffled targets.",
 )
 def _nodes_fall(run: Run) -> dict[str, Any]:
-    """What V loses of its untrained stable rank; it must be more than in the twins."""
     paths = {name: _both(run, name, "V") for name in variants(run)}
     lost = {name: [_fall(path) for path in both] for name, both in paths.items()}
     return {
@@ -301,7 +288,6 @@ def _nodes_fall(run: Run) -> dict[str, Any]:
     "in the untrained network.",
 )
 def _nodes_below(run: Run) -> dict[str, Any]:
-    """By which share V' is below V, compared with the same share in the untrained network."""
     cases, details = {}, Numbers()
     for name in variants(run):
         ranks = [_both(run, name, which) for which in ("V'", "V")]
@@ -319,7 +305,6 @@ def _nodes_below(run: Run) -> dict[str, Any]:
     "of a Gaussian matrix to that of V', in logarithms.",
 )
 def _rows(run: Run) -> dict[str, Any]:
-    """Growth rates of the rows compared with the untrained network's, and what norms alone do to the rank."""
     spread = {name: _both(run, name, "spread") for name in variants(run)}
     share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}
     details = {f"ratio of growth rates, {name}": _ends(*both) for name, both in spread.items()}

@@ -133,8 +133,7 @@ def _series(config: GaloreLowrankConfig, text: Corpus) -> Recipe:
 def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus, run: Run) -> Ensemble:
     train = text.tokens["train"]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))
-    shuffled = replace(text, tokens=text.tokens | {"train": train[order]})
-    own, mixed = ensemble(made, text), ensemble(made, shuffled)
+    own, mixed = ensemble(made, text), ensemble(made, replace(text, tokens=text.tokens | {"train": train[order]}))
 
     @lru_cache  # a list as index would make a GPU wait at every step
     def texts(members: tuple[int, ...]) -> Tensor:
@@ -149,13 +148,17 @@ def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus
     count = config.series_batches if name == SERIES else config.batches
     epoch = epoch_steps(text, made.streams, made.decoder.context)
     chosen = [round(place * epoch / (2 * count)) for place in range(2 * count)]
-    _remember_batch(run, f"{name}/batch", own, chosen[::2])
+    several = [own.batch(step, [0]) for step in chosen[::2]]
+    for size, part in (("large", several), ("small", several[:1])):  # what limits the rank of a gradient from outside
+        read, told = (torch.cat([one[i].flatten() for one in part]) for i in range(2))
+        sizes = [read.numel(), read.unique().numel(), told.unique().numel()]
+        run.keep(f"{name}/batch/{size}", lambda: np.array(sizes))  # noqa: B023 - called at once
 
     def networks(members: Sequence[int]) -> Decoder:
         decoder: Decoder = own.networks(members)
         shape = made.decoder
-        size = (len(members), shape.layers, len(MATRICES), shape.width, shape.width // 4)
-        decoder.register_buffer("before", torch.zeros(size))  # in the checkpoint, so that a killed run goes on with it
+        space = (len(members), shape.layers, len(MATRICES), shape.width, shape.width // 4)
+        decoder.register_buffer("before", torch.zeros(space))  # in the checkpoint, so that a killed run goes on with it
         return decoder
 
     frequency = torch.bincount(train.long(), minlength=len(text.vocabulary)).to(made.device)
@@ -168,15 +171,6 @@ def _ensemble(config: GaloreLowrankConfig, name: str, made: Recipe, text: Corpus
     measures = {"valid": own.measures["valid"], "probe": measure}
     at = points(made.steps, config.refresh, config.pairs)
     return replace(own, networks=networks, batch=batch, measures=measures, measure_at=tuple(at))
-
-
-def _remember_batch(run: Run, place: str, own: Ensemble, chosen: Sequence[int]) -> None:
-    """What limits the rank of a gradient from outside: positions, words read, words to predict."""
-    several = [own.batch(step, [0]) for step in chosen]
-    for name, part in (("large", several), ("small", several[:1])):
-        tokens, following = (torch.cat([one[i].flatten() for one in part]) for i in range(2))
-        sizes = [tokens.numel(), tokens.unique().numel(), following.unique().numel()]
-        run.keep(f"{place}/{name}", lambda: np.array(sizes))  # noqa: B023 - called at once
 
 
 def gradients(decoder: Decoder, batches: Sequence[Batch]) -> dict[str, Tensor]:
@@ -199,7 +193,6 @@ def _grams(matrices: Iterable[Tensor]) -> Tensor:
 def _look(
     decoder: Decoder, first: list[Batch], second: list[Batch], swapped: list[Batch], often: Tensor
 ) -> dict[str, Tensor]:
-    """All that is recorded of gradients at one point."""
     generator = torch.Generator(often.device).manual_seed(0)
     large = gradients(decoder, first)
     small, other, targets = (

@@ -23,13 +23,7 @@ Line = tuple[np.ndarray, str, str]
 """(seeds, points), colour, dashes."""
 
 
-def draw(run: Run) -> list[Drawing]:
-    """All figures."""
-    return [_draw_matrices(run), _draw_training(run), _draw_subspaces(run), _draw_nodes(run)]
-
-
 def _title(run: Run, name: str) -> str:
-    """A decoder with its size."""
     if name == decoders.SERIES:
         return f"{name}: {run.config['series_layers']} layers, m = {run.config['series_width']}"
     return f"Figure 6: {name}, m = {run.config['width']}"
@@ -55,10 +49,9 @@ def _draw_matrices(run: Run) -> Drawing:
             ("untrained", rank(run, name)[:, 0], GREEN, "s"),
             ("shuffled targets", rank(run, name, text=decoders.SHUFFLED)[:, -1], ORANGE, "^"),
         ):
-            axis.plot(
-                range(len(decoders.MATRICES)), _mean(values), color=colour, marker=marker, ms=5, ls="none", label=label
-            )
-            ends.setdefault(label, []).extend(_mean(values))
+            mean = _mean(values)
+            axis.plot(range(len(mean)), mean, color=colour, marker=marker, ms=5, ls="none", label=label)
+            ends.setdefault(label, []).extend(mean)
         axis.set_xticks(range(len(decoders.MATRICES)), decoders.MATRICES)
         axis.set(yscale="log", xlabel="gradient by this matrix", ylabel="stable rank", title=_title(run, name))
         _plain_ticks(axis)
@@ -183,8 +176,7 @@ def _draw_overlap(axis: Axes, run: Run, name: str) -> float:
         axis.plot(x[far], before[far - 1], color=BLUE, label="longer\nbefore", mfc="none", ls="none", **look)
     axis.plot(x[1:], targets, color=ORANGE, label="shuffled\ntargets", **look)
     axis.axhline((side // QUARTER) / side, color=INK, ls=":", lw=1.0, label="random")
-    axis.set(ylabel="overlap, first m/4 directions", ylim=(0, 1.03))
-    axis.set_title(_title(run, name))
+    axis.set(ylabel="overlap, first m/4 directions", ylim=(0, 1.03), title=_title(run, name))
     step_axis(axis)
     label_lines(axis)
     return float(before[near[-1] - 1])
@@ -201,10 +193,9 @@ def _draw_nodes(run: Run) -> Drawing:
 
     ends = []
     for name in variants(run):
-        v, growth = (_mean(probe(run, name, f"nodes/{which}")) for which in ("V", "V'"))
-        ends.append(
-            f"V from {number(v[0])} to {number(v[-1])} and V' from {number(growth[0])} to {number(growth[-1])} ({name})"
-        )
+        paths = {which: _mean(probe(run, name, f"nodes/{which}")) for which in ("V", "V'")}
+        moves = [f"{which} from {number(path[0])} to {number(path[-1])}" for which, path in paths.items()]
+        ends.append(f"{' and '.join(moves)} ({name})")
     caption = (
         f"Stable rank in the lowest layer over training: {listing(ends)}. V has one row per frequent word "
         "and one column per node of the MLP; V' is its gradient. Dashed: Gaussian matrices with the norms of rows and "
@@ -231,7 +222,7 @@ STUDY = Study(
         series_rate=3e-4,
     ),
     run=run,
-    draw=draw,
+    draw=lambda run: [_draw_matrices(run), _draw_training(run), _draw_subspaces(run), _draw_nodes(run)],
     check=same_text,
     about=(
         "Decoders of Figure 6 and one of the size of Figure 7's series train on a text. Twins read the same text but "

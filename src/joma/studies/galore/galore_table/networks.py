@@ -249,8 +249,7 @@ def rate_share(step: int, steps: int) -> float:
     warm = max(1, round(WARM_UP * steps))
     if step < warm:
         return (step + 1) / warm
-    way = (step + 1 - warm) / max(1, steps - warm)
-    return LAST + (1 - LAST) * (1 + cos(pi * way)) / 2
+    return LAST + (1 - LAST) * (1 + cos(pi * ((step + 1 - warm) / max(1, steps - warm)))) / 2
 
 
 def rewarmed(step: int, steps: int, restarts: int) -> float:

@@ -1,7 +1,4 @@
-"""The protocol: each method finds its rate at a short horizon, then all are compared at a long one.
-
-A trial is one training run: a method, a rate, a seed, a horizon. Losses, time per step and memory come out.
-"""
+"""The protocol: each method finds its rate at a short horizon, then all are compared at a long one."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -130,7 +127,7 @@ UNTIMED = 10
 
 
 class Trial(NamedTuple):
-    """Which training run."""
+    """One training run. Losses, time per step and memory come out."""
 
     method: str
     rate: float
@@ -150,8 +147,7 @@ def run(config: GaloreTableConfig, run: Run, progress: Progress) -> None:
         name = place(horizon, trial.method, trial.rate, trial.seed)
         progress(min(done / total, 0.99), f"training {name}")
         if f"{name}/held out" not in run:
-            found = trainer.carry_out(trial)
-            run.record(0, {f"{name}/{key}": value for key, value in found.items()})
+            run.record(0, {f"{name}/{key}": value for key, value in trainer.carry_out(trial).items()})
         done += trial.steps
 
 

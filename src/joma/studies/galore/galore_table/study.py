@@ -82,8 +82,7 @@ def _draw_ends(table: Table) -> Drawing:
         right.barh(row, states, left=weights, color=colour, height=0.6, label="optimizer states")
     for axis in (left, right):
         axis.set_yticks(rows, list(map(shown, methods)))
-        axis.set_ylim(-0.6, len(methods) - 0.4)
-        axis.set_ylabel("method")
+        axis.set(ylim=(-0.6, len(methods) - 0.4), ylabel="method")
     left.set_xlabel("held-out perplexity")
     right.tick_params(labelleft=False)
     right.set_xlabel("MiB: weights (pale) and optimizer states")
@@ -136,7 +135,6 @@ def _draw_curves(table: Table) -> Drawing:
 
 
 def _short(table: Table, steps: str) -> str:
-    """The tokens of a horizon, with a word for thousands or millions."""
     tokens = int(table.run.config[steps]) * table.tokens_per_step
     unit, size = _unit(tokens)
     return f"{tokens / size:.{1 if size > 1e3 else 0}f} {unit}"
@@ -207,12 +205,9 @@ JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
 
 
 def _by_losses(
-    claim: Claim,
-    expected: str,
-    what: str,
-    cases: Callable[[Table], dict[str, Comparison]],
+    claim: Claim, expected: str, what: str, cases: Callable[[Table], dict[str, Comparison]],
     more: Callable[[Table], dict[str, Any]] = lambda table: {},
-) -> None:
+) -> None:  # fmt: skip
     """Judge a claim by the interval over seeds; not run where a method did not learn with any seed."""
 
     def judge(run: Run) -> Finding:
@@ -237,12 +232,11 @@ def _gaps(table: Table) -> dict[str, Any]:
     gap, bound = table.more(GALORE, table.tuned), GAP
     low, high = gap.low - gap.control, gap.high - gap.control
     value = nan if low <= bound < high else gap.difference
-    kinds = {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}
     return {
         "size": (at_most("GaLore minus tuned full rank", value, bound, "nats"),),
         "details": {
             f"GaLore minus {shown(method)}": {"nats": found.difference, "half of its interval": found.half_width}
-            for method, found in kinds.items()
+            for method, found in {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}.items()
             if found.seeds
         },
     }
@@ -325,8 +319,7 @@ def judge_time(run: Run) -> Finding:
     table = Table(run)
     expected = f"a step of GaLore takes at most {1 + SLOWER:g} times as long as one of AdamW"
     if run.config["device"] == "cpu":
-        reason = "the time of a small network on a busy CPU says nothing about training"
-        return not_run(TIME, expected, reason, AGAIN)
+        return not_run(TIME, expected, "the time of a small network on a busy CPU says nothing about training", AGAIN)
     galore, adam = table.seconds(GALORE), table.seconds(FULL)
     details = {}
     for method in table.tried:

@@ -92,7 +92,6 @@ def _made(family: str) -> Case:
 
 
 def _drawn(family: str, rows: int, columns: int, generator: torch.Generator) -> Case:
-    """One random case of a family."""
     count = 3 if family == SEVERAL else 1
     b, c = _symmetric(rows, 0.3, generator, count), _symmetric(columns, 0.3, generator, count)
     g = torch.randn(rows, columns, generator=generator, dtype=DOUBLE)
@@ -188,8 +187,7 @@ def _problem(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Ten
     basis = _turned(n, generator)[:count]
     if kind == EVEN:
         return basis, torch.eye(n, dtype=DOUBLE).expand(count, n, n)
-    sizes = torch.linspace(0.25, 1, count, dtype=DOUBLE).sqrt()
-    inputs = (_turned(count, generator) * sizes) @ basis
+    inputs = (_turned(count, generator) * torch.linspace(0.25, 1, count, dtype=DOUBLE).sqrt()) @ basis
     return inputs, _symmetric(n, 0.5, generator, count if kind == OWN else 1, even=True).expand(count, n, n)
 
 

@@ -66,19 +66,15 @@ def _draw_projection(run: Run) -> Drawing:
     figure, (bars, path) = panels(2, width=4.8, height=3.0)
     problems = {"peak": "B and C\nvanish at W = 0", "constant C": "C constant"}
     growth: dict[str, list[float]] = {}  # (factor - 1) / rate at the lowest rate, measured and allowed
-    for i, (form, colour, label) in enumerate(
-        (
-            ("factor", GREEN, "measured"),
-            ("printed", PRINTED, "theorem"),
-            ("proof", ORANGE, "proof"),
-            ("corrected", CORRECTED, "corrected"),
-        )
-    ):
+    labels = {"factor": "measured", "printed": "theorem", "proof": "proof", "corrected": "corrected"}
+    for i, (form, colour) in enumerate(zip(labels, (GREEN, PRINTED, ORANGE, CORRECTED), strict=True)):
         growth[form] = [
             float((run.value(f"projection/{name}/{form}")[0] - 1) / float(run.value(f"projection/{name}/rate")[0]))
             for name in problems
         ]
-        drawn = bars.bar(np.arange(len(problems)) + (i - 1.5) * 0.2, growth[form], 0.18, color=colour, label=label)
+        drawn = bars.bar(
+            np.arange(len(problems)) + (i - 1.5) * 0.2, growth[form], 0.18, color=colour, label=labels[form]
+        )
         bars.bar_label(drawn, fmt="%.2f", fontsize=7, padding=1)
     bars.axhline(0, lw=0.8, color="0.5")
     bars.set_xticks(range(len(problems)), problems.values())
@@ -89,8 +85,7 @@ def _draw_projection(run: Run) -> Drawing:
     t = np.arange(len(size))
     path.plot(t, size, color=GREEN, label="measured |R|")
     path.plot(t, size[0] * 0.9**t, color=PRINTED, label="theorem")
-    path.set(xlabel="step", ylabel="|R|", ylim=(0, None))
-    path.set_title("A descent that does not end")
+    path.set(xlabel="step", ylabel="|R|", ylim=(0, None), title="A descent that does not end")
     label_lines(path)
     peak, still = ({form: number(both[i]) for form, both in growth.items()} for i in (0, 1))
     caption = (
@@ -107,23 +102,17 @@ def _draw_memory(run: Run) -> Drawing:
     read = columns(run)
     figure, axes = panels(2, width=4.6)
     states, quarters = read["galore"] / ODD, read["three quarters"]
+    total, guessed = (read["weights"] + read["galore"]) / ODD, read["nominal weights"] / ODD + quarters
     for axis, title, formula, guess, printed in (
         (axes[0], "optimizer states", states, quarters, read["printed states"]),
-        (
-            axes[1],
-            "weights and states",
-            (read["weights"] + read["galore"]) / ODD,
-            read["nominal weights"] / ODD + quarters,
-            read["printed total"],
-        ),
+        (axes[1], "weights and states", total, guessed, read["printed total"]),
     ):
         x = np.arange(len(MODELS))
         axis.bar(x - 0.18, formula / printed, 0.33, color=BLUE, label="the paper's formula")
         axis.bar(x + 0.18, guess / printed, 0.33, color=ORANGE, label="with ¾ of LoRA's states")
         bound(axis, 1.0, "as printed")
         axis.set_xticks(x, MODELS)
-        axis.set(xlabel="model", ylabel="computed / printed memory", ylim=(0, 1.9))
-        axis.set_title(title)
+        axis.set(xlabel="model", ylabel="computed / printed memory", ylim=(0, 1.9), title=title)
         axis.legend(loc="upper right", ncols=1)
     over = states / read["printed states"] - 1
     caption = (

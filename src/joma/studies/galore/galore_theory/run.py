@@ -1,7 +1,4 @@
-"""Small random problems, followed exactly, and the memory columns of the paper's tables against its own formula.
-
-At the end: what was recorded, as judges and figures read it.
-"""
+"""Small random problems, followed exactly, and the memory columns of the paper's tables against its own formula."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

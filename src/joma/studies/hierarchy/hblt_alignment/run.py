@@ -86,11 +86,9 @@ class Members:
 
     def networks(self, members: Sequence[int]) -> Decoder:
         shape = nets.transformer(
-            vocabulary=self.tree.vocabulary,
-            outputs=self.config.classes,
-            width=self.config.width,
+            vocabulary=self.tree.vocabulary, outputs=self.config.classes, width=self.config.width,
             context=self.tree.length,
-        )
+        )  # fmt: skip
         own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
         return Decoder(shape, [source.initial_seed() for source in own])
 

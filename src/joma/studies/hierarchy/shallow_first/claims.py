@@ -1,6 +1,7 @@
 """What the study `shallow-first` claims, of which networks, which differences would matter, and the record."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,84 +33,72 @@ def _claim(
     return Claim(name, f"JoMA {place}", says, corrected, uses=ids, **numbers)
 
 
-TOKEN_PULL = _claim(
+_pull, _delay = partial(_claim, matters=RATIO, unit="%"), partial(_claim, matters=DOUBLING, unit="doublings of time")
+_first, _share = partial(_claim, matters=LEAD), partial(_claim, matters=SHARE)
+
+TOKEN_PULL = _pull(
     "pull-towards-a-token",
     "The higher the common ancestor of l and query m, the smaller P(l|m) and the target weight of l given m. Tested "
     "here where a left-out token is predicted.",
     uses=("thm5/shallow-means-often",),
-    matters=RATIO,
-    unit="%",
 )
-CLASS_PULL = _claim(
+CLASS_PULL = _pull(
     "pull-towards-the-class",
     "The higher the common ancestor of l and query m, the smaller the target weight of l given m. Tested here where "
     "the class at the root is predicted.",
     "The pull towards the node of m's class is the same at every height below the class's latent. It falls only "
     "through the root, because the part of P(l, m) that depends on the height is the same in every class.",
     uses=("thm5/shallow-means-often",),
-    matters=RATIO,
-    unit="%",
 )
-FIRST = _claim(
+FIRST = _first(
     "attention-first",
     "A query first attends to the tokens of its own lowest hierarchy.",
     "This is so where a left-out token is predicted. Where the class is predicted, siblings of the query come last.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
-    matters=LEAD,
 )
-WEIGHTS = _claim(
+WEIGHTS = _first(
     "weights-first",
     "The MLP weights that tie a query to the tokens of its own lowest hierarchy grow first.",
     "This is so where a left-out token is predicted.",
     uses=("pull-towards-a-token", "pull-towards-the-class"),
-    matters=LEAD,
 )
-REACH = _claim(
+REACH = _delay(
     "reaches-out",
     "Attention then reaches out: the higher the common ancestor of two tokens, the later the attention between them "
     "peaks.",
     uses=("attention-first",),
-    matters=DOUBLING,
-    unit="doublings of time",
 )
-EVENTUALLY = _claim(
+EVENTUALLY = _share(
     "weak-pairs-in-the-end",
     "In the end, a query also attends to tokens with which it rarely co-occurs.",
     place="Fig. 5",
     uses=("reaches-out",),
-    matters=SHARE,
 )
-PICKED = _claim(
+PICKED = _share(
     "not-picked-up",
     "Among far tokens, a query reaches out to those that no other token has picked up.",
     uses=("reaches-out",),
-    matters=SHARE,
 )
-TOGETHER = _claim(
+TOGETHER = _first(
     "attention-first-shared",
     "Where all queries share one MLP, as in eq. 1, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
-    matters=LEAD,
 )
-TRANSFORMER = _claim(
+TRANSFORMER = _first(
     "attention-first-decoder",
     "In a Transformer that learns its embeddings, a query also attends first to its own lowest hierarchy.",
     uses=("attention-first",),
-    matters=LEAD,
 )
-NODES = _claim(
+NODES = _first(
     "weights-first-decoder",
     "In a Transformer, the nodes of the MLP first connect a query to the tokens of its own lowest hierarchy.",
     uses=("weights-first",),
-    matters=LEAD,
 )
-BOTTOM_UP = _claim(
+BOTTOM_UP = _delay(
     "bottom-up",
     "The lowest level of the hierarchy is learned first, and the levels above are built on it.",
     place="Fig. 5",
     uses=("thm5/shallow-means-often",),
-    matters=DOUBLING,
-    unit="doublings of time",
 )
 
 

@@ -22,9 +22,6 @@ def _of_learned(run: Run, claim: Claim, found: Compared, names: Sequence[str], *
     return some.judged(claim, found, study=c.STUDY, **evidence)
 
 
-# The pull of the data
-
-
 def _pull(run: Run, target: str) -> tuple[Any, Any, Comparison, dict[str, Any]]:
     """The pull on l given m by height, (members, L), in the true and permuted tree; its fall, and what judges it.
 
@@ -79,9 +76,6 @@ def class_pull(run: Run) -> Finding:
     )
 
 
-# What comes first
-
-
 class _Start(NamedTuple):
     """What has moved when a tenth of the movement has happened, in the true beside the permuted tree."""
 
@@ -131,14 +125,9 @@ def first_in_blocks(claim: Claim, what: str, run: Run) -> Finding:
 
 
 def _of_blocks(
-    run: Run,
-    claim: Claim,
-    found: Mapping[str, Comparison],
-    *,
-    bare: Mapping[str, Mapping[str, float]],
-    corrected_size: Sequence[Test] = (),
-    **evidence: Any,
-) -> Finding:
+    run: Run, claim: Claim, found: Mapping[str, Comparison], *, bare: Mapping[str, Mapping[str, float]],
+    corrected_size: Sequence[Test] = (), **evidence: Any,
+) -> Finding:  # fmt: skip
     """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
 
     Blocks without the residual, which eq. 1 has, are in the details.
@@ -155,9 +144,6 @@ def first_in(claim: Claim, name: str, what: str, run: Run) -> Finding:
     seen = _start(run, name, what)
     size, what = [_ranks_agree(seen)], f"lead of siblings in {what}"
     return _of_learned(run, claim, seen.lead, [name], what=what, expected=_AT_START, size=size)
-
-
-# What comes later
 
 
 def in_the_end(claim: Claim, what: str, pick: Callable[[Any], Sequence[Any]], run: Run) -> Finding:

@@ -103,21 +103,26 @@ def decoder_batches(pool: Pool, size: int, steps: range, members: Sequence[int])
     return pool.reading[member, turn], pool.left_out[member, turn]
 
 
-class QueryBlocks(JomaBlock):
+class _Blocks(JomaBlock):
+    """Embeddings are rows of the identity; the first dimension of `members` has a start of its own for every seed."""
+
+    def __init__(
+        self, seeds: Sequence[int], tokens: int, queries: int, *, members: tuple[int, ...], **how: Any
+    ) -> None:
+        embeddings = torch.eye(tokens + queries).split([tokens, queries], dim=1)
+        super().__init__(*embeddings, attention=Attention("softmax"), activation=torch.relu, members=members, **how)
+        for member, seed in enumerate(seeds):
+            source = torch.Generator().manual_seed(seed)
+            self.w.data[member].normal_(0, START_W, generator=source)
+            self.z.data[member].normal_(0, START_Z, generator=source)
+        self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
+
+
+class QueryBlocks(_Blocks):
     """A block for each query, trained on sequences that end with it: JomaBlock with members (members, queries)."""
 
     def __init__(self, seeds: Sequence[int], tokens: int, nodes: int, *, residual: bool) -> None:
-        eye = torch.eye(tokens + 1)
-        super().__init__(
-            eye[:, :tokens],
-            eye[:, tokens:],
-            nodes=nodes,
-            attention=Attention("softmax"),
-            activation=torch.relu,
-            residual=residual,
-            members=(len(seeds), tokens),
-        )
-        _start(self, seeds)
+        super().__init__(seeds, tokens, 1, members=(len(seeds), tokens), nodes=nodes, residual=residual)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """x (members, queries, samples, tokens) -> nodes (members, queries, samples, nodes).
@@ -129,34 +134,16 @@ class QueryBlocks(JomaBlock):
         return torch.relu(h + bias if self.residual else h)
 
 
-class SharedBlock(JomaBlock):
+class SharedBlock(_Blocks):
     """One block for all queries (eq. 1): they share W, and the residual hands the query on."""
 
     def __init__(self, seeds: Sequence[int], tokens: int) -> None:
-        eye = torch.eye(2 * tokens)
-        super().__init__(
-            eye[:, :tokens],
-            eye[:, tokens:],
-            nodes=tokens,
-            attention=Attention("softmax"),
-            activation=torch.relu,
-            members=(len(seeds),),
-        )
-        _start(self, seeds)
+        super().__init__(seeds, tokens, tokens, members=(len(seeds),), nodes=tokens)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """x (members, queries, samples, tokens) -> nodes (members, queries, samples, nodes)."""
         v, bias = self.w.chunk(2, dim=-2)  # of the context and of the query
-        h = self.attention.weights_unchecked(self.z[:, :, None], x) @ v[:, None]
-        return torch.relu(h + bias[:, :, None])
-
-
-def _start(block: JomaBlock, seeds: Sequence[int]) -> None:
-    for member, seed in enumerate(seeds):
-        source = torch.Generator().manual_seed(seed)
-        block.w.data[member].normal_(0, START_W, generator=source)
-        block.z.data[member].normal_(0, START_Z, generator=source)
-    block.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
+        return torch.relu((self.attention.weights_unchecked(self.z[:, :, None], x) @ v[:, None]) + bias[:, :, None])
 
 
 @compiled_part
@@ -184,10 +171,9 @@ def decoder_strengths(decoder: Decoder, tokens: int) -> Tensor:
 
     l arrives through values and projection, m through the residual; common to all tokens is taken off.
     """
-    width = decoder.config.width
     values, projection, up = (
         getattr(decoder, name).unbind(1)[0][..., first:]
-        for name, first in (("qkv", 2 * width), ("projection", 0), ("up", 0))
+        for name, first in (("qkv", 2 * decoder.config.width), ("projection", 0), ("up", 0))
     )
     own = decoder.embedding[:, :tokens]
     own, sent = (F.normalize(x - x.mean(1, keepdim=True), dim=-1) for x in (own @ up, own @ values @ projection @ up))
@@ -198,8 +184,7 @@ def decoder_predictions(decoder: Decoder, tokens: int, context: int) -> Tensor:
     """ln p(k) after reading nothing but m, (members, m, k)."""
     query = torch.arange(tokens, device=decoder.embedding.device)[:, None]
     reading = torch.cat([torch.full((tokens, context), tokens, device=query.device), query], 1)
-    features = decoder.features(reading)[:, :, -1]
-    return decoder.read(features).log_softmax(-1)
+    return decoder.read(decoder.features(reading)[:, :, -1]).log_softmax(-1)
 
 
 class Pairs(NamedTuple):
@@ -242,7 +227,6 @@ class Pairs(NamedTuple):
 
     @property
     def _sibling(self) -> Tensor:
-        """(members, trees, tokens): whether a token has a sibling."""
         return (self.heights == 1).any(-1)
 
 

@@ -101,11 +101,10 @@ def pulls(setting: Setting) -> dict[str, Tensor]:
     times = on.sum(1)[..., None]
     of_class = torch.arange(setting.tokens, device=on.device) // 10
     agree = (pool.labels[..., None] == of_class).double() - 1 / setting.config.classes  # (members, samples, m)
-    to_class = (on * agree).mT @ on / times
     others = on.sum(-1, keepdim=True) - 1
     to_token = torch.stack([pull_to_tokens(one, other) for one, other in zip(on, others, strict=True)])
     found = {"co-occurrence": true.by_height(on.mT @ on / times)}
-    for name, pull in (("class", to_class), ("token", to_token)):
+    for name, pull in (("class", ((on * agree).mT @ on / times)), ("token", to_token)):
         found[f"{name} pull"] = true.by_height(pull)
         found[f"{name} pull permuted"] = permuted.by_height(pull)
     return found
@@ -119,9 +118,7 @@ def pull_to_tokens(on: Tensor, others: Tensor) -> Tensor:
         targets = (on * rows / others).mT @ on  # (k, l): k left out
         targets[m] = 0.0  # the query is not left out
         targets.fill_diagonal_(0.0)  # and what is left out is not in the context
-        there = targets.sum(0)
-        pull = (targets - there / tokens) / rows.sum()
-        found.append(pull.norm(dim=0))
+        found.append(((targets - targets.sum(0) / tokens) / rows.sum()).norm(dim=0))
     return torch.stack(found)
 
 
@@ -175,15 +172,8 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
             )
             for what, matrix in matrices.items()
         }
-    points = np.unique(np.geomspace(1, steps, config.points).round().astype(int))
     return ensemble(
-        config,
-        config.members,
-        networks=networks,
-        batch=Ahead(draw, steps=steps, device=config.device),
-        loss=loss,
-        optimizer=optimizer,
-        steps=steps,
-        measures=measures,
-        measure_at=[0, *points.tolist()],
-    )
+        config, config.members, networks=networks, batch=Ahead(draw, steps=steps, device=config.device), loss=loss,
+        optimizer=optimizer, steps=steps, measures=measures,
+        measure_at=[0, *np.unique(np.geomspace(1, steps, config.points).round().astype(int)).tolist()],
+    )  # fmt: skip

@@ -61,8 +61,7 @@ class Table1Config(StudyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ends = [(TABLE1[c - 1].children, TABLE1[c - 1].latents) for c in self.columns]
-        if not {SIMPLE, COMPLEX} <= set(ends):
+        if not {SIMPLE, COMPLEX} <= {(TABLE1[c - 1].children, TABLE1[c - 1].latents) for c in self.columns}:
             raise ValueError(f"columns must hold one of each end of the table, like 1 and 4, got {self.columns}")
         # refuses an impossible width
         nets.transformer(vocabulary=VOCABULARY, outputs=2, width=self.width, context=LENGTH)
@@ -134,8 +133,7 @@ class Members:
         here = list(members)
         said = nets.read(decoder, self.tokens[here])[1].argmax(-1)
         classes = torch.arange(self.most, device=said.device)
-        real = classes < self.classes[here, None]
-        return ((said == classes) & real).sum(-1) / self.classes[here]
+        return ((said == classes) & (classes < self.classes[here, None])).sum(-1) / self.classes[here]
 
 
 def _across_halves(activity: Tensor, latents: Tensor, order: Tensor) -> Tensor:
@@ -157,8 +155,7 @@ def shared_loss(decoder: Decoder, batch: tuple[Tensor, ...], noise: Tensor | Non
     """Cross-entropy of the class read at the last position, weighted, (members,)."""
     tokens, labels, share = batch
     logits = decoder.read(decoder.features(tokens, noise=noise)[:, :, -1])
-    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    return (each.view_as(share) * share).sum(-1)
+    return (F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(share) * share).sum(-1)
 
 
 def run(config: Table1Config, run: Run, progress: Progress) -> None:

@@ -89,10 +89,9 @@ def _level(claim: Claim, level: int, run: Run) -> Finding:
 def _values(run: Run) -> Finding:
     scores = Scores(run, only_learned=True)
     paper = np.stack([scores.paper(level) for level in (0, 1)], axis=-1)  # (columns, levels)
-    near = [-np.abs(scores.both("best neuron", step) - paper) for step in (-1, 0)]
     return _finding(
         VALUES,
-        over_seeds(*near),
+        over_seeds(*[-np.abs(scores.both("best neuron", step) - paper) for step in (-1, 0)]),
         scores,
         what="minus the mean distance from the published correlations",
         expected=(
@@ -120,10 +119,9 @@ def _learned(run: Run) -> Finding:
 
 def _levels(run: Run) -> Finding:
     scores = Scores(run, only_learned=True)
-    ahead = [scores.at("best neuron", step, 0) - scores.at("best neuron", step, 1) for step in (-1, 0)]
     return _finding(
         LEVELS,
-        over_seeds(*ahead),
+        over_seeds(*[scores.at("best neuron", step, 0) - scores.at("best neuron", step, 1) for step in (-1, 0)]),
         scores,
         what="correlation at s = 0 minus that at s = 1",
         expected=f"training makes the lead of the lowest level larger, by at least {MARGIN}",
@@ -135,10 +133,9 @@ def _harder(run: Run) -> Finding:
     ends = [(column.children, column.latents) for column in scores.columns]
     simple, complex_ = (np.array([end == wanted for end in ends]) for wanted in (SIMPLE, COMPLEX))
     both = [scores.both("best neuron", step) for step in (-1, 0)]
-    drops = [mean_over(x[:, simple], (1, 2)) - mean_over(x[:, complex_], (1, 2)) for x in both]
     return _finding(
         HARDER,
-        over_seeds(*drops),
+        over_seeds(*[mean_over(x[:, simple], (1, 2)) - mean_over(x[:, complex_], (1, 2)) for x in both]),
         scores,
         what="fall of the correlation from the simplest to the most complex column",
         expected=f"training makes this fall larger, by at least {MARGIN}",
@@ -147,7 +144,6 @@ def _harder(run: Run) -> Finding:
 
 
 def _finding(claim: Claim, found: Comparison, scores: Scores, *, of: Any = slice(None), **evidence: Any) -> Finding:
-    """of: the columns that it rests on."""
     return scores.fates.of(of).judged(claim, found, study="table1", **evidence)
 
 
@@ -202,8 +198,7 @@ def _draw_training(scores: Scores) -> Drawing:
             axis.axhline(mean[0], ls=":", lw=1.2, color=colour)
         axis.axhline(scores.paper(s).mean(), ls="--", lw=1.2, color=PRINTED, label="published mean")
         axis.plot(scores.steps, scores.accuracy.mean((1, 2)), lw=1, color=GREEN, label="share of classes\ntold right")
-        axis.set(ylabel="correlation, or share", ylim=(-0.05, 1.05))
-        axis.set_title(f"s = {s}: {BLOCKS[s]}")
+        axis.set(ylabel="correlation, or share", ylim=(-0.05, 1.05), title=f"s = {s}: {BLOCKS[s]}")
         step_axis(axis)
         end_label(axis, "untrained", ls=":")
         label_lines(axis)
@@ -229,12 +224,8 @@ STUDY = Study(
     title="Table 1: hidden neurons and the latents of their data",
     version=2,
     claims={
-        LOWEST: partial(_level, LOWEST, 0),
-        UPPER: partial(_level, UPPER, 1),
-        VALUES: _values,
-        LEARNED: _learned,
-        LEVELS: _levels,
-        HARDER: _harder,
+        LOWEST: partial(_level, LOWEST, 0), UPPER: partial(_level, UPPER, 1), VALUES: _values, LEARNED: _learned,
+        LEVELS: _levels, HARDER: _harder,
     },
     quick=Table1Config(),
     paper=Table1Config(

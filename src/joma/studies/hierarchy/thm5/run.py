@@ -105,8 +105,7 @@ def pairs_below_the_root(trees: int, classes: int, seed: int) -> Arrays:
     arrays = {}
     for name, zero in (("alike", alike), ("unlike", p_zero)):
         tau = 2 * zero - 1
-        tree = hierarchy.enumerate_tree(depth, (2, 1, 1), rho, p0, zero)
-        arrays[f"{name} truth"] = tree.conditional[:, 0, 1]
+        arrays[f"{name} truth"] = hierarchy.enumerate_tree(depth, (2, 1, 1), rho, p0, zero).conditional[:, 0, 1]
         arrays[f"{name} corrected"] = hierarchy.root_cooccurrence(rho[:, 0], depth, p0, tau[:, 0], tau[:, 1])
     reach = rho[:, 0] ** (depth - 1) * hierarchy.root_rho(p0, alike[:, 0])
     # `cooccurrence` refuses H = L, so Theorem 5's fraction is written out
@@ -172,9 +171,7 @@ def sparse_root(sizes: tuple[int, ...]) -> Arrays:
     gaps, half = [], []
     for classes in sizes:
         p0 = torch.full((classes,), 1 / classes, dtype=torch.float64)
-        own = torch.ones(classes, dtype=torch.float64)
-        own[0] = 0
-        gaps.append(1 - hierarchy.root_rho(p0, own))
+        gaps.append(1 - hierarchy.root_rho(p0, (torch.arange(classes) > 0).double()))
         half.append(1 - hierarchy.root_rho(p0, torch.full_like(p0, 0.5)))
     return {"classes": torch.tensor(sizes), "gap": torch.stack(gaps), "half": torch.stack(half)}
 

@@ -147,11 +147,10 @@ def _sampled(run: Run) -> Finding:
 
 
 def _any_pair(run: Run) -> Finding:
-    corrected = [_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")]
     return by_residual(
         ROOT,
         printed=_off(run, "root/alike truth", "root/alike printed"),
-        corrected=float(np.max(corrected)),
+        corrected=np.max([_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")]),
         tolerance=EXACT,
         expected="The sum over all latents for tokens that meet in the root (printed formula at H = L).",
     )

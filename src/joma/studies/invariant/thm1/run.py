@@ -133,7 +133,6 @@ def _two_gradients(config: Thm1Config) -> Tensor:
 
 
 def _pull(config: Thm1Config) -> Tensor:
-    """Both sides of eq. 14 at a random state of every member."""
     block, start = _block(config, "sigma")
     velocity = block.velocity(*start)
     left = (BOTH_SIGMAS(start.z) / derivative(BOTH_SIGMAS, start.z) * velocity.z)[..., 0, :]

@@ -1,7 +1,6 @@
 """The study of Theorem 1: its claims, its sizes and its figure."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -182,8 +181,9 @@ def zero_exp(run: Run) -> Finding:
 
 def zero_linear(run: Run) -> Finding:
     """From a zero start nothing moves; from random starts every block must."""
-    paths = np.stack([_motion(run, n) for n in run.config["nodes"]])  # (widths, starts, activations, gradients)
-    from_random, from_zero = paths[:, 0], paths[:, 1]
+    paths = [run.value(f"linear/{n} nodes") for n in run.config["nodes"]]  # (times, starts, ...): random and zero
+    moved = ([np.abs(path[:, 0] - path[0, 0]) for path in paths], [np.abs(path[:, 1]) for path in paths])
+    from_random, from_zero = (np.stack([one.max((0, -2, -1)) for one in some]) for some in moved)
     off = (float(kept(z[:, 1], v[:, 1], kind="linear").abs().max()) for z, v in widths(run, "linear"))
     return by_tests(
         ZERO_LINEAR,
@@ -195,13 +195,6 @@ def zero_linear(run: Run) -> Finding:
         corrected=[at_most("largest motion of v and z", from_zero.max(), EXACT)],
         controls=[above("smallest motion of a block from a random start", from_random.min(), EXACT)],
     )
-
-
-def _motion(run: Run, nodes: int) -> Any:
-    """How far v or z of a linear block gets from a random start, and from zero, at most."""
-    path = run.value(f"linear/{nodes} nodes").copy()
-    path[:, 0] -= path[0, 0]
-    return np.abs(path).max((0, -2, -1))
 
 
 def widths(run: Run, kind: str) -> list[tuple[Tensor, Tensor]]:

@@ -1,8 +1,7 @@
-"""How each claim is judged: identities by their residuals, estimates of the logits beside estimates that know less.
+"""How each claim is judged: identities by their residuals, estimates of the logits beside estimates that know less."""
 
-"Three moments" are a quarter, half and the end of training.
-"""
-
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,22 +56,17 @@ MEAN = Claim(
     uses=("thm1-softmax/eq17-covariance",),
 )
 CLOSED_FORM = ("thm1-softmax/eq18-constant-mean",)
-PUBLISHED = Claim(
+_estimate = partial(Claim, matters=MARGIN, ceiling=1.0, uses=CLOSED_FORM)
+PUBLISHED = _estimate(
     "softmax-published",
     "JoMA Thm 1",
     "½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=CLOSED_FORM,
 )
 CORRELATES = {
-    kind: Claim(
+    kind: _estimate(
         f"fig2-{kind}",
         "JoMA Fig. 2",
         f"The estimate from V correlates highly with the true logits ({kind} classes).",
-        matters=MARGIN,
-        ceiling=1.0,
-        uses=CLOSED_FORM,
     )
     for kind in KINDS
 }
@@ -84,13 +78,10 @@ PARTS = Claim(
     matters=HIGH - LOW,
     uses=CLOSED_FORM,
 )
-CURRENT = Claim(
+CURRENT = _estimate(
     "eq18-current-mean",
     "JoMA eq. 18",
     "The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=CLOSED_FORM,
 )
 REBUILT = Claim(
     "softmax-rebuilt",
@@ -200,26 +191,32 @@ def mean(run: Run) -> Finding:
     return by_residual(MEAN, printed=moved, tolerance=EXACT, what="largest change", expected=expected, control=control)
 
 
-Learned = dict[Kind, Networks]
+Evidence = Callable[[dict[Kind, Networks]], dict[str, Any]]
 
 
-def _learned(run: Run) -> Learned:
-    return {kind: Networks(run, kind) for kind in KINDS}
+def _by_learned(claims: Claim | dict[Kind, Claim], expected: str) -> Callable[[Evidence], Callable[..., Finding]]:
+    """Judge a claim, or that of each kind of classes, by evidence from the networks that learned. Else not run."""
 
+    def judge_by(evidence: Evidence) -> Callable[..., Finding]:
+        def judge(run: Run, *, kind: Kind = KINDS[0]) -> Finding:
+            claim, kinds = (claims, KINDS) if isinstance(claims, Claim) else (claims[kind], (kind,))
+            found = {kind: Networks(run, kind) for kind in kinds}
+            if nothing := [kind for kind, networks in found.items() if not networks.learned.any()]:
+                where = " and the ".join(nothing)
+                reason = f"in the {where} classes the logits of no network moved, or they are not finite"
+                return not_run(claim, expected, reason, "joma run thm1-softmax --steps 2000 --rate 0.1")
+            given = evidence(found)
+            lost = {f"{kind} classes": float((~networks.learned).sum()) for kind, networks in found.items()}
+            if any(lost.values()):
+                given["details"]["networks left out, whose logits did not move or are not finite"] = lost
+            return by_effect(claim, given.pop("found"), expected=expected, **given)
 
-def _nothing_learned(claim: Claim, expected: str, found: Learned) -> Finding | None:
-    lost = [kind for kind, networks in found.items() if not networks.learned.any()]
-    reason = "in the " + " and the ".join(lost) + " classes the logits of no network moved, or they are not finite"
-    return not_run(claim, expected, reason, "joma run thm1-softmax --steps 2000 --rate 0.1") if lost else None
+        return judge
 
-
-def _left_out(found: Learned) -> dict[str, dict[str, float]]:
-    lost = {f"{kind} classes": float((~networks.learned).sum()) for kind, networks in found.items()}
-    return {"networks left out, whose logits did not move or are not finite": lost} if any(lost.values()) else {}
+    return judge_by
 
 
 def _means(rows: Any) -> dict[str, float]:
-    """The mean over networks of (networks, 3), for the reader."""
     return dict(zip(("at a quarter", "at half", "at the end"), rows.mean(0).tolist(), strict=True))
 
 
@@ -228,14 +225,13 @@ def _worst_error(kind: Kind, networks: Networks, method: str) -> Test:
     return at_most(f"{kind} classes: largest relative error at the three moments", worst, CLOSE)
 
 
-def published(run: Run) -> Finding:
+@_by_learned(
+    PUBLISHED,
+    f"The correlation is above that of the start. The relative error is at most {CLOSE} at all three moments.",
+)
+def published(found: dict[Kind, Networks]) -> dict[str, Any]:
     """The correlation beside that of the start, which predicts that z never moves; the size by relative errors."""
-    expected = (
-        f"The correlation is above that of the start. The relative error is at most {CLOSE} at all three moments."
-    )
-    found, details, effects = _learned(run), {}, {}
-    if lost := _nothing_learned(PUBLISHED, expected, found):
-        return lost
+    details, effects = {}, {}
     for kind, networks in found.items():
         correlation, (guess, off) = networks.correlation("published"), networks.never_moves
         details[f"{kind} classes, relative error"] = _means(networks.error("published"))
@@ -245,46 +241,39 @@ def published(run: Run) -> Finding:
         strayed = float(np.abs(attention[:, -1] - attention[:, 0]).sum(-1).mean())
         details[f"{kind} classes, b̄"] = {"distance moved, at most 2": strayed}
         effects[f"{kind} classes"] = compare(correlation[:, -1], guess[:, -1])
-    what = "correlation of the estimate with z at the end"
     size = [_worst_error(kind, networks, "published") for kind, networks in found.items()]
-    return by_effect(PUBLISHED, effects, what=what, expected=expected, size=size, details=details | _left_out(found))
+    return {"found": effects, "what": "correlation of the estimate with z at the end", "size": size, "details": details}
 
 
-def figure_2(run: Run, *, kind: Kind) -> Finding:
+@_by_learned(CORRELATES, f"The correlation is at least {HIGH} at the end of training and above both controls.")
+def figure_2(found: dict[Kind, Networks]) -> dict[str, Any]:
     """The end of training, beside the harder of two controls: V of another seed, V trained with frozen attention."""
-    claim, networks = CORRELATES[kind], Networks(run, kind)
-    expected = f"The correlation is at least {HIGH} at the end of training and above both controls."
-    if lost := _nothing_learned(claim, expected, {kind: networks}):
-        return lost
+    ((kind, networks),) = found.items()
     own = networks.correlation("published")[:, -1]
     controls = {
         "V of another seed": networks.correlation("published", roll=1)[:, -1],
         "V trained with frozen attention": networks.correlation("frozen/published")[:, -1],
     }
-    return by_effect(
-        claim,
-        hardest(claim, {f"beside {name}": compare(own, control) for name, control in controls.items()}),
-        what="correlation with z at the end",
-        expected=expected,
-        size=[at_least("mean correlation at the end", own.mean(), HIGH)],
-        details={"correlation": {f"of {name}": float(control.mean()) for name, control in controls.items()}}
-        | _left_out({kind: networks}),
-    )
+    compared = {f"beside {name}": compare(own, control) for name, control in controls.items()}
+    return {
+        "found": hardest(CORRELATES[kind], compared),
+        "what": "correlation with z at the end",
+        "size": [at_least("mean correlation at the end", own.mean(), HIGH)],
+        "details": {"correlation": {f"of {name}": float(control.mean()) for name, control in controls.items()}},
+    }
 
 
-def components(run: Run) -> Finding:
+@_by_learned(
+    PARTS,
+    f"As printed: both stay below {LOW}. As corrected: only the second does, and the first ends at {HIGH} or more.",
+)
+def components(found: dict[Kind, Networks]) -> dict[str, Any]:
     """What a term lacks in correlation, 1 − r, beside what the whole estimate lacks (printed) or the first term
     (corrected).
 
     On random classes ½Σv² of another seed must not do as well. On smooth classes all seeds have nearly the same z.
     """
-    expected = (
-        f"As printed: both stay below {LOW}. As corrected: only the second does, and the first ends at {HIGH} or more."
-    )
-    found, details = _learned(run), {}
-    if lost := _nothing_learned(PARTS, expected, found):
-        return lost
-    printed, corrected, size, corrected_size = {}, {}, [], []
+    printed, corrected, size, corrected_size, details = {}, {}, [], [], {}
     for kind, networks in found.items():
         estimate, *terms = (networks.correlation(name) for name in ("published", *TERMS))
         stranger = networks.correlation("first term", roll=1)
@@ -298,25 +287,21 @@ def components(run: Run) -> Finding:
         details[f"{kind} classes, correlation of ½Σv²"] = _means(terms[0])
         details[f"{kind} classes, correlation of ½Σv² of another seed"] = _means(stranger)
     other = "random classes, ½Σv² of another seed: correlation at the end"
-    return by_effect(
-        PARTS,
-        printed,
-        what="1 − correlation with z at the end",
-        expected=expected,
-        size=size,
-        corrected=corrected,
-        corrected_size=corrected_size,
-        controls=[below(other, stranger[:, -1].mean(), LOW)],  # the random classes are the last
-        details=details | _left_out(found),
-    )
+    return {
+        "found": printed,
+        "what": "1 − correlation with z at the end",
+        "size": size,
+        "corrected": corrected,
+        "corrected_size": corrected_size,
+        "controls": [below(other, stranger[:, -1].mean(), LOW)],  # the random classes are the last
+        "details": details,
+    }
 
 
-def current(run: Run) -> Finding:
+@_by_learned(CURRENT, f"The correlation is at least {HIGH} at all three moments and above that of the start.")
+def current(found: dict[Kind, Networks]) -> dict[str, Any]:
     """The closed form with b̄ of the moment, beside the start, which predicts that z never moves."""
-    expected = f"The correlation is at least {HIGH} at all three moments and above that of the start."
-    found, details, effects, size = _learned(run), {}, {}, []
-    if lost := _nothing_learned(CURRENT, expected, found):
-        return lost
+    details, effects, size = {}, {}, []
     for kind, networks in found.items():
         correlation, (guess, _) = networks.correlation("current mean"), networks.never_moves
         details[f"{kind} classes, correlation"] = _means(correlation)
@@ -324,24 +309,16 @@ def current(run: Run) -> Finding:
         effects[f"{kind} classes"] = compare(correlation[:, -1], guess[:, -1])
         what = f"{kind} classes: smallest correlation at the three moments"
         size.append(at_least(what, correlation.mean(0).min(), HIGH))
-    return by_effect(
-        CURRENT,
-        effects,
-        what="correlation of the estimate with z at the end",
-        expected=expected,
-        size=size,
-        details=details | _left_out(found),
-    )
+    return {"found": effects, "what": "correlation of the estimate with z at the end", "size": size, "details": details}
 
 
-def rebuilt(run: Run) -> Finding:
+@_by_learned(
+    REBUILT, f"The relative error is at most {CLOSE} at all three moments. The correlation is at least {NEAR_ONE}."
+)
+def rebuilt(found: dict[Kind, Networks]) -> dict[str, Any]:
     """Beside the estimate that z never moves. Rebuilt from V of another seed it must be wrong, on random classes: on
     smooth classes all seeds have nearly the same z.
     """
-    expected = f"The relative error is at most {CLOSE} at all three moments. The correlation is at least {NEAR_ONE}."
-    found, well = _learned(run), []
-    if lost := _nothing_learned(REBUILT, expected, found):
-        return lost
     printed, corrected = (
         {
             f"{kind} classes": compare(1 - networks.error(method)[:, -1], 1 - networks.never_moves[1][:, -1])
@@ -349,45 +326,42 @@ def rebuilt(run: Run) -> Finding:
         }
         for method in ("published", "self-consistent")
     )
+    well = []
     for kind, networks in found.items():
         end = networks.correlation("self-consistent")[:, -1].mean()
         well.append(_worst_error(kind, networks, "self-consistent"))
         well.append(at_least(f"{kind} classes: correlation at the end", end, NEAR_ONE))
     stranger = found["random"].error("self-consistent", roll=1)[:, -1].mean()
-    details = {
-        f"{kind} classes, relative error {name}": _means(networks.error(method))
-        for method, name in (("self-consistent", "rebuilt"), ("integrated", "with the true b̄(t)"))
-        for kind, networks in found.items()
+    other = "random classes, rebuilt from V of another seed: relative error at the end"
+    return {
+        "found": printed,
+        "what": "1 − relative error at the end",
+        "size": [_worst_error(kind, networks, "published") for kind, networks in found.items()],
+        "corrected": corrected,
+        "corrected_size": well,
+        "controls": [above(other, stranger, CLOSE)],
+        "details": {
+            f"{kind} classes, relative error {name}": _means(networks.error(method))
+            for method, name in (("self-consistent", "rebuilt"), ("integrated", "with the true b̄(t)"))
+            for kind, networks in found.items()
+        },
     }
-    return by_effect(
-        REBUILT,
-        printed,
-        what="1 − relative error at the end",
-        expected=expected,
-        size=[_worst_error(kind, networks, "published") for kind, networks in found.items()],
-        corrected=corrected,
-        corrected_size=well,
-        controls=[above("random classes, rebuilt from V of another seed: relative error at the end", stranger, CLOSE)],
-        details=details | _left_out(found),
-    )
 
 
-def figure_3(run: Run, *, kind: Kind) -> Finding:
+@_by_learned(
+    GROWTH, "A few components have most of the growth in the second half of training. Most others stand still."
+)
+def figure_3(found: dict[Kind, Networks]) -> dict[str, Any]:
     """How far late growth is concentrated, beside the same network trained with frozen attention."""
-    claim, networks = GROWTH[kind], Networks(run, kind)
-    expected = "A few components have most of the growth in the second half of training. Most others stand still."
-    if lost := _nothing_learned(claim, expected, {kind: networks}):
-        return lost
+    (networks,) = found.values()
     moving, frozen = (networks.series(f"{which}v") for which in ("", "frozen/"))
     still = "share of the components that stand still"
-    return by_effect(
-        claim,
-        compare(concentration(moving), concentration(frozen)),
-        what="share of the late growth in the fastest fifth of the components",
-        expected=expected,
-        size=[at_least(still, _standing_still(moving), MOST, "%")],
-        details={"with frozen attention": {still: _standing_still(frozen)}} | _left_out({kind: networks}),
-    )
+    return {
+        "found": compare(concentration(moving), concentration(frozen)),
+        "what": "share of the late growth in the fastest fifth of the components",
+        "size": [at_least(still, _standing_still(moving), MOST, "%")],
+        "details": {"with frozen attention": {still: _standing_still(frozen)}},
+    }
 
 
 def _standing_still(v: Any) -> float:

@@ -243,15 +243,10 @@ def _single_blocks(draws: int, generator: torch.Generator) -> tuple[Block, Tenso
     tokens, nodes = 6, 3
     embeddings = random_orthonormal(tokens + 1, tokens + 1, generator=generator)
     x = torch.rand(draws, 1, tokens, generator=generator, dtype=torch.float64)
-    only = torch.zeros(1, dtype=torch.long)
     block = Block(
-        x / x.sum(-1, keepdim=True),
-        only,
-        embeddings[:, :-1],
-        embeddings[:, -1:],
-        constant_gradient(torch.randn(draws, 1, nodes, generator=generator, dtype=torch.float64)),
-        Attention("softmax"),
-    )
+        x / x.sum(-1, keepdim=True), torch.zeros(1, dtype=torch.long), embeddings[:, :-1], embeddings[:, -1:],
+        constant_gradient(torch.randn(draws, 1, nodes, generator=generator, dtype=torch.float64)), Attention("softmax"),
+    )  # fmt: skip
     w = 0.5 * torch.randn(draws, tokens + 1, nodes, generator=generator, dtype=torch.float64)
     z = 0.5 * torch.randn(draws, 1, tokens, generator=generator, dtype=torch.float64)
     return block, w, z

@@ -124,12 +124,9 @@ class ChainNetworks(decoders.Networks):
         taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
         first, self.chains, self.spelled = group[0], taught[0].facts, group[0].steps != "none"
         shape = decoders.gpt2(
-            config,
-            layers=first.layers,
-            vocabulary=self.chains.vocabulary + decoders.EXTRA,
-            context=(2 + self.spelled) * config.entity + self.spelled,
-            embeddings=first.embeddings,
-        )
+            config, layers=first.layers, vocabulary=self.chains.vocabulary + decoders.EXTRA,
+            context=(2 + self.spelled) * config.entity + self.spelled, embeddings=first.embeddings,
+        )  # fmt: skip
         rates = [config.rates[config.depths.index(first.layers)]] * len(taught)
         super().__init__(config, shape, [one.lesson() for one in taught], rates)
         self.held_out = torch.stack([one.facts.test.tokens for one in taught]).to(config.device)
@@ -144,8 +141,7 @@ class ChainNetworks(decoders.Networks):
         asked, end = statements[..., : entity + 1], statements[..., -entity:]
         at = asked[..., :entity]
         for _ in range(self.chains.length - 1):  # step by step, each from the answer to the one before
-            relation = torch.full_like(at[..., :1], self.chains.relations[0])
-            at = continued(decoder, torch.cat([at, relation], -1), entity)
+            at = continued(decoder, torch.cat([at, torch.full_like(at[..., :1], self.chains.relations[0])], -1), entity)
         reached = {"direct": continued(decoder, asked, entity), "rollout": at}
         if self.spelled:
             reached["written"] = continued(decoder, asked, 2 * entity + 1)[..., -entity:]

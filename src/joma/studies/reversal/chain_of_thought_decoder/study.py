@@ -14,11 +14,10 @@ from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, RED, panels
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoder_figures import FLOOR, NOBODY, draw_bars, draw_over_training
-from joma.studies.reversal._decoders import LEARNED, LITTLE, PAPER, layers_of, train_conditions
+from joma.studies.reversal._decoders import GAP, LEARNED, PAPER, layers_of, train_conditions
 from joma.studies.reversal.chain_of_thought_decoder import run as chains
 from joma.studies.reversal.chain_of_thought_decoder.run import ChainOfThoughtDecoderConfig
 
-GAP = 0.5  # of a probability: half of all answers
 ORDER = 0.25  # of rivals beaten: half of the way from chance to all
 GAIN = 0.05  # of held-out chains: fewer than one in twenty are no cure
 CURED = 0.5  # of held-out chains
@@ -60,18 +59,9 @@ def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
     """The step that is known less against the composition, and the composition against the uniform guess."""
     scores = chains.Scores(run)
     cases = scores.at(name, run.config[depths])
-    return scores.judged(
-        claim,
-        {case: compare(scores.steps_known(one), scores.probability(one, "held out")) for case, one in cases.items()},
-        cases.values(),
-        what="probability of the answer to a step (control: to the untrained composition)",
-        expected=(
-            f"steps at least {show(GAP, '%')} more likely than the composition, and a composition that is less than "
-            f"{show(LITTLE, '%')} above the uniform guess of {show(scores.uniform, '%')}, beyond chance (95 %)"
-        ),
-        size=scores.over_uniform("the composition", cases, "held out"),
-        details=scores.guesses(cases, "held out", "shuffled held out", "unseen"),
-    )
+    found = {case: compare(scores.steps_known(one), scores.probability(one, "held out")) for case, one in cases.items()}
+    what = "probability of the answer to a step (control: to the untrained composition)"
+    return scores.judged_unknown(claim, found, cases, "held out", known="steps", unknown="composition", what=what)
 
 
 def judge_trace(run: Run) -> Finding:

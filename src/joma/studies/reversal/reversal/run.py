@@ -2,8 +2,6 @@
 
 With facts A_i -> B_i all of theta lies in the span of A_i w^T, theta = sum_i A_i c_i^T U. So it is enough to follow the
 coefficients c (facts, tokens); embeddings enter by their inner products alone, and the width costs nothing.
-
-The study `reversal` records numbers of the row models, pictures of them, and bilinear models.
 """
 
 from collections.abc import Sequence
@@ -123,10 +121,9 @@ def run(config: ReversalConfig, run: Run, progress: Progress) -> None:
 def seen(moment: rows.Moment, run: int, facts: Reversals, model: str, rate: float) -> dict[str, Any]:
     """Numbers of one run, and of its twin that also trains the reverses."""
     weights, tokens = moment.weights[run], facts.vocabulary
-    twin = moment.weights[len(moment.weights) // 2 + run]
     visits, loss = moment.visits[run], rows.losses_of(weights, facts.train, model)
     reverse = np.exp(-rows.losses_of(weights, facts.test, model))
-    twin_loss = rows.losses_of(twin, facts.test, model)
+    twin_loss = rows.losses_of(moment.weights[len(moment.weights) // 2 + run], facts.test, model)
     one_way = facts.one_way.tokens
     return {
         **rows.bounds(loss, visits, moment.step / len(facts.train), tokens, rate),

@@ -290,12 +290,8 @@ STUDY = Study(
     title="Reversal curse: what is never visited is never learned",
     version=1,
     claims={
-        TRAIN: _train_bound,
-        TEST: _reverse_is_a_guess,
-        LAW: _row_law,
-        EMPTY: _rows_stay_empty,
-        CURED: _learned_if_trained,
-        BILINEAR: _bilinear_bound,
+        TRAIN: _train_bound, TEST: _reverse_is_a_guess, LAW: _row_law, EMPTY: _rows_stay_empty,
+        CURED: _learned_if_trained, BILINEAR: _bilinear_bound,
     },
     quick=ReversalConfig(),
     paper=ReversalConfig(

@@ -12,10 +12,9 @@ from joma.claims.sentences import show
 from joma.claims.verdicts import Numbers, not_run
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
-from joma.studies.reversal._decoders import LITTLE, layers_of
+from joma.studies.reversal._decoders import GAP, layers_of
 from joma.studies.reversal.reversal_decoder.run import BASE, LONG, Condition, Scores, asymmetry, blocks, excess
 
-GAP = 0.5  # of a probability: a curse is a gap of half of all answers
 GAIN = 0.05  # of a probability: a cure that answers fewer than one reverse in twenty is none
 CURED = 0.5  # of a probability: half of all reverses
 ORDER = 0.1  # of rivals beaten; 0.5 is chance, 1 the most
@@ -138,18 +137,10 @@ def curse(claim: Claim, cases_of: Callable[[Scores], Cases], run: Run) -> Findin
     """The trained direction against its reverse, and the reverse against the uniform guess."""
     scores = Scores(run)
     cases = cases_of(scores)
-    return scores.judged(
-        claim,
-        scores.compared(scores.probability, cases, "one way", "reverse"),
-        cases.values(),
-        what="probability of the answer in the trained direction (control: of the reverse)",
-        expected=(
-            f"the trained direction at least {show(GAP, '%')} more likely than the reverse, and a reverse that is less "
-            f"than {show(LITTLE, '%')} above the uniform guess of {show(scores.uniform, '%')}, beyond chance (95 %)"
-        ),
-        size=scores.over_uniform("the reverse", cases, "reverse"),
-        details=scores.guesses(cases, "reverse", "shuffled reverse", "unseen"),
-    )
+    found = scores.compared(scores.probability, cases, "one way", "reverse")
+    what = "probability of the answer in the trained direction (control: of the reverse)"
+    words = {"known": "the trained direction", "unknown": "reverse", "what": what}
+    return scores.judged_unknown(claim, found, cases, "reverse", **words)
 
 
 def trained_longer(scores: Scores) -> Cases:
@@ -305,7 +296,6 @@ def cure(claim: Claim, name: str, twins: tuple[str, ...], run: Run) -> Finding:
 def _of_one_layer(
     claim: Claim, run: Run, look: Callable[[Scores], tuple[Comparison, list[Test]]], *, expected: str, what: str
 ) -> Finding:
-    """Of logits between entities, which only networks of one layer record."""
     scores = Scores(run)
     if not scores.pictured:
         return not_run(claim, expected, "no network of one layer was trained", at_paper_scale(run.study))

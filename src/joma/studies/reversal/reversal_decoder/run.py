@@ -170,14 +170,10 @@ class FactNetworks(decoders.Networks):
         self.taught = [Taught(config, one, seed) for one in group for seed in range(config.seeds)]
         first, usual = group[0], config.rates[config.depths.index(group[0].layers)]
         shape = decoders.gpt2(
-            config,
-            layers=first.layers,
-            vocabulary=self.taught[0].facts.vocabulary + decoders.EXTRA,
-            context=2 * first.entity + (first.objective != "next"),
-            embeddings=first.embeddings,
-            causal=first.objective == "next",
-            tied=first.tied,
-        )
+            config, layers=first.layers, vocabulary=self.taught[0].facts.vocabulary + decoders.EXTRA,
+            context=2 * first.entity + (first.objective != "next"), embeddings=first.embeddings,
+            causal=first.objective == "next", tied=first.tied,
+        )  # fmt: skip
         rates = [usual if one.condition.rate is None else one.condition.rate for one in self.taught]
         lessons = [one.lesson() for one in self.taught]
         super().__init__(config, shape, lessons, rates, config.long if first.long else None)
@@ -240,10 +236,8 @@ class Scores(Record[Condition]):
 
 def excess(block: Any) -> Any:
     """(seeds,): how far the diagonal of blocks (seeds, n, n) lies above the rest of its rows."""
-    count = block.shape[-1]
     own = block.diagonal(axis1=-2, axis2=-1)
-    rest = (block.sum(-1) - own) / (count - 1)
-    return (own - rest).mean(-1)
+    return (own - (block.sum(-1) - own) / (block.shape[-1] - 1)).mean(-1)
 
 
 def blocks(matrix: Any) -> tuple[Any, Any]:
@@ -260,5 +254,4 @@ def asymmetry(matrix: Any) -> Any:
     """
     rows, columns = matrix.mean(-1, keepdims=True), matrix.mean(-2, keepdims=True)
     left = matrix - rows - columns + matrix.mean((-2, -1), keepdims=True)
-    turned = left.swapaxes(-1, -2)
-    return ((left - turned) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))
+    return ((left - left.swapaxes(-1, -2)) ** 2).sum((-2, -1)) / (4 * (left**2).sum((-2, -1)))
