@@ -91,6 +91,6 @@ def test_what_no_study_can_mean(change, sentence):
 
 
 def test_seeds_and_rates_begin_at_zero_and_a_gpu_has_a_choice():
-    TrainingConfig(seed=0, rate=0.0, rates=(0.0,))
-    TrainingConfig(seed=2**62)
-    TrainingConfig(device="cuda", precision="tf32")
+    assert TrainingConfig(seed=0, rate=0.0, rates=(0.0,)).rates == (0.0,)
+    assert TrainingConfig(seed=2**62).seed == 2**62
+    assert TrainingConfig(device="cuda", precision="tf32").precision == "tf32"

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
@@ -281,8 +282,18 @@ def timed(tmp_path_factory):
         return carried_out(STUDY, replace(TINY, timed=True), folder / "run.sqlite")
 
 
-def test_steps_are_timed(timed):
-    assert 0 < facts(timed, "text, 1 layers")["seconds per step"] < 10
+def test_steps_are_timed(timed, tmp_path):
+    """By a clock that gives every step 2 s and every measurement 0.5 s: only the time between measurements counts."""
+
+    def clock(name, step, value):
+        part = name.rpartition("/")[2]
+        return value * 0 + 2.0 * step + 0.5 * (part == "ends") if part in ("begins", "ends") else value
+
+    run, name = changed(timed, tmp_path / "clock.sqlite", clock), "text, 1 layers"
+    steps, members = run.steps(f"{name}/begins").tolist(), run.array(f"{name}/begins").shape[1]
+    each = [(2.0 * after - (2.0 * before + 0.5)) / (after - before) for before, after in itertools.pairwise(steps)]
+    assert facts(run, name)["seconds per step"] == pytest.approx(median(each) / members)
+    assert facts(timed, name)["seconds per step"] > 0
     assert "milliseconds per network and step" in found(STUDY, timed, _claims.DEEPER[DEEP]).details
     assert "“time of a step”" in STUDY.draw(timed)[0].description
 
