@@ -1,6 +1,7 @@
 """Which models and which tokens: what has no cache that can be cut gets one sentence."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,3 +135,16 @@ def test_a_rotation_that_is_none_is_found(models):
     assert _attention._rotation_of(model, module, rotary, key) is not None
     with pytest.raises(CacheError, match="cannot be counted inside the cache"):
         _attention._rotation_of(model, module, backwards, key)
+
+
+def test_every_config_gets_its_own_setting_back_even_after_an_error():
+    text, vision, other = SimpleNamespace(use_cache=False), SimpleNamespace(use_cache="yes"), SimpleNamespace()
+
+    def fail_inside():
+        assert (text.use_cache, vision.use_cache) == (True, True)
+        raise KeyError
+
+    with pytest.raises(KeyError), _attention.setting([text, other, vision], "use_cache", True):
+        fail_inside()
+    assert (text.use_cache, vision.use_cache) == (False, "yes")
+    assert not hasattr(other, "use_cache")

@@ -10,6 +10,7 @@ from records import altered, carried_out, changed, found, verdicts
 from joma.claims.execute import judge
 from joma.studies.invariant._blocks import largest, smallest
 from joma.studies.invariant.thm1 import STUDY
+from joma.studies.invariant.thm1 import run as thm1
 from joma.studies.invariant.thm1 import study as claims
 from joma.studies.invariant.thm1.run import Thm1Config
 
@@ -180,6 +181,23 @@ def test_what_is_not_a_number_is_never_passed_over(values):
 
 def test_largest_and_smallest():
     assert (largest(iter([1.0, 3.0, 2.0])), smallest(iter([2.0, 1.0, 3.0]))) == (3.0, 1.0)
+
+
+def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
+    """Of each other, of the block's own seed, and of the next seed: seed 1 once repeated what seed 0 had drawn."""
+    drawn, normal = [], thm1.blocks.normal
+
+    def spy(*shape, generator):
+        drawn.append(generator.initial_seed())
+        return normal(*shape, generator=generator)
+
+    monkeypatch.setattr(thm1.blocks, "normal", spy)
+    last = []
+    for seed in (0, 1):
+        for draw in (thm1._other_data, thm1._two_gradients):
+            draw(replace(SMALL, seed=seed))
+            last.append(drawn[-1])
+    assert len({0, 1, 2, *last}) == 7
 
 
 def test_every_study(run, tmp_path):
