@@ -115,7 +115,7 @@ def _overlap(weights: Tensor) -> tuple[Tensor, float]:
     """Of the heavy hitters of two quarters of the queries, and what chance gives.
 
     Every key of the first half is seen by all of these queries, so a key's score is the mean of its weight times the
-    number of keys that the query sees: `joma.measure.heavy_hitters` with even=True.
+    number of keys that the query sees: `joma.measure.sparsity.heavy_hitters` with even=True.
     """
     length = weights.shape[-1]
     half, kept = length // 2, ceil(HEAVY * (length // 2) - 1e-9)
