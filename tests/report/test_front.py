@@ -22,7 +22,7 @@ from joma.report.claims.kept import KeptFinding
 from joma.report.claims.layout import Entry, Section, lay_out
 from joma.report.claims.panels import kept_panels
 from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
-from joma.report.claims.study import study_section
+from joma.report.claims.study import claim_html, study_section
 from joma.report.claims.verdicts import disagreement, effect_texts, notable, verdict_table
 from joma.report.markup import Anchors
 from joma.studies import load
@@ -237,6 +237,13 @@ def test_a_card_of_this_run_shows_its_figure_only_if_it_can_be_read(results: lis
     changed = dataclasses.replace(results[0], pictures=[picture])
     html = cards(lay_out([changed, results[1]], Anchors()), Anchors())
     assert html.count("<svg") == (1 if columns == 1 else 0)
+
+
+@pytest.mark.parametrize(("measured", "shown"), [(8.798517470154366e-13, "8.8e-13"), ("0.5 nats", "0.5 nats")])
+def test_a_number_of_paper_scale_is_shown_as_one_of_this_run(measured: float | str, shown: str) -> None:
+    finding = exact(0.0)
+    kept = KeptFinding("thm2/growth", finding.claim, "holds", measured)
+    assert f"holds (): {shown}</dd>" in claim_html(Entry(finding, "a", kept))
 
 
 def test_theorems_are_answered_together(sections: list[Section]) -> None:

@@ -72,7 +72,8 @@ def _numbers(entry: Entry) -> str:
         given |= {"Text": other_text(finding.provenance.text_sha256) or None}
         given |= {"Rests on": ", ".join(claim.uses) or None}
     if kept:
-        given["At paper scale"] = f"{kept.verdict} ({kept.provenance.machine}): {kept.measured}"
+        measured = kept.measured if isinstance(kept.measured, str) else show(kept.measured)
+        given["At paper scale"] = f"{kept.verdict} ({kept.provenance.machine}): {measured}"
     shown = {name: escape(v) if isinstance(v, str) else show(v) for name, v in given.items() if v is not None}
     return f"<dl>{rows(shown)}</dl>"
 
