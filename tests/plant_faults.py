@@ -1,232 +1,140 @@
-"""Plant faults, one at a time, and see whether the tests catch them: does a test fail when a control is dropped?
+"""Plant faults, one at a time, and see whether the tests catch them: 300, from every room in proportion to its lines.
 
-python tests/plant_faults.py                      # all named faults and a sample of 100 others; records results/
+python tests/plant_faults.py                      # 300 of a fixed draw, and those written by hand; records results/
+python tests/plant_faults.py --seed 1             # another 300
 python tests/plant_faults.py --list               # what would be planted
-python tests/plant_faults.py --only linear/thm2   # those of one file
+python tests/plant_faults.py --only linear/thm2   # all those of one file
+python tests/plant_faults.py --again RECORD       # those of a record; with --missed those it missed
 
-A fault is a small change to the code of a study: its control is dropped, a bound turned round, a residual typed in, one
-seed given to all members, a check for networks that learned nothing left out. The tests of that study must then fail.
-The tree is copied first; the checkout is not touched.
+A fault is a small change of a kind that engineers make (planting/kinds.py): an index one off, a sign, an axis, a
+control dropped, one seed for all, a state that is not renewed. First all tests run once and are watched, to know which
+of them run which function; --watched FOLDER keeps that, or takes what is there. Then each fault is planted in a copy of
+the tree, and the tests that its function selects (planting/selection.py) must fail. Faults that change nothing are
+named, each with its reason, in planting/equivalent.py; they are neither planted nor counted. What is drawn is left
+alone: that is looked at.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import json
 import os
-import random
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "joma"
-SAMPLE, SEED, PATIENCE = 100, 0, 600.0
+from planting.equivalent import EQUIVALENT
+from planting.fault import Fault, draw, faults_of, lines_of_rooms, named
+from planting.plant import plant
+from planting.selection import ROOT, SOURCE, Selection
+
+FAULTS, SEED, ENOUGH = 300, 0, 0.97
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A change to one place of a file, and the tests that should see it."""
-
-    file: str
-    line: int
-    column: int
-    """In bytes, as the syntax tree counts."""
-    kind: str
-    before: str
-    after: str
-    tests: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.kind}: {self.before[:60]!r} -> {self.after[:40]!r}"
-
-    def planted(self, text: str) -> str:
-        """The file with the fault in it."""
-        lines = text.encode().splitlines(keepends=True)
-        at = sum(map(len, lines[: self.line - 1])) + self.column
-        code, before = text.encode(), self.before.encode()
-        if code[at : at + len(before)] != before:
-            raise ValueError(f"{self} does not stand there")
-        return (code[:at] + self.after.encode() + code[at + len(before) :]).decode()
+def watch(folder: Path, jobs: int) -> None:
+    """Run all tests once and keep in the folder which functions each of them runs."""
+    print(f"watching all tests, {jobs} at a time", flush=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "planting.watch",
+        "-m",
+        "not browser",
+    ]
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment = os.environ | {"JOMA_WATCH": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([*command, "-n", str(jobs), "--dist", "worksteal"], cwd=ROOT, env=environment, check=False)
 
 
-TURNED = {"at_least": "at_most", "at_most": "at_least", "above": "below", "below": "above"}
-NOTHING = {"controls": "()", "size": "()", "control": "None", "corrected_size": "()"}
-
-
-def faults_of(path: Path) -> Iterator[Fault]:
-    """Every fault of the general kinds that can be planted in a file."""
-    text = path.read_text(encoding="utf-8")
-    file = path.relative_to(SOURCE).as_posix()
-    for node in ast.walk(ast.parse(text)):
-        for kind, part, after in changes(node, text):
-            before = ast.get_source_segment(text, part) or ""
-            if before and before != after:
-                yield Fault(file, part.lineno, part.col_offset, kind, before, after, where_tested(file))
-
-
-def changes(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr, str]]:
-    """(kind, what is replaced, by what) for one node of the syntax tree."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        name, given = node.func.id, {word.arg: word.value for word in node.keywords}
-        if name == "compare" and len(node.args) > 1 and not isinstance(node.args[1], ast.Constant | ast.Starred):
-            yield "control dropped", node.args[1], "0.0"
-        if name == "compare" and "level" in given:
-            yield "level lowered", given["level"], "0.5"
-        if name in TURNED:
-            yield "bound turned round", node.func, TURNED[name]
-        if name in ("by_effect", "by_tests", "by_residual"):
-            for word in NOTHING.keys() & given.keys():
-                yield f"{word} dropped", given[word], NOTHING[word]
-        if name == "by_residual" and not isinstance(given.get("printed"), ast.Constant | None):
-            yield "residual typed in", given["printed"], "0.0"
-    if isinstance(node, ast.If) and "not_run(" in (ast.get_source_segment(text, node.body[0]) or ""):
-        yield "nothing learned is not asked", node.test, "False"
-
-
-def where_tested(file: str) -> tuple[str, ...]:
-    """Where the tests of a file are: those of its study; of a helper, of the studies that use it; else the room's.
-
-    A study is a file, studies/ROOM/NAME.py, or a folder, studies/ROOM/NAME/.
-    """
-    parts = Path(file).with_suffix("").parts
-    if parts[0] != "studies":
-        return (f"tests/{parts[0]}",)
-    room, name = Path(*parts[:2]), parts[2]
-    wanted = [name.strip("_")]
-    if name.startswith("_"):
-        users = [each.relative_to(SOURCE / room) for each in sorted((SOURCE / room).rglob("*.py"))
-                 if name in each.read_text("utf-8")]  # fmt: skip
-        wanted += [user.with_suffix("").parts[0] for user in users]
-    tests = ROOT / "tests" / room
-    found = [tests / f"test_{name}.py" for name in dict.fromkeys(wanted) if (tests / f"test_{name}.py").is_file()]
-    return tuple(str(one.relative_to(ROOT)) for one in found or [tests])
-
-
-NAMED = (
-    ("training/checkpoints.py", 'about.get("identity") != self.identity', "False", "tests/training/test_ensemble.py"),
-    ("models/decoder.py", "math.log(10_000)", "math.log(1_000)", "tests/models/test_decoder.py"),
-    ("claims/rules.py", "if effect.high < 0:", "if effect.difference < 0:", "tests/claims"),
-    ("claims/rules.py", "effect.high < effect.matters", "effect.difference < effect.matters", "tests/claims"),
-    ("claims/rules.py", "if effect.low > 0:", "if effect.difference > 0:", "tests/claims"),
-    ("claims/rules.py", "if not effect.fits:", "if False:", "tests/claims"),
-    ("claims/rules.py", "effect.seeds < 2 or", "", "tests/claims"),
-    ("measure/intervals.py", "np.isfinite(first) & ", "", "tests/measure/test_intervals.py"),
-    ("measure/intervals.py", "row.std(ddof=1)", "row.std()", "tests/measure/test_intervals.py"),
-    ("measure/intervals.py", "if paired or known:", "if True:", "tests/measure/test_intervals.py"),
-    ("training/series.py", "write_text(done,", "done.write_text(", "tests/training/test_series.py"),
-)  # fmt: skip
-"""Faults in what all studies stand on, by hand: file, before, after, tests."""
-
-
-def named() -> list[Fault]:
-    """The faults written by hand, with the line on which each stands now."""
-    found = []
-    for file, before, after, tests in NAMED:
-        text = (SOURCE / file).read_text(encoding="utf-8")
-        head = text[: text.index(before)]
-        column = len(head.rpartition("\n")[2].encode())
-        found.append(Fault(file, head.count("\n") + 1, column, "by hand", before, after, (tests,)))
-    return found
-
-
-def all_faults() -> list[Fault]:
-    """The named ones, then a sample of the others, the same every time."""
-    files = sorted([*(SOURCE / "studies").glob("*/**/*.py"), *(SOURCE / "recipes").rglob("*.py")])
-    general = [fault for path in files for fault in faults_of(path)]
-    random.Random(SEED).shuffle(general)
-    return [*named(), *general]
-
-
-def caught(fault: Fault, tree: Path) -> bool:
-    """Whether the tests fail with the fault in the tree."""
-    target = tree / "src" / "joma" / fault.file
-    sound = target.read_text(encoding="utf-8")
-    target.write_text(fault.planted(sound), encoding="utf-8")
-    try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
-        paths = os.pathsep.join([str(tree / "src")])
-        environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=PATIENCE, check=False)
-        return done.returncode == 1
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        target.write_text(sound, encoding="utf-8")
-
-
-def copy_of_the_tree(folder: Path) -> Path:
-    """What the tests need, without environment, records and builds."""
-    tree = folder / "tree"
-    for part in ("src", "tests", "docs", "results"):
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
-        shutil.copy(ROOT / part, tree / part)
-    return tree
-
-
-def plant(faults: list[Fault], jobs: int) -> list[Fault]:
-    """Plant them all, `jobs` at a time; returns those that no test saw."""
-    missed: list[Fault] = []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        trees = [copy_of_the_tree(Path(folder) / str(i)) for i in range(jobs)]
-
-        def one(i: int) -> None:
-            tree = trees.pop()
-            try:
-                seen = caught(faults[i], tree)
-            finally:
-                trees.append(tree)
-            if not seen:
-                missed.append(faults[i])
-            print(f"{'caught' if seen else 'MISSED'}  {faults[i]}", flush=True)
-
-        list(pool.map(one, range(len(faults))))
-    return missed
-
-
-def record(faults: list[Fault], missed: list[Fault]) -> None:
-    """Keep the result in results/planted_faults.json."""
+def record(faults: list[Fault], found: dict[str, str], seed: int, path: Path) -> None:
+    """Keep the result: rooms, kinds, survivors."""
     from joma.host.files import write_json
     from joma.runs.machine import versions
 
+    def table(of: str) -> dict[str, str]:
+        names = sorted({getattr(fault, of) for fault in faults})
+        groups = {name: [found[fault.key] for fault in faults if getattr(fault, of) == name] for name in names}
+        return {
+            name: f"{group.count('caught') + group.count('hung')} of {len(group)}" for name, group in groups.items()
+        }
+
+    outcomes = Counter(found.values())
     content = {
-        "command": "python tests/plant_faults.py",
+        "command": f"python tests/plant_faults.py --seed {seed}",
         "versions": versions(),
         "planted": len(faults),
-        "caught": len(faults) - len(missed),
-        "missed": [str(fault) for fault in missed],
-        "faults": [str(fault) for fault in faults],
+        "caught": outcomes["caught"] + outcomes["hung"],
+        "rooms": table("room"),
+        "kinds": table("kind"),
+        "survivors": {fault.key: found[fault.key] for fault in faults if found[fault.key] not in ("caught", "hung")},
+        "hung": [fault.key for fault in faults if found[fault.key] == "hung"],
+        "equivalent": EQUIVALENT,
+        "faults": [fault.key for fault in faults],
     }
-    write_json(ROOT / "results" / "planted_faults.json", content)
+    write_json(path, content)
 
 
 def main() -> int:
     """Plant, print, record; status 1 if more than three in a hundred are missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--list", action="store_true", help="say what would be planted, and plant nothing")
-    parser.add_argument("--only", default="", metavar="PART", help="files whose path has this in it")
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many beside the named ones; 0 for all")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="PART", help="all faults of the files whose path has this in it")
+    parser.add_argument("--sample", action="store_true", help="with --only: a draw of --count from them")
+    parser.add_argument("--again", type=Path, metavar="RECORD", help="the faults of a record, where they still stand")
+    parser.add_argument("--missed", action="store_true", help="with --again: those alone that no test saw")
+    parser.add_argument("--seed", type=int, default=SEED, help="another draw")
+    parser.add_argument("--count", type=int, default=FAULTS, help="how many beside those written by hand")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many at a time")
+    parser.add_argument("--watched", type=Path, metavar="FOLDER", help="where it is kept which test runs what")
+    parser.add_argument("--out", type=Path, help="where the record goes; results/planted_faults.json for a full draw")
     options = parser.parse_args()
-    found = [fault for fault in all_faults() if options.only in fault.file]
-    hand = [fault for fault in found if fault.kind == "by hand"]
-    general = [fault for fault in found if fault.kind != "by hand"]
-    faults = [*hand, *(general if options.only or not options.sample else general[: options.sample])]
+    faults = choose(options)
     if options.list:
-        print(*faults, f"{len(faults)} of {len(found)} that can be planted", sep="\n")
+        print(*faults, f"{len(faults)} faults", sep="\n")
         return 0
-    missed = plant(faults, options.jobs)
-    share = 1 - len(missed) / max(1, len(faults))
-    print(f"{len(faults) - len(missed)} of {len(faults)} planted faults were caught ({share:.1%})", *missed, sep="\n")
-    if not options.only:
-        record(faults, missed)
-    return 0 if share >= 0.97 else 1
+    with tempfile.TemporaryDirectory() as folder:
+        watched = options.watched or Path(folder)
+        if not any(watched.glob("*.json")):
+            watch(watched, options.jobs)
+        selection = Selection(watched)
+    found = plant(faults, lambda fault: selection.tests_for(fault.file, fault.scope), options.jobs)
+    # Tests of 40 seconds that do not end in minutes have seen the fault too.
+    caught = sum(outcome in ("caught", "hung") for outcome in found.values())
+    print(f"{caught} of {len(faults)} planted faults were caught ({caught / max(1, len(faults)):.1%})")
+    print(
+        *(f"{found[fault.key]}  {fault.key}" for fault in faults if found[fault.key] not in ("caught", "hung")),
+        sep="\n",
+    )
+    full = not (options.only or options.again) and options.count == FAULTS
+    if options.out or full:
+        record(faults, found, options.seed, options.out or ROOT / "results" / "planted_faults.json")
+    return 0 if caught >= ENOUGH * len(faults) else 1
+
+
+def choose(options: argparse.Namespace) -> list[Fault]:
+    """The faults that the options ask for."""
+    every = [fault for path in sorted(SOURCE.rglob("*.py")) for fault in faults_of(path)]
+    unknown = EQUIVALENT.keys() - {fault.key for fault in every}
+    if unknown:
+        sys.exit("named as equivalent, but not found:\n" + "\n".join(sorted(unknown)))
+    general = [fault for fault in every if fault.key not in EQUIVALENT]
+    if options.again:
+        kept = json.loads(options.again.read_text(encoding="utf-8"))
+        wanted = set(kept["survivors" if options.missed else "faults"])
+        faults = [fault for fault in [*named(), *general] if fault.key in wanted]
+        print(f"{len(faults)} of the {len(wanted)} faults of {options.again} can still be planted")
+        return faults
+    if options.only:
+        those = [fault for fault in general if options.only in fault.file]
+        return draw(those, lines_of_rooms(), options.count, options.seed) if options.sample else those
+    return [*named(), *draw(general, lines_of_rooms(), options.count, options.seed)]
 
 
 if __name__ == "__main__":

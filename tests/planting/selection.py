@@ -1,0 +1,128 @@
+"""Which tests a change selects: those that run the changed function, the cheapest of its own room first.
+
+What tests run in other processes, and what runs when a module is loaded, cannot be watched. There the files are
+selected that reach the changed one by imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE, TESTS = ROOT / "src" / "joma", ROOT / "tests"
+SECONDS, AT_MOST = 40.0, 60
+"""For one fault: tests that took this long together where nothing was wrong, and so many of them."""
+FILES = 6
+"""Test files for a fault in a function that was not watched."""
+NOT_BY_A_CHANGE = ("test_dist.py", "test_chaos.py", "test_pages.py", "test_built_pages.py", "test_other_machines.py",
+                   "test_add_a_study.py", "test_page_in_browser.py")  # fmt: skip
+"""They start whole commands, or need more than Python: too slow for three hundred faults."""
+
+
+class Selection:
+    """Tests for a change, from what was seen by planting/watch.py."""
+
+    def __init__(self, watched: Path) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.of_function: dict[str, set[str]] = defaultdict(set)
+        for path in sorted(watched.glob("*.json")):
+            part = json.loads(path.read_text(encoding="utf-8"))
+            prepared = {file: set(numbers) for file, numbers in part["files"].items()}
+            for case, (seconds, numbers) in part["tests"].items():
+                test, file = case.partition("[")[0], case.partition("::")[0]
+                if Path(file).name in NOT_BY_A_CHANGE:
+                    continue
+                self.seconds[test] += seconds
+                for number in prepared.get(file, set()) | set(numbers):
+                    self.of_function[part["functions"][number]].add(test)
+
+    def tests_for(self, file: str, scope: str) -> tuple[str, ...]:
+        """The tests for a change of a function in src/joma/FILE, nearest and cheapest first."""
+        found = self.of_function.get(f"{file} {scope}", set())
+        chosen, spent = [], 0.0
+        for test in sorted(found, key=lambda test: (nearness(file, test.partition("::")[0]), self.seconds[test], test)):
+            if chosen and (spent + self.seconds[test] > SECONDS or len(chosen) >= AT_MOST):
+                break
+            chosen.append(test)
+            spent += self.seconds[test]
+        return tuple(chosen) or nearest_by_imports(file)
+
+
+def nearest_by_imports(file: str) -> tuple[str, ...]:
+    """The test files that are nearest to a file of src/joma by imports, and the examples in its docstrings."""
+    changed = (SOURCE / file).resolve()
+    steps = {test: distances(test).get(changed) for test in test_files()}
+    near = {test: nearness(file, str(test.relative_to(ROOT))) for test in steps}
+    ranked = sorted((near[test], 9 if count is None else count, str(test.relative_to(ROOT)))
+                    for test, count in steps.items() if count is not None or near[test] < 2)  # fmt: skip
+    module = changed.relative_to(SOURCE.resolve()).with_suffix("").parts
+    name = ".".join(part for part in ("joma", *module) if part != "__init__")
+    examples = () if name in ("joma", "joma.__main__") else (f"tests/test_doctests.py::test_examples[{name}]",)
+    return (*(test for _, _, test in ranked[:FILES]), *examples)
+
+
+def nearness(file: str, test: str) -> int:
+    """0 for the test named after the file or its folder, 1 for its room, 2 for any other."""
+    parts = Path(file).with_suffix("").parts
+    folder = Path(test).parts[1:-1]
+    room = parts[:2] if parts[0] == "studies" else parts[:1]
+    names = {part.strip("_") for part in parts[len(room) :]} - {"study", "run", "__init__"}
+    if folder[: len(room)] != room:
+        return 2
+    return 0 if Path(test).stem.removeprefix("test_") in names else 1
+
+
+@cache
+def test_files() -> tuple[Path, ...]:
+    """Every test file that a change may select."""
+    return tuple(path for path in sorted(TESTS.rglob("test_*.py")) if path.name not in NOT_BY_A_CHANGE)
+
+
+@cache
+def distances(start: Path) -> dict[Path, int]:
+    """How many imports lead from a file to each other file."""
+    found, waiting = {start: 0}, deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in imports(here):
+            if there not in found:
+                found[there] = found[here] + 1
+                waiting.append(there)
+    return found
+
+
+@cache
+def imports(path: Path) -> tuple[Path, ...]:
+    """The files of joma and of the tests that a file imports, at its head or inside a function."""
+    return tuple(dict.fromkeys(_imports(path)))
+
+
+def _imports(path: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for name in node.names:
+                yield from _files(f"{node.module}.{name.name}") or _files(node.module)
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _files(name.name)
+
+
+@cache
+def _files(module: str) -> tuple[Path, ...]:
+    if module == "joma" or module.startswith("joma."):
+        base = SOURCE.joinpath(*module.split(".")[1:])
+        return tuple(path.resolve() for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())
+    return _helpers().get(module.split(".")[0], ())
+
+
+@cache
+def _helpers() -> dict[str, tuple[Path, ...]]:
+    """Modules that tests share, by name."""
+    return {
+        path.stem: (path,) for path in sorted(TESTS.rglob("*.py")) if not path.name.startswith(("test_", "conftest"))
+    }
