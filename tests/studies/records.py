@@ -1,5 +1,7 @@
 """What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
+from pins import pin
+
 from joma.claims.contract import silent
 from joma.claims.execute import check_config, judge, plain_config
 from joma.runs import Run
@@ -12,6 +14,7 @@ def carried_out(study, config, path):
     check_config(config)
     run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
     study.run(config, run, silent)
+    pin(study, config, run)
     return run
 
 

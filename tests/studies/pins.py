@@ -1,0 +1,79 @@
+"""The numbers of small runs, kept: whatever changes what a study computes is seen, wanted or not.
+
+Every run that a test makes with records.carried_out is compared with what the same settings gave before. Kept are, for
+each array, its mean, its mean size and a weighted sum (which sees entries change places), to three digits: other
+machines round otherwise. A change that is wanted is kept by
+
+JOMA_PIN=keep python -m pytest tests/studies/ROOM/test_NAME.py
+
+and looked at in the diff. These numbers are no oracle: they say that something changed, not what is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from kept_records import RECORDS
+
+from joma.claims.execute import judge, plain_config
+
+FOLDER = Path(__file__).parent / "pinned"
+SAME, NOTHING = 2e-3, 1e-6
+"""Relative to the mean size of the entries; below NOTHING a number is rounding."""
+CLOCK = ("second", "time", "per_s", "speed")
+"""In the names of arrays that a clock decides."""
+
+
+def pin(study, config, run):
+    """Compare a run with what is kept of it; keep it where JOMA_PIN says so."""
+    now = {name: summary(np.asarray(run.array(name), dtype=np.float64)) for name in run.names() if _counts(name)}
+    if not (RECORDS / study.name / f"{study.name}.sqlite").is_file():  # else test_records.py looks at what is found
+        for finding in judge(study, run):
+            found = list(numbers(finding.as_json() | {"provenance": None}))
+            now[f"finding {finding.claim.name}: {finding.verdict}"] = summary(np.array(found, dtype=np.float64))
+    path = FOLDER / f"{study.name}.json"
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    key = f"version {study.version}, {settings(config)}"
+    if os.environ.get("JOMA_PIN") == "keep":
+        kept[key] = now
+        FOLDER.mkdir(exist_ok=True)
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(kept[key])}" for key in sorted(kept))
+        path.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+    elif key in kept:
+        assert now.keys() == kept[key].keys(), f"{study.name} records other arrays than before"
+        for name, (shape, *before) in kept[key].items():
+            assert now[name][0] == shape, f"{name} of {study.name} has another shape than before"
+            far = SAME * abs(before[1]) + NOTHING
+            np.testing.assert_allclose(now[name][1:], before, rtol=0, atol=far, err_msg=f"{name} of {study.name}")
+
+
+def summary(array):
+    """[shape, mean, mean size, weighted mean, how many are not finite]; the weights differ for all places."""
+    flat = array.reshape(-1)
+    sound = np.isfinite(flat)
+    flat, places = flat[sound], np.cos(1 + np.arange(flat.size))[sound]
+    means = [flat.mean(), np.abs(flat).mean(), (flat * places).mean()] if flat.size else [0.0, 0.0, 0.0]
+    return [list(array.shape), *(float(f"{one:.5g}") for one in means), int((~sound).sum())]
+
+
+def numbers(value):
+    """Every number in a value of JSON, in its order."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from numbers(each)
+    elif isinstance(value, int | float):
+        yield float(value)
+
+
+def settings(config):
+    """The settings, short; a folder differs from one run of the tests to the next."""
+    plain = {name: value for name, value in plain_config(config).items() if name not in ("data", "device")}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _counts(name):
+    return not any(word in name for word in CLOCK)
