@@ -315,6 +315,29 @@ def test_a_restart_keeps_the_function_and_begins_new_factors():
     assert not torch.equal(factor, network.blocks[0].query.down)
 
 
+def test_a_trial_restarts_with_fresh_factors_and_a_fresh_optimizer(reading, monkeypatch):
+    """6 steps and 3 restarts: before steps 2 and 4. Adam has then counted 2 steps at the end, not 6."""
+    drawn, made, config = [], [], dataclasses.replace(TINY, restarts=3, sweep_steps=3)
+    merge, optimizers = names.merge_and_restart, names.optimizers_of
+
+    def merging(network, source):
+        merge(network, source)
+        drawn.append(network.blocks[0].query.down.detach().clone())
+
+    def making(*given):
+        made.extend(optimizers(*given))
+        return made[-1:]
+
+    monkeypatch.setattr(names, "merge_and_restart", merging)
+    monkeypatch.setattr(names, "optimizers_of", making)
+    for seed in (0, 1):
+        Trainer(config, reading).carry_out(Trial(names.RELORA, 0.01, seed, config.steps))
+    assert len(drawn) == 4
+    assert len({tuple(factor.flatten().tolist()) for factor in drawn}) == 4  # each restart of each seed draws anew
+    for optimizer in made:
+        assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
+
+
 def test_only_factors_and_the_rest_are_trained():
     trained_names = {name for name, weight in network_of("adapted", TINY).named_parameters() if weight.requires_grad}
     assert "blocks.0.query.down" in trained_names
