@@ -55,8 +55,8 @@ def test_findings_survive_json(tiny):
     findings_survive_json(STUDY, tiny)
 
 
-def test_figures(tiny, tmp_path):
-    draws_labelled_figures(STUDY, tiny, tmp_path)
+def test_figures(tiny):
+    draws_labelled_figures(STUDY, tiny)
 
 
 @pytest.fixture(scope="module")

@@ -97,13 +97,13 @@ def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_p
     assert Table(changed(run, tmp_path / "lower", worse_above)).rate(names.FULL) in (0.01, None)
 
 
-def test_figures_and_verdicts_come_from_the_record(run, tmp_path):
+def test_figures_and_verdicts_come_from_the_record(run):
     of = verdicts(STUDY, run)
     assert set(of) == {claim.name for claim in STUDY.claims}
     assert of["memory-of-states"] == "holds"
     assert {name for name, verdict in of.items() if verdict == "not run"} >= {"little-overhead", "printed-perplexities"}
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monkeypatch):

@@ -237,8 +237,8 @@ def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
         assert growth_there[i, j] == pytest.approx(path.growth[0, 0, 4].item(), rel=1e-4)
 
 
-def test_figures_have_labels(run, tmp_path):
-    draws_labelled_figures(STUDY, run, tmp_path)
+def test_figures_have_labels(run):
+    draws_labelled_figures(STUDY, run)
 
 
 def test_findings_survive_json(run):

@@ -213,7 +213,7 @@ def test_costs_are_those_of_networks_that_learned(tmp_path):
 
 def test_figures_tell_what_is_recorded(tmp_path):
     with written(tmp_path / "a.sqlite") as run, house_style():
-        draws_labelled_figures(STUDY, run, tmp_path)
+        draws_labelled_figures(STUDY, run)
         first, second, third = STUDY.draw(run)
         assert (
             "With relu, a token needs 50 % of the neurons for 90 % of an MLP's output before training" in first.caption

@@ -176,7 +176,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
 
 def test_figures_tell_what_is_recorded(tmp_path):
     with record(tmp_path / "a.sqlite", h2o=0.125, **GOOD) as run, house_style():
-        draws_labelled_figures(STUDY, run, tmp_path)
+        draws_labelled_figures(STUDY, run)
         first, second = STUDY.draw(run)
         assert "h2o +0.125" in first.caption
         assert "stories260K" in first.description, first.description
