@@ -182,6 +182,11 @@ def test_figures_tell_what_is_recorded(tmp_path):
         assert "stories260K" in first.description, first.description
         assert "to 89.9 %" in second.caption
         assert "“zero, random logits” stays at 0.5" in second.description
+        *_, stories = first.figure.axes
+        costs = second.figure.axes[1]
+        for axis in (stories, costs):  # in the record nothing is gained by a cut
+            assert min(float(np.min(line.get_ydata())) for line in axis.lines) > -1e-9
+        assert any(np.allclose(line.get_ydata(), 0.1) for line in costs.lines)  # distant words in random order
 
 
 def test_sparsity_is_that_of_the_measures():
