@@ -1,5 +1,6 @@
-"""One good call of every public function of joma.theory."""
+"""One good call of every public function of joma.theory, and how a test asks the same of all of them."""
 
+import pytest
 from theory.calls_of_dynamics import LINEAR, SALIENCE
 from theory.calls_of_galore import GALORE
 from theory.calls_of_isotropic import ISOTROPIC, RADIAL
@@ -21,3 +22,26 @@ CALLS = {
     "scan_snap": SCAN_SNAP,
 }
 """By the module that makes the function public."""
+
+
+def of_every_call(rooms):
+    """Turn a test of one call into a test of all calls of a room, one after another. What fails is named.
+
+    rooms: {room: calls}. One item per room and not per call: to collect thousands takes longer than to run them.
+    """
+
+    def decorated(test):
+        @pytest.mark.parametrize("room", rooms)
+        def every(room):
+            assert rooms[room]
+            for call in rooms[room]:
+                try:
+                    test(call)
+                except BaseException as error:
+                    error.add_note(f"in the call of {room}.{call}")
+                    raise
+
+        every.__name__, every.__doc__ = test.__name__, test.__doc__
+        return every
+
+    return decorated

@@ -9,7 +9,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from theory.calls import CALLS
+from theory.calls import CALLS, of_every_call
 from theory.good_call import Call, draw
 
 from joma.host.arguments import as_numbers, as_tensor
@@ -49,9 +49,8 @@ FLOW = {
         block, {"x": X, "query": QUERY, "tokens": U[:, :2], "queries": U[:, 2:], "g": G, "w": W, "z": Z}, None
     ),
 }
-EVERY = {f"{room}.{call}": call for room, calls in CALLS.items() for call in calls if call.arrays}
-EVERY |= {f"flow.{name}": call for name, call in FLOW.items()}
-each_call = pytest.mark.parametrize("call", EVERY.values(), ids=EVERY)
+WITH_ARRAYS = {room: [call for call in calls if call.arrays] for room, calls in CALLS.items()}
+each_call = of_every_call(WITH_ARRAYS | {"flow": list(FLOW.values())})
 
 
 def taken(value):

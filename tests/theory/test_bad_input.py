@@ -8,9 +8,8 @@ that names the argument.
 import inspect
 from types import ModuleType
 
-import pytest
 import torch
-from theory.calls import CALLS
+from theory.calls import CALLS, of_every_call
 from theory.good_call import Misfit
 from theory.spoiled import (
     NO_CHOICES,
@@ -39,10 +38,9 @@ from joma.theory import (
     scan_snap,
 )
 
-EVERY = {f"{room}.{call}": call for room, calls in CALLS.items() for call in calls}
-WITH_ARRAYS = [pytest.param(call, id=title) for title, call in EVERY.items() if call.arrays]
 HALF = {torch.float16: 2**-10, torch.bfloat16: 2**-7}
-each_call = pytest.mark.parametrize("call", WITH_ARRAYS)
+each_call = of_every_call({room: [call for call in calls if call.arrays] for room, calls in CALLS.items()})
+WITH_CHOICES = {room: [call for call in calls if call.others] for room, calls in CALLS.items()}
 
 
 def parts(answer):
@@ -99,7 +97,7 @@ def faults(call, changes, **options):
     return [each for each in found if each[-1]]
 
 
-@pytest.mark.parametrize("call", EVERY.values(), ids=EVERY)
+@of_every_call(CALLS)
 def test_the_good_call_has_its_shape(call):
     assert fault(call, dict(call.arrays), "") is None
 
@@ -193,9 +191,13 @@ def test_float32_stays_float32_and_is_close(call):
 
 
 @each_call
-@pytest.mark.parametrize("half", HALF)
-def test_half_precision_is_computed_in_float32_and_rounded_once(call, half):
+def test_half_precision_is_computed_in_float32_and_rounded_once(call):
     """The float32 answer to the same, already rounded numbers, rounded: not a power of what half precision loses."""
+    for half in HALF:
+        half_precision(call, half)
+
+
+def half_precision(call, half):
     given = {name: rounded(value, half) for name, value in call.arrays.items()}
     keep = {"p0", "probability"}  # in float32 these would have to sum to 1 more closely
     wide = {name: x.float() if is_floating(x) and name not in keep else x for name, x in given.items()}
@@ -221,7 +223,7 @@ def is_floating(value):
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-@pytest.mark.parametrize("call", [pytest.param(call, id=title) for title, call in EVERY.items() if call.others])
+@of_every_call({room: calls for room, calls in WITH_CHOICES.items() if calls})
 def test_what_cannot_be_chosen_is_refused(call):
     for name, good in call.others.items():
         if isinstance(good, bool):

@@ -69,23 +69,23 @@ def exact_time(mu, v0, v):
         return float(whole), float(abs(speed * whole))
 
 
-CLOSE_STARTS = [
-    (mu, mu - gap, folds) for mu in (15.0, 20.0, 27.0, 35.0) for gap in (0.05, 1.7, 2.0) for folds in (1, 8, 16, 22)
-]
-FAR_STARTS = [(35.0, 5.0, 12), (28.6, 22.0, 16), (30.9, 16.5, 20), (13.8, 10.6, 18)]
+CLOSE_STARTS = [(mu, mu - gap, (1, 8, 16, 22)) for mu in (15.0, 20.0, 27.0, 35.0) for gap in (0.05, 1.7, 2.0)]
+FAR_STARTS = [(35.0, 5.0, (12,)), (28.6, 22.0, (16,)), (30.9, 16.5, (20,)), (13.8, 10.6, (18,))]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("mu", "v0", "folds"), CLOSE_STARTS + FAR_STARTS)
-def test_starts_at_large_v_are_met_at_their_time(mu, v0, folds, sign):
+@pytest.mark.parametrize(("mu", "v0", "many"), CLOSE_STARTS + FAR_STARTS)
+def test_starts_at_large_v_are_met_at_their_time(mu, v0, many):
     """Where e^(-u^2/2) falls by many e-folds between v0 and mu, though they may be close: when it has by `folds`."""
-    v = min(math.sqrt(v0 * v0 + 2 * folds), (v0 + mu) / 2)
-    t, stiffness = exact_time(mu, v0, v)
-    found = salience.trajectory([sign * mu], [t], v0=[sign * v0]).item()
-    # t itself is rounded, and a relative error of t moves v by t v' times it.
-    assert abs(found - sign * v) <= 1e-13 * v + 4e-13 * stiffness
-    level = salience.depth([sign * mu], [t], v0=[sign * v0]).item()
-    assert level == pytest.approx(-math.log(1 - v / mu), abs=1e-12 + 4e-13 * stiffness / (mu - v))
+    for folds in many:
+        v = min(math.sqrt(v0 * v0 + 2 * folds), (v0 + mu) / 2)
+        t, stiffness = exact_time(mu, v0, v)
+        for sign in (1, -1):
+            found = salience.trajectory([sign * mu], [t], v0=[sign * v0]).item()
+            # t itself is rounded, and a relative error of t moves v by t v' times it.
+            assert abs(found - sign * v) <= 1e-13 * v + 4e-13 * stiffness, (folds, sign)
+            level = salience.depth([sign * mu], [t], v0=[sign * v0]).item()
+            wanted = pytest.approx(-math.log(1 - v / mu), abs=1e-12 + 4e-13 * stiffness / (mu - v))
+            assert level == wanted, (folds, sign)
 
 
 def test_large_starts_among_others_in_one_call():

@@ -161,8 +161,8 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)
 
 
-def test_figures(run, tmp_path):
-    draws_labelled_figures(STUDY, run, tmp_path)
+def test_figures(run):
+    draws_labelled_figures(STUDY, run)
 
 
 def test_sizes_that_make_no_sense_are_refused():

@@ -286,7 +286,7 @@ def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
 
 def test_every_study(run, config, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "run", after=0.3)
 
 

@@ -97,13 +97,13 @@ def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_p
     assert Table(changed(run, tmp_path / "lower", worse_above)).rate(names.FULL) in (0.01, None)
 
 
-def test_figures_and_verdicts_come_from_the_record(run, tmp_path):
+def test_figures_and_verdicts_come_from_the_record(run):
     of = verdicts(STUDY, run)
     assert set(of) == {claim.name for claim in STUDY.claims}
     assert of["memory-of-states"] == "holds"
     assert {name for name, verdict in of.items() if verdict == "not run"} >= {"little-overhead", "printed-perplexities"}
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monkeypatch):
@@ -313,6 +313,29 @@ def test_a_restart_keeps_the_function_and_begins_new_factors():
     torch.testing.assert_close(network(tokens), before, rtol=1e-4, atol=1e-4)
     assert not network.blocks[0].query.up.any()
     assert not torch.equal(factor, network.blocks[0].query.down)
+
+
+def test_a_trial_restarts_with_fresh_factors_and_a_fresh_optimizer(reading, monkeypatch):
+    """6 steps and 3 restarts: before steps 2 and 4. Adam has then counted 2 steps at the end, not 6."""
+    drawn, made, config = [], [], dataclasses.replace(TINY, restarts=3, sweep_steps=3)
+    merge, optimizers = names.merge_and_restart, names.optimizers_of
+
+    def merging(network, source):
+        merge(network, source)
+        drawn.append(network.blocks[0].query.down.detach().clone())
+
+    def making(*given):
+        made.extend(optimizers(*given))
+        return made[-1:]
+
+    monkeypatch.setattr(names, "merge_and_restart", merging)
+    monkeypatch.setattr(names, "optimizers_of", making)
+    for seed in (0, 1):
+        Trainer(config, reading).carry_out(Trial(names.RELORA, 0.01, seed, config.steps))
+    assert len(drawn) == 4
+    assert len({tuple(factor.flatten().tolist()) for factor in drawn}) == 4  # each restart of each seed draws anew
+    for optimizer in made:
+        assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
 
 
 def test_only_factors_and_the_rest_are_trained():

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.galore.galore_theory import STUDY
+from joma.studies.galore.galore_theory import STUDY, projection
 from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 
@@ -93,6 +94,38 @@ def test_the_peak_needs_twice_what_is_printed(run):
     assert (peak["factor"] <= peak["proof"]).all()
 
 
+def by_hand(before, after, rate):
+    """The bounds of one step from W = before to W = after: two rows of (w, b, c), numbers instead of matrices."""
+    (w0, b0, c0), (w1, b1, c1) = before, after
+    kappa, w, b, c = b0 * c0, max(abs(w0), abs(w1)), max(b0, b1), max(c0, c1)
+    return abs(1 - rate * kappa) + rate * (0.3 + w * (0.5 * c + 0.2 * b))  # L_A, L_B and L_C
+
+
+def test_a_step_is_bounded_by_the_largest_norms_before_and_after_it():
+    """One number instead of matrices, from W = 0.1 upwards: B, C and |W| are all larger after the step."""
+    one = torch.ones(1, 2, 1, 1, dtype=torch.float64)  # two equal pairs
+    square, w = one[:, 0], 0.1 * one[:, 0]
+    problem = projection.Problem(
+        2 * one, 0.5 * one, 0.6 * one, one[:, None].expand(1, 3, 2, 1, 1), one, one, one,
+        torch.tensor([[0.3, 0.5, 0.2]]).double(), square, square,
+    )  # fmt: skip
+    after, seen = projection._step(problem, w, torch.tensor([0.5]).double())
+    gradient = 2 + 0.3 * np.sin(0.1) - (0.5 + 0.05) * 0.1 * (0.6 + 0.02)
+    assert after.item() == pytest.approx(0.1 + 0.5 * gradient)
+    w1 = after.item()
+    assert 0.1 < 2 - w1 < w1 < 1.9  # the wave is past its top, and still higher than at 0.1
+    b1, c1 = 0.5 + 0.5 * (2 - w1), 0.6 + 0.2 * (2 - w1)
+    assert seen["corrected"].item() == pytest.approx(by_hand((0.1, 0.55, 0.62), (w1, b1, c1), 0.5))
+    left = 2 + 0.3 * np.sin(w1) - b1 * w1 * c1
+    assert seen["factor"].item() == pytest.approx(abs(left) / gradient)
+    # Back again: now all are larger before the step.
+    back, seen = projection._step(problem._replace(a0=-2 * one), after, torch.tensor([0.5]).double())
+    w2 = back.item()
+    b2, c2 = 0.5 + 0.5 * abs(w2), 0.6 + 0.2 * abs(w2)
+    assert abs(w2) < 2 - w1
+    assert seen["corrected"].item() == pytest.approx(by_hand((w1, b1, c1), (w2, b2, c2), 0.5))
+
+
 def test_memory_by_hand(run):
     """60M: 8 layers of four 512 x 512 and three 512 x 1376, two tables of 32000 x 512, rank 128, 2 bytes."""
     square, wide = 128 * (512 + 2 * 512), 128 * (512 + 2 * 1376)
@@ -105,7 +138,7 @@ def test_memory_by_hand(run):
 
 def test_every_study(run, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
 
 

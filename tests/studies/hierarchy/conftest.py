@@ -1,7 +1,8 @@
-"""What the tests of Table 1 and of alignment on trees share: tiny runs of both."""
+"""What the tests of studies of trees share: tiny runs."""
 
 import pytest
 from records import carried_out
+from studies.hierarchy.told_shallow_first import TINY as TINY_SHALLOW_FIRST
 
 from joma.studies import load
 from joma.studies.hierarchy.hblt_alignment.run import HBLTAlignmentConfig
@@ -27,3 +28,8 @@ def tiny_runs(tiny, tmp_path_factory):
     """Trained for six steps, which is too short to learn anything."""
     folder = tmp_path_factory.mktemp("runs")
     return {name: carried_out(study, config, folder / name) for name, (study, config) in tiny.items()}
+
+
+@pytest.fixture(scope="session")
+def shallow_first_run(tmp_path_factory):
+    return carried_out(load("shallow-first"), TINY_SHALLOW_FIRST, tmp_path_factory.mktemp("runs") / "shallow-first")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import says_what_is_seen
+from every_study import put, says_what_is_seen
 from records import altered, carried_out, changed, verdicts
 
 from joma.claims.contract import NotRun, silent
@@ -148,8 +148,23 @@ def test_networks_that_diverged_or_did_not_learn_do_not_count(run, tmp_path):
     assert verdicts(STUDY, lost)["linear-solves-the-task"] == "holds"
     idle = printed(run, tmp_path / "idle", loss={cube.LINEAR: 6.5})
     assert verdicts(STUDY, idle)["linear-solves-the-task"] == "not run"
-    deep = altered(good, tmp_path / "deep", f"{DEEP}/diverged_at", lambda value: np.full_like(value, 3))
-    assert verdicts(STUDY, deep)["fits-random-labels"] == "not run"
+    for step in (0, 3):  # from the first step on, too
+        deep = altered(good, tmp_path / f"{step}", f"{DEEP}/diverged_at", lambda v, at=step: np.full_like(v, at))
+        assert verdicts(STUDY, deep)["fits-random-labels"] == "not run"
+        mlp = altered(good, tmp_path / f"mlp {step}", f"{cube.MLP}/diverged_at", lambda v, at=step: np.full_like(v, at))
+        assert verdicts(STUDY, mlp)["mlp-has-the-lower-loss"] == "not run"
+
+
+def test_only_the_network_that_diverged_is_left_out(run, tmp_path):
+    """The second seed of the third kind of the deep networks, and the first seed of the linear map."""
+    good, place = printed(run, tmp_path / "good"), 2 * TINY.seeds + 1
+    one = altered(good, tmp_path / "one", f"{DEEP}/diverged_at", put((..., place), 0))
+    for number, kind in enumerate(labels.KINDS):
+        lost = np.isnan(Fits(one).curve(DEEP, kind))
+        assert (lost == (np.arange(TINY.seeds) == 1) * (number == 2)).all(), kind
+    first = altered(good, tmp_path / "first", f"{cube.LINEAR}/diverged_at", put((..., 0), 0))
+    assert Contrast(first).learned(cube.LINEAR).tolist() == [False, *[True] * (TINY.seeds - 1)]
+    assert Contrast(first).learned(cube.MLP).all()
 
 
 def test_time_to_fit_is_read_between_measuring_points(run, tmp_path):
@@ -187,6 +202,27 @@ def test_a_probe_finds_a_plane_and_nothing_where_nothing_is():
     assert cube.probe_accuracy(x[:, :300], y[..., :300], x[:, 300:], y[..., 300:]).min() > 0.95
     other = torch.where(torch.rand(2, 3, 600, generator=source) < 0.5, 1.0, -1.0)
     assert abs(cube.probe_accuracy(x[:, :300], other[..., :300], x[:, 300:], other[..., 300:]).mean() - 0.5) < 0.05
+
+
+def test_codes_are_scored_by_what_they_keep():
+    """A code of the informative coordinates is that of its twin and tells them alone. One of the others is not."""
+    cubes, k = cube.Cubes(replace(TINY, tasks=40)), TINY.informative
+    own, others = (cubes.scores(code, [0, 1]) for code in (lambda x: x[..., :k], lambda x: x[..., k:]))
+    torch.testing.assert_close(own["same bits"], torch.ones(2))
+    assert others["same bits"].abs().max() < 0.15  # the mean of 400 similarities of independent codes of 5 signs
+    for scores, known, unknown in ((own, "informative", "others"), (others, "others", "informative")):
+        assert scores[known].min() > 0.99
+        assert scores[unknown].max() < 0.05
+    assert own["accuracy"].min() > 0.9 > 0.65 > max(own["shuffled"].max(), others["accuracy"].max())
+
+
+def test_codes_are_scored_on_points_that_no_classifier_was_fitted_on():
+    """A code with a coordinate for every point tells all points that were seen, and nothing of fresh ones."""
+    source = torch.Generator().manual_seed(0)
+    noise = lambda x: torch.randn(*x.shape[:-1], 400, generator=source)
+    scores = cube.Cubes(TINY).scores(noise, [0])
+    assert scores["accuracy"].item() == pytest.approx(0.5, abs=0.1)
+    assert max(scores["informative"], scores["others"]) < 0
 
 
 def test_a_scrambled_code_is_a_permutation_of_all_patterns():

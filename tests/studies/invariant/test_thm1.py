@@ -202,7 +202,7 @@ def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
 
 def test_every_study(run, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
 
 

@@ -172,7 +172,7 @@ def test_every_draw_must_keep_to_the_bound(run, tmp_path):
 
 def test_what_is_asked_of_every_study(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
 
 

@@ -418,5 +418,5 @@ def test_the_default_seed_gives_the_numbers_of_seed_zero(run):
 
 def test_what_is_asked_of_every_study(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)

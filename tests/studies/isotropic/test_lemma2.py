@@ -161,8 +161,8 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
 
 
-def test_figures(run, tmp_path):
-    draws_labelled_figures(STUDY, run, tmp_path)
+def test_figures(run):
+    draws_labelled_figures(STUDY, run)
 
 
 def test_findings_survive_json(run):

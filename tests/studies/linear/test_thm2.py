@@ -164,7 +164,7 @@ def test_a_share_that_the_saliencies_have_already_is_no_effect(run, tmp_path, la
 
 def test_every_study(run, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
 
 

@@ -187,7 +187,7 @@ def test_what_a_reader_wants_to_know_stands_beside(run):
 
 def test_every_study(run, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
 
 

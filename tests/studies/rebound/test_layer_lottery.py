@@ -174,7 +174,7 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
 
 def test_figures_have_labels(tmp_path):
     run = made(tmp_path / "run", position=1.0)
-    draws_labelled_figures(lottery.STUDY, run, tmp_path)
+    draws_labelled_figures(lottery.STUDY, run)
     findings_survive_json(lottery.STUDY, run)
 
 

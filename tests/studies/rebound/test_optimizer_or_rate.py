@@ -37,8 +37,8 @@ def test_what_is_recorded(small):
     findings_survive_json(study.STUDY, small)
 
 
-def test_figures_say_what_is_seen(small, tmp_path):
-    draws_labelled_figures(study.STUDY, small, tmp_path)
+def test_figures_say_what_is_seen(small):
+    draws_labelled_figures(study.STUDY, small)
 
 
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):

@@ -267,7 +267,7 @@ def test_powers_are_found_and_judged(tmp_path):
     assert set(verdicts(onset.STUDY, run).values()) == {"holds"}
     rate = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
     assert rate.details["one layer, step of the valley"]["0.02"] == pytest.approx(500, rel=0.05)
-    draws_labelled_figures(onset.STUDY, run, tmp_path)
+    draws_labelled_figures(onset.STUDY, run)
     findings_survive_json(onset.STUDY, run)
 
 

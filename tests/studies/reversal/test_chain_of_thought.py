@@ -96,7 +96,7 @@ def test_numbers_of_one_moment_belong_to_the_held_out_chains():
 
 def test_every_study(run, tmp_path):
     findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
 
 

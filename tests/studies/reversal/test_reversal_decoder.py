@@ -204,9 +204,9 @@ def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
 def test_figures_and_findings(tiny_run, tmp_path):
     """Nothing is learned in six steps: all is not run, and the figures say so without a number."""
     assert set(verdicts(STUDY, tiny_run).values()) == {"not run"}
-    draws_labelled_figures(STUDY, tiny_run, tmp_path)
+    draws_labelled_figures(STUDY, tiny_run)
     learned = record(tmp_path / "run")
-    draws_labelled_figures(STUDY, learned, tmp_path)
+    draws_labelled_figures(STUDY, learned)
     findings_survive_json(STUDY, learned)
 
 

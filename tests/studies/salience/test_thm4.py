@@ -129,7 +129,7 @@ def _ratios(run):
 
 def test_what_is_asked_of_every_study(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.3)
-    draws_labelled_figures(STUDY, run, tmp_path)
+    draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
 
 

@@ -6,7 +6,7 @@ import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.scan_snap.scan_snap import STUDY, theorems
+from joma.studies.scan_snap.scan_snap import STUDY, study, theorems
 from joma.studies.scan_snap.scan_snap.run import (
     ScanSnapConfig,
     dominant_growth,
@@ -82,16 +82,28 @@ def early(path):
     return put((..., -2), 0.9)(path)
 
 
+def rare_first(z):
+    """Logits of each class in the opposite order, at every time."""
+    first, second, common = z[..., :OWN], z[..., OWN : 2 * OWN], z[..., 2 * OWN :]
+    return np.concatenate([first[..., ::-1], second[..., ::-1], common], -1)
+
+
 @pytest.mark.parametrize(
     ("series", "change", "claim", "verdict"),
     [
         ("alike/z", put((-1, 0, -1), 0.1), "common-tokens-lose", FAILS),
         ("alike/z", put((-1, 0, -1), np.nan), "common-tokens-lose", FAILS),
         ("skewed/z", lambda z: -np.abs(z), "common-tokens-lose", HOLDS),
+        ("alike/z", put((1, 0, -1), 0.1), "common-tokens-lose", FAILS),  # early, and not at the end
         ("alone/z", put((-1, 0, 0), 0.01), "common-tokens-lose", BLIND),
+        ("alone/z", put((1, 0, 0), -0.01), "common-tokens-lose", BLIND),
         ("alike/z", put((-1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
+        ("alike/z", put((1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
         ("alone/z", put((-1, 0, 0), 0.01), "distinct-tokens-gain", BLIND),
         ("alike/z", lambda z: -z, "frequent-tokens-grow-faster", FAILS),
+        ("alike/z", lambda z: z[::-1], "frequent-tokens-grow-faster", HOLDS),  # falls in time, and is in order
+        ("alike/z", rare_first, "frequent-tokens-grow-faster", FAILS),  # rises in time, and is not
+        ("alike/z", put((1, 0, slice(2 * OWN)), np.arange(2.0 * OWN, 0, -1)), "frequent-tokens-grow-faster", FAILS),
         ("alone/z", put((-1, 0, 0), 0.01), "frequent-tokens-grow-faster", BLIND),
         ("premise/gain", put((0, 0), 1.0), "relative-gain", FAILS),
         ("premise/gain", put((0, -2), np.nan), "relative-gain", FAILS),
@@ -114,6 +126,20 @@ def early(path):
 def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
     with altered(run, tmp_path / "run", series, change) as copy:
         assert verdicts(STUDY, copy)[claim] == verdict
+
+
+def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
+    """One logit of the wrong sign is one of steps x draws x tokens; a pair out of order one of as many pairs."""
+    steps, draws, _ = run.value("alike/z").shape
+    with altered(run, tmp_path / "sign", "alike/z", put((1, 0, 0), -1.0)) as copy:
+        (test,) = found(STUDY, copy, study.DISTINCT).printed.tests
+        assert test.value == pytest.approx(1 - 1 / (steps * draws * 2 * OWN), abs=1e-12)
+        (test,) = found(STUDY, copy, study.ORDER).printed.tests
+        p = run.value("alike/p")[0, 0, :OWN]
+        assert test.value == pytest.approx(1 - (p[0] != p.min()) / (steps * draws * 2 * (OWN - 1)), abs=1e-12)
+    with altered(run, tmp_path / "common", "alike/z", put((1, 1, -1), 1.0)) as copy:
+        (test,) = found(STUDY, copy, study.COMMON).corrected.tests
+        assert test.value == pytest.approx(1 - 1 / (steps * draws * 4), abs=1e-12)
 
 
 def printed_growth(run, slope=1.0):
@@ -211,8 +237,8 @@ def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
         assert growth_there[i, j] == pytest.approx(path.growth[0, 0, 4].item(), rel=1e-4)
 
 
-def test_figures_have_labels(run, tmp_path):
-    draws_labelled_figures(STUDY, run, tmp_path)
+def test_figures_have_labels(run):
+    draws_labelled_figures(STUDY, run)
 
 
 def test_findings_survive_json(run):

@@ -139,7 +139,7 @@ def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
 
 def test_every_study(run, config, tmp_path):
     findings_survive_json(study.STUDY, run)
-    draws_labelled_figures(study.STUDY, run, tmp_path)
+    draws_labelled_figures(study.STUDY, run)
     ends_the_same_after_an_interrupt(study.STUDY, config, run, tmp_path / "run", after=0.3)
 
 

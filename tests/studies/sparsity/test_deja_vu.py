@@ -119,27 +119,30 @@ GOOD = {"best": 0.95, "predicted": 0.93, "static": 0.5, "permuted": 0.3, "random
 WORTH = {"none": 1.0, "best": 0.0, "predicted": 0.02, "static": 0.4, "permuted": 0.5, "random": 0.5}
 
 
-def written(path, *, needed=0.15, start=0.5, untrained=0.5, spread=0.005, loss=2.0, carried=(), cost=()):
-    """A record in which every claim holds: of all activations, and of heads as of neurons."""
+def written(path, *, needed=0.15, start=0.5, untrained=0.5, spread=0.005, loss=2.0, carried=(), cost=(), heads=None):
+    """A record in which every claim holds: of all activations, and of heads as of neurons.
+
+    heads: {"carried", "cost"} of the heads alone. Before training, the loss is that of guessing.
+    """
     away = np.random.default_rng(0).standard_normal(SEEDS)
     away = spread * (away - away.mean())
-    share, cost = GOOD | dict(carried), WORTH | dict(cost)
     run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
     run.keep("words", lambda: 300)
     for activation in CONFIG.activations:
         for step in (0, 50, 100):
-            ends = share if step else share | {"best": untrained}
-            row = np.array([ends[name] for name in CARRIED])
-            losses = np.array([loss + cost.get(name, 0.0) for name in KEPT])
-            luck = away if step else 0 * away
-            lucky = np.array([name == "predicted" for name in KEPT])
-            values = {
-                "needed": np.full((SEEDS, 3), needed if step else start) + luck[:, None],
-                "carried": np.tile(row, (SEEDS, 2, 1)) + (luck[:, None] * np.eye(6)[:2].sum(0))[:, None],
-                "loss": losses + luck[:, None] * lucky,
-            }
-            named = {f"{units} {name}": value for units in (NEURONS, HEADS) for name, value in values.items()}
-            run.record(step, {f"{activation}/active/{name}": value for name, value in named.items()})
+            for units, other in ((NEURONS, {}), (HEADS, heads or {})):
+                share, paid = GOOD | dict(other.get("carried", carried)), WORTH | dict(other.get("cost", cost))
+                ends = share if step else share | {"best": untrained}
+                row = np.array([ends[name] for name in CARRIED])
+                losses = np.array([(loss if step else np.log(300)) + paid.get(name, 0.0) * (step > 0) for name in KEPT])
+                luck = away if step else 0 * away
+                lucky = np.array([name == "predicted" for name in KEPT])
+                values = {
+                    "needed": np.full((SEEDS, 3), needed if step else start) + luck[:, None],
+                    "carried": np.tile(row, (SEEDS, 2, 1)) + (luck[:, None] * np.eye(6)[:2].sum(0))[:, None],
+                    "loss": losses + luck[:, None] * lucky,
+                }
+                run.record(step, {f"{activation}/active/{units} {name}": value for name, value in values.items()})
     return run
 
 
@@ -169,6 +172,31 @@ def test_verdicts_follow_the_record(tmp_path, planted, expected):
         assert list(verdicts(STUDY, run).values()) == expected
         for finding in STUDY.judge(run):
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
+
+
+def test_heads_are_judged_by_what_is_recorded_of_heads(tmp_path):
+    """The heads alone: their best sets carry little, or their predicted sets cost much."""
+    for planted, turned in (
+        ({"carried": {"best": 0.8}}, {1: LITTLE}),
+        ({"carried": {"predicted": 0.3}}, {4: "fails"}),
+        ({"cost": {"predicted": 0.2}}, {6: LITTLE}),
+    ):
+        with written(tmp_path / f"{turned}.sqlite", heads=planted) as run:
+            seen = list(verdicts(STUDY, run).values())
+            assert seen == [turned.get(place, "holds") for place in range(7)], planted
+
+
+def test_numbers_beside_the_verdict_are_those_of_the_record(tmp_path):
+    with written(tmp_path / "run.sqlite", untrained=0.6, spread=0.0) as run:
+        details = [finding.details for finding in judge(STUDY, run)]
+    one = CONFIG.activations[0]
+    suffice, predicted, skipped = details[0][one], details[3][one], details[5][f"{one}, in nats"]
+    needed, untrained, static = suffice.values()
+    assert (needed, untrained, static) == pytest.approx((0.15, 0.5, 0.5))
+    assert predicted["best sets"] == pytest.approx(0.95)
+    assert predicted["told from the token and its place alone"] == pytest.approx(0.8)
+    assert predicted["untrained, predicted beyond static"] == pytest.approx(0.93 - 0.5)
+    assert list(skipped.values()) == pytest.approx([1.0, 0.02, 0.4, 0.0])  # what they are worth, then what sets cost
 
 
 def test_a_course_that_ends_above_its_least_is_not_the_source_s(tmp_path):
@@ -213,12 +241,12 @@ def test_costs_are_those_of_networks_that_learned(tmp_path):
 
 def test_figures_tell_what_is_recorded(tmp_path):
     with written(tmp_path / "a.sqlite") as run, house_style():
-        draws_labelled_figures(STUDY, run, tmp_path)
+        draws_labelled_figures(STUDY, run)
         first, second, third = STUDY.draw(run)
         assert (
             "With relu, a token needs 50 % of the neurons for 90 % of an MLP's output before training" in first.caption
         )
-        assert "predicted neurons carry 93 % of the output" in second.caption
+        assert "predicted neurons carry 93 % of the output, where the best carry 95 %" in second.caption
         assert "predicted 20 % of its neurons loses 0.02 nats where static sets lose 0.4 nats" in third.caption
         assert "0.98 at predicted" in third.description
 

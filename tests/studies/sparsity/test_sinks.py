@@ -144,7 +144,7 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
 
 def test_figures_tell_what_is_recorded(tmp_path):
     with written(tmp_path / "a.sqlite", softmax=0.375) as run, house_style():
-        draws_labelled_figures(STUDY, run, tmp_path)
+        draws_labelled_figures(STUDY, run)
         first, second = STUDY.draw(run)
         assert "37.5 % with softmax" in first.caption
         assert "“sigmoid” stays at 0.01" in first.description

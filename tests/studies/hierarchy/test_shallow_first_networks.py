@@ -1,0 +1,143 @@
+"""The study of Section 5: its sequences, networks and measures against slow ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from joma.data.samples import streams
+from joma.models import JomaBlock
+from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import networks as net
+from joma.studies.hierarchy.shallow_first import run as shallow_first
+from joma.theory.hierarchy import cooccurrence, root_rho
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return net.draw_pool(net.uneven_tree(2, 0.9), 300, 40, 4, streams(0, range(2)))
+
+
+def test_pool_leaves_out_what_it_asks_for(pool):
+    tokens = pool.on.shape[-1]
+    assert (pool.on.sum(-1) >= net.FEWEST).all()
+    assert pool.on.gather(-1, pool.left_out[..., None]).all()
+    assert (pool.reading != pool.left_out[..., None]).all()
+    assert (pool.reading[..., -1] < tokens).all()
+    read = torch.nn.functional.one_hot(pool.reading, tokens + 1).sum(-2)[..., :tokens]
+    assert (read <= pool.on).all()  # each once, and only what is on
+    member = torch.arange(2)[:, None, None]
+    assert pool.on[member, pool.with_query, torch.arange(tokens)[:, None]].all()
+
+
+def test_batches_hide_the_query_and_the_target(pool):
+    x, target = (part[0] for part in net.token_batches(pool, 8, range(3, 4), [1, 0]))
+    tokens = x.shape[-1]
+    query = torch.arange(tokens)
+    assert (x[:, query, :, query] == 0).all()
+    assert (x.gather(-1, target[..., None]) == 0).all()
+    assert (target != query[:, None]).all()
+    assert (x.sum(-1) >= 1).all()
+    with_target, labels = (part[0] for part in net.class_batches(pool, 8, range(3, 4), [1, 0]))
+    assert (with_target.sum(-1) == x.sum(-1) + 1).all()
+    assert labels.max() == 1
+    alone = [part[0] for part in net.token_batches(pool, 8, range(3, 4), [0])]
+    assert torch.equal(alone[0][0], x[1])
+    assert torch.equal(alone[1][0], target[1])
+
+
+@pytest.mark.parametrize("batches", [net.token_batches, net.class_batches, net.decoder_batches])
+def test_many_steps_at_once_are_those_of_one_at_a_time(pool, batches):
+    chosen = pool.with_query.shape[-1]
+    last = chosen // 8 + 2  # past the end, where turns begin anew
+    whole = batches(pool, 8, range(last), [1, 0])
+    for step in range(last):
+        for together, alone in zip(whole, batches(pool, 8, range(step, step + 1), [1, 0]), strict=True):
+            assert torch.equal(together[step], alone[0])
+    turn = torch.arange((last - 1) * 8, last * 8)
+    read, left_out = net.decoder_batches(pool, 8, range(last - 1, last), [1, 0])
+    assert torch.equal(read[0], pool.reading[[1, 0]][:, turn % pool.on.shape[1]])
+    assert torch.equal(left_out[0], pool.left_out[[1, 0]][:, turn % pool.on.shape[1]])
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_blocks_are_those_of_eq_1(residual):
+    tokens, nodes = 5, 3
+    blocks = net.QueryBlocks([4, 5], tokens, nodes, residual=residual).double()
+    x = torch.rand(2, tokens, 7, tokens, dtype=torch.float64)
+    zero = torch.zeros(7, dtype=torch.long)
+    torch.testing.assert_close(blocks(x), JomaBlock.forward(blocks, x, zero))
+    shared = net.SharedBlock([4, 5], tokens).double()
+    for query in range(tokens):
+        theirs = JomaBlock.forward(shared, x[:, query], torch.full((7,), query))
+        torch.testing.assert_close(shared(x)[:, query], theirs)
+
+
+def test_pairs_against_plain_loops():
+    tree = net.uneven_tree(2, 0.9)
+    heights = torch.stack([tree.ancestor_heights(), tree.permuted(streams(1, [0])[0]).ancestor_heights()])[None]
+    values = torch.rand(1, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = net.Pairs(heights, 4)
+    by_height, alone, order = np.zeros(4), 0.0, 0.0
+    for table in heights[0].numpy():
+        sibling = (table == 1).any(1)
+        both = [(m, l) for m in range(20) for l in range(20) if sibling[m] and sibling[l] and m != l]
+        for height in range(1, 5):
+            by_height[height - 1] += np.mean([values[0, m, l] for m, l in both if table[m, l] == height]) / 2
+        below = [(m, l) for m, l in both if table[m, l] < 4]
+        order += spearmanr([values[0, m, l] for m, l in below], [-table[m, l] for m, l in below]).statistic / 2
+        for height in (2, 3):
+            far = [(m, l) for m in range(20) for l in range(20) if sibling[m] and table[m, l] == height]
+            alone += (np.mean([values[0, m, l] for m, l in far if not sibling[l]])
+                      - np.mean([values[0, m, l] for m, l in far if sibling[l]])) / 4  # fmt: skip
+    np.testing.assert_allclose(pairs.by_height(values)[0], by_height)
+    np.testing.assert_allclose(pairs.alone(values)[0], alone)
+    np.testing.assert_allclose(pairs.order(values)[0], order)
+    assert pairs.order(0 * values).item() == 0  # ties order nothing
+
+
+def test_movement_leaves_out_the_diagonal():
+    start = torch.zeros(1, 20, 20)
+    trees = [net.Pairs(net.uneven_tree(2, 0.9).ancestor_heights()[None, None], 4)]
+    changed = 3.0 - 2.0 * torch.eye(20)[None]
+    assert net.between(lambda network: changed, start, trees)(None, [0])[0, 0, claims.MOVED].item() == 3.0
+
+
+def test_attention_on_a_sequence_of_all_tokens():
+    ratio = net.attention_ratio(torch.randn(2, 6, 6))
+    torch.testing.assert_close(ratio.sum(-1), torch.full((2, 6), 5.0))
+    assert (ratio.diagonal(dim1=1, dim2=2) == 0).all()
+
+
+def test_the_tree_has_the_co_occurrence_of_theorem_5():
+    tree = net.uneven_tree(3, 0.9)
+    on = tree.sample(200_000, generator=torch.Generator().manual_seed(0)).on.double()
+    both = on.mT @ on / on.sum(0)
+    heights = tree.ancestor_heights()
+    rho0 = root_rho([1 / 3] * 3, [0.05, 0.95, 0.95])
+    for height in (1, 2, 3):
+        assert abs(both[heights == height].mean() - cooccurrence(0.9, rho0, 4, height)) < 0.003
+
+
+def test_the_pull_towards_the_class_does_not_depend_on_height():
+    """P(l, m | class) = (1 + rho^2H - 2 R_class)/4: what depends on H is the same in every class, so it drops out."""
+    setting = shallow_first.Setting(replace(STUDY.quick, samples=20_000, members=2))
+    pull = shallow_first.pulls(setting)["class pull"].mean(0)
+    assert torch.allclose(pull[:3] / pull[0], torch.ones(3, dtype=pull.dtype), atol=0.02)
+
+
+def test_the_pull_towards_a_token_against_a_loop(pool):
+    on = pool.on[0, :100].double()
+    others = on.sum(-1, keepdim=True) - 1
+    found = shallow_first.pull_to_tokens(on, others)
+    m, l = 3, 4
+    rows = on[on[:, m] > 0]
+    pull = torch.zeros(20, dtype=torch.float64)
+    for row in rows:
+        n = row.sum() - 1
+        for target in row.nonzero()[:, 0].tolist():
+            if target != m and target != l and row[l]:
+                pull += (torch.nn.functional.one_hot(torch.tensor(target), 20) - 1 / 20) / n
+    torch.testing.assert_close(found[m, l], (pull / len(rows)).norm())
