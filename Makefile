@@ -5,9 +5,11 @@ TORCH_PIP ?=
 VENV      := .venv
 BIN       := $(VENV)/bin
 OUT       ?= joma-out
-JOBS      ?= 2
+JOBS      ?= $(shell $(PYTHON) tests/cores.py)
+SHUFFLE   ?=
+PYTEST    = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup run test lint types unit quick-machines machines docs smoke bench chaos dist lock clean
+.PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -31,6 +33,10 @@ run: setup
 test: setup lint types unit quick-machines docs smoke
 	@echo "make test: all passed"
 
+# And the tests that are marked as long. SHUFFLE=7 runs all tests in another order, the same for the same number.
+test-all: test long
+	@echo "make test-all: all passed"
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,7 +45,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+	$(PYTEST) -m "not long"
+
+long: setup
+	$(PYTEST) -m long
 
 # The tests that compute and those that deal with time, as other machines would run them; see the script.
 quick-machines: setup

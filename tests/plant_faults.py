@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from cores import cores
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "joma"
 SAMPLE, SEED, PATIENCE = 100, 0, 600.0
@@ -212,7 +214,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what would be planted, and plant nothing")
     parser.add_argument("--only", default="", metavar="PART", help="files whose path has this in it")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="how many beside the named ones; 0 for all")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=cores(), help="at a time (default: one per core)")
     options = parser.parse_args()
     found = [fault for fault in all_faults() if options.only in fault.file]
     hand = [fault for fault in found if fault.kind == "by hand"]
