@@ -9,7 +9,7 @@ JOBS      ?= $(shell $(PYTHON) tests/cores.py)
 SHUFFLE   ?=
 PYTEST    = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos dist lock clean
+.PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos fuzz dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -73,10 +73,16 @@ bench: setup
 chaos: setup
 	$(BIN)/python tests/chaos/run.py
 
+# Spoiled inputs for everything that joma reads; those that reach new code are spoiled further. Not part of `test`.
+fuzz: setup
+	$(BIN)/python tests/fuzz/fuzz.py --guided --minutes 20 --keep surprises --json results/fuzz_guided.json
+
+# Build, then install what was built into a clean environment and run it there: pip takes minutes, and needs an index.
 dist: setup
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 	@ls dist
+	$(BIN)/python tests/check_dist.py dist
 
 # For maintainers, with uv installed: resolve the lock anew (torch stays out, see above).
 lock:
