@@ -75,7 +75,7 @@ chaos: setup
 
 # Spoiled inputs for everything that joma reads; those that reach new code are spoiled further. Not part of `test`.
 fuzz: setup
-	$(BIN)/python tests/fuzz/fuzz.py --guided --minutes 20 --keep surprises --json results/fuzz_guided.json
+	$(BIN)/python tests/fuzz/fuzz.py 10000 --guided --minutes 20 --keep surprises
 
 # Build, then install what was built into a clean environment and run it there: pip takes minutes, and needs an index.
 dist: setup

@@ -4,13 +4,14 @@ No exception but the documented one, nothing over 2 s of work or 500 MB. An inpu
 its refusal, becomes a seed itself: so the search goes deeper than single changes. The same number gives the same
 inputs. What surprises is kept under --keep, and belongs into the tests.
 
-`--guided --minutes 20` goes by the code instead: see guided.py.
+`--guided` goes by the code instead: see guided.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import resource
 import signal
@@ -165,14 +166,15 @@ def main() -> int:
         "--json", type=Path, help="where to write the counts; kinds that are there already are added up"
     )
     parser.add_argument("--guided", action="store_true", help="inputs that reach new code become seeds")
-    parser.add_argument("--minutes", type=float, default=20.0, help="of --guided, all kinds together (default: 20)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of work, all kinds together; for --guided")
     options = parser.parse_args()
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
     if options.guided:
         from guided import guided
 
-        return guided(options.kinds, options.minutes, seed=options.seed, keep=options.keep, path=options.json)
+        how = {"seed": options.seed, "keep": options.keep, "path": options.json}
+        return guided(options.kinds, options.count, options.minutes, **how)
     failed = False
     for kind in options.kinds:
         with tempfile.TemporaryDirectory() as folder:

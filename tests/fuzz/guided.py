@@ -1,4 +1,4 @@
-"""Fuzzing that is guided by the code: `python tests/fuzz/fuzz.py --guided --minutes 20`, or `make fuzz`.
+"""Fuzzing that is guided by the code: `make fuzz`, or `python tests/fuzz/fuzz.py COUNT --guided [--minutes 20]`.
 
 An input that takes joma along a way that none took before becomes a seed. A way is a step from one line to the next
 (an arc), in joma's own files. Afterwards the plain fuzzer, which goes by the words of refusals, gets as many inputs of
@@ -9,13 +9,14 @@ the lines. The tokenizer is read in a process of its own, of which the trace see
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import process_time
 from types import CodeType, FrameType
 from typing import Any
 
@@ -25,28 +26,31 @@ import joma
 from joma.runs.machine import machine, versions
 
 HOME = str(Path(joma.__file__).parent)
-MOST = 10**9
-"""Inputs: time ends it."""
 Arc = tuple[CodeType, int, int]
 
 
 class Arcs:
-    """Collects the arcs of what runs within. guide: whether new ones make a seed. until: the clock at which it ends."""
+    """Collects the arcs of what runs within.
 
-    def __init__(self, *, guide: bool, until: float = float("inf")) -> None:
+    guide: whether new ones make a seed. seconds: work within, after which it ends.
+    """
+
+    def __init__(self, *, guide: bool, seconds: float = float("inf")) -> None:
         self.all: set[Arc] = set()
         self._now: set[Arc] = set()
-        self._guide, self._until, self._new = guide, until, False
+        self._guide, self._seconds, self._new = guide, seconds, False
+        self._worked = 0.0
         self._ours: dict[CodeType, bool] = {}
 
     def __enter__(self) -> Arcs:
         self._now = set()
-        self._before = sys.gettrace()
+        self._before, self._start = sys.gettrace(), process_time()
         sys.settrace(self._called)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
+        self._worked += process_time() - self._start
         self._new = not self._now <= self.all
         self.all |= self._now
 
@@ -54,7 +58,7 @@ class Arcs:
         return self._guide and self._new
 
     def ended(self) -> bool:
-        return monotonic() > self._until
+        return self._worked >= self._seconds
 
     def _called(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         code = frame.f_code
@@ -88,15 +92,15 @@ class Comparison:
     surprises: list[str]
 
 
-def compared(kind: str, *, seconds: float, seed: int, keep: Path | None, count: int = MOST) -> Comparison:
-    """Guided for so many seconds, then as many inputs without."""
+def compared(kind: str, count: int, *, seconds: float, seed: int, keep: Path | None) -> Comparison:
+    """So many inputs guided, or as many as take so many seconds of work, then as many without."""
 
     def fuzzed(most: int, watch: Arcs) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
             # Traced work is slow, so time decides nothing; memory and errors do.
             return fuzz(kind, most, Path(folder), seed=seed, keep=keep, timed=False, watch=watch)
 
-    by_arcs, by_words = Arcs(guide=True, until=monotonic() + seconds), Arcs(guide=False)
+    by_arcs, by_words = Arcs(guide=True, seconds=seconds), Arcs(guide=False)
     first = fuzzed(count, by_arcs)
     second = fuzzed(first.inputs, by_words)
     a, b = by_arcs.all, by_words.all
@@ -104,11 +108,11 @@ def compared(kind: str, *, seconds: float, seed: int, keep: Path | None, count: 
     return Comparison(kind, first.inputs, len(a), len(b), len(a - b), len(b - a), surprises)
 
 
-def guided(kinds: Sequence[str], minutes: float, *, seed: int, keep: Path | None, path: Path | None) -> int:
-    """All kinds, each with its share of the time; half of it for the comparison. Status 1 if anything surprised."""
+def guided(kinds: Sequence[str], count: int, minutes: float, *, seed: int, keep: Path | None, path: Path | None) -> int:
+    """All kinds, each with its share of the minutes; half of it for the comparison. Status 1 if anything surprised."""
     found = []
     for kind in kinds:
-        one = compared(kind, seconds=60 * minutes / len(kinds) / 2, seed=seed, keep=keep)
+        one = compared(kind, count, seconds=60 * minutes / len(kinds) / 2, seed=seed, keep=keep)
         found.append(one)
         print(
             f"{kind:12} {one.inputs:7,} inputs: {one.arcs:,} arcs guided, {one.arcs_by_words:,} by words "
@@ -118,13 +122,14 @@ def guided(kinds: Sequence[str], minutes: float, *, seed: int, keep: Path | None
         for words in one.surprises[:20]:
             print(f"    {words}")
     if path is not None:
-        _record(path, found, minutes, seed)
+        _record(path, found, seed)
     return int(any(one.surprises for one in found))
 
 
-def _record(path: Path, found: list[Comparison], minutes: float, seed: int) -> None:
+def _record(path: Path, found: list[Comparison], seed: int) -> None:
     content = {
-        "command": f"python tests/fuzz/fuzz.py --guided --minutes {minutes:g} --seed {seed} --json {path}",
+        "command": shlex.join(["python", *sys.argv]),
+        "seed": seed,
         "date": datetime.now(UTC).date().isoformat(),
         "inputs": 2 * sum(one.inputs for one in found),
         "arcs": sum(one.arcs for one in found),
