@@ -50,7 +50,9 @@ SLOW = (
 )
 QUICK_SLOW = (
     "scale",
-    "host",
+    "host/test_children.py",
+    "host/test_exit_status.py",
+    "host/test_files.py",
     "runs/test_processes.py",
     "claims/test_execute.py",
     "scan/sources/test_lying_hub.py",
