@@ -9,7 +9,6 @@ the lines. The tokenizer is read in a process of its own, of which the trace see
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -128,7 +127,8 @@ def guided(kinds: Sequence[str], count: int, minutes: float, *, seed: int, keep:
 
 def _record(path: Path, found: list[Comparison], seed: int) -> None:
     content = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": f"python tests/fuzz/fuzz.py {max(one.inputs for one in found)} --guided --seed {seed} --kinds "
+        + " ".join(one.kind for one in found),
         "seed": seed,
         "date": datetime.now(UTC).date().isoformat(),
         "inputs": 2 * sum(one.inputs for one in found),
